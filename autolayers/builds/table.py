@@ -422,6 +422,8 @@ class Rules(RuleSet):
         """Why they are not; "" where they are."""
         if self.exact:
             return ""
+        if self.why and self.engine.seen:
+            return f"{self.why}: planned as its commit {self.engine.seen}; newer ones may take other sizes"
         if self.why:
             return f"{self.why}: sizes are those of the nearest known build, {self.number}, as an upper bound"
         if self.number > NEWEST:

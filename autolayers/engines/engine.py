@@ -23,6 +23,7 @@ class Engine:
     written_by: str = ""               # what writes its launch, if its words are not llama-server's
     # all slots share one cache in which sliding windows keep every position; flash attention is on but for -fa off
     one_cache: bool = False
+    seen: str = ""                     # its commit that is planned, if it is not llama.cpp
     said: Hashable = None              # what words of its own say of a launch, in its module's form
     words: tuple[str, ...] = ()        # these words, as a launch has them
     lacks: tuple[str, ...] = ()        # flags of llama-server that it has not

@@ -45,7 +45,7 @@ _LACKS = (
 )
 IK_LLAMA = Engine(
     "ik_llama.cpp", whole_batches=True, one_sequence=True, one_cache=True,
-    said=Said(), lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
+    seen="8337e4cd of 2026-08-15", said=Said(), lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
     rules=_RULES)
 
 _TEXT = """

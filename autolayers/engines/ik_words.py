@@ -79,7 +79,8 @@ def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN
             type_ = left.pop(0)
             found += [word, _bound(type_)]
             if known and type_.lower() in OWN_TYPES and "draft" not in CACHES[word]:
-                said = replace(said, **{f"type_{CACHES[word].lower()}": _spelt(type_)})
+                field = f"type_{CACHES[word].lower()}"
+                said = replace(said, **{field: _spelt(type_)})  # type: ignore[arg-type]
                 own += [word, type_]
                 continue
             notes.append(f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
@@ -87,9 +88,9 @@ def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN
         elif count is None:
             found.append(word)
         else:
-            if len(left) < count:
+            value = left.pop(0) if count and left else ""
+            if count and not value and word not in ("-fa", "--flash-attn"):
                 raise UsageError(f"{word} needs a value")
-            value = left.pop(0) if count else ""
             said = _with(said, word, value)
             more = _llama_words(word, value)
             found += more

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from os.path import lexists
 
-from ..engines import ik_words, of_program
+from ..engines import of_program
 from ..errors import UsageError
 from ..flags.check import refuse_unknown
 from ..flags.own import own_flags
@@ -261,8 +261,6 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
             before, after = getattr(spoken.params, name), getattr(wanted, name)
             begins = after[:len(before)] == before
             missing = after[len(before):] if begins else tuple(pair for pair in after if pair not in before)
-            # what a given -ncmoe of ik_llama.cpp is planned as
-            missing = tuple(pair for pair in missing if not pair[0].endswith(ik_words.EXPERTS))
             written = _said(name, missing, build)
         elif name in given or name in twice:
             continue

@@ -10,6 +10,7 @@ from ..engines import LLAMA_SERVER
 from ..errors import LaunchRefused
 from ..flags.kinds import CACHE_TYPES
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
+from ..ggml.types import IK_NAMES
 from ..gguf import BY_NAME
 from ..records import dataclass
 from ..units import MiB
@@ -85,6 +86,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     """The Context of `params` on `model`; None in params is llama-server's default. Raises LaunchRefused with
     llama.cpp's reason if it would not create the context."""
     hp, row = model.hparams, model.row
+    _refuse_types(model, rules)
     _refuse_file(model, rules)
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
@@ -204,6 +206,14 @@ def refuse_first_token(model: Model, context: Context) -> None:
     if model.row.cross_attends and serves:
         raise LaunchRefused(f"{model.row.name} with its decoder: {engine.name} aborts at the first token (llama_encode "
                             "must be called first); llama-completion runs it")
+
+
+def _refuse_types(model: Model, rules: Rules) -> None:
+    """Raises LaunchRefused for tensor types of ik_llama.cpp alone ("invalid ggml type")."""
+    types = sorted({info.type for info in model.tensors.values()} & IK_NAMES) if rules.engine.is_llama_cpp else []
+    if types:
+        raise LaunchRefused(f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp does (--engine "
+                            "ik_llama.cpp)")
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:

@@ -153,8 +153,9 @@ def reserve(setting: Setting, pinned: bool = False,
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
     kept = not (c.rules.drops_pins or c.rules.drops_pins_again)      # does a launch keep the pins?
+    # its prompt graph on one device and several, pipelined or not (in 243 launches of several); measuring does not
+    pins = kept and not (c.rules.measured and measuring)
     while True:
-        pins = _pins(setting, fused, kept, measuring)
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
         if enough is not None:
@@ -163,7 +164,7 @@ def reserve(setting: Setting, pinned: bool = False,
                 least = first.sizes()
             else:
                 first = prompt
-                least = first.sizes(pins[0])
+                least = first.sizes(pins)
             seen = Steps(Walk(), first.steps, setting.places)
             if enough(least, seen):
                 return Reserved(least, fused, stopped=True, steps=seen, as_measured=not _launches_differ(setting))
@@ -172,25 +173,13 @@ def reserve(setting: Setting, pinned: bool = False,
         if generation.fused == fused:
             break
         fused = generation.fused
-    sizes = tuple(map(max, *[prompt.sizes(each) for each in pins], generation.sizes(kept)))
+    sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
     if not measuring and _reserves_alone(setting):
         sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
     return Reserved(sizes, fused, base, alternates=prompt.places != generation.places,
                     steps=Steps(generation.steps, prompt.steps, setting.places),
                     as_measured=measuring or not _launches_differ(setting))
-
-
-def _pins(setting: Setting, fused: dict[str, bool], kept: bool, measuring: bool) -> tuple[bool, ...]:
-    """Whether the prompt graph keeps the builder's pins; both where the larger of the two counts: on several devices a
-    launch mostly takes less than llama.cpp's measuring says. Pipelined it never took more (713 launches)."""
-    c = setting.context
-    if not (kept and c.rules.measured):
-        return (kept,)
-    if measuring or setting.n_copies > 1:
-        return (False,)
-    on_host = not (c.offload_kqv or fused["flash_attn"])
-    return (True,) if on_host or len(setting.backends) <= 2 else (True, False)
 
 
 def _launches_differ(setting: Setting) -> bool:

@@ -554,4 +554,4 @@ def _flags(params: Params, given: Params, build: Build) -> list[str]:
         words += ["-ngl", {-1: "auto", -2: "all"}.get(params.n_gpu_layers, str(params.n_gpu_layers))]
     if params.n_ctx is not None:
         words += ["-c", str(params.n_ctx)]
-    return words + rest
+    return [*words, *rest, *build.engine.words]

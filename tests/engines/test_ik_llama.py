@@ -1,71 +1,113 @@
-"""ik_llama.cpp on one GPU or none: what its own library allocated (fixtures/ik), its words, and what it has not."""
+"""ik_llama.cpp: what its own library allocated (fixtures/ik), its words, and what it has not."""
 
 from __future__ import annotations
 
 import json
 import shlex
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import FIXTURES, HEADERS, MiB, command, gpus, model, says
 
 import autolayers
-from autolayers.builds import Build
-from autolayers.engines import ik_words
 from autolayers.engines.ik_llama import IK_LLAMA
 from autolayers.errors import UsageError
-from autolayers.flags.parse import parse
-from autolayers.memory.breakdown import Breakdown
+from autolayers.flags.params import Params
+from autolayers.machine import Device
+from autolayers.memory.breakdown import Static, Usage
 from autolayers.memory.estimate import Estimator
+from autolayers.model import Model
 from autolayers.records import replace
+from autolayers.request import Request, for_model
 
 QWEN, MOE = HEADERS / "qwen3-8b-q4_k_m.gguf", HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
 ROWS = [json.loads(line) for line in (FIXTURES / "ik/launches.jsonl").read_text().splitlines()]
-# kept without a plan: what moves to RAM is ik_llama.cpp's own choice, or no bound is known
-UNPLANNED = ("--fit", "-fa off", "-fa 0", "-no-fa", "-sm none", "-mla 0", "-ctk-", "-ctv-")
+# rows whose graph is not modelled: layers cut over GPUs, delta nets, merged matrices, a table of rotations
+BOUNDS = ("-sm graph", "-mqkv", "-muge", "-rcache")
 
 
-def estimated(name: str, args: str, mib: list[int]) -> Breakdown:
-    """What is said of a launch; without -ngl it offloads all layers, and runs one sequence without -np."""
-    words, engine, _ = ik_words.meant(shlex.split(args, posix=False))
-    params = parse(words, command=None).params
-    params = replace(params, n_gpu_layers=999 if params.n_gpu_layers is None else params.n_gpu_layers,
-                     n_parallel=params.n_parallel or 1)
-    whole = model(name)
-    build = Build(engine=engine, fork=engine.name, doubt="a fork")
-    return Estimator(whole, build).breakdown(ik_words.placed(params, whole.hparams.n_layer), gpus(*mib))
+@cache
+def of(name: str) -> Model:
+    return model(name)
 
 
-def test_no_recorded_launch_takes_more_than_is_said() -> None:
-    """Weights and caches are equal but for types and paddings that are bounds; buffers are at least as large."""
-    planned = equal = 0
+def asked(row: dict[str, Any]) -> tuple[Estimator, Params, list[Device]]:
+    """Without -ngl it offloads all layers."""
+    devices = gpus(*row["gpus_mib"])
+    words = [*shlex.split(row["args"], posix=False), "--engine", IK_LLAMA.name]
+    request = for_model(of(row["model"]), Request.of(words, {}, devices=devices))
+    params = request.params
+    if params.n_gpu_layers is None:
+        params = replace(params, n_gpu_layers=999)
+    return Estimator(of(row["model"]), request.build), params, devices
+
+
+def said(found: Static, name: str) -> Usage:
+    return found.host if name == "Host" else found.devices[name]
+
+
+def test_weights_and_caches_are_equal_on_every_device() -> None:
+    """As its own library asked its buffers for them: on one GPU and several, split by bytes, -ts, -ncmoe, --fit, -sm
+    none and graph, latent caches, types of its own. A file that is mapped is not compared in RAM."""
+    compared = 0
     for row in ROWS:
-        if row["error"] or any(word in row["args"] for word in UNPLANNED):
+        if row["error"]:
             continue
-        try:
-            found = estimated(row["model"], row["args"], row["gpus_mib"])
-        except autolayers.LaunchRefused as refusal:
-            assert "different K" in str(refusal)
-            continue
-        planned += 1
-        assert not found.exact
+        estimator, params, devices = asked(row)
+        found = estimator.static(params, devices)
         context = row["model"], row["gpus_mib"], row["args"]
         for name, real in row["devices"].items():
-            said = found.host if name == "Host" else found.devices[name]
-            assert said.context >= real["context"] and said.compute >= real["compute"], context
-            assert name == "Host" or said.model >= real["model"], context
-            equal += name != "Host" and said.model - real["model"] < MiB and said.context == real["context"]
-        derived = sum(extra.size for extra in found.extras if extra.name == "derived MLA weights")
-        assert derived >= sum(real.get("derived", 0) for real in row["devices"].values()), context
-    assert planned >= 50 and equal >= 40
+            use = said(found, name)
+            assert abs(use.context - real["context"]) <= 4096, context
+            assert (name == "Host" and row.get("mapped")) or abs(use.model - real["model"]) <= 4096, context
+        compared += 1
+    assert compared >= 190
+
+
+def compare(rows: list[dict[str, Any]]) -> tuple[int, int, list[object]]:
+    """(launches, equal ones, those that take more on a device than is said)."""
+    equal, under, count = 0, [], 0
+    for row in rows:
+        if row["error"]:
+            continue
+        estimator, params, devices = asked(row)
+        found = estimator.breakdown(params, devices)
+        assert not found.exact
+        off = [said(found, name).compute - real["compute"] for name, real in row["devices"].items()]
+        equal += all(abs(size) <= 4096 for size in off)
+        if any(said(found, name).compute < real["compute"] - 4096 for name, real in row["devices"].items()):
+            under.append((row["model"], row["gpus_mib"], row["args"]))
+        count += 1
+        modelled = not any(word in row["args"] for word in BOUNDS) and "next" not in row["model"]
+        if modelled:
+            derived = sum(extra.size for extra in found.extras if extra.name == "derived MLA weights")
+            assert derived == sum(real.get("derived", 0) for real in row["devices"].values()), row["args"]
+    return count, equal, under
+
+
+def test_buffers_are_those_of_its_own_graph() -> None:
+    """Dense models, mixtures, latent attention in each form, RAM, several GPUs: every fourth launch."""
+    rows = [row for row in ROWS if not any(word in row["args"] for word in BOUNDS) and "next" not in row["model"]]
+    count, equal, under = compare(rows[::4])
+    assert not under and count >= 35 and equal >= count - 1
+
+
+@pytest.mark.slow
+def test_no_recorded_launch_takes_more_than_is_said() -> None:
+    count, equal, under = compare(ROWS)
+    assert not under and count >= 190 and equal >= count * 0.85
 
 
 def test_its_refusals_are_refused() -> None:
-    """Each row that it refuses, and -fa without a value."""
+    """Each row that it refuses or ends with, such as -sm graph that leaves a GPU nothing, and -fa without a value.
+    Small headers that it counts other tensors in are not known to be refused."""
     for row in ROWS:
-        if row["error"]:
+        if row["error"] and "-moe" not in row["model"] and "-dense" not in row["model"]:
             with pytest.raises((UsageError, autolayers.LaunchRefused)):
-                estimated(row["model"], row["args"], row["gpus_mib"])
+                estimator, params, devices = asked(row)
+                estimator.breakdown(params, devices)
 
 
 def test_a_mixture_leaves_room_for_its_logits() -> None:
@@ -81,24 +123,37 @@ def test_a_mixture_leaves_room_for_its_logits() -> None:
 
 
 def test_its_ncmoe_is_of_the_last_layers() -> None:
-    placed = ik_words.placed(parse(["-ncmoe", "3"]).params, 48).overrides
-    assert [pattern[:7] for pattern, _ in placed] == [r"blk\.45", r"blk\.46", r"blk\.47"]
-    assert ik_words.placed(parse(["-ncmoe", "3", "-ngl", "0"]).params, 48).overrides == ()
+    """On several GPUs it is shared out by their layers, each from its last one down."""
+    def moved(words: list[str], *mib: int) -> list[int]:
+        devices = gpus(*mib)
+        whole = of("qwen3-30b-a3b-q4_k_m")
+        request = Request.of([*words, "--engine", IK_LLAMA.name, "-c", "4096"], {}, devices=devices)
+        estimator = Estimator(whole, request.build)
+        placed = estimator.placement(replace(request.params, n_gpu_layers=999), devices)
+        return [il for il in range(48) if (found := placed.lookup(f"blk.{il}.ffn_up_exps.weight"))
+                and placed.is_host(found.buffer)]
+
+    assert moved(["-ncmoe", "3"], 24576) == [45, 46, 47]
+    assert moved(["-cmoe"], 24576) == list(range(48))
+    assert len(moved(["-ncmoe", "4", "-ts", "1,1"], 24576, 24576)) == 4
+    assert max(moved(["-ncmoe", "4", "-ts", "1,1"], 24576, 24576)) == 47
+    assert moved(["-ncmoe", "4", "-ts", "1,1"], 24576, 24576)[0] < 30
 
 
 def test_a_layer_less_is_on_the_gpu_without_the_output() -> None:
     """-ngl 20 is 20 repeating layers, and output.weight stays in RAM: 2204.71 MiB and a cache of 640."""
-    found = estimated("qwen3-8b-q4_k_m", "-c 8192 -ngl 20", [24576]).devices["CUDA0"]
+    estimator, params, devices = asked({"model": "qwen3-8b-q4_k_m", "args": "-c 8192 -ngl 20", "gpus_mib": [24576]})
+    found = estimator.static(params, devices).devices["CUDA0"]
     assert (round(found.model / MiB, 2), found.context / MiB) == (2204.71, 640)
 
 
 @pytest.mark.parametrize(("words", "message"), [
-    (["--gpu", "2x24GiB"], "over several GPUs by their bytes, which is not planned: name one of them, -dev CUDA0"),
     (["--gpu", "24GiB", "-fa"], "invalid parameter for argument: -fa"),
-    (["--gpu", "24GiB", "--fit"], "places the layers itself"),
+    (["--gpu", "24GiB", "--fit", "-ncmoe", "3"], "cannot be used with --fit"),
+    (["--gpu", "24GiB", "-fmoe"], "unknown argument: -fmoe"),
     (["--gpu", "24GiB", "-lm", "none"], "ik_llama.cpp has no -lm"),
     (["--gpu", "24GiB", "--swa-full"], "ik_llama.cpp has no --swa-full"),
-    (["--gpu", "24GiB", "-sm", "graph"], "-sm graph of ik_llama.cpp is not planned"),
+    (["--gpu", "24GiB", "-sm", "graph"], "split mode 'graph' with less than 2 devices"),
     (["--gpu", "24GiB", "-ctv", "q8_KV"], "aborts with it and flash attention"),
     (["--gpu", "24GiB", "--format", "docker"], "starts llama.cpp's own program, not ik_llama.cpp"),
     (["--gpu", "24GiB", "--format", "compose"], "use systemd, llama-swap, llama-swap-matrix"),
@@ -106,6 +161,21 @@ def test_a_layer_less_is_on_the_gpu_without_the_output() -> None:
 def test_what_has_no_plan_is_refused_with_a_way_out(words: list[str], message: str) -> None:
     done = says(QWEN, "--engine", "ik_llama.cpp", "--ram", "64GiB", "-c", "8192", *words)
     assert done.returncode == 2 and message in done.stderr and not done.stdout
+
+
+def test_its_own_words_stay_in_the_plan() -> None:
+    done = says(MOE, "--engine", "ik_llama.cpp", "--gpu", "2x12GiB", "--ram", "64GiB", "-c", "32768", "-mla", "3",
+                "-wgt", "1")
+    assert done.returncode == 0 and done.stdout.rstrip().endswith("-mla 3 -wgt 1")
+    assert "planned as its commit 8337e4cd" in done.stderr
+
+
+def test_a_file_with_its_types_is_refused_by_llama_server(tmp_path: Path) -> None:
+    path = tmp_path / "m.gguf"
+    path.write_bytes((FIXTURES / "ik/headers/qwen3-8b-iq4_ks.gguf").read_bytes())
+    done = says(path, "--gpu", "24GiB", "-c", "4096")
+    assert done.returncode == 2 and "iq4_ks, iq6_k: llama.cpp does not load this file" in done.stderr
+    assert says(path, "--gpu", "24GiB", "-c", "4096", "--engine", "ik_llama.cpp").returncode == 0
 
 
 def test_two_gpus_of_which_one_is_named() -> None:

@@ -65,12 +65,14 @@ def computed(model: Model, params: Params, context: Context, placement: Placemen
     except (LaunchRefused, ModelError):      # of what llama.cpp has not
         measured = upper_bound(model, params, context, placement, memory)
     own = allocate(model, context, placement, said, mla)
-    found = reserved(model, context, placement, own, said, mla, params.main_gpu or 0)
+    several = len(placement.devices) > 1
+    main = len(placement.devices) - 1 if said.fit and several else params.main_gpu or 0
+    found = reserved(model, context, placement, own, said, mla, main)
     sizes, known = found or ((), False)
     if found is None:
         sizes = bound.compute(model, context, placement, memory, measured.sizes)
     if not known:
-        warning = f"the graph of {context.rules.engine.name} is not modelled for this launch: its buffers are an upper " \
-                  "bound"
+        name = context.rules.engine.name
+        warning = f"the graph of {name} is not modelled for this launch: its buffers are an upper bound"
         measured = replace(measured, warning=measured.warning or warning)
     return replace(measured, sizes=sizes, runtime=None)

@@ -93,7 +93,10 @@ def compute(model: Model, context: Context, placement: Placement, memory: Memory
         return first, host
     # what crosses to another device is copied there, and any of them may have the output
     inputs = 2 * hidden + 4 * context.n_ctx * -(-u // 64) * 64
-    return (*[max(first, size) + inputs for size in sizes[:-1]], host + inputs)
+    each = [max(first, size) + inputs for size in sizes[:-1]]
+    if placement.heads is not None or context.split_mode == "none":      # cut, or computed on one for all
+        return (*[sum(each)] * len(each), host + inputs + 16 * hidden)
+    return (*each, host + inputs)
 
 
 def _latent(model: Model, context: Context, on_device: bool) -> int:

@@ -10,7 +10,7 @@ from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes, row_size
 from ..cache import Cache, CacheLayer, CacheTensor, Memory
-from .matrices import Heads, row_padding
+from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,7 +70,8 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
     rows = {device.name: on(device) for device in placement.devices}
     buffers: dict[str, int] = {}
     heads = placement.heads if isinstance(placement.heads, Heads) else None
-    layers, states = [], []
+    layers: list[CacheLayer] = []
+    states: list[CacheLayer] = []
     for il in range(hp.n_layer):
         where = placement.dev_layer[il] if context.offload_kqv else HOST
         recurrent = hp.is_recr(il)

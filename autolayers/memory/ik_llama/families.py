@@ -133,10 +133,10 @@ def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str 
         if scale_in:
             cur = g.scale(cur)
         pos = b.positions() if positions else None
-        ids = b.output_ids() if ids_first == "before" else None
+        ids = None
         mask = b.mask()
         window = b.mask() if swa in ("even", "six") else mask
-        if ids_first is True:
+        if ids_first:
             ids = b.output_ids()
         if embedded:
             table = b.w("position_embd.weight")
@@ -182,7 +182,6 @@ def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str 
 # queries, keys and values
 
 def _grouped(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
-    g, hp = b.graph, b.hp
     q, k, v = b.qkv(il, cur)
     return (*_headed(b, il, q, k, normed), v)
 

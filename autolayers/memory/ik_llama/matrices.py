@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from ...backends import HOST
 from ...errors import LaunchRefused
-from ...ggml.types import is_quantised
-from ...gguf import n_bytes, row_size
 from ...ggml.tensor import block_size
-from ...records import dataclass, replace
+from ...ggml.types import is_quantised
+from ...gguf import n_bytes
+from ...records import replace
 from ..split import float32
 from ..weights import WeightGroup
+from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 ALIGNED = 128
 # architectures that create rope factors once a layer, on its device
 FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
-_PADDED = 512            # MATRIX_ROW_PADDING: a cut row is filled up to it, whatever its type
 # what -sm none leaves on a layer's own device, by architecture: names without "blk.N."; a base stands for .weight
 _NORMS = "attn_norm ffn_norm"
 _BIASED = "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_norm ffn_norm.bias ffn_down.bias ffn_up.bias"
@@ -68,13 +68,6 @@ _LEFT = ("attn_kv_b.weight", "_exps.bias")           # whole on the layer's devi
 _WHOLE = ("ffn_norm", "post_ffw_norm", "post_attention_norm", "ffn_gate_inp", "ffn_gate_inp.bias", "exp_probs_b.bias")
 
 
-@dataclass(frozen=True)
-class Heads:
-    """What each device keeps of a layer: rows of K and of V, or the whole latent cache. By layer."""
-
-    rows: tuple[tuple[tuple[int, int], ...] | None, ...]
-
-
 def matrices(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
              main: int) -> tuple[list[WeightGroup], bool]:
     """(groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where it is not known which
@@ -89,7 +82,7 @@ def matrices(model: Model, used: Sequence[Device], found: Split, groups: Sequenc
         copy = WeightGroup(group.layer)
         copy.resident = group.resident
         for name, tensor in group.tensors.items():
-            layer = group.layer if name.startswith("blk.") or name.startswith("rope_f") else -1
+            layer = group.layer if name.startswith(("blk.", "rope_f")) else -1
             here = 0 <= layer < model.hparams.n_layer and tensor.buffer == found.layers[layer] != HOST
             matrix = moves if name.startswith("rope_f") else _short(name) not in names if here else False
             if here and matrix:
@@ -111,10 +104,11 @@ def factors_to(model: Model, found: Split, target: str) -> bool:
 def _of_layers(model: Model, groups: Sequence[WeightGroup],
                found: Split) -> Iterator[tuple[int, str, PlacedTensor]]:
     for group in groups:
+        if not 0 <= group.layer < model.hparams.n_layer or found.layers[group.layer] == HOST:
+            continue
         for name, tensor in group.tensors.items():
-            if name.startswith("blk.") and 0 <= group.layer < model.hparams.n_layer:
-                if found.layers[group.layer] != HOST:
-                    yield group.layer, name, tensor
+            if name.startswith("blk."):
+                yield group.layer, name, tensor
 
 
 def _short(name: str) -> str:
@@ -181,12 +175,6 @@ class _Cut:
                                 "GGML_ASSERT(nhave > 1)): give devices or -ts of similar size")
 
 
-def row_padding(type_: str, ne0: int) -> int:
-    if ne0 % _PADDED == 0:
-        return 0
-    return row_size(type_, -(-ne0 // _PADDED) * _PADDED) - row_size(type_, ne0)
-
-
 def _granule(tensor: PlacedTensor, least: int) -> int:
     return max(least, block_size(tensor.info.type)) if is_quantised(tensor.info.type) else least
 
@@ -225,23 +213,23 @@ def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Seque
         for name in _WHOLE[3:]:
             cut.put(here.get(name), -1, mirror)
     result = dict(buffers)
-    for il, tensors in layers.items():
-        for tensor in tensors.values():
+    for il, there in layers.items():
+        for tensor in there.values():
             if tensor.buffer != found.layers[il]:
                 continue
             if tensor.name in cut.done:
                 result[tensor.buffer] -= tensor.size
             elif not tensor.name.endswith(_LEFT):
                 cut.exact = False                # where it is, is not known: on each
-                for device in used:
-                    if device.name != tensor.buffer:
-                        result[device.name] = result.get(device.name, 0) + tensor.size
+                for other in used:
+                    if other.name != tensor.buffer:
+                        result[other.name] = result.get(other.name, 0) + tensor.size
     if factors is not None:                      # counted as on their layers' devices before
         for layer in found.layers[:hp.n_layer]:
             if layer != HOST:
                 result[layer] -= -(-factors.info.n_bytes // 128) * 128
-    for device, size in zip(used, cut.sizes, strict=True):
-        result[device.name] = result.get(device.name, 0) + size
+    for part, size in zip(used, cut.sizes, strict=True):
+        result[part.name] = result.get(part.name, 0) + size
     return result, cut.exact, Heads(tuple(rows))
 
 

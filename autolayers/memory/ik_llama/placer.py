@@ -6,8 +6,8 @@ from ...backends import HOST
 from ...records import replace
 from ..split import model_devices
 from ..weights import Placement, WeightGroup, WeightPlacer
-from . import split as ik_split
 from .matrices import ALIGNED, FACTORS, factors_to, matrices, shared_out
+from .split import split
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class IkPlacer(WeightPlacer):
         said, n = said_of(self.rules), self.model.hparams.n_layer_all
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
         params = _on(used, params)
-        found = ik_split.split(self.model, params, used, said)
+        found = split(self.model, params, used, said)
         if not used or all(layer == HOST for layer in found.layers[:n]):
             params = replace(params, overrides=())
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...backends import CPU, HOST, on
-from ...backends.cuda import CudaBuffers
+from ...backends.cuda import Cuda
 from ...ggml.allocator import Arena
 from ...ggml.tensor import Buffer, Tensor
 from ...ggml.types import is_quantised
@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ...backends import Backend
     from ...engines.ik_llama import Said
     from ...machine import Device
     from ...model import Hparams, Model
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..weights import Placement
 
-_BY_EIGHT = frozenset("iq4_xs q4_0 q8_0 q8_K q8_KV mxfp4".split())
-_REPACKED = frozenset("iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s q2_K q3_K "
-                      "q4_K q5_K q6_K q5_0 q6_0".split()) | _BY_EIGHT
+_BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
+_REPACKED_TEXT = """
+iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s q2_K q3_K q4_K
+q5_K q6_K q5_0 q6_0
+"""
+_REPACKED = frozenset(_REPACKED_TEXT.split()) | _BY_EIGHT
 _KEPT = ("token_embd.weight", "per_layer_token_embd.weight")
 # what building a graph of tensors that contradict the keys may raise
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -49,9 +53,7 @@ def reserved(model: Model, context: Context, placement: Placement, memory: Memor
             return whole, True
         more = _slack(model, context, placement)
         return tuple([size + more if size else 0 for size in whole]), False
-    except _BROKEN as error:
-        import os
-        if os.environ.get("IKDEBUG"): raise
+    except _BROKEN:
         return None
 
 
@@ -65,7 +67,7 @@ def _modelled(model: Model, context: Context, placement: Placement, said: Said) 
 def _sizes(model: Model, context: Context, placement: Placement, memory: Memory, said: Said,
            family: object, mla: int, used: Sequence[Device]) -> tuple[int, ...]:
     backends = [on(device, i) for i, device in enumerate(used)]
-    if not all(isinstance(backend, CudaBuffers) for backend in backends):
+    if not all(isinstance(backend, Cuda) for backend in backends):
         raise LookupError("a backend that is not modelled")
     host = Buffer(HOST, -1, CPU.alignment, host=True)
     buffers = {HOST: host, **{backend.buffer.name: backend.buffer for backend in backends}}
@@ -89,7 +91,7 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
     found = Weights(model, placement, buffers, {})
 
     def weights(name: str) -> Tensor | None:
-        tensor = found[name]
+        tensor: Tensor | None = found[name]
         if tensor is None and name.endswith(("attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight")):
             tensor = found[name] = _derived(model.hparams, name, found, model.architecture)
         tied = name == "output.weight" and name not in model.tensors
@@ -142,7 +144,7 @@ def _derived(hp: Hparams, name: str, found: Weights, architecture: str) -> Tenso
     return made
 
 
-def _alloc_size(backend: CudaBuffers) -> Callable[[Tensor], int]:
+def _alloc_size(backend: Backend) -> Callable[[Tensor], int]:
     """ggml_backend_cuda_buffer_type_get_alloc_size of a result."""
     def size(tensor: Tensor) -> int:
         return tensor.nbytes + backend.padding(tensor.type, tensor.ne)

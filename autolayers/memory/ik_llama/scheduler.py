@@ -1,5 +1,6 @@
-"""ik_llama.cpp's scheduler, of which mainline's has moved on: ggml_backend_sched_split_graph (ggml/src/ggml-backend.cpp)
-and what CUDA's backend says of operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without copies of inputs
+"""ik_llama.cpp's scheduler, of which mainline's has moved on: ggml_backend_sched_split_graph
+(ggml/src/ggml-backend.cpp) and what CUDA's backend says of operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without
+copies of inputs
 (GGML_SCHED_MAX_COPIES is 1)."""
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ from ...ggml.types import is_quantised
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from ...ggml.tensor import Buffer, Graph
 
 _MAX_INPUTS = 64                  # GGML_SCHED_MAX_SPLIT_INPUTS
 _OFFLOADED = 32                   # rows from which on CUDA copies weights that are in RAM
 _FUSED = ("MOE_FUSED_UP_GATE", "FUSED_UP_GATE")
-_MULTIPLIED = frozenset((
-    "f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q6_0 q8_0 q2_K q3_K q4_K q5_K q6_K q8_K iq1_m iq1_s iq2_s iq2_xs iq2_xxs iq3_s "
-    "iq3_xxs iq4_nl mxfp4 iq4_xs iq2_kl iq3_ks iq4_ks iq4_kss iq5_ks iq2_k iq2_ks iq1_kt iq2_kt iq3_kt iq4_kt iq3_k "
-    "iq4_k iq5_k iq6_k iq1_bn iq2_bn iq2_k_r4 iq3_k_r4 iq4_k_r4 iq4_ks_r4 iq5_k_r4 iq5_ks_r4 iq1_s_r4 iq1_m_r4"
-).split())
-_ROWS = frozenset("f16 f32 q4_0 q4_1 q5_0 q5_1 q8_0".split())
-_WRITTEN = frozenset("f32 f16 bf16 q8_0 q4_0 q4_1 q5_0 q5_1 q6_0 iq4_nl".split())
-_UNARY = frozenset("GELU GELU_ERF SILU SWIGLU SWIGLU_OAI RELU SIGMOID HARDSIGMOID HARDSWISH GELU_QUICK TANH EXP SOFTPLUS "
-                   "SQRT_SOFTPLUS NEG".split())
+_TEXT = """
+f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q6_0 q8_0 q2_K q3_K q4_K q5_K q6_K q8_K iq1_m iq1_s iq2_s iq2_xs iq2_xxs
+iq3_s iq3_xxs iq4_nl mxfp4 iq4_xs iq2_kl iq3_ks iq4_ks iq4_kss iq5_ks iq2_k iq2_ks iq1_kt iq2_kt iq3_kt iq4_kt
+iq3_k iq4_k iq5_k iq6_k iq1_bn iq2_bn iq2_k_r4 iq3_k_r4 iq4_k_r4 iq4_ks_r4 iq5_k_r4 iq5_ks_r4 iq1_s_r4
+iq1_m_r4
+"""
+_MULTIPLIED = frozenset(_TEXT.split())
+_ROWS = frozenset(["f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+_WRITTEN = frozenset(["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_0", "iq4_nl"])
+_UNARY_TEXT = """
+GELU GELU_ERF SILU SWIGLU SWIGLU_OAI RELU SIGMOID HARDSIGMOID HARDSWISH GELU_QUICK TANH EXP SOFTPLUS
+SQRT_SOFTPLUS NEG
+"""
+_UNARY = frozenset(_UNARY_TEXT.split())
 _HEADS = (64, 80, 96, 112, 128, 192, 256)
 
 
@@ -96,9 +102,9 @@ def offloads(op: Tensor) -> bool:
 
 
 class Schedule:
-    """A graph on GPUs and, last, the CPU. `pins`: nodes that the builder gave to a backend."""
+    """A graph on GPUs and, last, the CPU."""
 
-    def __init__(self, graph: Graph, buffers: Sequence[Buffer], weights: Callable[[Tensor], bool] | None = None) -> None:
+    def __init__(self, graph: Graph, buffers: Sequence[Buffer]) -> None:
         """`buffers`: each backend's for its results."""
         self.graph, self.buffers, self.cpu = graph, buffers, len(buffers) - 1
         self.by_name = {buffer.name: i for i, buffer in enumerate(buffers)}

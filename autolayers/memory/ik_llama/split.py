@@ -39,10 +39,11 @@ _UNCOUNTED = frozenset((
     "mtp_token_ordering.weight", "nextn.post_projection.weight", "nextn.pre_projection.weight"))
 _OF_OUTPUT = ("per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight")
 # architectures whose layers -sm graph splits (is_model_split_supported)
-SPLIT = frozenset((
-    "llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe gpt-oss ernie4_5-moe "
-    "minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2 glm-dsa mistral4 mellum muse-glimmer"
-).split())
+_SPLIT = """
+llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe gpt-oss ernie4_5-moe
+minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2 glm-dsa mistral4 mellum muse-glimmer
+"""
+SPLIT = frozenset(_SPLIT.split())
 
 
 @dataclass(frozen=True)
