@@ -17,7 +17,7 @@ from .ik_llama import FIT_MARGIN, IK_LLAMA, Said
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from typing import Any
 
     Known = Mapping[str, int]
@@ -59,15 +59,17 @@ WORDS: Known = {
     **dict.fromkeys(("-sm", "--split-mode", "-fa", "--flash-attn", "-gfm", "--gpu-fit-margin"), 1),
     **dict.fromkeys(("-no-fa", "--no-flash-attn", "-fmoe", "--fused-moe"), 0),
 }
+_GONE = ("-fmoe", "--fused-moe")       # of older ones, whose experts were not fused without it
 SPLITS = ("graph", "attn")
 OWN_TYPES = ("q6_0", "q8_kv")
 _UNMAPPED = ("-rtr", "--run-time-repack", "-mqkv", "--merge-qkv", "-muge", "--merge-up-gate-experts")
 
 
 def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN_TYPES,
-          program: str = IK_LLAMA.name) -> tuple[tuple[str, ...], Engine, list[str]]:
+          program: str = IK_LLAMA.name, listed: Collection[str] = ()) -> tuple[tuple[str, ...], Engine, list[str]]:
     """(llama.cpp's words that a plan is made of, the program with what its own words say of it, notes). `known`: own
-    flags, `types`: own types of a cache. Raises UsageError."""
+    flags, `types`: own types of a cache, `listed`: what its help has, which older ones have more of. Raises UsageError.
+    """
     said, left = Said(), list(words)
     found: list[str] = []
     own: list[str] = []
@@ -91,7 +93,7 @@ def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN
             value = left.pop(0) if count and left else ""
             if count and not value and word not in ("-fa", "--flash-attn"):
                 raise UsageError(f"{word} needs a value")
-            said = _with(said, word, value)
+            said = said if word in _GONE and word in listed else _with(said, word, value)
             more = _llama_words(word, value)
             found += more
             own += [] if more and word not in _UNMAPPED else [word, *[value] * count]
@@ -130,7 +132,7 @@ def _llama_words(flag: str, value: str) -> Sequence[str]:
 
 def _with(said: Said, flag: str, value: str) -> Said:
     """What this flag adds. Raises UsageError."""
-    if flag in ("-fmoe", "--fused-moe"):
+    if flag in _GONE:
         raise UsageError(f"unknown argument: {flag} (its experts are fused unless -no-fmoe is given: leave it out)")
     if flag in _NUMBERS:
         number = _number(flag, value)

@@ -248,6 +248,8 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
     """
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
+    own = command.engine.words if command.engine else ()      # the command has them
+    flags = list(flags[:len(flags) - len(own)]) if own and tuple(flags[-len(own):]) == own else flags
     wanted = parse(flags, command=None).params
     given = {field_of(flag) for flag, _ in typed.given} - {""}
     twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}

@@ -34,7 +34,8 @@ def understood(command: WrappedCommand, environ: Mapping[str, str]) -> tuple[Wra
     if build.engine is not IK_LLAMA:
         words, _, notes = ik_words.meant(command.words, {}, tuple(listed), build.fork or "this program")
         return replace(command, meant=words), notes
-    words, engine, notes = ik_words.meant(command.words, types=(*listed, *ik_words.OWN_TYPES))
+    words, engine, notes = ik_words.meant(command.words, types=(*listed, *ik_words.OWN_TYPES),
+                                          listed=build.flags or ())
     return replace(command, meant=words, engine=engine), notes
 
 
