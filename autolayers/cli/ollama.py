@@ -15,7 +15,7 @@ from ..flags.table import Argument
 from ..ollama import modelfile
 from ..ollama.advice import Advice, advise
 from ..ollama.log import Log, ServerLog
-from ..ollama.settings import READ, Settings
+from ..ollama.settings import READ, Settings, used
 from ..ollama.target import Target, from_file, from_modelfile, from_name, is_gguf
 from ..ollama.verify import verify
 from ..output import emit, say, show
@@ -109,6 +109,8 @@ class _Command:
                 gpu.name + (f" (free memory of {at[gpu.name]})" if at.get(gpu.name) else "") for gpu in devices),)
             # these figures are from before the loaded models took any
             return Inventory(tuple(devices), found.host, notes)
+        devices, unused = used(self.settings, devices)
+        notes = (*notes, *unused)
         loaded = self._loaded() if devices and self.server.is_local else []
         if loaded:
             names = ", ".join(str(entry.get("name")) for entry in loaded)

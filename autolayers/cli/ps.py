@@ -124,7 +124,9 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
 
 
 def _ollama_line(row: dict[str, Any]) -> str:
-    size = row["size"] or 1
+    if not row["size"]:
+        return f"{'ollama':<12}{row['name']}   its server does not say what it takes"
+    size = row["size"]
     share = round(100 * row["on_gpu"] / size)
     return (f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of {human(row['size'])}"
             + (f"   {row['why']}" if row["why"] else ""))
@@ -133,5 +135,5 @@ def _ollama_line(row: dict[str, Any]) -> str:
 def _other_line(row: Mapping[str, Any]) -> str:
     space = f"{human(row['guess'])} by its guess, {human(row['allowed'])} allowed"
     if row["keeps"]:
-        return f"{'':<12}{row['name']} is loaded beside it: {space}"
-    return f"{'':<12}{row['name']} unloads {row['evicts'] or 'the one with the shortest keep_alive'}: {space}"
+        return f"{'':<12}{row['name']} would be loaded beside it: {space}"
+    return f"{'':<12}{row['name']} would unload {row['evicts'] or 'the one with the shortest keep_alive'}: {space}"

@@ -23,11 +23,15 @@ if TYPE_CHECKING:
 
 # the server's settings that a plan depends on
 READ = ("OLLAMA_NUM_PARALLEL", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_FLASH_ATTENTION",
-        "OLLAMA_GPU_OVERHEAD", "OLLAMA_SCHED_SPREAD", "LLAMA_ARG_FIT_TARGET")
+        "OLLAMA_GPU_OVERHEAD", "OLLAMA_SCHED_SPREAD", "LLAMA_ARG_FIT_TARGET", "OLLAMA_IGPU_ENABLE", "OLLAMA_VULKAN",
+        "OLLAMA_LLM_LIBRARY")
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
 _DIGITS = 18      # of a number, which Go keeps in 64 bits
+
+# integrated GPUs that it uses by default (defaultIntegratedROCmGFXTargets)
+_INTEGRATED_ROCM = re.compile(r"gfx1151|80[456]0S|strix halo|Ryzen AI Max", re.IGNORECASE)
 
 BATCH = 512       # num_batch of api.DefaultOptions
 # Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits:
@@ -48,6 +52,9 @@ class Settings:
     gpu_overhead: int = 0        # bytes
     spread: bool = False
     fit_target: tuple[int, ...] = ()    # LLAMA_ARG_FIT_TARGET, MiB that --fit leaves free on each GPU
+    integrated: bool = False            # OLLAMA_IGPU_ENABLE: integrated GPUs of any backend
+    vulkan: bool = True                 # OLLAMA_VULKAN
+    library: str = ""                   # OLLAMA_LLM_LIBRARY: cuda_v12, rocm, vulkan, cpu ...; "": any
     ignored: tuple[str, ...] = ()       # invalid numbers, which Ollama replaces by the default
 
     @classmethod
@@ -83,8 +90,40 @@ class Settings:
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
             fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets)
             else (),
+            integrated=bool(truth("OLLAMA_IGPU_ENABLE")),
+            vulkan=truth("OLLAMA_VULKAN") is not False,
+            library=text("OLLAMA_LLM_LIBRARY").lower(),
             ignored=tuple(ignored),
         )
+
+
+def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
+    """(the devices that Ollama's server uses, why it uses no other), by discover/runner.go: filterIntegratedGPUs and
+    integratedGPUAllowedByDefault."""
+    kept: list[Device] = []
+    notes: list[str] = []
+    for device in devices:
+        why = _dropped(settings, device)
+        if why:
+            notes.append(f"{device.name}{f' ({device.description})' * bool(device.description)}: Ollama does not use "
+                         f"{why}")
+        else:
+            kept.append(device)
+    return kept, notes
+
+
+def _dropped(settings: Settings, device: Device) -> str:
+    """Why Ollama's server uses no such device; "" if it does."""
+    backend = device.backend.lower()
+    if settings.library and not settings.library.startswith(backend):
+        return f"it: OLLAMA_LLM_LIBRARY is {settings.library}"
+    if backend == "vulkan" and not settings.vulkan:
+        return "it: OLLAMA_VULKAN turns Vulkan off"
+    if device.kind != "igpu" or settings.integrated or backend in ("cuda", "mtl"):
+        return ""
+    if backend == "rocm" and _INTEGRATED_ROCM.search(device.description):
+        return ""
+    return "an integrated GPU unless OLLAMA_IGPU_ENABLE=1 is set for its server"
 
 
 def is_embedding(model: Model) -> bool:

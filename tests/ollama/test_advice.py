@@ -371,3 +371,24 @@ def test_advice_is_in_ollama_s_words(llama):
 
 def test_cards_by_name_work_too(llama):
     assert advise(llama, PLAIN, hypothetical("rtx-3060"), num_ctx=8192).num_gpu == 33
+
+
+@pytest.mark.parametrize(("said", "backend", "kind", "description", "kept"), [
+    ({}, "Vulkan", "igpu", "AMD Radeon 780M", False),
+    ({"OLLAMA_IGPU_ENABLE": "1"}, "Vulkan", "igpu", "AMD Radeon 780M", True),
+    ({}, "CUDA", "igpu", "Orin", True),
+    ({}, "ROCm", "igpu", "AMD Radeon 8060S (gfx1151)", True),
+    ({}, "ROCm", "igpu", "AMD Radeon 780M (gfx1103)", False),
+    ({}, "Vulkan", "gpu", "AMD Radeon RX 7900", True),
+    ({"OLLAMA_VULKAN": "0"}, "Vulkan", "gpu", "AMD Radeon RX 7900", False),
+    ({"OLLAMA_LLM_LIBRARY": "cuda_v12"}, "CUDA", "gpu", "RTX 3090", True),
+    ({"OLLAMA_LLM_LIBRARY": "cuda_v12"}, "Vulkan", "gpu", "RTX 3090", False),
+    ({"OLLAMA_LLM_LIBRARY": "cpu"}, "CUDA", "gpu", "RTX 3090", False),
+])
+def test_devices_that_its_server_does_not_use(said: dict[str, str], backend: str, kind: str, description: str,
+                                              kept: bool) -> None:
+    from autolayers.ollama.settings import used
+
+    device = Device("GPU0", 8 << 30, 8 << 30, description, backend, kind)
+    devices, notes = used(Settings.from_environment(said), [device])
+    assert devices == [device] * kept and len(notes) == (not kept)
