@@ -145,8 +145,13 @@ def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any]
     elif read.value("--models-max") == "0" and found.most < len(chosen):
         say(f"--models-max 0: {found.most} of these {len(chosen)} models fit at a time")
     paths = {entry.name: entry.path for entry in chosen}
-    text = "\n".join(["version = 1", "", *(section(name, ["-m", paths[name], *plan.flags])
-                                           for name, plan in fitting.items())])
+    sections = []
+    for name, plan in fitting.items():
+        try:
+            sections.append(section(name, ["-m", paths[name], *plan.flags]))
+        except UsageError as error:      # the router serves it all the same, as it stands
+            say(f"{error}: left out")
+    text = "\n".join(["version = 1", "", *sections])
     words = () if read.value("--models-max") else ("--models-max", str(found.most))
     return Routed(text, words, plans)
 

@@ -186,3 +186,11 @@ def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFix
         text, err = out_of(capfd, "plan", ".", "--gpu", "24GiB", "--format", kind)
         assert sum("broken.gguf" in line for line in err.splitlines()) == 1 and "broken" not in text
         assert text.count(".gguf") == len(FILES)
+
+
+def test_a_name_that_no_preset_can_hold_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """And the others of its directory are served."""
+    for name in ("a", "b#c"):
+        (tmp_path / f"{name}.gguf").write_bytes((HEADERS / "llama-3.2-1b-q8_0.gguf").read_bytes())
+    text, err = out_of(capfd, "plan", str(tmp_path), "--gpu", "24GiB", "--ram", "64GiB", "--format", "preset")
+    assert "[a]" in text and "b#c" not in text and "b#c.gguf': a preset cannot hold it" in err and "left out" in err

@@ -40,7 +40,14 @@ def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequen
                 continue             # another model's name already, and the router accepts none twice
             else:
                 words += item.words
-        sections.append((f"# {sizes_note(launch)}\n" if most else "") + section(name, words))
+        try:
+            sections.append((f"# {sizes_note(launch)}\n" if most else "") + section(name, words))
+        except UsageError as error:      # the others of a directory can be served
+            if len(launches) == 1:
+                raise
+            launch.warnings.append(f"{error}: left out")
+    if not sections:
+        raise UsageError("a preset can hold none of these names: rename the files, or name them with -a")
     most = most or (len(launches) if together and len(launches) > 1 else 0)
     head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
     return "\n".join(["version = 1", "", *head, *notes, *sections])
