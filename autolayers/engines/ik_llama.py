@@ -23,6 +23,7 @@ class Said:
     type_k: str = ""                   # cache types that llama.cpp has not
     type_v: str = ""
     ends: tuple[tuple[str, str, int], ...] = ()    # ("k-first", type, layers) of -ctk-first and the like
+    reduces_as: str = "f16"            # parts of layers that are cut are added as this (-grt)
     repacks: bool = False              # -rtr
     merges: bool = False               # -mqkv, -muge
     fused_experts: bool = True         # -no-fmoe

@@ -48,15 +48,16 @@ _SWITCHES: dict[str, tuple[str, Any]] = {
 }
 # words that change no buffer, and how many values they have
 _IDLE = {
-    **dict.fromkeys(("-ser", "--smart-expert-reduction", "-cuda", "--cuda-params", "--max-gpu", "-grt",
-                     "--graph-reduce-type", "-mea", "--max-extra-alloc"), 1),
+    **dict.fromkeys(("-ser", "--smart-expert-reduction", "-cuda", "--cuda-params", "--max-gpu", "-mea",
+                     "--max-extra-alloc"), 1),
     **dict.fromkeys(("-ger", "--grouped-expert-routing", "-gr", "--graph-reuse", "-no-gr", "--no-graph-reuse", "-fug",
                      "-thp", "--transparent-huge-pages", "-dr", "--dry-run", "-sas", "--scheduler-async"), 0),
 }
 # all of its own, and llama.cpp's that mean another thing there: number of values
 WORDS: Known = {
     **_IDLE, **dict.fromkeys(_NUMBERS, 1), **dict.fromkeys(_SWITCHES, 0), **dict.fromkeys(_ENDS, 1),
-    **dict.fromkeys(("-sm", "--split-mode", "-fa", "--flash-attn", "-gfm", "--gpu-fit-margin"), 1),
+    **dict.fromkeys(("-grt", "--graph-reduce-type", "-sm", "--split-mode", "-fa", "--flash-attn",
+                     "-gfm", "--gpu-fit-margin"), 1),
     **dict.fromkeys(("-no-fa", "--no-flash-attn", "-fmoe", "--fused-moe"), 0),
 }
 _GONE = ("-fmoe", "--fused-moe")       # of older ones, whose experts were not fused without it
@@ -146,6 +147,10 @@ def _with(said: Said, flag: str, value: str) -> Said:
         return replace(said, **{name: meaning})
     if flag in ("-sm", "--split-mode"):
         return replace(said, split=value if value in SPLITS else "")
+    if flag in ("-grt", "--graph-reduce-type"):
+        if value not in ("f32", "f16", "bf16", "q8_0"):
+            raise UsageError(f"{flag} {value}: one of f32, f16, bf16 and q8_0 is needed")
+        return replace(said, reduces_as=value)
     if flag in ("-gfm", "--gpu-fit-margin"):
         numbers = [_number(flag, part) for part in value.split(",")]
         if len(numbers) % 2:

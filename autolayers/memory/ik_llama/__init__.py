@@ -4,7 +4,8 @@
     placer.py      weights
     matrices.py    -sm none, graph and attn on several GPUs
     cache.py       keys and values
-    bound.py       graph buffers
+    graph.py, families.py, latent.py, cut.py, scheduler.py, reserve.py    its graph and buffers
+    bound.py       buffers where the graph is not modelled
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def computed(model: Model, params: Params, context: Context, placement: Placemen
     try:
         measured = measure(model, params, context, placement, memory, cache)
     except (LaunchRefused, ModelError):      # of what llama.cpp has not
-        measured = upper_bound(model, params, context, placement, memory)
+        measured = replace(upper_bound(model, params, context, placement, memory), warning="")
     own = allocate(model, context, placement, said, mla)
     several = len(placement.devices) > 1
     main = len(placement.devices) - 1 if said.fit and several else params.main_gpu or 0

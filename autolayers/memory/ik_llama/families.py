@@ -398,3 +398,5 @@ FAMILIES: dict[str, Family] = {
                  normed_heads="flat"),
     "jais": _own(norm="ln", head_kind="ln", qkv="copied", rope="none", positions=False, normed_heads="flat"),
 }
+# those whose layers -sm graph cuts, by parts that are all in cut.py
+CUT = ("llama", "mistral3", "qwen3", "qwen3vl", "seed_oss", "qwen3moe", "mellum", "gpt-oss", "ernie4_5-moe")

@@ -290,10 +290,10 @@ class Builder:
            sinks: Tensor | None = None, softcap: bool = False) -> Tensor:
         """llm_build_kv"""
         g, hp = self.graph, self.hp
-        if self.turns_k and (side := _hadamard(hp.head_k(il))):
-            q, k = _turned(q, side), _turned(k, side)
-        if self.turns_v and (side := _hadamard(hp.head_v(il))):
-            v = _turned(v, side)
+        if self.turns_k and (side := hadamard(hp.head_k(il))):
+            q, k = turned(q, side), turned(k, side)
+        if self.turns_v and (side := hadamard(hp.head_v(il))):
+            v = turned(v, side)
         for tensor in (q, k, v):
             g.expand(tensor)
         self.store(il, k, v)
@@ -334,8 +334,8 @@ class Builder:
             v = g.view(v_l, (head_v, n_kv, heads), (row_size(v_l.type, width), row_size(v_l.type, head_v)))
             sources = (q, k, v, mask) if sinks is None else (q, k, v, mask, sinks)
             cur = Tensor("FLASH_ATTN_EXT", "f32", (head_v, q.ne[2], q.ne[1], q.ne[3]), sources, param=True)
-            if self.turns_v and (side := _hadamard(head_v)):
-                cur = _turned(cur, side)
+            if self.turns_v and (side := hadamard(head_v)):
+                cur = turned(cur, side)
             return g.reshape(cur, wide, self.tokens)
         size = type_size(v_l.type)
         v = g.view(v_l, (n_kv, head_v, heads), (size * n_kv, size * n_kv * head_v))
@@ -418,11 +418,11 @@ class Builder:
         return g.mul_mat(output, cur)
 
 
-def _hadamard(head: int) -> int:
+def hadamard(head: int) -> int:
     if head & (head - 1) == 0:
         return head
     return next((side for side in (512, 256, 128, 64) if head % side == 0), 0)
 
 
-def _turned(a: Tensor, side: int) -> Tensor:
+def turned(a: Tensor, side: int) -> Tensor:
     return Tensor("HADAMARD", "f32", a.ne, (a,), param=side)

@@ -13,6 +13,8 @@ class Heads:
     """What each device keeps of a layer: rows of K and of V, or the whole latent cache. By layer."""
 
     rows: tuple[tuple[tuple[int, int], ...] | None, ...]
+    parts: tuple[tuple[str, int, tuple[int, ...]], ...] = ()      # (tensor, dimension or -1: all of it, rows of each)
+    whole: bool = True             # no tensor of a layer that is cut is elsewhere
 
 
 def row_padding(type_: str, ne0: int) -> int:

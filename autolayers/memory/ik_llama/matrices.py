@@ -145,6 +145,8 @@ class _Cut:
         self.exact = True
         self.done: set[str] = set()
         self.cached = True
+        self.parts: dict[str, tuple[int, tuple[int, ...]]] = {}
+        self.whole = True
         self.where = ""                   # the device of the layer
 
     def split(self, n: int, granule: int) -> list[int]:
@@ -159,6 +161,8 @@ class _Cut:
             return
         fresh = tensor.name not in self.done and tensor.buffer == self.where
         self.done.add(tensor.name)
+        self.parts[tensor.name] = dim, tuple(split)
+        self.whole = self.whole and tensor.buffer == self.where
         for device, rows in enumerate(split):
             if rows > 0:
                 ne = list(tensor.info.ne)
@@ -230,7 +234,11 @@ def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Seque
                 result[layer] -= -(-factors.info.n_bytes // 128) * 128
     for part, size in zip(used, cut.sizes, strict=True):
         result[part.name] = result.get(part.name, 0) + size
-    return result, cut.exact, Heads(tuple(rows))
+    parts = tuple([(name, *part) for name, part in cut.parts.items()])
+    moved = any(placed.name.startswith("blk.") and placed.buffer != found.layers[group.layer]
+                for group in groups for placed in group.tensors.values()
+                if 0 <= group.layer < hp.n_layer and found.layers[group.layer] != HOST)
+    return result, cut.exact, Heads(tuple(rows), parts, cut.whole and not moved)
 
 
 def _attention(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int) -> tuple[tuple[int, int], ...] | None:

@@ -9,8 +9,10 @@ from ...ggml.tensor import Buffer, Tensor
 from ...ggml.types import is_quantised
 from ..prepare import Weights
 from .cache import is_latent, latent_heads
-from .families import FAMILIES
+from .cut import CutBuilder
+from .families import CUT, FAMILIES
 from .graph import Builder
+from .heads import Heads
 from .scheduler import Schedule
 
 TYPE_CHECKING = False
@@ -58,7 +60,10 @@ def reserved(model: Model, context: Context, placement: Placement, memory: Memor
 
 
 def _modelled(model: Model, context: Context, placement: Placement, said: Said) -> bool:
-    cut = len(placement.devices) > 1 and placement.heads is not None
+    heads = placement.heads if isinstance(placement.heads, Heads) else None
+    plain = context.flash_attn != "off" and context.offload_kqv and not is_latent(model)
+    turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
+    cut = heads is not None and (turns or not plain or not heads.whole or model.architecture not in CUT)
     pooled = context.embeddings or not context.causal
     turned = said.k_hadamard and is_latent(model)
     return not (cut or pooled or turned)
@@ -99,8 +104,12 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
             _repack(tensor)
         return tensor
 
-    builder = Builder(model.hparams, context, said, weights, caches, pin, model.architecture, mla,
-                      not backends)
+    terms = (model.hparams, context, said, weights, caches, pin, model.architecture, mla, not backends)
+    if isinstance(placement.heads, Heads):
+        last = at.get(placement.dev_output, -1)
+        builder: Builder = CutBuilder(*terms, heads=placement.heads, buffers=own, output=last)
+    else:
+        builder = Builder(*terms)
     builder.graph.expand(family(builder))  # type: ignore[operator]
     arenas = [Arena(backend.alignment, _alloc_size(backend)) for backend in backends]
     arenas.append(Arena(CPU.alignment, CPU.alloc_size))

@@ -143,6 +143,8 @@ class Schedule:
         for leaf in graph.leafs:
             leaf.backend = leaf.pinned if leaf.pinned >= 0 else self._first(leaf)
         for node in graph.nodes:
+            if node.op == "REDUCE":
+                self._reduce(node)
             if node.pinned >= 0 and node.backend < 0:
                 node.backend = node.pinned
             if node.op == "MUL" and node.src[0].op == "NORM" and node.src[1].backend >= 0:
@@ -174,6 +176,14 @@ class Schedule:
                 if source.backend < 0:
                     source.backend = source.view_src.backend if source.view_src is not None else node.backend
 
+    def _reduce(self, node: Tensor) -> None:
+        """Each part is on its device, the sum where the part is whose memory it takes."""
+        for device, part in node.param.items():  # type: ignore[attr-defined]
+            if part.backend < 0:
+                part.backend = device
+            if node.view_src is part:
+                node.backend = device
+
     def _known(self, t: Tensor) -> bool:
         return t.backend >= 0 or (t.view_src is not None and t.view_src.backend >= 0)
 
@@ -200,7 +210,7 @@ class Schedule:
             node = nodes[i]
             if node.op in VIEW_OPS:
                 continue
-            new = node.backend != current
+            new = node.backend != current or node.op == "REDUCE" or node.name == "0xff"
             if not new and inputs:
                 new = any(s.weight and s.backend != current for s in node.src) or (
                     len(inputs) >= _MAX_INPUTS and any(
@@ -212,6 +222,8 @@ class Schedule:
             for j, source in enumerate(node.src):
                 if source.backend != current and not self._readable(source, current):
                     key = (id(source), current)
+                    if key not in copies and node.op == "REDUCE":
+                        copies[key] = source         # read where it is
                     if key not in copies:
                         copy = copies[key] = Tensor("NONE", source.type, source.ne, (), source.nb)
                         copy.backend = current
