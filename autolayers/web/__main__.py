@@ -1,4 +1,5 @@
-"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL]`: the page as static files."""
+"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|all|CARD,...]`: the page as
+static files."""
 
 from __future__ import annotations
 
@@ -8,12 +9,12 @@ from pathlib import Path
 from ..errors import AutolayersError
 from .build import build
 
-USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL]"
+USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|all|CARD,...]"
 
 
 def main(words: list[str]) -> int:
     """Exit codes as the command line's."""
-    options = {"--pyodide": "", "--url": ""}
+    options = {"--pyodide": "", "--url": "", "--lists": ""}
     for name in options:
         if name in words[:-1]:
             at = words.index(name)
@@ -23,7 +24,7 @@ def main(words: list[str]) -> int:
         print(f"usage: {USAGE}", file=sys.stderr)
         return 2
     try:
-        names = build(Path(words[1]), options["--pyodide"], options["--url"])
+        names = build(Path(words[1]), options["--pyodide"], options["--url"], options["--lists"])
     except (AutolayersError, OSError) as error:
         print(f"autolayers: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

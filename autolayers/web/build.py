@@ -19,8 +19,9 @@ from pathlib import Path
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from .. import __version__
+from ..devices.cards import CARDS
 from ..errors import UsageError
-from .engine import PRESET, Engine
+from .engine import CHIPS, PRESET, Engine
 from .pages import pages
 from .server import page_files
 
@@ -43,10 +44,11 @@ PYODIDE_FILES = {
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
-def build(folder: Path, pyodide: str = "", url: str = "") -> list[str]:
+def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> list[str]:
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the files of
     PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files' digests. `url`: where the site
-    will be, for pages of single answers. Raises UsageError, OSError."""
+    will be, for pages of single answers. `lists`: the cards whose list of models is written ("chips", "all", or names
+    with commas; "" for none), some 15 s of computing each. Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
@@ -61,10 +63,17 @@ def build(folder: Path, pyodide: str = "", url: str = "") -> list[str]:
     if url:
         written["index.html"] = _with_address(written["index.html"], url)
     written[WHEEL] = wheel()
-    written["first.json"] = json.dumps(_first()).encode()
+    written["first.json"] = _compact(_first())
+    answers = {json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())}
+    engine = Engine()
+    for question, name in answers.items():
+        written[name] = _compact(engine.call("plan", json.loads(question)))
+    cards = _cards(lists)
+    written |= {f"known-{card}.json": _compact(known_list(card, engine)) for card in cards}
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {"engine": "pyodide", "pyodide": sources, "wheel": WHEEL, "first": "first.json", "sizes": sizes,
+              "answers": answers, "lists": cards,
               "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
               "files": sorted(written)}
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
@@ -103,6 +112,37 @@ def _answers(folder: Path, url: str) -> list[str]:
 
 def _image() -> str:
     return "png" if shutil.which("rsvg-convert") else "svg"
+
+
+def _compact(answer: object) -> bytes:
+    return json.dumps(answer, separators=(",", ":")).encode()
+
+
+def _chip_questions() -> list[dict[str, str]]:
+    """The preset on the other cards that the page offers as chips; what shares its memory has no RAM of its own."""
+    return [{**PRESET, "gpu": card, "ram": _ram_of(card)} for card in CHIPS if card != PRESET["gpu"]]
+
+
+def _ram_of(card: str) -> str:
+    return "" if card in CARDS and CARDS[card].ram else PRESET["ram"]
+
+
+def _cards(lists: str) -> list[str]:
+    """Raises UsageError for a card that is not known."""
+    if lists in ("all", "chips"):
+        return [*CARDS, "none"] if lists == "all" else list(CHIPS)
+    names = [name for name in lists.split(",") if name]
+    for name in names:
+        if name not in CARDS and name != "none":
+            raise UsageError(f"--lists: {name} is no known card: chips, all, or names of autolayers --gpu list")
+    return names
+
+
+def known_list(card: str, engine: Engine) -> dict[str, Any]:
+    """What the card runs: {"question", "rows"}, a row for each model of today, its quantisation chosen."""
+    question = {"gpu": card, "ram": _ram_of(card)}
+    models = engine.call("start", {})["known"]
+    return {"question": question, "rows": [engine.call("take", {**question, "model": model}) for model in models]}
 
 
 def _first() -> dict[str, Any]:

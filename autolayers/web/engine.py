@@ -13,10 +13,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
+from importlib import metadata
 from threading import Lock
 
 from .. import __version__, bundled
 from ..builds.sources import NEWEST
+from ..bundled import published
 from ..devices import machine_file
 from ..devices.cards import CARDS
 from ..devices.names import candidates
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are requested at first, and at most
+HUB = "https://huggingface.co"
 MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
@@ -70,6 +73,10 @@ MAX_STEPS = 4               # questions whose reasons are under way
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}      # of somebody without a machine here
 CHIPS = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rtx-5090", "rx-7900-xtx", "m4-pro-24g", "none")
+
+
+class NotOpened(UsageError):
+    """A model that the page has to open first."""
 
 
 class NeedMore(Exception):
@@ -110,7 +117,7 @@ class Engine:
         self._known: tuple[object, object, Known] = None, None, Known()      # model and build of the latest question
         self._methods: dict[str, Callable[[Question], Answer]] = {
             "start": self.start, "name": self.name, "open": self.open, "plan": self.plan, "more": self.more,
-            "row": self.row, "rows": self.rows, "curve": self.curve, "file": self.file, "locate": self.locate,
+            "row": self.row, "take": self.take, "rows": self.rows, "curve": self.curve, "file": self.file, "locate": self.locate,
             "card": self.card, "machine": self.machine, "explain": self.explain}
 
     def call(self, method: str, question: Question) -> Answer:
@@ -126,9 +133,10 @@ class Engine:
         """What the form offers."""
         return {
             "version": __version__, "build": NEWEST, "here": self._here, "opens": self._open is not None,
-            "preset": PRESET,
-            "models": [*self._models, *bundled.models()], "known": known(), "chips": list(CHIPS),
-            "cards": [{"name": name, "description": card.description, "mib": card.usable, "ram": card.ram}
+            "preset": PRESET, "home": _home(),
+            "models": [*self._models, *bundled.models()], "known": _current(), "chips": list(CHIPS),
+            "names": {name: published.product(name) for name in bundled.models()},
+            "cards": [{"name": name, "description": card.description, **({"ram": card.ram} if card.ram else {})}
                       for name, card in CARDS.items()],
             "cache_types": list(CACHE_TYPES),
             "formats": [{"name": name, "file": file} for name, file in NAMES.items()],
@@ -176,7 +184,7 @@ class Engine:
         if not name:
             raise UsageError("no model: choose one, or drop a .gguf file")
         if self._open is None:
-            raise UsageError(f"{name}: not opened yet: drop the file, or give its address")
+            raise NotOpened(f"{name}: not opened yet: drop the file, or give its address")
         found = self._keep(name, self._open(name))
         self._opened.add(name)
         return found
@@ -307,7 +315,8 @@ class Engine:
         words = ["llama-server", *self._launch_words(question), *plan.flags,
                  *without_secrets(request.arguments.rest)[0]]
         answer = {"plan": plan.to_dict(), "verdict": verdict(plan), "layers": _layers(plan),
-                  "command": {"bash": posix(words), "powershell": powershell(words)}}
+                  "command": {"bash": posix(words), "powershell": powershell(words)},
+                  "get": self._get(question)}
         if reasons:
             answer["instead"] = [{"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives]
             answer["remedies"] = [{"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies]
@@ -332,7 +341,7 @@ class Engine:
                 raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
             model = model.quantised(kind, larger=True)
         quality = usual(model)
-        row = {"model": text(question, "model"), "size": model.size, "bits": round(bits_per_weight(model), 2),
+        row = {"model": text(question, "model"), "size": model.size, **_traits(text(question, "model")), "bits": round(bits_per_weight(model), 2),
                "quality": quality.to_dict() if quality else None, "context": 0, "rate": 0.0}
         try:
             plan = plan_request(model, self._request(question))
@@ -343,6 +352,15 @@ class Engine:
             return {**row, "state": "no", "where": found["title"]}
         return {**row, "state": found["state"], "where": where(plan), "condition": condition(plan),
                 "context": plan.breakdown.n_ctx, "rate": plan.speed.generation}
+
+    def take(self, question: Question) -> Answer:
+        """The row of {"model"}'s largest bundled quantisation that writes faster than one reads on the form's machine,
+        else of its usual one."""
+        name = text(question, "model").removeprefix(BUNDLED)
+        sizes = sorted(family(name), key=lambda other: -self.model(other).size)
+        rows = (self.row({**question, "model": other}) for other in sizes if published.download(other))
+        best = next((row for row in rows if row["state"] == "yes"), None)
+        return best or self.row({**question, "model": name})
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
@@ -359,7 +377,9 @@ class Engine:
         name, kind = text(question, "model"), text(question, "format")
         path = self._path(question)
         words = self._launch_words(question)
-        model = "hf:" + words[1] if words[0] == "-hf" and len(words) == 2 else name if words[0] == "-hf" else path
+        model = path
+        if words[0] == "-hf":
+            model = name if name.startswith("hf:") and len(words) > 2 else f"hf:{words[1]}"
         written, notes = export(kind, self.model(name), self._request(question), model)
         return {"text": written, "file": NAMES[kind], "notes": notes}
 
@@ -372,7 +392,14 @@ class Engine:
             if name.startswith("hf:"):
                 repository, _, path, quant = parse_name(name)
                 return ("-hf", f"{repository}:{quant}" if quant else repository, *(("-hff", path) if path else ()))
+            if name in bundled.models() and name not in self._models and (words := published.download(name)):
+                return tuple(words[:2]) if text(question, "mmproj") else tuple(words)
         return ("-m", self._path(question, ""))
+
+    def _get(self, question: Question) -> str:
+        """The page of the model's repository; "" if none is known, or the file is on the user's computer."""
+        words = self._launch_words(question)
+        return f"{HUB}/{words[1].partition(':')[0]}" if words[0] == "-hf" else ""
 
     def _path(self, question: Question, folder: str = "/path/to/") -> str:
         """The model's file, as the user gave it, else in an imaginary folder."""
@@ -428,6 +455,22 @@ def explain_log(log: str, **asked: Any) -> Answer:
     return {**answer.to_dict(), "text": answer.text()}
 
 
+def _home() -> str:
+    """The project's address, as the installed package has it; "" for none."""
+    try:
+        given = metadata.metadata("autolayers").get_all("Project-URL") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    found = dict(entry.split(", ", 1) for entry in given).get("Repository", "")
+    return "" if "/OWNER/" in found else found
+
+
+def _current() -> list[str]:
+    """The bundled models that people take today, each as its usual quantisation."""
+    found = {name: published.of(name) for name in known()}
+    return [name for name, model in found.items() if model is not None and model.current]
+
+
 def _key(question: Question) -> str:
     return json.dumps(dict(question), sort_keys=True)
 
@@ -447,6 +490,12 @@ def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
     stem = path[:-len("-00001-of-00001.gguf")] if count > 1 else ""
     size = sum(size for file, size in sizes.items() if file.startswith(f"{stem}-")) if stem else sizes.get(path, 0)
     return {"name": f"hf:{repository}/{path}", "file": path, "label": quantisation(path) or path, "size": size}
+
+
+def _traits(name: str) -> Answer:
+    """What a row's filters ask of a bundled model."""
+    found = published.of(name.removeprefix(BUNDLED))
+    return {"vision": found.vision, "coding": found.coding} if found else {}
 
 
 def _summary(name: str, model: Model) -> Answer:

@@ -74,6 +74,7 @@ def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     layers, whole = plan.n_gpu_layers, plan.n_layer + 1
     part = f"{layers * 100 // whole / 100:g}"
     share = "off" if not layers or not plan.devices else "max" if layers >= whole else part
-    key = path.replace("\\", "/").rpartition("/")[2].removesuffix(".gguf").lower()
+    key = path.replace("\\", "/").rpartition("/")[2].partition(":")[0].lower()
+    key = key.removesuffix(".gguf").removesuffix("-gguf")
     command = posix(["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)])
     return f"# {plan.placement}\n{command}\n", ["`lms ls` lists the names that models have in LM Studio"]

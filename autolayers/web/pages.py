@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import os
 from html import escape
 from string import Template
+from time import gmtime, strftime, time
 from urllib.parse import quote
 
 from .. import bundled
+from ..builds.sources import NEWEST
+from ..bundled import published
 from ..devices.cards import CARDS
 from ..planner import plan_request
 from ..quoting import posix
@@ -40,7 +44,7 @@ _DOCUMENT = Template("""<!doctype html>
 <meta property="og:type" content="article"><meta property="og:url" content="$url/$place">
 <meta property="og:title" content="$title"><meta property="og:description" content="$about">$image
 <link rel="icon" href="../icon.svg"><link rel="stylesheet" href="../style.css"></head>
-<body><header><h1><a href="../">autolayers</a></h1></header>
+<body><header><p><a href="../">autolayers</a></p></header>
 <main class="article"><h1>$title</h1>
 $body
 </main></body></html>
@@ -49,12 +53,13 @@ _IMAGE = Template("""
 <meta property="og:image" content="$url/$image.IMAGE"><meta name="twitter:card" content="summary_large_image">""")
 _ANSWER = Template("""<h2 class="$state">$sentence</h2>
 <p>$plain</p>
+<p class="hint">$assumed</p>
 <pre><code>$command</code></pre>
 <p><a href="../#model=$model&amp;gpu=$card&amp;ram=$ram">Another card, more context, another quantisation?</a>
 <a href="./">All models and cards</a></p>
 <img class="picture" src="$name.svg" width="1200" height="630" alt="Memory of the GPU and of the RAM">
 <table>$rows</table>
-<p class="hint">$placement. Memory as llama.cpp allocates it; speeds are predicted.</p>""")
+<p class="hint">$placement. $exact Speeds are predicted. Planned for llama.cpp b$build on $date.</p>""")
 _PICTURE = Template("""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
  role="img" aria-label="$label" font-family="system-ui, sans-serif"><rect width="1200" height="630" fill="#ffffff"/>
 $drawn
@@ -82,7 +87,7 @@ def pages(url: str) -> dict[str, bytes]:
             found[f"badge/{name}.svg"] = badge(card, said)
             found[f"on/{name}.html"] = _page(url, name, model, card, plan, said)
             cells.append(f'<td class="left how {said["state"]}"><a href="{name}.html">{short(said)}</a></td>')
-        rows.append(f'<tr><th scope="row">{escape(model)}</th>{"".join(cells)}</tr>')
+        rows.append(f'<tr><th scope="row">{escape(published.product(model))}</th>{"".join(cells)}</tr>')
     heads = "".join(f'<th scope="col">{escape(card)}</th>' for card in MACHINES)
     about = f"Tokens per second of {len(MODELS)} models on {len(MACHINES)} cards with {RAM} GiB of RAM."
     table = f'<thead><tr><th scope="col">Model</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
@@ -100,7 +105,7 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
     """1200 x 630, as previews of links want it."""
     parts = said["parts"]
     lines = [said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
-    drawn = [_text(110, 46, "#1b2230", model, 700),
+    drawn = [_text(110, 46, "#1b2230", published.product(model), 700),
              _text(170, 36, "#55607a", f"{CARDS[card].description}, {RAM} GiB of RAM")]
     drawn += [_text(265 + 62 * i, 44 if i else 54, COLOURS[said["state"]], line, 400 if i else 700)
               for i, line in enumerate(lines)]
@@ -132,16 +137,21 @@ def badge(card: str, said: dict[str, Any]) -> str:
                              label=escape(f"{left}: {right}"))
 
 
+def _today() -> str:
+    """The day of the build; SOURCE_DATE_EPOCH, of repeatable builds, overrides it."""
+    return strftime("%Y-%m-%d", gmtime(int(os.environ.get("SOURCE_DATE_EPOCH") or time())))
+
+
 def short(said: dict[str, Any]) -> str:
     """A verdict in two words."""
-    return said["parts"][0].removeprefix("About ") if said["parts"] else "does not fit"
+    return said["parts"][0].replace("About ", "~").partition(" (")[0] if said["parts"] else "does not fit"
 
 
 def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
     for device in plan.devices[:1]:
         yield "GPU", device.free, [(getattr(device, part), colour) for part, colour in PARTS]
     host = plan.host
-    yield "RAM", host.free or host.needed, [(host.resident, PARTS[0][1]), (host.growing, "#be185d"),
+    yield f"RAM, +{host.growing / GiB:.0f} saved" if host.growing else "RAM", host.free or host.needed, [(host.resident, PARTS[0][1]), (host.growing, "#be185d"),
                                             (host.margin, PARTS[-1][1])]
 
 
@@ -149,17 +159,22 @@ def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str
     parts = said["parts"]
     sentence = ". ".join([said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]) + "."
     rows = [(row.description, f"{row.used / GiB:.2f} of {row.free / GiB:.2f} GiB") for row in plan.devices]
-    rows.append(("RAM", f"{plan.host.needed / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB"))
+    rows.append(("RAM needed", f"{plan.host.needed / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB"))
+    if plan.host.growing:
+        rows.append(("RAM that saved prompts may add", f"up to {plan.host.growing / GiB:.2f} GiB"))
     if plan.fits:
         rows += [("Tokens per second", rate(plan.speed.generation)),
                  ("Prompt tokens per second", rate(plan.speed.prompt)), ("Context", f"{plan.breakdown.n_ctx:,}")]
     body = _ANSWER.substitute(
         state=said["state"], sentence=escape(sentence), plain=escape(said["plain"]), name=name, card=quote(card),
         model=quote(model), ram=RAM, placement=escape(plan.placement),
-        command=escape(posix(["llama-server", "-m", f"{model}.gguf", *plan.flags])),
+        assumed=escape(said["assumed"]), build=NEWEST, date=_today(),
+        exact="Memory is exact to the byte." if plan.exact else "Memory is an upper bound.",
+        command=escape(posix(["llama-server", *(published.download(model) or ("-m", f"{model}.gguf")), *plan.flags])),
         rows="".join(f'<tr><th scope="row">{escape(title)}</th><td>{escape(value)}</td></tr>' for title, value in rows))
-    return _document(url, f"on/{name}.html", f"{model} on {CARDS[card].description}: does it run?",
-                     f"{sentence} {said['plain']}", body, f"on/{name}")
+    title = f"{published.product(model)} on {CARDS[card].description} with {RAM} GB of RAM: does it run?"
+    return _document(url, f"on/{name}.html", title,
+                     f"{sentence} With {RAM} GB of RAM. {said['plain']}", body, f"on/{name}")
 
 
 def _document(url: str, place: str, title: str, about: str, body: str, image: str = "") -> str:

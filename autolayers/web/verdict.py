@@ -3,13 +3,13 @@
     verdict(plan)      # {"state": "yes", "title": "Fits", "parts": ["About 40 tokens/s", "16k context", "..."],
                        #  "plain": "It answers with about 30 words a second ..."}
 
-states: yes; if (it fits where enough RAM is free, but the RAM is not known); no.
+states: yes; if (it fits where enough RAM is free, but the RAM is not known, or it writes slower than one reads); no.
 """
 
 from __future__ import annotations
 
 from ..ollama.settings import is_embedding
-from ..report.text import shortage
+from ..report.text import assumed_words, shortage
 from ..units import GiB, human
 
 TYPE_CHECKING = False
@@ -26,17 +26,41 @@ PAGE = 400                   # words
 def verdict(plan: Plan) -> dict[str, Any]:
     """What the page says first."""
     asked = plan.inputs
-    parts = [f"About {rate(plan.speed.generation)} tokens/s"]
+    parts = [f"About {rate(plan.speed.generation)} tokens/s ({spread(plan)})"]
     if asked is not None:
         parts = [f"About {rate(asked.per_second)} inputs/s of {asked.tokens} tokens"]
     elif is_embedding(plan.model):
         parts = []
     parts += [f"{thousands(plan.breakdown.n_ctx)} context", where(plan)]
     if not plan.fits:
-        return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [], "plain": ""}
+        return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [], "plain": "", "assumed": ""}
     unknown = plan.host.free is None
-    title = f"Fits if {_gib(plan.host.needed)} of RAM are free" if unknown else "Fits"
-    return {"state": "if" if unknown else "yes", "title": title, "parts": parts, "plain": _plain(plan)}
+    slow = _is_slow(plan)
+    title = "Runs, but slowly" if slow else "Fits"
+    if unknown:
+        title = f"{title} if {_gib(plan.host.needed)} of RAM are free"
+    return {"state": "if" if unknown or slow else "yes", "title": title, "parts": parts, "plain": _plain(plan),
+            "assumed": assumed(plan)}
+
+
+def _is_slow(plan: Plan) -> bool:
+    """Whether one reads faster than it writes."""
+    writes = plan.inputs is None and not is_embedding(plan.model)
+    return writes and plan.speed.generation * WORDS_PER_TOKEN < READING / 1.2
+
+
+def spread(plan: Plan) -> str:
+    """The range of the predicted rate: "28 to 52"."""
+    rates = plan.speed.generation, plan.speed.generation_spread
+    return f"{rate(rates[0] / rates[1])} to {rate(rates[0] * rates[1])}"
+
+
+def assumed(plan: Plan) -> str:
+    """What the figures assume of the machine: "RAM assumed to be 38 GB/s; 8 cores assumed"."""
+    parts = [assumed_words(plan.speed)[2:]] if plan.speed.assumed else []
+    if any(device.total == device.free for device in plan.devices) and not plan.host.shared:
+        parts.append("nothing else is on the GPU, not even a display")
+    return "; ".join(parts)
 
 
 def condition(plan: Plan) -> str:

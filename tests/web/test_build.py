@@ -41,6 +41,11 @@ def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
     assert found.stdout == "if\n", found.stderr
     first = json.loads((site / "first.json").read_text())
     assert first["answer"]["verdict"]["title"] == "Fits" and first["question"] == first["offer"]["preset"]
+    for question, name in config["answers"].items():
+        answer = json.loads((site / name).read_text())
+        assert answer["command"]["bash"].startswith("llama-server -hf "), question
+    assert config["lists"] == [] and sum((site / name).stat().st_size for name in config["files"] if name in (
+        "index.html", "style.css", "first.json") or name.endswith(".js")) < 150_000
     assert config["sha256"].keys() == PYODIDE_FILES.keys() and config["sizes"][WHEEL] == (site / WHEEL).stat().st_size
     with ZipFile(site / WHEEL) as wheel:
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
@@ -66,6 +71,21 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(tmp_path: pathlib.Path,
     assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
+def test_a_list_of_models_for_a_card(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name says."""
+    monkeypatch.setattr("autolayers.web.engine.known", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"])
+    names = make(tmp_path, lists="m4-pro-24g,none")
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["lists"] == ["m4-pro-24g", "none"] and {"known-m4-pro-24g.json", "known-none.json"} <= set(names)
+    mac, cpu = (json.loads((tmp_path / f"known-{card}.json").read_text()) for card in config["lists"])
+    assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
+    assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]         # llama 3.2 1B is of another year
+    plan = autolayers.plan(model("qwen3-8b-q8_0"), ["--gpu", "m4-pro-24g"])
+    assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["state"] == "yes"
+    done = build("build", str(tmp_path), "--lists", "rtx-9999")
+    assert done.returncode == 2 and done.stderr.startswith("autolayers: --lists: rtx-9999 is no known card")
+
+
 def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
     for words in ([], ["build"], ["build", "-x"], ["serve", "x"]):
         done = build(*words)
@@ -85,7 +105,10 @@ def test_pages_of_single_answers(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     text = (tmp_path / "on" / "llama-3.2-1b-q8_0-on-rtx-3060.html").read_text()
     plan = autolayers.plan(model("llama-3.2-1b-q8_0"), ["--gpu", "rtx-3060", "--ram", "64GiB"])
     assert " ".join(plan.flags) in text and f"<td>{plan.speed.generation:.0f}</td>" in text
-    assert '<meta property="og:title" content="llama-3.2-1b-q8_0 on NVIDIA GeForce RTX 3060: does it run?">' in text
+    assert '<meta property="og:title" content="Llama 3.2 1B Q8_0 on NVIDIA GeForce RTX 3060 with ' \
+        '64 GB of RAM: does it run?">' in text
+    assert "<th scope=\"row\">RAM needed</th>" in text and "llama.cpp b" in text and text.count("<h1>") == 1
+    assert "llama-server -hf bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0 " in text
     image = re.search(r'og:image" content="https://example.org/x/(on/[^"]+)"', text)
     assert image and (tmp_path / image[1]).stat().st_size > 1000 and "IMAGE" not in text
     assert "Does not fit: " in (tmp_path / "on" / "llama-3-70b-f16-on-rtx-3060.html").read_text()

@@ -15,6 +15,9 @@ import pytest
 from support import FIXTURES, HEADERS, ROOT, model, slow
 
 import autolayers
+from autolayers import bundled
+from autolayers.bundled import published
+from autolayers.quoting import posix
 from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
 from autolayers.web.export import NAMES
 from autolayers.web.names import BUNDLED, family, near, understood
@@ -48,7 +51,8 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
     want = json.loads(json.dumps(plan.to_dict()))
     found = json.loads(json.dumps(answer["plan"]))
     assert {**found, "model": None, "warnings": None} == {**want, "model": None, "warnings": None}
-    assert answer["command"]["bash"].startswith(f"llama-server -m {name}.gguf -ngl {plan.n_gpu_layers} -c 8192 ")
+    model_words = posix(["llama-server", *published.download(name)])
+    assert answer["command"]["bash"].startswith(f"{model_words} -ngl {plan.n_gpu_layers} -c 8192 ")
 
 
 @pytest.mark.parametrize(("name", "flags"), [
@@ -164,21 +168,24 @@ def test_which_quantisation() -> None:
 
 
 @pytest.mark.parametrize(("question", "state", "title"), [
-    ({"gpu": "8"}, "if", "Fits if 129.3 GiB of RAM are free"),
+    ({"gpu": "8"}, "if", "Runs, but slowly if 129.3 GiB of RAM are free"),
     ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
-    ({"gpu": "8", "ram": "160"}, "yes", "Fits"),
-    ({"ram": "192"}, "yes", "Fits"),
+    ({"gpu": "8", "ram": "160"}, "if", "Runs, but slowly"),
+    ({"ram": "192"}, "if", "Runs, but slowly"),
 ])
 def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: str) -> None:
-    """llama-3-70b in f16 takes 131 GiB: nothing is green as long as the RAM for it is not known."""
+    """llama-3-70b in f16 takes 131 GiB: nothing is green as long as the RAM for it is not known, or where one reads
+    faster than it writes."""
     verdict = ask("plan", model="llama-3-70b-f16", **question)["verdict"]
     assert (verdict["state"], verdict["title"]) == (state, title)
 
 
 def test_the_verdict_is_for_everybody() -> None:
     verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
-    assert verdict["parts"] == ["About 38 tokens/s", "17k context", "Experts of 24 layers in RAM"]
+    assert verdict["parts"] == ["About 38 tokens/s (28 to 52)", "17k context", "Experts of 24 layers in RAM"]
     assert verdict["plain"].startswith("It writes about 29 words a second, faster than one reads")
+    assert verdict["assumed"] == ("RAM assumed to be 38 GB/s; 8 cores assumed; nothing else is on the GPU, not even a "
+                                  "display")
     assert ask("plan", model=MODELS[1], ram="32")["verdict"]["parts"][-1] == "All of it on the CPU"
     assert "embeddings" in ask("plan", model="bge-m3-f16", gpu="8", ram="32")["verdict"]["plain"]
 
@@ -244,11 +251,41 @@ def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in NAMES if kind != "lm-studio"])
 def test_files_name_paths_that_somebody_has(kind: str) -> None:
     """The user's own, or /path/to with a note; never the folder where this runs."""
-    question = {"model": MODELS[0], "gpu": "8", "ram": "32", "format": kind}
+    question = {"model": "mistral-7b-q4_k_m", "gpu": "8", "ram": "32", "format": kind}
     plain, own = ask("file", **question), ask("file", **question, path="/models/mine.gguf")
     assert "/path/to" in plain["text"] and any("/path/to" in note for note in plain["notes"])
     assert "/models" in own["text"] and "/path/to" not in own["text"]
     assert str(ROOT) not in plain["text"] + own["text"] and plain["file"] == NAMES[kind]
+
+
+@pytest.mark.parametrize("name", bundled.models())
+def test_a_bundled_model_has_a_product_name_and_a_download_of_its_quantisation(name: str) -> None:
+    assert published.of(name) is not None and published.product(name) != name
+    words = list(published.download(name))
+    if words:
+        assert words[0] == "-hf" and words[1].partition("/")[2].partition(":")[0].endswith("-GGUF")
+        assert words[1].endswith((f":{published.quantisation(name)}", "gpt-oss-20b-GGUF", "gpt-oss-120b-GGUF"))
+        assert (words[2:] == ["--no-mmproj"]) == published.MODELS[published.stem(name)].vision
+
+
+def test_the_command_runs_as_pasted() -> None:
+    """A known model is downloaded; one without a repository, and a path that is given, is a file."""
+    machine = {"gpu": "3060", "ram": "32"}
+    known = ask("plan", **machine, model="qwen3-30b-a3b-q4_k_m")
+    assert known["command"]["bash"].startswith("llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -ngl 49 ")
+    assert known["get"] == "https://huggingface.co/unsloth/Qwen3-30B-A3B-GGUF"
+    mine = ask("plan", **machine, model="qwen3-30b-a3b-q4_k_m", path="/models/x.gguf")
+    assert mine["command"]["bash"].startswith("llama-server -m /models/x.gguf -ngl ") and not mine["get"]
+    assert ask("plan", **machine, model="mistral-7b-q4_k_m")["get"] == ""
+    text = ask("file", **machine, model="gemma-3-4b-q4_k_m", format="compose")["text"]
+    assert "unsloth/gemma-3-4b-it-GGUF:Q4_K_M" in text and "/path/to" not in text
+
+
+def test_a_list_takes_the_largest_quantisation_that_is_fast_enough() -> None:
+    small, large = (ask("take", model="qwen3-8b-q4_k_m", gpu=gpu, ram="32") for gpu in ("rtx-3060", "none"))
+    assert (small["model"], small["state"]) == ("qwen3-8b-q8_0", "yes")
+    assert large["model"] == "qwen3-8b-q4_k_m" and large["rate"] < small["rate"]
+    assert ask("take", model="gemma-3-27b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
 
 
 def test_lm_studio_gets_a_share_of_layers() -> None:
@@ -258,7 +295,7 @@ def test_lm_studio_gets_a_share_of_layers() -> None:
     share = plan.n_gpu_layers * 100 // 65 / 100
     for gpu, said in (("12", f"{share:g}"), ("32", "max"), ("none", "off")):
         assert ask("file", **question, gpu=gpu)["text"].endswith(
-            f"\nlms load qwen3-32b-q4_k_m --gpu {said} --context-length 8192\n"), gpu
+            f"\nlms load qwen3-32b --gpu {said} --context-length 8192\n"), gpu
 
 
 def test_opened_models_outlast_tables(monkeypatch: pytest.MonkeyPatch) -> None:

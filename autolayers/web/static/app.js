@@ -4,8 +4,9 @@
 
 import { bars, byteTable, comparison, curve, element, modelTable, strip } from "./charts.js";
 import { combobox } from "./combobox.js";
-import { readConfig, start } from "./engine.js";
+import { readConfig, start, waiting } from "./engine.js";
 import { $, Form, matching, thisComputer } from "./form.js";
+import { filtered, knownTable, listOf } from "./known.js";
 import { addAddress, addFiles, searchHub } from "./models.js";
 import { fromHash, pinnedOf, toHash } from "./state.js";
 import { quoted, rate, sentence, size, thousands } from "./words.js";
@@ -24,12 +25,18 @@ const known = new Map();                     // models that were opened, by name
 const answers = new Map();                   // with all their reasons, by the question
 const inHub = new Map();                     // what a search found, by the words
 let number = 0;                              // of the newest question
+let turnOf = -1;                             // the question whose calls stand in the row
+/** @type {any} */ let config = {};
+let ready = false;                           // Python, or the server, is there
 /** @type {Promise<unknown>} */ let turn = Promise.resolve();
 
 // --- asking
 
-// The engine's answer, or null if a newer question came before it was asked or answered.
+// The engine's answer, or null if a newer question came before it was asked or answered. The calls of one question
+// stand in a row; those of a newer one do not wait for them.
 function ask(mine, method, question) {
+  if (turnOf !== mine) turn = Promise.resolve();
+  turnOf = mine;
   const answer = turn.then(() => (mine === number ? engine.call(method, question) : null));
   turn = answer.catch(() => null);
   return answer.then((found) => (mine === number ? found : null));
@@ -51,25 +58,35 @@ function busy(what) {
   document.body.dataset.asking = what ? String(what) : "false";
 }
 
-async function plan(state) {
+// `quiet`: the answer is shown already, and its reasons follow.
+async function plan(state, quiet = false) {
   const mine = ++number;
-  busy("plan");
+  busy(quiet ? "reasons" : "plan");
   try {
     const opened = await open(state, mine);
     if (mine !== number) return;
     if (opened.error) return fail(opened);
     const question = { ...state, model: opened.name };
     const before = answers.get(JSON.stringify(question));
-    const answer = before ?? await ask(mine, "plan", question);
+    const answer = before ?? await builtAnswer(question) ?? await ask(mine, "plan", question);
     if (!answer) return;
     // the engine was started anew, or has read too many since
-    if (/not opened yet/.test(answer.error) && known.delete(state.model)) return await plan(state);
+    if (answer.kind === "NotOpened" && known.delete(state.model)) return await plan(state);
     if (answer.error) return fail(answer);
-    show(answer, question);
+    if (!quiet) show(answer, question);
+    if (isListed(question)) once("known", mine, question, knownModels);
     await rest(mine, question, Boolean(before));
   } finally {
     if (mine === number) busy("");
   }
+}
+
+// What was computed when the page was built, while Python is not there yet.
+async function builtAnswer(question) {
+  const asked = Object.entries(config.answers ?? {}).find(([key]) => toHash(JSON.parse(key)) === toHash(question));
+  if (ready || !asked) return null;
+  const found = await fetch(asked[1]).catch(() => null);
+  return found?.ok ? found.json() : null;
 }
 
 // What is not needed at once, in pieces, so that a change waits for at most one of them.
@@ -92,9 +109,10 @@ async function rest(mine, question, whole) {
     latest = { answer: more, question };
     showReasons(more);
   }
+  if (mine === number && $("known-box").open) await once("known", mine, question, knownModels);
   await quantisations(mine, question);
-  if (mine === number && $("known-box").open) await knownModels(mine, question);
-  if (mine === number && $("curve-box").open) await drawCurve(mine, question);
+  if (mine === number) for (const id of ["quants", "notes"]) $(id).style.minHeight = "";
+  if (mine === number && $("curve-box").open) await once("curve", mine, question, drawCurve);
 }
 
 // Answers with all their reasons, for the way back.
@@ -134,7 +152,7 @@ function status(text) {
 function fail({ error, field = "", near = [], search = "" }) {
   status("");
   latest = null;
-  for (const id of ["verdict", "answer", "result"]) $(id).hidden = true;
+  for (const id of ["subject", "verdict", "answer", "result"]) $(id).hidden = true;
   document.title = "autolayers";
   const shown = form?.error(field, error);
   $("error").replaceChildren(element("p", { class: "problem" }, shown ? `${error}` : error));
@@ -168,7 +186,7 @@ function choose(name) {
 
 function show(answer, question) {
   status("");
-  const before = latest?.answer.plan ?? null;
+  const before = latest?.answer.plan ?? null, asked = latest?.question;
   latest = { answer, question };
   form.error("", "");
   $("error").replaceChildren();
@@ -176,11 +194,20 @@ function show(answer, question) {
   const opened = known.get(question.model);
   form.longest = plan.model.n_ctx_train || 131072;
   form.slide();
-  for (const id of ["verdict", "answer", "result"]) $(id).hidden = false;
+  for (const id of ["subject", "verdict", "answer", "result"]) $(id).hidden = false;
   $("verdict").textContent = sentence(verdict);
   $("verdict").className = verdict.state;
   document.title = `${verdict.title}: ${question.model.split("/").pop()} on ${question.gpu || (offer.here ? "this machine" : "no GPU")} – autolayers`;
+  if (before && machineOf(question) !== machineOf(asked)) {
+    models = [];
+    $("known").replaceChildren();
+  }
+  $("subject").textContent = subject(question, plan);
   $("plain").textContent = verdict.plain;
+  $("assumed").textContent = [verdict.assumed && `Predicted: ${verdict.assumed}.`, measuredWords(plan)].filter(Boolean).join(" ");
+  $("get-model").hidden = !answer.get;
+  if (answer.get) $("get-model").href = answer.get;
+  $("get-model").textContent = `get the model (${size(plan.model.size)})`;
   $("answer").classList.toggle("not", verdict.state === "no");
   $("quants-box")[verdict.state === "no" ? "before" : "after"]($("notes"));
   $("model-facts").textContent = facts(plan.model, opened);
@@ -189,12 +216,31 @@ function show(answer, question) {
   $("strip").replaceChildren(...strip(answer.layers));
   $("bytes").replaceChildren(byteTable(plan));
   $("speed").textContent = speedWords(plan);
-  for (const id of ["curve", "quants", "known", "file-notes"]) $(id).replaceChildren();
+  for (const id of ["quants", "notes"]) $(id).style.minHeight = `${$(id).offsetHeight}px`;      // until they are filled again
+  for (const id of ["curve", "quants", "file-notes"]) $(id).replaceChildren();
   $("file-text").hidden = true;
   $("quants-hint").textContent = "";
   $("read-all").hidden = true;
   showReasons(answer);
   showComparison();
+}
+
+function machineOf({ gpu, ram, machine }) {
+  return JSON.stringify([gpu, ram, machine]);
+}
+
+// What the answer is about, so that a picture or a print of it says so.
+function subject(question, plan) {
+  const name = offer.names[question.model] ?? question.model.split("/").pop();
+  const cards = question.gpu.split(",").map((card) => offer.cards.find(({ name }) => name === card)?.description ?? card);
+  const machine = question.machine ? plan.devices.map((device) => device.description) : question.gpu ? cards : [offer.here ? "this machine" : "the CPU"];
+  return `${name} on ${machine.join(", ")}${question.ram ? `, ${question.ram.replace(/^(\d+)$/, "$1 GB")} of RAM` : ""}`;
+}
+
+function measuredWords(plan) {
+  const rows = Array.isArray(plan.measured) ? plan.measured : plan.measured ? [plan.measured] : [];
+  return rows.filter((row) => row.generation_tokens_per_second ?? row.tokens_per_second)
+    .map((row) => `Measured: ${rate(row.generation_tokens_per_second ?? row.tokens_per_second)} tokens/s${row.source ? ` (${row.source})` : ""}.`).join(" ");
 }
 
 function facts(model, opened) {
@@ -252,9 +298,12 @@ function showCommand() {
 // --- tables
 
 // Row by row; a row's button plans it.
-async function fillTable(mine, question, place, found, sorted = false) {
-  const draw = () => $(place).replaceChildren(modelTable(
-    sorted ? [...found].sort((a, b) => (b.answer?.rate ?? -1) - (a.answer?.rate ?? -1)) : found, question.model, (row) => choose(row.model)));
+async function fillTable(mine, question, place, found) {
+  const draw = () => {
+    const held = $(place).contains(document.activeElement) ? document.activeElement?.textContent : null;
+    $(place).replaceChildren(modelTable(found, question.model, (row) => choose(row.model)));
+    if (held) [...$(place).querySelectorAll("button")].find((button) => button.textContent === held)?.focus();
+  };
   draw();
   for (const line of found) {
     if (line.answer) continue;
@@ -302,10 +351,48 @@ async function quantisations(mine, question) {
   await fillTable(mine, question, "quants", answer.rows.map((row) => ({ row, answer: null })));
 }
 
+// Runs a table once for each question, however often it is asked for.
+async function once(name, mine, question, table) {
+  if (once.done[name] === mine) return;
+  once.done[name] = mine;
+  await table(mine, question);
+}
+/** @type {Record<string, number>} */ once.done = {};
+
+// What this machine runs: the list of the build at once, else row by row.
 async function knownModels(mine, question) {
-  $("known-hint").textContent = `${offer.known.length} well-known models, the fastest first; each with its usual quantisation.`;
-  const clean = { ...question, mmproj: "", draft: "", path: "", flags: "" };
-  await fillTable(mine, clean, "known", offer.known.map((name) => ({ row: { model: name, label: name }, answer: null })), true);
+  const clean = { gpu: question.gpu, ram: question.ram, machine: question.machine };
+  const built = await listOf(config, clean);
+  if (mine !== number) return;
+  $("known").replaceChildren();
+  models = built ?? offer.known.map((name) => ({ model: name, state: "" }));
+  drawKnown();
+  if (built && clean.ram === (config.lists ? presetRam(clean.gpu) : "")) return;
+  for (let i = 0; i < models.length; i++) {
+    const answer = await ask(mine, "take", { ...clean, model: models[i].model });
+    if (!answer) return;
+    if (!answer.error) models[i] = answer;
+    drawKnown(i + 1);
+  }
+}
+/** @type {any[]} */ let models = [];
+
+function presetRam(gpu) {
+  return offer.cards.some((card) => card.ram && card.name === gpu) ? "" : offer.preset.ram;
+}
+
+// The build has this machine's list: it waits for nothing.
+function isListed(question) {
+  return $("known-box").open && config.lists?.includes(question.gpu || "none") && !question.machine;
+}
+
+function drawKnown(done = models.length) {
+  const wanted = { context: Number($("least-context").value), rate: Number($("least-rate").value),
+                   vision: $("only-vision").checked, coding: $("only-coding").checked };
+  const found = filtered(models, wanted);
+  $("known-hint").textContent = (done < models.length ? `Computing ${done} of ${models.length}. ` : "")
+    + "The largest first among those that write faster than one reads; each in the best quantisation that does.";
+  knownTable($("known"), found, latest?.question.model ?? "", offer.names, choose);
 }
 
 async function drawCurve(mine, question) {
@@ -350,7 +437,7 @@ function showComparison() {
 // --- files
 
 function save(name, text) {
-  const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text])) });
+  const link = element("a", { download: name, href: URL.createObjectURL(new Blob([text], { type: "application/octet-stream" })) });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
@@ -449,9 +536,14 @@ async function copy(button, text, select) {
 
 // --- start
 
+// The system's scheme is the style sheet's; the button chooses the other one.
 function theme(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  $("theme").setAttribute("aria-pressed", String(dark));
+  scheme(dark);
+}
+
+function scheme(dark) {
+  $("theme").textContent = dark ? "Light" : "Dark";
 }
 
 function kept(name, value) {
@@ -509,8 +601,9 @@ function wire() {
   $("unpin").onclick = unpin;
   $("download").onclick = download;
   $("explain").onclick = explain;
-  $("known-box").ontoggle = () => { if ($("known-box").open && latest && !$("known").childElementCount) again(knownModels); };
-  $("curve-box").ontoggle = () => { if ($("curve-box").open && latest && !$("curve").childElementCount) again(drawCurve); };
+  $("known-box").ontoggle = () => { if ($("known-box").open && latest) again("known", knownModels); };
+  $("curve-box").ontoggle = () => { if ($("curve-box").open && latest) again("curve", drawCurve); };
+  for (const id of ["least-context", "least-rate", "only-vision", "only-coding"]) $(id).onchange = () => drawKnown();
   $("this-computer").onclick = findComputer;
   addEventListener("popstate", () => {
     pinned = pinnedOf(location.hash) ? { state: pinnedOf(location.hash), answer: null } : null;
@@ -520,10 +613,10 @@ function wire() {
 }
 
 // A table that was opened after the answer.
-async function again(table) {
+async function again(name, table) {
   const mine = number;
   busy("reasons");
-  await table(mine, latest.question);
+  await once(name, mine, latest.question, table);
   if (mine === number) busy("");
 }
 
@@ -551,30 +644,44 @@ function begin(preset) {
 }
 
 async function main() {
-  theme(kept("theme") ? kept("theme") === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+  if (kept("theme")) theme(kept("theme") === "dark");
+  else scheme(matchMedia("(prefers-color-scheme: dark)").matches);
   $("theme").onclick = () => {
-    theme(document.documentElement.dataset.theme !== "dark");
+    theme($("theme").textContent === "Dark");
     kept("theme", document.documentElement.dataset.theme);
   };
   if (kept("shell") || /Windows/.test(navigator.userAgent)) $("shell").value = kept("shell") ?? "powershell";
   busy("plan");
-  let config, state;
   try {
     config = await readConfig();
-    if (config.first) state = await showFirst(config.first);
-    engine = await start(config, loading);
-    if (!offer) setUp(await engine.call("start", {}));
+    const shown = config.first ? await showFirst(config.first).catch(() => false) : false;
+    const coming = start(config, loading).then((found) => {
+      ready = true;
+      loading("", 1);
+      return found;
+    });
+    engine = waiting(coming);
+    if (offer) alive(shown);
+    const there = await coming;
+    if (!offer) {
+      setUp(await there.call("start", {}));
+      begin(offer.preset);
+      alive(false);
+    }
   } catch (error) {
     loading("", 1);
     busy("");
+    if (latest) return status(`Python could not start, so that nothing else can be computed here: ${error.message}`);
     return fail({ error: `autolayers could not start: ${error.message}` });
   }
-  loading("", 1);
-  wire();
-  state ??= begin(offer.preset);
-  $("form").inert = false;
-  await plan(form.read());
   if ("serviceWorker" in navigator && config.version) await navigator.serviceWorker.register(`sw.js?${config.version}`).catch(() => null);
+}
+
+// The form takes questions; those that nothing answers yet wait for Python.
+function alive(shown) {
+  wire();
+  $("known-box").open = Boolean(config.lists?.length);
+  plan(form.read(), shown);
 }
 
 function setUp(answer) {
@@ -583,6 +690,10 @@ function setUp(answer) {
   form = new Form(offer, changed);
   if (offer.here) $("ram").placeholder = "this machine's";
   $("format").append(...offer.formats.map(({ name }) => new Option(name)));
+  for (const [id, address] of [["report", offer.home && `${offer.home}/issues`], ["how", offer.home && `${offer.home}/blob/main/docs/memory-model.md`]]) {
+    $(id).hidden = !address;
+    if (address) $(id).href = address;
+  }
   $("version").append(` autolayers ${offer.version}, planned for llama.cpp b${offer.build}.`);
 }
 
@@ -590,14 +701,13 @@ function setUp(answer) {
 async function showFirst(name) {
   const first = await (await fetch(name)).json();
   setUp(first.offer);
-  const state = begin(offer.preset);
-  $("form").inert = true;
-  if (toHash(state) === toHash(first.question)) show(first.answer, first.question);
-  return state;
+  const same = toHash(begin(offer.preset)) === toHash(first.question);
+  if (same) show(first.answer, first.question);
+  return same;
 }
 
 function loading(text, part = 0) {
-  status(text);
+  status(text && latest ? `${text}. The answer below was computed when this page was built.` : text);
   $("loading").hidden = part >= 1 && !text;
   if (part < 1) $("loading").value = part;
   else $("loading").removeAttribute("value");

@@ -182,13 +182,13 @@ function closeness(quality) {
 /** A table of models: `found` are rows with their answers, null while they are computed; `plan` is called with a row.
  * @param {{row: any, answer: any}[]} found */
 export function modelTable(found, chosen, plan) {
-  const head = element("tr", {}, ...["Model", "Size", "Bits per weight", "Quality", "", "Tokens/s", "Context", "Where"].map((title) =>
+  const head = element("tr", {}, ...["Model", "Size", "Bits per weight", "Close to the original", "", "Tokens/s", "Context", "Where"].map((title) =>
     element("th", { scope: "col" }, title || element("span", { class: "hidden" }, "Verdict"))));
   const body = found.map(({ row, answer }) => {
     const here = row.model === chosen && !row.as;
-    const name = row.as || !answer || answer.error ? element("span", {}, row.label)
+    const name = row.as || answer?.error ? element("span", {}, row.label)
       : element("button", { type: "button" }, row.label);
-    if (!row.as) name.onclick = () => plan(row);
+    if (name.localName === "button") name.onclick = () => plan(row);
     const cells = [element("th", { scope: "row" }, name, ...(row.as ? [" ", element("small", {}, "estimate")] : []))];
     const bytes = answer?.size || row.size;
     if (!answer || answer.error) {
@@ -196,7 +196,7 @@ export function modelTable(found, chosen, plan) {
                  element("td", { colspan: "6", class: "left" }, answer ? answer.error : "…"));
     } else {
       const sign = answer.state === "if" ? `${SIGNS.if} ${answer.condition.replace(/^needs /, "")}` : SIGNS[answer.state];
-      cells.push(element("td", {}, size(bytes)), element("td", {}, answer.bits.toFixed(1)), element("td", closeness(answer.quality), answer.quality?.band ?? "–"),
+      cells.push(element("td", {}, size(bytes)), element("td", {}, answer.bits.toFixed(1)), element("td", closeness(answer.quality), lossOf(answer.quality)),
                  element("td", { class: `left how ${answer.state}` }, sign),
                  element("td", {}, answer.rate ? rate(answer.rate) : "–"),
                  element("td", {}, answer.context ? thousands(answer.context) : "–"), element("td", { class: "left" }, answer.where));
@@ -204,6 +204,14 @@ export function modelTable(found, chosen, plan) {
     return element("tr", here ? { class: "here", "aria-current": "true" } : {}, ...cells);
   });
   return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
+}
+
+// What the quantisation costs, in words; the band is the type that loses as much.
+function lossOf(quality) {
+  const band = String(quality?.band ?? "");
+  if (!band) return "\u2013";
+  const bits = Number(band.match(/\d/)?.[0] ?? 16);
+  return bits >= 6 ? "almost the original" : bits >= 4 ? "good" : bits === 3 ? "noticeable loss" : "heavy loss";
 }
 
 /** Two answers side by side, with what differs. */

@@ -11,9 +11,15 @@ const LOADING = 300_000;      // and for all of Python to be there
 /** @param {any} config @param {(text: string, part?: number) => void} progress @returns {Promise<Engine>} */
 export async function start(config, progress) {
   if (config.engine === "server") return new Server();
-  const engine = new Browser(config, progress);
+  const engine = new Pair(config, progress);
   await engine.ready;
   return engine;
+}
+
+/** An engine that is used before it is there: its questions wait. @param {Promise<Engine>} coming @returns {any} */
+export function waiting(coming) {
+  return { call: async (method, question) => (await coming).call(method, question),
+           add: async (name, size, bytes) => (await coming).add(name, size, bytes) };
 }
 
 export async function readConfig() {
@@ -35,6 +41,8 @@ function keepToken() {
 }
 
 class Server {
+  parallel = true;
+
   async post(path, body) {
     const headers = { "X-Autolayers-Token": localStorage.getItem("token") ?? "" };
     try {
@@ -50,6 +58,64 @@ class Server {
 
   add(name, size, bytes) {
     return this.post("add?" + new URLSearchParams({ name, size: String(size ?? "") }), bytes);
+  }
+}
+
+const ASIDE = new Set(["more", "rows", "row", "take", "curve"]);      // what a change need not wait for
+const MEMORY = 4;                                                     // GiB, for a second Python
+
+// One Python for plans; a second one, started when the first is idle, for reasons and tables.
+class Pair {
+  parallel = true;
+
+  constructor(config, progress) {
+    this.config = config;
+    this.main = new Browser(config, progress);
+    this.ready = this.main.ready;
+    this.aside = null;
+    this.planned = "";            // the question whose plan the second one has
+    this.added = [];              // headers and listings that the second one must know, too
+  }
+
+  // Null until it is there, and where memory is small.
+  second() {
+    const memory = /** @type {any} */ (navigator).deviceMemory ?? MEMORY;
+    if (this.starting || memory < MEMORY) return this.aside;
+    this.starting = true;
+    const other = new Browser(this.config, () => null);
+    other.ready.then(async () => {
+      for (let i = 0; i < this.added.length; i++) await this.added[i](other);
+      this.aside = other;
+    }, () => null);
+    return null;
+  }
+
+  async tell(act) {
+    this.added.push(act);
+    if (this.aside) await act(this.aside);
+  }
+
+  async call(method, question) {
+    if (!ASIDE.has(method)) {
+      const answer = await this.main.call(method, question);
+      if (method === "locate") await this.tell((other) => other.call(method, question));
+      return answer;
+    }
+    const other = this.second();
+    if (!other) return this.main.call(method, question);
+    const asked = JSON.stringify(question);
+    if (method === "more" && this.planned !== asked) {
+      this.planned = asked;
+      await other.call("plan", question);
+    }
+    return other.call(method, question);
+  }
+
+  async add(name, size, bytes) {
+    const copy = bytes.slice(0);
+    const answer = await this.main.add(name, size, bytes);
+    if (!answer.need) await this.tell((other) => other.add(name, size, copy.slice(0)));
+    return answer;
   }
 }
 
