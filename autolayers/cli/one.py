@@ -6,7 +6,7 @@ import os
 import sys
 
 from ..engines import LLAMA_SERVER
-from ..errors import UsageError
+from ..errors import AutolayersError, UsageError
 from ..flags.parse import config_files
 from ..gguf import first_part
 from ..memory.meter import Meter
@@ -52,6 +52,8 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
                                 advise=True, processes=cores(), meter=meter)
 
     given = arguments = request.arguments
+    if path := arguments.own.get("picture"):
+        return _picture(plan_request(model, request, explain=True, advise=True, processes=cores()), arguments, path)
     if form == "text" and sys.stdout.isatty():
         return _in_steps(model, request, make)
     if form in ("text", "flags", "json", "number"):
@@ -77,24 +79,46 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
 def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan]) -> int:
     """The answer on a terminal as soon as it is there, then its reasons."""
     from ..planner import plan_in_steps
+    from ..report.summary import head, summary, tail
     from ..report.table import Style
-    from ..report.text import head_text, reasons_text
+    from ..report.text import head_text, plan_text, reasons_text
 
     steps = plan_in_steps(model, request, cores())
     with Progress(what="planning"):
         answer = next(steps)
     measured = _measured(answer, model, request.arguments, make, "text")
-    if measured is not answer:
-        show(_render(measured, "text", request.arguments))
-        return 0 if measured.fits else 5
     arguments, verbose = without_verbose(request.arguments)
     style = Style.of(sys.stdout, os.environ)
-    show(head_text(answer, style, other_words(arguments), verbose, _command(answer)))
+    rest = other_words(arguments)
+    everything = verbose or bool(request.arguments.own.get("table"))
+    if measured is not answer:
+        command = _command(measured)
+        show(plan_text(measured, style, rest, verbose, command) if everything
+             else summary(measured, style, rest, command))
+        return 0 if measured.fits else 5
+    command = _command(answer)
+    show(head_text(answer, style, rest, verbose, command) if everything else head(answer, style, rest, command))
     sys.stdout.flush()
     with Progress(what="comparing"):
         answer = next(steps)
-    show(reasons_text(answer, style, verbose))
+    show(reasons_text(answer, style, verbose) if everything else tail(answer, style, rest, command))
     return 0 if answer.fits else 5
+
+
+def _picture(plan: Plan, arguments: Arguments, path: str) -> int:
+    """Writes the summary as a picture."""
+    from ..report.summary import summary
+    from ..report.svg import write_picture
+    from ..report.table import Style
+
+    arguments, _ = without_verbose(arguments)
+    style = Style(width=80, drawn=True, blocks=True)
+    try:
+        write_picture(summary(plan, style, other_words(arguments), _command(plan)), path)
+    except OSError as error:
+        raise AutolayersError(f"--picture {path}: {error.strerror}") from None
+    say(f"{path}: written")
+    return 0 if plan.fits else 5
 
 
 def _command(plan: Plan) -> list[str]:

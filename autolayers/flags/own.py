@@ -371,6 +371,8 @@ FLAGS = (
             "turns)"),
 
     OwnFlag("--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"),
+    OwnFlag("--table", "plan", "", "the whole page on a terminal: the memory of every part, and all reasons"),
+    OwnFlag("--picture", "plan", "FILE", "write the summary as a picture, FILE.svg or FILE.png"),
     OwnFlag("--watch", "ps", "", "print it again every two seconds, until Ctrl-C"),
 
     OwnFlag("--dry-run", "run", "", "print the command and do not start it"),

@@ -34,7 +34,7 @@ def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), 
 def head_text(plan: Plan, style: Style, rest: Sequence[str] = (), verbose: bool = False,
               command: Sequence[str] = ()) -> str:
     """The answer itself: everything that is known before its reasons."""
-    lines = [*_title(plan, style), *wrap(_figures(plan), style.width), ""]
+    lines = [*_title(plan, style), *wrap(figures(plan), style.width), ""]
     lines += memory(plan, style, verbose)
     drawn = strip(plan, style)
     lines += [*(f"{'layers' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(drawn))]
@@ -54,7 +54,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
         lines.append("")
     lines += labelled("why", plan.reasons, style)
     lines += _instead(plan, style)
-    lines += labelled("--fit", _rival(plan), style)
+    lines += labelled("--fit", fit_words(plan), style)
     lines += labelled("speed", _speed(plan) if plan.fits else [], style)
     table = users_table(plan.speed) if plan.fits else []
     lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
@@ -76,7 +76,7 @@ def _title(plan: Plan, style: Style) -> list[str]:
     return titled(plan.model.name, verdict, style, colour, f"{plan.model.size / GiB:.1f} GiB")
 
 
-def _figures(plan: Plan) -> str:
+def figures(plan: Plan) -> str:
     """Speed and context."""
     if not plan.fits:
         return context_words(plan)
@@ -231,7 +231,7 @@ def smaller_words(plan: Plan) -> str:
            f"{tokens(plan.speed.generation)}"
 
 
-def _rival(plan: Plan) -> list[str]:
+def fit_words(plan: Plan) -> list[str]:
     """--fit's own answer."""
     rival = plan.fit_choice
     if rival is None:

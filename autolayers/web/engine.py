@@ -117,8 +117,8 @@ class Engine:
         self._known: tuple[object, object, Known] = None, None, Known()      # model and build of the latest question
         self._methods: dict[str, Callable[[Question], Answer]] = {
             "start": self.start, "name": self.name, "open": self.open, "plan": self.plan, "more": self.more,
-            "row": self.row, "take": self.take, "rows": self.rows, "curve": self.curve, "file": self.file, "locate": self.locate,
-            "card": self.card, "machine": self.machine, "explain": self.explain}
+            "row": self.row, "take": self.take, "rows": self.rows, "curve": self.curve, "file": self.file,
+            "locate": self.locate, "card": self.card, "machine": self.machine, "explain": self.explain}
 
     def call(self, method: str, question: Question) -> Answer:
         """The answer, or {"error": one line, "kind": the error's class, "field": the form's, "" for none}."""
@@ -341,7 +341,8 @@ class Engine:
                 raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
             model = model.quantised(kind, larger=True)
         quality = usual(model)
-        row = {"model": text(question, "model"), "size": model.size, **_traits(text(question, "model")), "bits": round(bits_per_weight(model), 2),
+        row = {"model": text(question, "model"), "size": model.size, **_traits(text(question, "model")),
+               "bits": round(bits_per_weight(model), 2),
                "quality": quality.to_dict() if quality else None, "context": 0, "rate": 0.0}
         try:
             plan = plan_request(model, self._request(question))

@@ -151,7 +151,8 @@ def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
     for device in plan.devices[:1]:
         yield "GPU", device.free, [(getattr(device, part), colour) for part, colour in PARTS]
     host = plan.host
-    yield f"RAM, +{host.growing / GiB:.0f} saved" if host.growing else "RAM", host.free or host.needed, [(host.resident, PARTS[0][1]), (host.growing, "#be185d"),
+    title = f"RAM, +{host.growing / GiB:.0f} saved" if host.growing else "RAM"
+    yield title, host.free or host.needed, [(host.resident, PARTS[0][1]), (host.growing, "#be185d"),
                                             (host.margin, PARTS[-1][1])]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import itertools
+import pathlib
 import re
 from functools import cache
+from xml.etree import ElementTree
 
 import pytest
 from support import FIXTURES, HEADERS, model, slow
@@ -13,12 +15,16 @@ from support import FIXTURES, HEADERS, model, slow
 import autolayers
 from autolayers import Device
 from autolayers.api import plan_together
+from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.memory.layers import model_layers
 from autolayers.quoting import shell
 from autolayers.records import replace
 from autolayers.report.inspect import inspect_text
 from autolayers.report.multi import together_text
+from autolayers.report.summary import drawn, summary
+from autolayers.report.summary import memory as memory_bars
+from autolayers.report.svg import write_picture
 from autolayers.report.table import Style, shortened, table
 from autolayers.report.text import bought, head_text, plan_text, reasons_text
 
@@ -111,6 +117,52 @@ def test_what_is_missing_is_said_for_every_device() -> None:
 
 def test_a_prediction_never_looks_like_a_measurement() -> None:
     assert "predicted, not measured: " in plan_text(plan("llama-3.2-1b-q8_0", "", 8))
+
+
+def test_the_bars_of_a_summary_have_every_part_at_its_place() -> None:
+    """Nothing that a device holds is drawn as free: a cell is of the part at its middle, and what does not fit stands
+    behind the mark."""
+    style = Style(width=80, drawn=True, blocks=True)
+    bar = drawn([6 << 30, 1 << 30, 0, 0, 0, 8 << 30, 1 << 30], 20 << 30, 40, style)
+    assert [bar.count(mark) for mark in "\u2588\u2593~\u2591\u00b7"] == [12, 2, 16, 2, 8] and len(bar) == 40
+    eighth = drawn([(5 << 30) + (1 << 29), 0, 0, 0, 0, 0, 0], 10 << 30, 20, style)
+    assert eighth == "\u2588" * 11 + "\u00b7" * 9
+    assert drawn([(5 << 30) + (1 << 28), 0, 0, 0, 0, 0, 0], 10 << 30, 20, style)[10] == "\u258c"
+    over = drawn([12 << 30, 0, 0, 0, 0, 0, 4 << 30], 8 << 30, 16, style)
+    assert over == "\u2588" * 8 + "|" + "\u2588" * 4 + "\u2591" * 4
+
+
+@pytest.mark.parametrize("words", ["--gpu rtx-3060 --ram 32GiB", "--gpu 2GiB --ram 32GiB",
+                                   "--gpu 8xrtx-3060 --ram 64GiB", "--gpu m4-pro-24g", "-dev none --gpu 8GiB"])
+def test_a_summary_says_all_that_is_held_and_may_grow(words: str) -> None:
+    found = plan("llama-3.2-1b-q8_0", words)
+    lines = memory_bars(found, Style(width=80, drawn=True, blocks=True))
+    host = found.host
+    held = host.model + host.context + host.compute + host.extra + host.shared
+    assert f" {held / 2**30:.1f}" in lines[-1] and (
+        f"may grow by {host.growing / 2**30:.1f}" in lines[-1]) is (host.growing >= 2**30 // 20)
+    for width in (60, 80, 120):
+        text = summary(found, Style(width=width, drawn=True, blocks=True), [], ["llama-server", "-m", "x.gguf"])
+        assert all(len(line) <= width for line in text.splitlines())
+        assert all(warning.split()[0] in text for warning in found.warnings)
+        shown = text[text.index("llama-server -m "):].split("\n\n")[0]
+        assert shown.replace("\\\n", " ").split() == ["llama-server", "-m", "x.gguf", *found.flags]
+
+
+def test_a_yellow_full_gpu_is_no_warning() -> None:
+    """A white terminal shows all of a summary: no colour carries meaning."""
+    text = summary(plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB"), Style(True, 80, True, True))
+    assert set(re.findall(r"\x1b\[(\d+)m", text)) <= {"0", "1"}
+
+
+def test_a_picture_of_the_summary(tmp_path: pathlib.Path) -> None:
+    text = "FITS <b> & c\n\n  \u2588\u2593\n"
+    write_picture(text, str(tmp_path / "plan.svg"))
+    found = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    drawn_texts = [line.text for line in found if line.tag.endswith("text")]
+    assert drawn_texts == ["FITS <b> & c", "  \u2588\u2593"]
+    with pytest.raises(UsageError, match=r"ends in \.svg or \.png"):
+        write_picture(text, str(tmp_path / "plan.gif"))
 
 
 CASES = {
