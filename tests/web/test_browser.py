@@ -199,7 +199,7 @@ def test_every_control_changes_the_launch(page: Any) -> None:
     answered(page)
     assert f"-c {page.input_value('#ctx')}" in page.inner_text("#command")
     page.select_option("#shell", "powershell")
-    assert page.inner_text("#command").startswith("llama-server -m ")
+    assert page.inner_text("#command").startswith("llama-server -hf unsloth/Qwen3-8B-GGUF:Q4_K_M ")
     page.click("#add-card")
     page.locator("#cards input").nth(1).fill("rtx-3060")
     page.locator("#cards input").nth(1).blur()

@@ -45,6 +45,7 @@ function ask(mine, method, question) {
 // Asks anew; `step`: the address follows, and the back button returns to the one before.
 function changed(step, pause = 0) {
   const state = form.read();
+  if (offer.here) $("ram").placeholder = state.gpu ? "how much?" : "this machine's";
   const hash = toHash(state, pinned?.state);
   if (step && hash !== location.hash) history.pushState(null, "", hash);
   clearTimeout(changed.timer);
@@ -180,6 +181,12 @@ async function searchFor(words) {
 }
 
 function choose(name) {
+  form.fill({ ...form.read(), model: name, mmproj: "", draft: "" });
+  changed(true);
+}
+
+// Another file of the same model keeps its projector.
+function retake(name) {
   form.fill({ ...form.read(), model: name });
   changed(true);
 }
@@ -232,7 +239,7 @@ function machineOf({ gpu, ram, machine }) {
 // What the answer is about, so that a picture or a print of it says so.
 function subject(question, plan) {
   const name = offer.names[question.model] ?? question.model.split("/").pop();
-  const cards = question.gpu.split(",").map((card) => offer.cards.find(({ name }) => name === card)?.description ?? card);
+  const cards = question.gpu.split(",").map((card) => form.sold(card));
   const machine = question.machine ? plan.devices.map((device) => device.description) : question.gpu ? cards : [offer.here ? "this machine" : "the CPU"];
   return `${name} on ${machine.join(", ")}${question.ram ? `, ${question.ram.replace(/^(\d+)$/, "$1 GB")} of RAM` : ""}`;
 }
@@ -301,7 +308,7 @@ function showCommand() {
 async function fillTable(mine, question, place, found) {
   const draw = () => {
     const held = $(place).contains(document.activeElement) ? document.activeElement?.textContent : null;
-    $(place).replaceChildren(modelTable(found, question.model, (row) => choose(row.model)));
+    $(place).replaceChildren(modelTable(found, question.model, (row) => retake(row.model)));
     if (held) [...$(place).querySelectorAll("button")].find((button) => button.textContent === held)?.focus();
   };
   draw();
@@ -333,7 +340,7 @@ async function quantisations(mine, question) {
     const here = rows.filter(({ row }) => !row.read);
     await fillTable(mine, question, "quants", here);
     if (mine !== number || here.length === rows.length) return;
-    $("quants").replaceChildren(modelTable(rows, question.model, (row) => choose(row.model)));
+    $("quants").replaceChildren(modelTable(rows, question.model, (row) => retake(row.model)));
     $("read-all").hidden = false;
     $("read-all").textContent = `Plan all ${rows.length} files (reads the first megabytes of each)`;
     $("read-all").onclick = async () => {
@@ -557,7 +564,8 @@ function kept(name, value) {
 
 function modelOptions(typed, whole) {
   const options = [...[...known.values()].map(({ model }) => ({ value: model.name, note: "opened" })),
-                   ...offer.models.map((value) => ({ value }))];
+                   ...[...offer.models].sort((a, b) => Number(b.includes("q4_k_m")) - Number(a.includes("q4_k_m")))
+                     .map((value) => ({ value, note: offer.names[value] }))];
   const found = whole ? options : matching(options, typed);
   const hub = (inHub.get(typed) ?? []).map(({ name, note }) => ({ value: name, note }));
   const search = !whole && typed.length > 2 && !/^https?:/.test(typed) ? [{ value: typed, label: `Search huggingface.co for “${typed}”`, choose: () => searchFor(typed) }] : [];
@@ -569,15 +577,24 @@ function wire() {
   const silent = new Set(["file", "machine-file"]);
   $("form").addEventListener("input", ({ target }) => {
     if (silent.has(target.id)) return;
+    if (target.getAttribute("aria-expanded") === "true") return;      // its list is open: nothing is chosen yet
     if (target.id === "ctx-slider") form.slid();
     else if (target.id === "ctx") form.slide();
     changed(false, target.type === "range" ? PAUSE.slide : target.tagName === "SELECT" ? 0 : PAUSE.type);
   });
   $("form").addEventListener("change", ({ target }) => {
+    if (target.id === "model") form.forget();
     if (target.closest("#cards")) form.chosen();
     else if (!silent.has(target.id)) changed(true);
   });
-  combobox($("model"), modelOptions, () => changed(true));
+  combobox($("model"), modelOptions, () => {
+    form.forget();
+    changed(true);
+  }, true);
+  $("forget-extras").onclick = () => {
+    form.forget();
+    changed(true);
+  };
   $("file").onchange = () => dropped($("file").files);
   addEventListener("dragover", (event) => {
     event.preventDefault();
@@ -680,13 +697,14 @@ async function main() {
 // The form takes questions; those that nothing answers yet wait for Python.
 function alive(shown) {
   wire();
-  $("known-box").open = Boolean(config.lists?.length);
+  document.body.classList.remove("early");
   plan(form.read(), shown);
 }
 
 function setUp(answer) {
   if (answer.error) throw new Error(answer.error);
   offer = answer;
+  $("known-box").open = Boolean(config.lists?.length);
   form = new Form(offer, changed);
   if (offer.here) $("ram").placeholder = "this machine's";
   $("format").append(...offer.formats.map(({ name }) => new Option(name)));

@@ -67,7 +67,7 @@ export function bars(plan, before = null) {
       bar.append(foot);
     }
     const text = free === null ? `${size(needed)} needed` : short ? `${size(short)} missing of ${size(free)}`
-      : `${size(needed)} of ${size(free)}`;
+      : `${size(needed - (parts.growing ?? 0))} of ${size(free)}${parts.growing ? `, may grow by ${size(parts.growing)}` : ""}`;
     bar.setAttribute("aria-label", `${name}: ${text}; ` + drawnParts.map(([part, title]) => `${title} ${size(parts[part])}`).join(", ")
       + (was === needed ? "" : `; before: ${size(was)}`));
     box.append(element("div", { class: short ? "row short" : "row" }, element("span", { class: "name" }, name), bar,
@@ -101,7 +101,7 @@ export function byteTable(plan) {
 // One cell for each layer: its device as the colour, a mark where weights lie elsewhere.
 export function strip(layers) {
   const gpus = [...new Set(layers.map((layer) => layer.device))].filter((name) => name !== "CPU");
-  const colour = (name) => (name === "CPU" ? "cpu" : `device${gpus.indexOf(name) % 6}`);
+  const colour = (name) => (name === "CPU" ? "cpu" : `device${gpus.indexOf(name) % 6}${gpus.indexOf(name) >= 6 ? " again" : ""}`);
   const box = element("ol", { class: "strip" });
   for (const layer of layers) {
     const onGpu = layer.device !== "CPU";

@@ -9,8 +9,9 @@ let made = 0;
 
 /** @param {HTMLInputElement} input
  * @param {(text: string, whole: boolean) => Option[]} find the options for a text; `whole`: nothing was typed yet
- * @param {(value: string) => void} chosen */
-export function combobox(input, find, chosen) {
+ * @param {(value: string) => void} chosen
+ * @param {boolean} first Enter without a choice takes the first option that is a value */
+export function combobox(input, find, chosen, first = false) {
   const id = `list-${made++}`;
   const list = element("ul", { id, role: "listbox", class: "options", "aria-label": input.getAttribute("aria-label") ?? "Suggestions" });
   list.hidden = true;
@@ -82,6 +83,7 @@ export function combobox(input, find, chosen) {
     if (event.key === "ArrowDown") mark(at + 1);
     else if (event.key === "ArrowUp") mark(at < 0 ? options.length - 1 : at - 1);
     else if (event.key === "Enter" && at >= 0) take(at);
+    else if (event.key === "Enter" && first && typed && !list.hidden && !options[0]?.choose && input.value.trim()) take(0);
     else if (event.key === "Enter") close();
     else if (event.key === "Escape" && !list.hidden) close();
     else return;

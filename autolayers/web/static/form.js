@@ -4,7 +4,7 @@
 import { element } from "./charts.js";
 import { combobox } from "./combobox.js";
 import { FIELDS } from "./state.js";
-import { contextAt, positionOf } from "./words.js";
+import { contextAt, positionOf, soldAs } from "./words.js";
 
 /** @param {string} id @returns {any} */
 export const $ = (id) => document.getElementById(id);
@@ -22,7 +22,7 @@ export class Form {
       $(id).append(new Option("f16", ""), ...offer.cache_types.filter((type) => type !== "f16").map((type) => new Option(type)));
     }
     $("chips").append(...offer.chips.map((name) => {
-      const chip = element("button", { type: "button", class: "chip" }, name === "none" ? "no GPU" : name);
+      const chip = element("button", { type: "button", class: "chip" }, name === "none" ? "no GPU" : this.sold(name));
       chip.onclick = () => this.setCards([name]);
       return chip;
     }));
@@ -32,6 +32,16 @@ export class Form {
       this.fill({ ...this.read(), machine: "" });
       changed(true);
     };
+  }
+
+  sold(name) {
+    const card = this.offer.cards.find((one) => one.name === name);
+    return card ? soldAs(card) : name;
+  }
+
+  /** A projector and a draft belong to their model. */
+  forget() {
+    $("mmproj").value = $("draft").value = "";
   }
 
   read() {

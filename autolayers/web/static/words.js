@@ -31,6 +31,13 @@ function quotedWord(word) {
   return runs.map((run) => (/^['\\]+$/.test(run) ? run.replace(/./g, "\\$&") : `'${run}'`)).join("") || "''";
 }
 
+/** A card as it is sold: "RTX 4060 Ti 16 GB". @param {{name: string, description: string}} card */
+export function soldAs({ name, description }) {
+  const memory = name.match(/-(\d+)g$/)?.[1];
+  const plain = description.replace(/^(NVIDIA GeForce|NVIDIA|AMD Radeon|AMD|Intel|Apple) /, "");
+  return memory && !plain.includes(`${memory} GB`) ? `${plain} ${memory} GB` : plain;
+}
+
 /** The verdict as one line. @param {{title: string, parts: string[]}} verdict */
 export function sentence({ title, parts }) {
   if (!parts.length) return `${title}.`;
