@@ -136,7 +136,7 @@ class TestOutput:
         assert f"{shared:.2f} MiB of RAM are the GPU's; serving may add up to {growing:.2f} MiB of RAM (" in text
 
     def test_on_a_terminal_a_table(self) -> None:
-        text = on_a_terminal(DENSE, "--gpu", "24GiB", env={"NO_COLOR": "1"})
+        text = on_a_terminal(DENSE, "--gpu", "24GiB", "--table", env={"NO_COLOR": "1"})
         assert "CUDA0" in text and "margin" in text and "KV" in text
         assert "fits if 924.13 MiB of RAM are free" in text and f"\nllama-server -m {DENSE} -ngl 17 -c 131072\n" in text
         assert "\x1b" not in text and text.index("-ngl 17") < text.index("--fit")

@@ -210,7 +210,8 @@ def test_every_control_changes_the_launch(page: Any) -> None:
     with page.expect_download() as download:
         page.click("#download")
     text = pathlib.Path(download.value.path()).read_text()
-    assert download.value.suggested_filename == "compose.yaml" and "/path/to" in text and "pyodide" not in text
+    assert download.value.suggested_filename == "compose.yaml"
+    assert "unsloth/Qwen3-8B-GGUF:Q4_K_M" in text and "/path/to" not in text and "pyodide" not in text
 
 
 def test_nothing_of_an_older_question_is_shown(page: Any) -> None:
@@ -235,7 +236,7 @@ def test_nothing_of_an_older_question_is_shown(page: Any) -> None:
 def test_ram_that_is_not_known_is_a_condition(page: Any) -> None:
     choose(page, model="llama-3-70b-f16", gpu="8", ram="")
     if page.input_value("#ram") == "" and "127.0.0.1" in page.address:
-        assert page.inner_text("#verdict").startswith("Fits if 129.5 GiB of RAM are free. ")
+        assert page.inner_text("#verdict").startswith("Runs, but slowly if 129.3 GiB of RAM are free. ")
         assert page.get_attribute("#verdict", "class") == "if"
     choose(page, ram="64")
     assert page.inner_text("#verdict") == "Does not fit: 66.06 GiB missing in RAM."
@@ -257,7 +258,7 @@ def test_a_bar_shows_what_the_answer_before_took(page: Any) -> None:
 
 def test_a_gpu_that_shares_the_ram_says_how_much_there_is(page: Any) -> None:
     choose(page, gpu="rtx-3060", ram="32")
-    page.locator("#chips button", has_text="m4-pro-24g").click()
+    page.locator("#chips button", has_text="M4 Pro 24 GB").click()
     answered(page)
     assert page.input_value("#ram") == "" and page.get_attribute("#verdict", "class") == "yes"
     choose(page, gpu="rtx-3090")
@@ -273,11 +274,11 @@ def test_a_row_of_the_quantisations_is_planned(page: Any) -> None:
     choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32")
     settled(page)
     row = page.locator("#quants tr", has_text="Q8_0")
-    assert row.locator("td").nth(2).inner_text() == "as Q6"
+    assert row.locator("td").nth(2).inner_text() == "almost the original"
     rate = row.locator("td").nth(4).inner_text()
     row.locator("button").click()
     answered(page)
-    assert page.input_value("#model") == "qwen3-8b-q8_0" and f"About {rate} tokens/s" in page.inner_text("#verdict")
+    assert page.input_value("#model") == "qwen3-8b-q8_0" and f"About {rate} tokens/s (" in page.inner_text("#verdict")
 
 
 def test_words_are_searched(page: Any) -> None:
@@ -449,9 +450,8 @@ def test_what_public_hosts_send_is_checked(from_hosts: str, browser: Any, first:
     page.route(re.compile("jsdelivr|unpkg"), answer)
     page.goto(from_hosts)
     page.wait_for_selector("#verdict:has-text('Fits')")       # of the build, before Python is there
-    page.wait_for_selector("#error:not(:empty)" if error else "#form:not([inert])")
-    assert error in page.inner_text("#error")
-    assert page.is_visible("#verdict") is not bool(error)
+    page.wait_for_selector("#status:has-text('could not start')" if error else "body:not(.early)")
+    assert error in page.inner_text("#status") and page.is_visible("#verdict")     # the build's answer is right
     page.context.close()
 
 
@@ -462,7 +462,7 @@ def test_it_works_without_a_network(page: Any) -> None:
     settled(page)
     page.context.set_offline(True)
     page.reload()
-    page.wait_for_selector("#form:not([inert])")
+    page.wait_for_selector("body:not(.early)")
     choose(page, model="qwen3-8b-q4_k_m", gpu="12GiB", ram="16")
     assert page.inner_text("#verdict").startswith("Fits. ")
     page.context.set_offline(False)
@@ -473,7 +473,7 @@ def test_it_works_without_a_network(page: Any) -> None:
 def test_everybody_can_use_it(page: Any, width: int, dark: bool) -> None:
     """No violation that axe-core finds; nothing wider than the screen; the keyboard reaches the controls."""
     page.set_viewport_size({"width": width, "height": 900})
-    if (page.get_attribute("#theme", "aria-pressed") == "true") != dark:
+    if (page.inner_text("#theme") == "Light") != dark:
         page.click("#theme")
     for state in ({"model": "llama-3.2-1b-q8_0", "gpu": "8", "ram": ""}, {"gpu": "rtx-9999"},
                   {"gpu": "2", "ctx": "131072"}):

@@ -73,6 +73,7 @@ async function plan(state, quiet = false) {
     if (!answer) return;
     // the engine was started anew, or has read too many since
     if (answer.kind === "NotOpened" && known.delete(state.model)) return await plan(state);
+    if (answer.error && quiet) return;      // what the build answered stays
     if (answer.error) return fail(answer);
     if (!quiet) show(answer, question);
     if (isListed(question)) once("known", mine, question, knownModels);
@@ -669,10 +670,12 @@ async function main() {
   };
   if (kept("shell") || /Windows/.test(navigator.userAgent)) $("shell").value = kept("shell") ?? "powershell";
   busy("plan");
+  let over = false;
   try {
     config = await readConfig();
     const shown = config.first ? await showFirst(config.first).catch(() => false) : false;
-    const coming = start(config, loading).then((found) => {
+    // files that still arrive after a failure say nothing
+    const coming = start(config, (text, part) => { if (!over) loading(text, part); }).then((found) => {
       ready = true;
       loading("", 1);
       return found;
@@ -686,6 +689,7 @@ async function main() {
       alive(false);
     }
   } catch (error) {
+    over = true;
     loading("", 1);
     busy("");
     if (latest) return status(`Python could not start, so that nothing else can be computed here: ${error.message}`);

@@ -18,8 +18,9 @@ export async function start(config, progress) {
 
 /** An engine that is used before it is there: its questions wait. @param {Promise<Engine>} coming @returns {any} */
 export function waiting(coming) {
-  return { call: async (method, question) => (await coming).call(method, question),
-           add: async (name, size, bytes) => (await coming).add(name, size, bytes) };
+  const failed = (error) => ({ error: `autolayers could not start: ${error.message}` });
+  return { call: (method, question) => coming.then((engine) => engine.call(method, question), failed),
+           add: (name, size, bytes) => coming.then((engine) => engine.add(name, size, bytes), failed) };
 }
 
 export async function readConfig() {
