@@ -133,12 +133,6 @@ def download(name: str) -> Sequence[str]:
     return ("-hf", found.repository + quant, *(("--no-mmproj",) if found.vision else ()))
 
 
-def page(name: str) -> str:
-    """The address of the bundled model's repository; "" if none is known."""
-    words = download(name)
-    return f"https://huggingface.co/{words[1].partition(':')[0]}" if words else ""
-
-
 def stem(name: str) -> str:
     """The bundled name without its quantisation."""
     return _QUANTISATION.sub("", name)
