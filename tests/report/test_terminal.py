@@ -32,13 +32,9 @@ def test_the_table_is_laid_out_for_the_terminal(columns: int) -> None:
     table = next(i for i, line in enumerate(lines) if line.startswith("GiB "))
     assert lines[table + 1].startswith("CUDA0 RTX 3060") and lines[table + 2].startswith("RAM")
     assert ("\u2588" in lines[table + 1]) is (columns >= 120)
-<<<<<<< HEAD
     assert "grows" in lines[table] and ("free" in lines[table]) is (columns >= 80)
     below = [line.split() for line in lines[table + 3:] if line.startswith("GiB ")]
     assert below == ([["GiB", "free"]] if columns < 80 else [])
-=======
-    assert "grows" in lines[table]
->>>>>>> 824690f (report: a summary of thirteen lines on a terminal, --table for every GiB, --picture for a file to post; docs)
     layers = next(line for line in lines if line.startswith("layers"))
     assert set(layers.split()[1]) == {"o", "#"}
     command = "".join(lines[next(i for i, line in enumerate(lines) if line.startswith("llama-server -m ")):][:3])
