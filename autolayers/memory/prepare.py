@@ -65,6 +65,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     return replace(
         setting, outside=(setting.full_offload, setting.n_copies, context, tuple(dev_layer[hp.n_layer:]), outside,
                           tuple([(backend.kind, backend.max_size) for backend in backends]),
+                          tuple([device.name for device in placement.devices]),
                           tuple([(layout.kind, layout.n_cells, layout.n_stream) for layout in memory.caches])),
         many=Layers.of(numbers(many), numbers(alike), _FEW), few=Layers.of(numbers(few), numbers(alike), _FEW))
 

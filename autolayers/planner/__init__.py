@@ -1,5 +1,5 @@
 """From a model, a machine and the given flags to the launch that makes the best use of the machine. Given
-flags stay fixed, the others are solved (one/solve.py). The answer says what the launch takes (plan.py) and
+flags stay fixed, the others are solved (search.py). The answer says what the launch takes (plan.py) and
 why it was chosen (explain.py)."""
 
 from __future__ import annotations

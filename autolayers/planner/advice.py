@@ -19,8 +19,8 @@ from ..records import dataclass, replace
 from ..units import MiB
 from .evaluate import FULL, Evaluator
 from .one.bisection import last
-from .one.solve import solve
 from .quantisations import below
+from .search import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

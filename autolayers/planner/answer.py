@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .advice import Remedy
     from .evaluate import Candidate
     from .explain import Alternative, Lever
+    from .search import Solved
 
     # the next step's price, what computes the levers, --fit's answer, alternatives
     Explained = tuple[tuple[str, ...], Callable[[], tuple[Lever, ...]], FitChoice | None, tuple[Alternative, ...]]
@@ -105,18 +106,19 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
     """The launch, the warnings and the reasons that its search found."""
     evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
                              companions, known, meter)
-    cost = None
+    solved = None
     why: tuple[str, ...] = ()
     if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
         policy = replace(policy, strategy="layers")       # no override places a single tensor
     if policy.alone:
         candidate = layers_alone(evaluator, params)
     else:
-        params, cost, candidate, why = _best_way(evaluator, params, policy)
+        solved = _best_way(evaluator, params, policy)
+        params, candidate, why = solved.given, solved.candidate, solved.reasons
         if candidate is not None and policy.workload.reuses:
             from .one.reuse import reusing
 
-            candidate, more = reusing(evaluator, cost, params, candidate)
+            candidate, more = reusing(evaluator, solved.cost, params, candidate)
             why += more
     if candidate is None and evaluator.estimator.meter.refused:
         layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
@@ -132,23 +134,20 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
-    return _Answer(evaluator, cost, params, policy, answer), notes, why
+    return _Answer(evaluator, solved, params, policy, answer), notes, why
 
 
-def _best_way(evaluator: Evaluator, given: Params,
-              policy: Policy) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
+def _best_way(evaluator: Evaluator, given: Params, policy: Policy) -> Solved:
     """As _search, of the first way to launch the model that suits it."""
     for params in ways(evaluator.model, given, policy):
         found = _search(evaluator, params, policy)
-        candidate = found[2]
-        if candidate is not None and suits(evaluator.model, evaluator.machine, candidate):
+        if found.candidate is not None and suits(evaluator.model, evaluator.machine, found.candidate):
             break
     return found
 
 
-def _search(evaluator: Evaluator, params: Params,
-            policy: Policy) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
-    """The launch, with what counts as given, what prices it, and the reasons."""
+def _search(evaluator: Evaluator, params: Params, policy: Policy) -> Solved:
+    """The launch of a request, of people or of a model with a draft."""
     if policy.users is not None:
         from .users import for_users
 
@@ -158,16 +157,17 @@ def _search(evaluator: Evaluator, params: Params,
 
         if drafts(params, evaluator):
             return with_draft(evaluator, params, policy)
-    from .one.solve import solve
+    from .problem import Problem
+    from .search import Solved, search
 
-    cost = evaluator.cost(policy.workload)
-    candidate = solve(evaluator, params, policy, cost)
+    problem = Problem.of(evaluator, params, policy, evaluator.cost(policy.workload))
+    found = search(problem)
+    solved = Solved(params, problem.cost, found.candidate, paid=found.paid)
     if may_part(evaluator.model, evaluator.estimator.rules):
         from .one.fused import kept_fused
 
-        params, candidate, why = kept_fused(evaluator, params, policy, cost, candidate)
-        return params, cost, candidate, why
-    return params, cost, candidate, ()
+        return kept_fused(problem, solved)
+    return solved
 
 
 def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
@@ -186,17 +186,22 @@ def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine
     if chosen is None:
         return None
 
-    speed = evaluator.cost(policy.workload).price(chosen)
+    from .problem import Problem
+
+    cost = Problem.of(evaluator, params, policy, evaluator.cost(policy.workload)).cost
+    speed = cost.price(chosen)
     return FitChoice(chosen.params, chosen.breakdown, chosen.fits, speed, evaluator.described(chosen.params))
 
 
 class _Answer:
     """One solved launch."""
 
-    def __init__(self, evaluator: Evaluator, cost: CostModel | None, given: Params, policy: Policy,
+    def __init__(self, evaluator: Evaluator, solved: Solved | None, given: Params, policy: Policy,
                  candidate: Candidate) -> None:
         self.evaluator, self.given, self.policy, self.candidate = evaluator, given, policy, candidate
-        self._cost = cost
+        self._cost = None if solved is None else solved.cost
+        self.paid = (0, 1.0) if solved is None else solved.paid
+        self.requests = None if solved is None else solved.requests
         self.everything = evaluator.model.hparams.n_layer_all + 1
         assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
         self.use = candidate.breakdown
@@ -221,7 +226,7 @@ class _Answer:
         why, levers, fit_choice, others = explained
         idle = () if self.policy.alone else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
         predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
-        if (served := self.evaluator.requests) is not None:
+        if (served := self.requests) is not None:
             predict = partial(_with_requests, predict, served)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
@@ -241,7 +246,7 @@ class _Answer:
 
     def _paid(self) -> str:
         """What an automatically enlarged context costs."""
-        smaller, price = self.evaluator.paid.get(replace(self.candidate.params, n_ctx=None), (0, 1.0))
+        smaller, price = self.paid
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
         return f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the request's time"
@@ -409,8 +414,7 @@ class _Answer:
         params, given = self.candidate.params, self.given
         whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
         if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
-            found.append("--ctx max: no context keeps all layers on the GPUs; this is the fastest "
-                         "placement's")
+            found.append("--ctx max: not everything stays on the GPUs; twice the context may take twice the time")
         found += self._fallen()
         if may_part(model, self.evaluator.estimator.rules):
             from .one.fused import warning
@@ -454,7 +458,7 @@ class _Answer:
             return
         from .users import too_many
 
-        yield from too_many(self.evaluator.requests)
+        yield from too_many(self.requests)
 
     def _encodes(self) -> Iterator[str]:
         """What llama-server refuses of a model without a KV cache: completions, and inputs of several micro-batches

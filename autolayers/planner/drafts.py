@@ -16,7 +16,7 @@ from ..model.vocabulary import unlike
 from ..records import dataclass, replace
 from ..work.drafts import GAIN, NAMED, Drafting
 from .evaluate import FULL, Evaluator
-from .one.solve import solve
+from .search import Solved, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,9 +51,8 @@ def drafts(params: Params, evaluator: Evaluator) -> str:
     return SIMPLE if companions.draft is not None else ""
 
 
-def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> tuple[Params, CostModel, Candidate | None,
-                                                                             tuple[str, ...]]:
-    """The launch of a model with a draft, what is given with it, what prices it, and the reasons."""
+def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> Solved:
+    """The launch of a model with a draft."""
     plain = _without(evaluator, given, policy)
     said = bool(with_draft_type(given, evaluator.estimator.companions).spec_type)
     other = "" if said else _other_vocabulary(evaluator, policy)
@@ -67,10 +66,10 @@ def with_draft(evaluator: Evaluator, given: Params, policy: Policy) -> tuple[Par
         best = idle
     if best is None:
         cost = evaluator.cost(policy.workload)
-        return given, cost, tried[0].candidate if tried else solve(evaluator, given, policy, cost), ()
+        return Solved(given, cost, tried[0].candidate if tried else solve(evaluator, given, policy, cost))
     reasons = (f"llama-server does not draft with the draft's vocabulary: {other}",) if other else _reasons(
         best, tried, plain)
-    return best.given, best.cost, best.candidate, reasons
+    return Solved(best.given, best.cost, best.candidate, reasons)
 
 
 def _number(policy: Policy) -> int:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from ..memory.weights import Placement
     from ..model import Model
     from ..work.drafts import Drafting
-    from ..work.speed import Answers
 
     Measured = Breakdown | LowerBound
     Fidelity = Literal["prompt", "fit", "full"]
@@ -87,10 +86,6 @@ class Evaluator:
         self.model: Model = estimator.model
         # why llama.cpp would not start the first launch that it refuses: the given words' own, as side ways come later
         self.refusal: LaunchRefused | None = None
-        # larger contexts that a search chose, by the launch without its context: the smaller context, and the
-        # factor of the request's time
-        self.paid: dict[Params, tuple[int, float]] = {}
-        self.requests: Answers | None = None        # what each of several people gets
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
         self._static: dict[Params, Static | None] = {}

@@ -11,10 +11,11 @@ from ..units import human
 from ..work.drafts import GAIN, NAMED
 from ..work.expert_cache import OF_LINK
 from .evaluate import FIT
+from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
-from .one.solve import processor_alone, solve
 from .projector import image_words, on_a_device
+from .search import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
     if "spec_type" in change:
         from .drafts import with_draft
 
-        _, cost, candidate, _ = with_draft(evaluator, params, policy)
+        drafted = with_draft(evaluator, params, policy)
+        cost, candidate = drafted.cost, drafted.candidate
         if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}

@@ -12,9 +12,9 @@ from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..records import replace
 from .evaluate import FULL, Evaluator
-from .one.solve import solve
 from .plan import TOO_SLOW, Faster, Smaller
 from .quantisations import below
+from .search import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

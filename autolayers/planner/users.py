@@ -14,8 +14,8 @@ from ..memory.context import CELL_BLOCK, pad
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
-from .one.solve import solve
 from .plan import TOO_SLOW
+from .search import Solved, solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256              # slots of a llama-server
-GAIN = 1.1              # of the total, which a cache of q8_0 must have
+GAIN = 1.1              # of the total, which a cache of q8_0 or fewer slots must have
 LEAST = 4096            # tokens of a person's context, if that is open
 
 
@@ -94,21 +94,37 @@ class _People:
         return self._known[users]
 
     def _planned(self, users: int) -> _Launch | None:
+        """With a slot for each, or with half of them as long as that serves more: the others wait."""
         slots = self.slots(users)
+        best = self._with_slots(users, slots)
+        while slots > 1 and self.given.n_parallel in (None, -1) and not self._whole(best):
+            slots //= 2
+            fewer = self._with_slots(users, slots)
+            if not self._serves_more(fewer, best):
+                break
+            best = fewer
+        return best
+
+    def _whole(self, found: _Launch | None) -> bool:
+        return found is not None and found.row.fits and not found.cost.in_ram(found.candidate)
+
+    def _serves_more(self, fewer: _Launch | None, found: _Launch | None) -> bool:
+        if fewer is None or not fewer.row.fits:
+            return False
+        return found is None or not found.row.fits or fewer.row.served.total > found.row.served.total * GAIN
+
+    def _with_slots(self, users: int, slots: int) -> _Launch | None:
         n_ctx = self.given.n_ctx or slots * self.context
         given = replace(self.given, n_parallel=slots, n_ctx=n_ctx)
         found = self._solved(given, users)
-        whole = found is not None and found.row.fits and not found.cost.in_ram(found.candidate)
+        whole = self._whole(found)
         one = found if users == 1 else self.launch(1)
         partly = one is not None and one.row.fits and one.cost.in_ram(one.candidate)  # so it is for more
         fixed = given.cache_type_k or given.cache_type_v or self.policy.kv_types or given.flash_attn == "off"
         if whole or partly or fixed:
             return found
         smaller = self._solved(replace(given, cache_type_k="q8_0", cache_type_v="q8_0"), users)
-        if smaller is None or not smaller.row.fits:
-            return found
-        better = found is None or not found.row.fits or smaller.row.served.total > found.row.served.total * GAIN
-        return smaller if better else found
+        return smaller if self._serves_more(smaller, found) else found
 
     def _solved(self, given: Params, users: int) -> _Launch | None:
         work = replace(self.policy.workload, requests=users)
@@ -139,7 +155,7 @@ class _People:
     def each(self, users: int) -> int:
         """Bytes of one more person's cache."""
         found, slots = self.launch(users), self.slots(users + 1)
-        if found is None or self.given.n_ctx is not None or slots == self.slots(users):
+        if found is None or self.given.n_ctx is not None or slots == self.slots(users) or found.row.slots < users:
             return 0
         use = self.evaluator.static(replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context))
         return 0 if use is None else use.host.context + sum(
@@ -166,10 +182,8 @@ def too_many(requests: object) -> Iterator[str]:
     yield f"{said}: --users {most.users} gives each {most.served.rate:.1f}, and the others wait in llama-server's queue"
 
 
-def for_users(evaluator: Evaluator, given: Params, policy: Policy,
-              wanted: Users) -> tuple[Params, CostModel, Candidate | None, tuple[str, ...]]:
-    """The launch, what is given with it, what prices it, and the reasons; `evaluator.requests`: what each person
-    gets."""
+def for_users(evaluator: Evaluator, given: Params, policy: Policy, wanted: Users) -> Solved:
+    """The launch, and what each person gets."""
     if wanted.context and given.n_ctx:
         raise UsageError("--ctx-per-user and -c both say how large the caches are: give one of them")
     people = _People(evaluator, given, policy, wanted)
@@ -178,7 +192,7 @@ def for_users(evaluator: Evaluator, given: Params, policy: Policy,
     found = people.launch(users)
     if found is None:
         cost = evaluator.cost(replace(policy.workload, requests=users))
-        return given, cost, None, ()
+        return Solved(given, cost, None)
     table: list[Row] = []
     if not wanted.promise:
         for count in TABLE:
@@ -192,8 +206,8 @@ def for_users(evaluator: Evaluator, given: Params, policy: Policy,
         kept = max(there, key=lambda row: row.served.total).users if there else 0
     short = not found.row.fits or (wanted.promise and not people.keeps(users))
     machines = -(-users // kept) if kept and kept < users and short else None
-    requests = evaluator.requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
-    return found.given, found.cost, found.candidate, _reasons(requests, wanted)
+    requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
+    return Solved(found.given, found.cost, found.candidate, _reasons(requests, wanted), requests=requests)
 
 
 def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
@@ -202,6 +216,9 @@ def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
     lines = [f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s each, "
              f"{served.total:.0f} in all, the first token within {served.first:.1f} s (19 of 20)"
              + (f"; each further one takes {human(found.each)}" if found.each else "")]
+    if row.slots < row.users:
+        lines.append(f"{row.slots} slots: with more the model would not stay on the GPUs; the others wait in "
+                     "llama-server's queue")
     if wanted.promise:
         said = " and ".join(wanted.words())
         if found.most is None:

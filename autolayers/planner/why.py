@@ -10,16 +10,17 @@ from __future__ import annotations
 from ..errors import AutolayersError, LaunchRefused
 from ..records import dataclass, replace
 from ..units import GiB, human
-from .evaluate import FULL, Evaluator
-from .one.solve import solve
+from .evaluate import FIT, Evaluator
+from .prices import priced, worth
+from .problem import Problem
 from .quantisations import below
+from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..machine import Machine
     from ..model import Model
     from ..request import Request
-    from ..work.speed import CostModel
     from .evaluate import Candidate
 
 BETTER, WORSE = 3, 3      # rows: candidates that were faster and do not fit, and others that fit
@@ -27,7 +28,8 @@ BETTER, WORSE = 3, 3      # rows: candidates that were faster and do not fit, an
 
 @dataclass(frozen=True)
 class Row:
-    """`seconds`: of the request that placements are compared by; `devices` and `ram`: bytes without the margin."""
+    """`seconds`: of the request that placements are compared by; `prices`: the factors that count besides
+    (planner/prices.py); `devices` and `ram`: bytes without the margin."""
 
     placement: str
     n_ctx: int
@@ -36,9 +38,10 @@ class Row:
     seconds: float
     verdict: str
     chosen: bool = False
+    prices: tuple[tuple[str, float], ...] = ()
 
     def to_dict(self) -> dict[str, object]:
-        return dict(vars(self))
+        return {**vars(self), "prices": dict(self.prices)}
 
 
 @dataclass(frozen=True)
@@ -57,26 +60,28 @@ class Why:
 
 def why(model: Model, request: Request) -> Why:
     """Raises LaunchRefused where llama.cpp would refuse every launch."""
-    params, policy, machine, companions, _ = request.terms
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin, companions)
-    cost = evaluator.cost(policy.workload)
-    chosen = solve(evaluator, params, policy, cost)
+    problem = Problem(model, request)
+    found = search(problem)
+    chosen = found.candidate
     if chosen is None:
-        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
-    now = cost.speed(chosen).request
-    rows = _rows(evaluator, cost, chosen, now)
-    return Why(tuple(rows), len(evaluator.measured), _more(evaluator, request, chosen, now),
-               _smaller(model, evaluator, request, now))
+        raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    for params in found.others[:WORSE]:
+        problem.evaluator.candidate(params, FIT)
+    now = problem.cost.speed(chosen).compared
+    return Why(tuple(_rows(problem, chosen)), len(problem.evaluator.measured), _more(problem, chosen, now),
+               _smaller(problem, now))
 
 
-def _rows(evaluator: Evaluator, cost: CostModel, chosen: Candidate, now: float) -> list[Row]:
+def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
     """The chosen launch between the nearest faster ones, which do not fit, and the next ones that do: of each placement
-    and context the fastest."""
+    and context the one that is worth most."""
+    evaluator = problem.evaluator
     best: dict[tuple[str, int], tuple[float, Candidate]] = {}
+    now = worth(problem, chosen.params, chosen.breakdown)
     for candidate in evaluator.measured:
         if candidate.params == chosen.params:
             continue
-        seconds = cost.speed(candidate).request
+        seconds = worth(problem, candidate.params, candidate.breakdown)
         key = evaluator.described(candidate.params), candidate.breakdown.n_ctx
         if key not in best or (not candidate.fits, seconds) < (not best[key][1].fits, best[key][0]):
             best[key] = seconds, candidate
@@ -85,11 +90,13 @@ def _rows(evaluator: Evaluator, cost: CostModel, chosen: Candidate, now: float) 
                  key=lambda pair: _short(pair[1]))
     fits = sorted((pair for pair in best.values() if pair[1].fits), key=lambda pair: pair[0])
     shown = [*sorted(out[:BETTER], key=lambda pair: pair[0]), (now, chosen), *fits[:WORSE]]
-    return [_row(evaluator, candidate, seconds, chosen, now) for seconds, candidate in shown]
+    return [_row(problem, candidate, chosen) for _, candidate in shown]
 
 
-def _row(evaluator: Evaluator, candidate: Candidate, seconds: float, chosen: Candidate, now: float) -> Row:
-    use = candidate.breakdown
+def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
+    evaluator, use = problem.evaluator, candidate.breakdown
+    seconds, now = (problem.cost.speed(each).compared for each in (candidate, chosen))
+    prices = tuple([(row.what, round(factor, 3)) for row, factor in priced(problem, candidate.params, use)])
     if candidate is chosen:
         verdict = "chosen" if candidate.fits else "nothing fits; " + _constraint(candidate)
     elif not candidate.fits:
@@ -97,10 +104,10 @@ def _row(evaluator: Evaluator, candidate: Candidate, seconds: float, chosen: Can
     elif seconds > now:
         verdict = f"{seconds / now:.2f} times as long"
     else:
-        verdict = f"context {use.n_ctx} instead of {chosen.breakdown.n_ctx}" \
-            if use.n_ctx != chosen.breakdown.n_ctx else "not faster by enough"
+        what, factor = max(prices, key=lambda price: price[1], default=("other flags", 1.0))
+        verdict = f"{what}: counts {factor:.2f} times as long"
     return Row(evaluator.described(candidate.params), use.n_ctx, sum(one.total for one in use.devices.values()),
-               evaluator.in_ram(use), seconds, verdict, candidate is chosen)
+               evaluator.in_ram(use), seconds, verdict, candidate is chosen, prices)
 
 
 def _constraint(candidate: Candidate) -> str:
@@ -114,9 +121,9 @@ def _short(candidate: Candidate) -> int:
     return candidate.ram_missing + sum(-left for left in candidate.spare.values() if left < 0)
 
 
-def _more(evaluator: Evaluator, request: Request, chosen: Candidate, now: float) -> str:
+def _more(problem: Problem, chosen: Candidate, now: float) -> str:
     """What one more GiB buys: on the device with the least left, or of RAM without devices."""
-    machine = evaluator.machine
+    evaluator, machine = problem.evaluator, problem.machine
     if machine.limits:
         name = min(chosen.spare or machine.limits, key=lambda name: chosen.spare.get(name, machine.limits[name]))
         larger: Machine = replace(machine, limits={**machine.limits, name: machine.limits[name] + GiB}, devices=tuple(
@@ -128,27 +135,27 @@ def _more(evaluator: Evaluator, request: Request, chosen: Candidate, now: float)
     else:
         return ""
     other = Evaluator(evaluator.estimator, larger, evaluator.target)
-    return f"1 GiB more {what}: {_outcome(other, request, now)}"
+    return f"1 GiB more {what}: {_outcome(other, problem, now)}"
 
 
-def _smaller(model: Model, evaluator: Evaluator, request: Request, now: float) -> str:
+def _smaller(problem: Problem, now: float) -> str:
     """What the largest quantisation below this one changes."""
-    for kind, smaller in below(model):
+    evaluator, request = problem.evaluator, problem.request
+    for kind, smaller in below(problem.model):
         other = Evaluator.of(smaller, evaluator.machine, request.policy.build, evaluator.target, request.companions,
                              meter=evaluator.estimator.meter)
-        return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(other, request, now)}"
+        return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(other, problem, now)}"
     return ""
 
 
-def _outcome(evaluator: Evaluator, request: Request, now: float) -> str:
-    cost = evaluator.cost(request.policy.workload)
+def _outcome(evaluator: Evaluator, problem: Problem, now: float) -> str:
+    other = Problem.of(evaluator, problem.given, problem.policy, evaluator.cost(problem.policy.workload))
     try:
-        found = solve(evaluator, request.params, request.policy, cost)
+        found = search(other).candidate
     except AutolayersError:      # of this machine or file alone
         found = None
-    found = found and (evaluator.candidate(found.params, FULL) or found)
     if found is None or not found.fits:
         return "fits no better"
-    seconds = cost.speed(found).request
+    seconds = other.cost.speed(found).compared
     change = f"{now / seconds:.2f} times as fast" if seconds < 0.99 * now else "no faster"
     return f"{evaluator.described(found.params)}, context {found.breakdown.n_ctx}, {change}"

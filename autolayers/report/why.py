@@ -17,5 +17,7 @@ def why_text(found: Why, style: Style | None = None) -> str:
              str(row.n_ctx), f"{row.seconds:.2f} s", row.verdict) for row in found.candidates]
     marks = {i: "green" for i, row in enumerate(found.candidates) if row.chosen}
     lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
-    texts = [text for text in (found.more, found.smaller) if text]
+    prices = [f"{what} {factor:.2f}" for row in found.candidates if row.chosen for what, factor in row.prices]
+    counted = f"times the request's seconds: {', '.join(prices)}" if prices else ""
+    texts = [text for text in (counted, found.more, found.smaller) if text]
     return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"

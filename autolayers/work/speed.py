@@ -12,6 +12,7 @@ from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX
 from ..flags.workload import CHAT
 from ..memory.breakdown import shared
+from ..memory.split import model_devices
 from ..records import dataclass, lazy, replace
 from . import unfused
 from .calibration import NONE, Calibration
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from ..machine import Machine
     from ..memory.breakdown import Breakdown, LowerBound, Static
     from ..memory.estimate import Estimator
+    from ..memory.scheduled import Steps
     from ..memory.weights import Placement
     from .calibration import Correction
     from .work import Attention
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
 IN_RAM = ("MoE in RAM", "dense partial", "CPU")      # kinds of placement that RAM's bandwidth dominates
 _LONG = 1 << 17           # a context longer than every sliding window
 _SHORT = 4096
+DEEP = 8192               # tokens of a sequence, up to which an empty context stands for all of it
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ class Speed:
     prompt: float
     generation: float         # of all requests together, halfway through the answer
     generation_full: float    # with one slot's context full
-    request: float            # seconds of the whole workload, by which placements are compared
+    request: float            # seconds of the whole workload
     prompt_spread: float
     generation_spread: float
     kind: str = ""            # of the placement, whose residuals give the spreads
@@ -77,6 +80,12 @@ class Speed:
     generation_correction: Correction = NONE
     draft: Drafted | None = None
     requests: Answers | None = None       # what each of several people gets
+    over_depths: float | None = None      # `request` as the mean of several depths, if launches are compared there
+
+    @property
+    def compared(self) -> float:
+        """Seconds by which launches are compared."""
+        return self.request if self.over_depths is None else self.over_depths
 
     @property
     def correction(self) -> Correction:
@@ -109,17 +118,29 @@ class Speed:
 
 
 class CostModel:
-    """Predicts the speed of launches of one model on one machine, each only once."""
+    """Predicts the speed of launches of one model on one machine, each only once. `deep`: launches are compared by
+    the mean of an empty, a half full and a full context, as somebody gave it who will fill it."""
 
     def __init__(self, estimator: Estimator, machine: Machine, workload: Workload | None = None,
-                 drafting: Drafting | None = None) -> None:
+                 drafting: Drafting | None = None, deep: bool = False) -> None:
         self.estimator, self.machine, self.workload = estimator, machine, workload or CHAT
-        self.drafting = drafting
+        self.drafting, self.deep = drafting, deep
         self._speeds: dict[Params, Speed] = {}
+        self._settled: dict[Params, Speed] = {}                       # of any context
         self._own: dict[Params, Speed] = {}                           # by the launch's own graphs
         self._seconds: dict[object, dict[str, list[float]]] = {}      # of layer_seconds
         self._caches: dict[object, list[Attention | None]] = {}
         self._homes: dict[object, Homes] = {}
+        self._scripts: dict[object, Steps | None] = {}
+
+    def at_depths(self, deep: bool) -> CostModel:
+        """The same predictions, with `deep` as given."""
+        if deep == self.deep:
+            return self
+        other = CostModel(self.estimator, self.machine, self.workload, self.drafting, deep)
+        other._seconds, other._caches, other._homes, other._scripts = \
+            self._seconds, self._caches, self._homes, self._scripts
+        return other
 
     @lazy
     def weights(self) -> Weights:
@@ -176,10 +197,23 @@ class CostModel:
             self._speeds[key] = self._of(self.clock(params, use), use)
         return self._speeds[key]
 
+    def at_any_context(self, params: Params, use: Static) -> Speed:
+        """The speed of a launch, but for `generation_full`: of any context that holds the whole workload."""
+        work = self.workload
+        holds = use.n_ctx_seq >= work.depth + work.prompt + work.generate
+        if self.deep or work.requests > 1 or not holds or self._missing(use):
+            return self.predict(params, use)
+        key = replace(params, n_ctx=None)
+        if key not in self._settled:
+            self._settled[key] = self.predict(params, use)
+        return self._settled[key]
+
     def _of(self, clock: Clock, use: Static) -> Speed:
         kind = self.kind(clock)
         corrections = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
         speed = _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
+        if self.deep and use.n_ctx_seq > DEEP:
+            speed = replace(speed, over_depths=_over_depths(clock, self.workload, use))
         if clock.apart:
             doubt = hypot(log(speed.prompt_spread), log(unfused.DOUBT))
             speed = replace(speed, prompt_spread=exp(doubt))
@@ -203,8 +237,11 @@ class CostModel:
         texts = ("mixed",) if drafting.share else ("code", "prose")
         rates = tuple([(text, speed.generation * gain(n, text)) for text in texts])
         answers = work.generate * work.requests / speed.generation
-        return replace(speed, generation=speed.generation * gain(n), generation_full=speed.generation_full * gain(n),
-                       request=speed.request - answers * (1 - 1 / gain(n)),
+        saved = answers * (1 - 1 / gain(n))
+        over = None if speed.over_depths is None else speed.over_depths * (1 - saved / speed.request)
+        return replace(speed, over_depths=over,
+                       generation=speed.generation * gain(n), generation_full=speed.generation_full * gain(n),
+                       request=speed.request - saved,
                        generation_spread=exp(hypot(log(speed.generation_spread), log(WITHIN))),
                        draft=Drafted(drafting.kind, n, place, accepted(n, "mixed", drafting.share), speed.generation,
                                      rates))
@@ -274,18 +311,29 @@ class CostModel:
         """Who computes what in launches of this kind, for any placement of the layers."""
         offload = params.op_offload is not False and placement.slices is None
         names = tuple(device.name for device in placement.devices)
-        key = (params.cache_type_k, params.cache_type_v, params.flash_attn, params.kv_offload, params.device,
-               params.split_mode, offload, names)
+        kind = params.cache_type_k, params.cache_type_v, params.flash_attn, params.kv_offload, offload
+        key = (kind, params.device, params.split_mode, names)
         if key not in self._homes:
-            try:
-                alike = replace(params, n_ctx=_SHORT, n_parallel=1, kv_unified=None, kv_unified_per_slot=None,
-                                n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None,
-                                n_batch=None)
-                script = self.estimator.script(alike, self.machine.devices)
-            except LaunchRefused:
-                script = None
-            self._homes[key] = Homes(self.weights, script, names, params.kv_offload is not False, offload)
+            script, listed = self._script(params, kind, names)
+            self._homes[key] = Homes(self.weights, script, listed, params.kv_offload is not False, offload, names)
         return self._homes[key]
+
+    def _script(self, params: Params, kind: object, names: tuple[str, ...]) -> tuple[Steps | None, tuple[str, ...]]:
+        """The graphs' steps, and the devices that its bits mean: of all devices in llama.cpp's own order, if these
+        are some of them."""
+        own = replace(params, device=None, split_mode=None, main_gpu=None)
+        listed = tuple([device.name for device in model_devices(own, self.machine.devices, self.estimator.rules)[0]])
+        if params.split_mode not in (None, "layer", "none") or not set(names) <= set(listed):
+            own, listed = params, names
+        key = kind, own.device, own.split_mode, listed
+        if key not in self._scripts:
+            alike = replace(own, n_ctx=_SHORT, n_parallel=1, kv_unified=None, kv_unified_per_slot=None,
+                            n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None, n_batch=None)
+            try:
+                self._scripts[key] = self.estimator.script(alike, self.machine.devices)
+            except LaunchRefused:
+                self._scripts[key] = None
+        return self._scripts[key], listed
 
     @lazy
     def _unknown(self) -> list[tuple[str, float]]:
@@ -355,7 +403,7 @@ class CostModel:
         """The launch with the shortest request; on a tie, the first."""
         if len(launches) == 1:
             return launches[0]
-        return min(launches, key=lambda launch: self.speed(launch).request)
+        return min(launches, key=lambda launch: self.speed(launch).compared)
 
     def hop(self, n_ubatch: int) -> float:
         """Seconds that one more hop between devices adds to the request."""
@@ -372,6 +420,8 @@ class CostModel:
         time wherever their layer is, and are left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
+        if self.deep and n_ctx_seq > DEEP:
+            depth = n_ctx_seq / 2
         key = (replace(params, n_ctx=None, n_gpu_layers=None, tensor_split=None), depth)
         if key in self._seconds:
             return self._seconds[key]
@@ -443,9 +493,8 @@ def _middle(work: Workload, use: Static) -> tuple[float, int]:
     return min(n_ctx_seq, before + work.generate / 2), max(1, min(work.requests, use.n_seq_max, use.n_ctx // cells))
 
 
-def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...],
-           corrections: tuple[Correction, Correction]) -> Speed:
-    """The Speed of a workload: its prompts one after another, its answers together."""
+def _parts(clock: Clock, work: Workload, use: Static) -> tuple[float, float, int]:
+    """Seconds of a prompt, and of a token of all answers; and how many are generated together."""
     n_ctx_seq = use.n_ctx_seq
     depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
     prompt = min(work.prompt, n_ctx_seq)
@@ -453,6 +502,24 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
     middle, together = _middle(work, use)
     rounds, rest = divmod(work.requests, together)
     token = rounds * clock.token(middle, together) + (clock.token(middle, rest) if rest else 0.0)
+    return first, token, together
+
+
+def _over_depths(clock: Clock, work: Workload, use: Static) -> float:
+    """Seconds of the workload, the mean of an empty, a half full and a full context."""
+    most = max(0, use.n_ctx_seq - work.prompt - work.generate)
+    seconds = 0.0
+    for depth in (0, most // 2, most):
+        first, token, _ = _parts(clock, replace(work, depth=depth), use)
+        seconds += first * work.requests + work.generate * token
+    return seconds / 3
+
+
+def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...],
+           corrections: tuple[Correction, Correction]) -> Speed:
+    """The Speed of a workload: its prompts one after another, its answers together."""
+    n_ctx_seq = use.n_ctx_seq
+    first, token, together = _parts(clock, work, use)
     full = clock.token(n_ctx_seq, together)
     known = all(figures.known for figures in clock.devices.values())
     ram_known = all(name != "RAM" for name, _ in assumed)

@@ -283,12 +283,15 @@ class Homes:
     An op runs where its weight is; attention runs on the layer's device; other nodes run where their
     neighbours do, devices first (passes 1 and 2 of ggml_backend_sched_split_graph). If a device lacks a
     kernel, the node runs on the CPU. `script` are the graphs' steps (None: unknown), `devices` the meaning of
-    its bits, `kv_offload`: caches are on devices, `op_offload`: weights in RAM may be copied to one.
+    its bits, `order` the launch's own devices in their order (None: the same), `kv_offload`: caches are on
+    devices, `op_offload`: weights in RAM may be copied to one.
     """
 
     def __init__(self, weights: Weights, script: Steps | None, devices: Sequence[str], kv_offload: bool,
-                 op_offload: bool) -> None:
+                 op_offload: bool, order: Sequence[str] | None = None) -> None:
         self.weights, self.kv_offload, self.devices, self.op_offload = weights, kv_offload, devices, op_offload
+        # the bit of each device
+        self.bits = {name: 1 << devices.index(name) for name in (devices if order is None else order)}
         self.tokens = self._by_layer(script.token if script else weights.script)
         self.prompts = self._by_layer(script.prompt if script else weights.script)
         self._known: dict[object, tuple[_Sums, _Sums]] = {}
@@ -339,12 +342,12 @@ class Homes:
                 if tensor is not None:
                     place = lie = HOST if placement.is_host(tensor.buffer) else tensor.buffer
                     if place == HOST and step.place and self.op_offload and tensor.buffer != REPACK:
-                        place = self._first(step.place)
+                        place = self._first(step.place) or HOST
             elif step.kind == CACHE:
                 place = lie = cache
             else:
                 lie = cache if step.kind == ATTENTION else ""
-                place = HOST if home != HOST and step.place >> self.devices.index(home) & 1 else ""
+                place = HOST if home != HOST and step.place & self.bits[home] else ""
             places.append(place)
             lies.append(lie)
         _spread(places)
@@ -354,8 +357,8 @@ class Homes:
         return sums
 
     def _first(self, bits: int) -> str:
-        """The first of these devices."""
-        return self.devices[(bits & -bits).bit_length() - 1]
+        """The first of the launch's devices that is one of these, "" for none."""
+        return next((name for name, bit in self.bits.items() if bits & bit), "")
 
 
 def _spread(places: list[str]) -> None:

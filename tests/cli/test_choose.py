@@ -218,7 +218,7 @@ def test_a_larger_model_that_is_no_slower_is_taken(other: str, over: bool, chose
     """A mixture with experts in RAM may beat a dense model that is fully on the GPU."""
     whole = "qwen3-8b-q4_k_m"
     files = [str(HEADERS / f"{name}.gguf") for name in (whole, other)]
-    answer = json.loads(chosen(*files, "--gpu", "rtx-3060", "--ram", "32GiB", "--json")[1])
+    answer = json.loads(chosen(*files, "--gpu", "rtx-3060", "--ram", "32GiB", "-c", "16384", "--json")[1])
     rates = {row["name"]: row["speed"]["generation_tokens_per_second"] for row in answer["files"]}
     assert (rates[other] > rates[whole]) == over and answer["advice"]["take"] == (other if over else whole)
     said = f"larger than {whole}, the largest that is fully on the GPU, and no slower"

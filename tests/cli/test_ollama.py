@@ -82,7 +82,7 @@ def test_utf_16_and_num_gpu_that_should_not_be_there(run, tmp_path):
     done = run("modelfile", "Modelfile", *SMALL, "-c", "512")
     changed = text.replace("num_gpu 12", "num_gpu -1").replace("gguf\r\n", "gguf\r\nPARAMETER num_ctx 256\r\n")
     assert done.stdout == b"\xff\xfe" + changed.encode("utf-16-le")
-    assert b"mixture of experts" in done.stderr and b"exps=CPU" in done.stderr
+    assert b"mixture of experts" in done.stderr and b"LLAMA_ARG_N_CPU_MOE=1" in done.stderr
 
 
 @pytest.mark.parametrize(("content", "words"), [

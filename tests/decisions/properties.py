@@ -3,9 +3,9 @@
     python tests/decisions/properties.py [N [SEED]]
 
     back        a plan's own flags are the same plan
-    memory      more memory on a GPU, or more RAM, never gives less: no context at the same speed, no speed
+    memory      more memory on a GPU, or more RAM, is never worth less
     contexts    --ctx max has at least the default context, and that at least the floor
-    fit         never slower than what --fit chooses with the same context, never less context at the same speed
+    fit         never slower than what --fit chooses with as much context, by more than its patterns of -ot count
     idle        a GPU that a launch does not use is named, with the reason
     remedies    a launch that does not fit does with each change that is named
     requests    twice as many requests at once do not shorten one
@@ -17,6 +17,7 @@ import collections
 import random
 import sys
 from collections.abc import Iterator
+from math import log2
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -31,8 +32,10 @@ from autolayers.devices.given import hypothetical, numbered
 from autolayers.flags.policy import read
 from autolayers.ggml.types import row_size
 from autolayers.planner.one.contexts import MIXTURE, contexts
-from autolayers.planner.one.solve import BATCH_GAIN, CONTEXTS, MIXTURE_PRICE, PARTS_GAIN
+from autolayers.planner.prices import ENOUGH, LONG, MICRO_BATCH, PARTS, SHORT, SHORT_MIXTURE, worth
+from autolayers.planner.problem import Problem
 from autolayers.records import dataclass, replace
+from autolayers.request import Request
 
 GiB = 1 << 30
 MiB = 1 << 20
@@ -48,7 +51,7 @@ WORDS = (("-c 4096", "-c 16384", "--ctx-min 16k", "--ctx 8k"), ("-np 1", "-np 2"
          ("-ub 256", "-ub 1024"), ("-ctk q8_0 -ctv q8_0", "--kv-types f16,q8_0", "-fa off"), ("-nkvo",),
          ("--strategy layers", "-ngl 4", "--strategy auto -ngl 6"), ("-ncmoe 3", "-ot \\.ffn_.*=CPU"),
          ("--workload agent", "--workload 4k+128", "--workload batch"), ("--swa-full",), ("-fitt 0", "--margin 200MiB"))
-PRICE = MIXTURE_PRICE * PARTS_GAIN       # what a larger context may cost, of a placement that need not be the fastest
+MISSED = 1.03            # what is left of the best by a search that does not measure everything
 TINY = 100 * MiB         # of models that take longer to launch kernels than to read weights: no speed is compared
 
 
@@ -97,16 +100,26 @@ def told(plan: Plan) -> str:
            f"{'' if plan.fits else ', does not fit'})"
 
 
-def less(rich: Plan, poor: Plan) -> bool:
-    """Whether a plan gives less than another one: no context for its time, or no speed for its context."""
+def price(larger: Plan, smaller: Plan) -> float:
+    """What the larger context may cost, of a launch that need not be the fastest."""
+    row = SHORT_MIXTURE if larger.model.is_moe else SHORT
+    few, many = smaller.breakdown.n_ctx_seq, larger.breakdown.n_ctx_seq
+    below = max(0.0, log2(min(many, ENOUGH) / few))
+    above = max(0.0, log2(many / max(few, ENOUGH)))
+    return float(row.factor ** below * LONG.factor ** above * MICRO_BATCH.factor * PARTS.factor)
+
+
+def less(asked: Question, rich: Plan, poor: Plan) -> bool:
+    """Whether a plan is worth less than another one, by more than a search may miss."""
     if not rich.fits:
         return poor.fits
-    if not poor.fits:
-        return False
-    slower = rich.speed.request / poor.speed.request
-    if rich.breakdown.n_ctx < poor.breakdown.n_ctx:
-        return slower > 0.995
-    return slower > (PRICE if rich.breakdown.n_ctx > poor.breakdown.n_ctx else BATCH_GAIN)
+    return poor.fits and worth_of(asked, rich) > worth_of(asked, poor) * MISSED
+
+
+def worth_of(asked: Question, plan: Plan) -> float:
+    """Seconds times the prices."""
+    problem = Problem(asked.model, Request.of(asked.words, devices=asked.devices, host=asked.host))
+    return worth(problem, replace(plan.params, n_threads=None), plan.breakdown)
 
 
 def back(asked: Question, found: Plan) -> Iterator[str]:
@@ -139,7 +152,7 @@ def memory(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
     for what, rich in larger:
         if rich is not None and rich.fits and _wider(rich, found):
             continue                # of --kv-types the first that reaches the floor, whatever the others reach
-        if rich is None or less(rich, found):
+        if rich is None or less(asked, rich, found):
             yield f"{told(found)}, with {what} {told(rich) if rich else 'refused'}"
 
 
@@ -174,12 +187,11 @@ def fit(asked: Question, found: Plan) -> Iterator[str]:
     rival = fit_choice(asked.model, asked.words, asked.devices, asked.host)
     if rival is None or not rival.fits or rival.breakdown.n_ctx < least(asked):
         return
-    slower = found.speed.request / rival.speed.request
+    slower = found.speed.compared / rival.speed.compared
     here, there = found.breakdown.n_ctx, rival.breakdown.n_ctx
     if found.breakdown.host.context:         # above 32k tokens that take long to read are left out
-        there = min(there, CONTEXTS[0])
-    if not found.fits or (here <= there and slower > 1 + 1e-6) or (here < there and slower > 0.999) \
-            or slower > PRICE:
+        there = min(there, ENOUGH)
+    if not found.fits or slower > (PARTS.factor if here <= there else price(found, rival)):
         yield f"{told(found)}, --fit {rival.placement}, {there}, {rival.speed.request:.4f} s"
 
 

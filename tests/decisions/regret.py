@@ -3,8 +3,8 @@
     python tests/decisions/regret.py [N [SEED]]
 
 A launch is every number of layers, of experts or of FFN weights in RAM, with every micro-batch that is tried, and on
-two or three GPUs with every split of the layers, or one of them alone. All have the plan's context, so that it is the
-seconds of the request that are compared: regret 1.02 is a plan that takes 2 % longer than the best that fits.
+two or three GPUs with every split of the layers, or one of them alone. All have the plan's context, and are compared by
+what they are worth (planner/prices.py): regret 1.02 is a plan that is worth 2 % less than the best that fits.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.planner.evaluate import FULL, PROMPT, Evaluator
+from autolayers.planner.frames import MICRO_BATCHES
 from autolayers.planner.one.ladder import Ladders
-from autolayers.planner.one.solve import BATCH_GAIN, MICRO_BATCHES
+from autolayers.planner.prices import worth
+from autolayers.planner.problem import Problem
 from autolayers.records import replace
 
 MODELS = ("llama-3.1-8b-q4_k_m:8", "qwen3-30b-a3b-q4_k_m:8", "gpt-oss-20b-mxfp4:8", "gemma-2-9b-q4_k_m:8",
@@ -68,7 +70,7 @@ def question(seed: int) -> tuple[str, list[str], str, str]:
 
 
 def regret(seed: int) -> tuple[float, str]:
-    """(seconds of the plan by those of the best, the case in words)."""
+    """(worth of the plan by that of the best, the case in words)."""
     name, gpus, ram, words = question(seed)
     cards = []
     for i, gpu in enumerate(gpus):
@@ -83,24 +85,19 @@ def regret(seed: int) -> tuple[float, str]:
     if not plan.fits:
         return 1.0, text
     evaluator = Evaluator.of(model(name), Machine.of(cards, host, None, {}), policy.build, policy.margin)
-    cost = evaluator.cost(policy.workload)
+    problem = Problem.of(evaluator, params, policy, evaluator.cost(policy.workload))
     mine = evaluator.candidate(replace(plan.params, n_threads=params.n_threads), FULL)
     assert mine is not None
-    best, best_launch = cost.speed(mine).request, mine
-
-    def seconds(launch: Params, predicted: float) -> float:
-        """As the planner compares: a larger micro-batch must be BATCH_GAIN faster, as it takes memory."""
-        return predicted * (BATCH_GAIN if launch.n_ubatch != mine.params.n_ubatch else 1.0)
-
+    best, best_launch = worth(problem, mine.params, mine.breakdown), mine
     for launch in launches(evaluator, params, policy, plan.breakdown.n_ctx):
         static = evaluator.static(launch)
-        if static is None or seconds(launch, cost.predict(launch, static).request) >= best * 0.999:
+        if static is None or worth(problem, launch, static) >= best * 0.999:
             continue
         found = evaluator.candidate(launch, PROMPT)
         found = found and found.fits and evaluator.candidate(launch, FULL)
-        if found and found.fits and seconds(launch, cost.speed(found).request) < best:
-            best, best_launch = seconds(launch, cost.speed(found).request), found
-    return cost.speed(mine).request / best, f"{text}  best: {best_launch.params.n_gpu_layers} " \
+        if found and found.fits and worth(problem, launch, found.breakdown) < best:
+            best, best_launch = worth(problem, launch, found.breakdown), found
+    return worth(problem, mine.params, mine.breakdown) / best, f"{text}  best: {best_launch.params.n_gpu_layers} " \
         f"{best_launch.params.tensor_split} {best_launch.params.split_mode or ''} -ub {best_launch.params.n_ubatch} " \
         f"{len(best_launch.params.overrides)} rules"
 

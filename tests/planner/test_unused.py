@@ -97,9 +97,11 @@ def test_a_model_that_fits_on_one_gpu_leaves_the_others_out(gpus: str, main: int
 
 
 def test_no_context_is_given_up_for_one_gpu_unless_the_others_cost_more() -> None:
-    both, one = (plan(MODEL, "--gpu", "2xrtx-3060", *words) for words in ((), ("-sm", "none")))
-    assert both.params.split_mode is None and both.params.n_ctx > one.params.n_ctx
-    assert both.speed.request < one.speed.request * 1.05
+    """Below 32k each halving may save 4 % of the time, above that one per cent."""
+    both, one = (plan(MODEL, "--gpu", "8GiB,8GiB", *words) for words in ((), ("-sm", "none")))
+    assert both.params.split_mode is None and both.params.n_ctx > 32768 > one.params.n_ctx
+    found, one = (plan(MODEL, "--gpu", "2xrtx-3060", *words) for words in ((), ("-sm", "none")))
+    assert found.params.split_mode == "none" and found.params.n_ctx == one.params.n_ctx > 32768
 
 
 def test_a_first_gpu_that_is_too_small_does_not_leave_the_second_idle() -> None:

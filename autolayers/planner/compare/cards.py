@@ -24,7 +24,7 @@ from ...records import dataclass, replace
 from ...units import GiB, MiB
 from ...work.speed import CostModel
 from ..evaluate import FIT, FULL, Evaluator
-from ..one.solve import Search
+from ..one.split import TensorSplit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,8 +125,7 @@ class Wanted:
 
     def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""
-        search = Search(evaluator, params, self.policy, cost, FIT)
-        best = search.split.best(params)
+        best = TensorSplit(evaluator, cost, FIT).best(params)
         return None if best is None else evaluator.candidate(best.params, FULL)
 
 

@@ -13,9 +13,11 @@ from ...memory.companions import NONE
 from ...records import dataclass, replace
 from ...work.speed import CostModel
 from ..evaluate import FULL, Evaluator
+from ..frames import MICRO_BATCHES, processor_alone
 from ..one.fit import fit
-from ..one.ladder import may_split_tensors
-from ..one.solve import MICRO_BATCHES, Search, processor_alone, solve
+from ..one.ladder import Ladders, may_split_tensors
+from ..one.split import TensorSplit
+from ..search import solve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,22 +198,20 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
         return
     for changes in sizes:
         params = replace(at, **changes)
-        search = Search(evaluator, params, policy, cost, FULL)
-        layers, in_ram = search.ladders.layers(params), search.ladders.in_ram(params)
+        ladders, split = Ladders(evaluator.model, params, policy), TensorSplit(evaluator, cost, FULL)
+        layers, in_ram = ladders.layers(params), ladders.in_ram(params)
         if layers is not None:
-            yield "layers", search.split.most(layers)
+            yield "layers", split.most(layers)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
         if processor_alone(evaluator, at, policy):
             yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
         if in_ram is not None:
-            yield in_ram.kind, search.split.most(in_ram)
+            yield in_ram.kind, split.most(in_ram)
         if layers is not None and not changes:
             yield "fit", fit(evaluator, params, FULL)
     if may_split_tensors(evaluator, at):
-        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=search.ladders.top),
-                                            FULL)
+        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=ladders.top), FULL)
     if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
         for device in devices:
-            alone = replace(at, device=(device.name,))
-            search = Search(evaluator, alone, policy, cost, FULL)
-            yield device.name, evaluator.candidate(replace(alone, n_gpu_layers=search.ladders.top), FULL)
+            alone = replace(at, device=(device.name,), n_gpu_layers=ladders.top)
+            yield device.name, evaluator.candidate(alone, FULL)

@@ -4,44 +4,44 @@ leaving what is in RAM to the processor."""
 from __future__ import annotations
 
 from ...records import replace
-from ..evaluate import FULL
-from .solve import solve
+from ..search import Solved, search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...flags.params import Params
-    from ...flags.policy import Policy
     from ...work.speed import CostModel
-    from ..evaluate import Candidate, Evaluator
+    from ..evaluate import Candidate
+    from ..problem import Problem
 
 FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 
 
-def kept_fused(evaluator: Evaluator, params: Params, policy: Policy, cost: CostModel,
-               chosen: Candidate | None) -> tuple[Params, Candidate | None, tuple[str, ...]]:
-    """What counts as given, the launch and the reason: that of the search, or the fastest with a flag for it."""
+def kept_fused(problem: Problem, solved: Solved) -> Solved:
+    """That of the search, or the fastest with a flag for it, and the reason."""
+    chosen, cost, given = solved.candidate, problem.cost, problem.given
     if chosen is None or not cost.parts(chosen):
-        return params, chosen, ()
+        return solved
     changes: dict[str, int | bool] = {}
-    if params.n_parallel is None:
+    if given.n_parallel is None:
         changes["n_parallel"] = 1
-    if params.op_offload is None:
+    if given.op_offload is None:
         changes["op_offload"] = False
-    best, given, flag = chosen, params, ""
+    best, found, flag = chosen, solved, ""
     for name, value in changes.items():
-        asked = replace(params, **{name: value})  # type: ignore[arg-type]
-        found = solve(evaluator, asked, policy, cost)
-        if found is None or (best.fits and not found.fits):
+        asked = problem.asking(**{name: value})
+        other = search(asked)
+        candidate = other.candidate
+        if candidate is None or (best.fits and not candidate.fits):
             continue
-        better = found.fits > best.fits or cost.speed(found).request < cost.speed(best).request
-        if better:
-            best, given, flag = found, asked, FLAGS[name]
+        if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
+            best, flag = candidate, FLAGS[name]
+            found = Solved(asked.given, cost, candidate, paid=other.paid)
     if not flag:
-        return params, chosen, ()
+        return solved
     before, after = cost.speed(chosen).prompt, cost.speed(best).prompt
-    why = (f"{flag}: with more slots and layers in RAM b{evaluator.estimator.rules.number} computes the delta net in "
-           f"single operations: prompts about {before:.3g} tokens/s instead of {after:.3g}")
-    return given, evaluator.candidate(best.params, FULL, last=True), (why,)
+    number = problem.evaluator.estimator.rules.number
+    why = (f"{flag}: with more slots and layers in RAM b{number} computes the delta net in single operations: prompts "
+           f"about {before:.3g} tokens/s instead of {after:.3g}")
+    return replace(found, reasons=(why,))
 
 
 def warning(cost: CostModel, candidate: Candidate) -> str:

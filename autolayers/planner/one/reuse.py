@@ -9,7 +9,7 @@ from __future__ import annotations
 from ...records import replace
 from ...units import human
 from ..evaluate import FULL
-from .solve import CONTEXT_PRICE
+from ..prices import REUSE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def reusing(evaluator: Evaluator, cost: CostModel, given: Params,
         full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)
         before = cost.speed(chosen).request
         slower = cost.speed(full).request / before if full is not None else 0.0
-        if full is not None and full.fits and slower <= CONTEXT_PRICE:
+        if full is not None and full.fits and slower <= REUSE.factor:
             more = _size(full) - _size(chosen)
             reasons.append("--swa-full: a request that changes an earlier turn keeps everything before it, "
                            f"for {human(more)} more and {slower - 1:.0%} of the time")

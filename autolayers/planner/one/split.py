@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
 
-_PAIRS = 300            # of layers that a partition compares, as long as one node of a graph takes
+PAIRS = 300            # of layers that a partition compares, as long as one node of a graph takes
 
 
 class TensorSplit:
@@ -138,7 +138,7 @@ class TensorSplit:
         seconds = [costs[name][-count:] for name in names]
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
-        self.evaluator.estimator.meter.spent += len(sizes) ** 2 * len(names) // _PAIRS
+        self.evaluator.estimator.meter.spent += len(sizes) ** 2 * len(names) // PAIRS
         splits = [best_partition(sizes, seconds, capacities, hop, visits)]
         for i, name in enumerate(names):
             room = limits[name] - self._of_output(params, name, overheads.get(name, 0))

@@ -14,7 +14,7 @@ from ...model.models import KEPT
 from ...records import dataclass, replace
 from ..answer import plan_on
 from ..evaluate import RAM_MARGIN
-from ..one.solve import CONTEXT_PRICE
+from ..prices import WIDER
 from .assign import MOST_EXACT, Assignment
 from .options import Launches
 from .servers import dealt, held, with_own_servers
@@ -240,7 +240,7 @@ def measured_plan(model: Model, option: Option, params: Params, policy: Policy, 
                     cache_type_v=chosen.cache_type_v)
     plan = plan_on(model, given, policy, machine, companions, notes, known=known)
     larger = params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
-    if plan.fits and plan.speed.request <= option.seconds * (CONTEXT_PRICE if larger else 1 + 1e-9):
+    if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
         return plan
     literal = replace(chosen, n_ctx=params.n_ctx)
     try:

@@ -1,0 +1,423 @@
+"""What can be launched in a frame (frames.py): the kinds of placement, each with one micro-batch.
+
+A Kind knows, without measuring, the largest part of the model that should be on the devices for a context, and the
+largest context for that placement: by bytes of layers, and by the graph buffers and margins measured so far.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ..backends import HOST
+from ..flags.params import N_BATCH, N_UBATCH
+from ..memory.context import CELL_BLOCK
+from ..records import dataclass, lazy, replace
+from ..work.speed import layer_devices
+from .buffers import Buffers
+from .evaluate import RAM_MARGIN
+from .one import overrides
+from .one.ladder import Ladder
+from .one.partition import best_partition, even_partition
+from .one.split import MOST_SHARES, PAIRS, explicit_split
+from .prices import ENOUGH, is_part, worth
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from ..flags.params import Params
+    from ..memory.breakdown import Static, Usage
+    from .buffers import Point
+    from .evaluate import Candidate
+    from .frames import Frame
+
+RAM_SHARE = 7 / 8    # of the system memory that a launch may take, if the processor takes part
+CARE = 0.34          # of what a context grows by, less for each promise that did not fit,
+PATIENCE = 3         # and after so many no part of a layer, then a layer less
+GUESSES = 3          # of a context,
+NEAR = 1.01          # which is near enough to the next
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Flags that should fit on the devices, what they take without graph buffers, and their worth in seconds.
+    `ram_missing`: bytes of system memory."""
+
+    params: Params
+    use: Static
+    worth: float
+    ram_missing: int = 0
+
+
+class Kind:
+    """One kind of placement in a frame, with one micro-batch."""
+
+    def __init__(self, frame: Frame, name: str, shape: Params, buffers: Buffers) -> None:
+        self.frame, self.name, self.shape, self.buffers = frame, name, shape, buffers
+        self.problem, self.evaluator, self.cost = frame.problem, frame.evaluator, frame.cost
+        self.limits = self.evaluator.machine.limits
+        self._sizes: dict[int | None, tuple[list[Usage], list[Usage]]] = {}
+        self._launches: dict[object, Launch | None] = {}
+        self.hope = 0           # bytes that launches may take more than they should
+        self.failed = 0         # promises in a row that did not fit: the next ones are made with more care
+
+    def with_micro_batch(self, size: int) -> Kind:
+        """The same with another micro-batch."""
+        shape = replace(self.shape, n_ubatch=size, n_batch=max(N_BATCH, size))
+        return Kind(self.frame, self.name, shape, self.buffers)
+
+    def whole(self, params: Params) -> bool:
+        """Whether all layers and their weights are on the devices."""
+        own = len(self.frame.given.overrides)
+        return len(params.overrides) == own and params.layers_wanted(self._everything) == self._everything
+
+    def ladder(self, n_ctx: int | None) -> Ladder | None:
+        """The launches of this kind at a context, by the number of layers on the devices."""
+        at, ladders = replace(self.shape, n_ctx=n_ctx), self.frame.ladders
+        if self.name in ("experts", "ffn"):
+            return ladders.in_ram(at)
+        return ladders.bare(at) if self.name == "bare" else ladders.layers(at)
+
+    def point(self, params: Params) -> Point:
+        """What graph buffers depend on."""
+        kind, chosen = self.name, params.overrides[len(self.frame.given.overrides):]
+        if self.whole(params):
+            kind = "whole"
+        elif chosen and is_part(*chosen[-1]):
+            kind = f"part of {kind}"
+        elif len(chosen) >= self.frame.ladders.n_layer:
+            kind = f"all {kind}"
+        n_ctx = params.n_ctx or self.evaluator.model.n_ctx_train
+        return self.frame.key, kind, n_ctx, params.n_ubatch or N_UBATCH
+
+    @lazy
+    def _everything(self) -> int:
+        return self.frame.ladders.everything
+
+    # --- the launch that should fit
+
+    def promise(self, n_ctx: int | None, failed: int = 0, hope: int = 0) -> Launch | None:
+        """The launch with the most on the devices that should fit with this context, and then the largest context that
+        this placement should have; None if none should fit. With more care after as many promises as `failed`; with
+        some `hope`: bytes that it may take more."""
+        key = n_ctx, failed, hope, self.buffers.version
+        if key not in self._launches:
+            self.failed, self.hope = failed, hope
+            self._launches[key] = self._promised(n_ctx)
+        return self._launches[key]
+
+    def _promised(self, n_ctx: int | None) -> Launch | None:
+        best: Launch | None = None
+        if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
+            return None
+        for params in self._placed(n_ctx):
+            grown = self._grown(params)
+            if grown is not None and (best is None or grown.worth < best.worth):
+                best = grown
+        return best
+
+    def _placed(self, n_ctx: int | None) -> Iterator[Params]:
+        at = replace(self.shape, n_ctx=n_ctx)
+        if self.name == "none":
+            yield replace(at, n_gpu_layers=0)
+            return
+        if self.name == "given":
+            yield from self._as_given(at)
+            return
+        ladder = self.ladder(n_ctx)
+        found = None if ladder is None else self._most(ladder)
+        if ladder is None or found is None:
+            return
+        count, params = found
+        yield params
+        if self.name == "experts" and count < ladder.top and self.failed <= PATIENCE:
+            yield from self._with_parts(ladder, count, params)
+
+    def guessed_too_much(self, n_ctx: int | None) -> bool:
+        """Whether what was guessed before anything was measured is more than is expected now."""
+        expected = self.buffers.at(self.point(replace(self.shape, n_ctx=n_ctx)))
+        guess = self.buffers.guess()
+        return any(expected[name] < guess[name] for name in self.frame.names)
+
+    def launch(self, params: Params) -> Launch | None:
+        """A launch, whether it should fit or not."""
+        use = self.evaluator.static(params)
+        return None if use is None else self._launch(params, use)
+
+    def smallest(self, n_ctx: int | None) -> Launch | None:
+        """The launch with the least on the devices, which says what all of this kind take besides."""
+        ladder = self.ladder(n_ctx)
+        params = replace(self.shape, n_ctx=n_ctx, n_gpu_layers=0)
+        if self.name != "none" and ladder is not None:
+            params = ladder(min(1, ladder.top))
+        return self.launch(explicit_split(self.evaluator, params))
+
+    def _as_given(self, at: Params) -> Iterator[Params]:
+        """These layers with llama.cpp's own split, or with another one if only that should fit."""
+        own = self.frame.ladders.literal and at.n_gpu_layers is not None
+        params = at if own else self.frame.ladders.all_layers(at)
+        layers = params.layers_wanted(self._everything)
+        ladder = Ladder("layers", at, self._everything)
+        divisible = self.frame.splits and layers and self._layers(ladder)[0]
+        if not divisible or (not self.failed and self._should_fit(params)):
+            yield params
+            return
+        split = self._split(ladder, layers, self.buffers.at(self.point(params)))
+        yield params if split is None else replace(params, tensor_split=split)
+
+    def _most(self, ladder: Ladder) -> tuple[int, Params] | None:
+        """The largest count that should fit, and the launch with its split."""
+        top = ladder.top
+        if self.name == "layers" and self.frame.ladders.in_ram(ladder.base) is not None:
+            top -= 1            # all layers are the top of the finer ladder
+        least = 1 if self.name in ("layers", "bare") else 0
+        least = ladder.top if self.frame.whole else least
+        if (len(self.frame.names) > 1 and not self.frame.splits) or not self._layers(ladder)[0]:
+            return self._most_as_given(ladder, least, top)
+        whole = self.buffers.at(self.point(ladder(ladder.top)))
+        partly = self.buffers.at(self.point(ladder(1)))
+        none = self.buffers.at(self.point(ladder(0)))
+        most = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
+        for count in range(max(least, most), least - 1, -1):
+            buffers = whole if count == ladder.top else partly if count else none
+            split = self._split(ladder, count, buffers)
+            if split is not None:
+                params = ladder(count)
+                return count, params if len(self.frame.names) == 1 else replace(params, tensor_split=split)
+        return None
+
+    def _at_most(self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]) -> int:
+        """A bound of the count, by the memory of all devices together."""
+        def room(buffers: Mapping[str, int]) -> int:
+            return sum([max(0, self._room(name, buffers)) for name in self.frame.names])
+
+        if top == ladder.top and sum(self._bytes(ladder, top)) <= room(whole):
+            return top
+        space, low, high = room(partly), -1, top if top < ladder.top else top - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            if sum(self._bytes(ladder, middle)) <= space:
+                low = middle
+            else:
+                high = middle - 1
+        return max(0, low)
+
+    def _room(self, name: str, buffers: Mapping[str, int]) -> int:
+        """Bytes for layers on a device."""
+        return self.limits[name] - buffers.get(name, 0) + self.hope
+
+    def _most_as_given(self, ladder: Ladder, least: int, top: int) -> tuple[int, Params] | None:
+        """The same where flags decide how layers or matrices are divided."""
+        low, high = least - 1, top
+        while low < high:
+            middle = high if high == top else (low + high + 1) // 2
+            if self._should_fit(ladder(middle)):
+                low = middle
+            elif middle == top and high == top:
+                high = top - 1
+            else:
+                high = middle - 1
+        return None if low < least else (low, ladder(low))
+
+    def _should_fit(self, params: Params) -> bool:
+        use = self.evaluator.static(params)
+        buffers = self.buffers.at(self.point(params))
+        return use is not None and all(usage.total <= self._room(name, buffers)
+                                       for name, usage in use.devices.items() if usage.total)
+
+    # --- bytes and seconds of layers
+
+    def _layers(self, ladder: Ladder) -> tuple[Sequence[Usage], Sequence[Usage]]:
+        """What each layer takes on a device, the output last: with all of its weights, and with those in RAM that this
+        kind leaves there; nothing where flags name a device for tensors."""
+        n_ctx = ladder.base.n_ctx
+        if any(buffer != HOST for _, buffer in self.shape.overrides):
+            return (), ()
+        if n_ctx not in self._sizes:
+            if self.evaluator.exhausted:
+                return (), ()
+            on = self.evaluator.layers(ladder(ladder.top)) or ()
+            off = self.evaluator.layers(ladder(0)) or () if ladder.kind in ("experts", "ffn") else on
+            self._sizes[n_ctx] = list(on), list(off)
+        return self._sizes[n_ctx]
+
+    def _bytes(self, ladder: Ladder, count: int) -> list[int]:
+        """Bytes of the layers that are on devices, in their order."""
+        on, off = self._layers(ladder)
+        cached = ladder.base.kv_offload is not False
+        in_ram, layers = self._divided(ladder, count)
+        rows = [*off[:in_ram], *on[in_ram:]][len(on) - layers:]
+        return [row.model + row.context if cached else row.model for row in rows]
+
+    def _divided(self, ladder: Ladder, count: int) -> tuple[int, int]:
+        """(layers with a part in RAM, layers on devices)."""
+        if ladder.kind in ("experts", "ffn"):
+            return ladder.top - count, ladder.base.layers_wanted(self._everything)
+        return 0, count
+
+    def _seconds(self, ladder: Ladder, count: int) -> list[list[float]]:
+        """Seconds of the same layers on each device."""
+        n_ctx = ladder.base.n_ctx or self.evaluator.model.n_ctx_train or 1 << 60
+        in_ram, layers = self._divided(ladder, count)
+
+        def of(params: Params) -> dict[str, list[float]]:
+            return self.cost.layer_seconds(replace(params, n_ubatch=None, n_batch=None, device=None,
+                                                   split_mode=None, main_gpu=None), n_ctx)
+
+        on = of(ladder(ladder.top))
+        off = of(ladder(0)) if in_ram else on
+        start = self._everything - layers
+        return [[*off[name][:in_ram], *on[name][in_ram:]][start:] for name in self.frame.names]
+
+    def _split(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> tuple[float, ...] | None:
+        """The fastest split of the layers that should fit; () on one device."""
+        sizes, names = self._bytes(ladder, count), self.frame.names[:MOST_SHARES]
+        room = [self._room(name, buffers) for name in names]
+        if len(names) == 1:
+            return () if sum(sizes) <= room[0] else None
+        seconds = self._seconds(ladder, count)
+        n_ubatch = ladder.base.n_ubatch or N_UBATCH
+        visits = [self.cost.visits(name, n_ubatch) for name in names]
+        hop = self.cost.hop(n_ubatch)
+        self.evaluator.estimator.meter.spent += len(sizes) ** 2 * len(names) // PAIRS
+        splits = [best_partition(sizes, seconds, room, hop, visits)]
+        where = layer_devices(self.evaluator.placement(ladder(count)))        # llama.cpp's own, by free memory
+        own = tuple([where.count(name) for name in names])
+        if count == ladder.top and self._holds(own, sizes, room):
+            splits.append(own)
+        for i in range(1, len(names)):       # a device with the output layer alone computes no attention
+            alone = self.limits[names[i]] - buffers.get(names[i], 0) // 4
+            if room[i] < sizes[-1] <= alone:
+                before = best_partition(sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i])
+                splits.append(before and (*before, 1))
+        params = ladder(count)
+        static = self.evaluator.static(params)
+        if static is None or not any(splits):
+            return None
+        if splits[0] is not None and count == ladder.top and self.cost.clock(params, static).pipelined:
+            splits.append(even_partition(sizes, seconds, room))
+        found = [_short(split) for split in dict.fromkeys(splits) if split is not None]
+        if len(found) == 1:
+            return found[0]
+        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split), static).compared)
+
+    def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
+        ends = [0, *itertools.accumulate(split)]
+        return ends[-1] == len(sizes) and all(
+            sum(sizes[first:end]) <= space for (first, end), space in zip(itertools.pairwise(ends), room, strict=True))
+
+    # --- parts of layers
+
+    def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
+        """The launch with as many matrices as should fit of one more layer's experts: of the last layer that has
+        them in RAM, or of the first layer of a later device."""
+        layer = ladder.top - count - 1
+        less = replace(ladder(count + 1), tensor_split=params.tensor_split)
+        shapes = [less]
+        split = params.tensor_split or ()
+        for device in range(1, len(split)):
+            first = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
+            if split[device] and split[0] > 1 and first > layer:
+                moved = [split[0] - 1, *split[1:]]
+                moved[device] += 1
+                shapes.append(replace(less, tensor_split=tuple(moved)))
+        for shape in shapes:
+            where = layer
+            if shape.tensor_split != params.tensor_split:
+                moved = list(shape.tensor_split or ())
+                device = next(i for i, (a, b) in enumerate(zip(moved, split, strict=True)) if a > b)
+                where = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
+            for part in overrides.with_part_of_experts_on_host(self.evaluator.model, shape, where):
+                if self._should_fit(part):
+                    yield part
+                    break
+
+    # --- context
+
+    def _grown(self, params: Params) -> Launch | None:
+        """The launch with the largest context that should fit."""
+        use, span = self.evaluator.static(params), self.frame.contexts
+        if use is None:
+            return None
+        n_ctx = params.n_ctx
+        if span.fixed or span.most is None or n_ctx is None:
+            return self._launch(params, use)
+        most = span.most
+        if use.host.context and self.problem.policy.n_ctx != "max":
+            most = max(n_ctx, min(most, ENOUGH * (span.step // CELL_BLOCK)))
+        n_ctx, use = self._largest(params, use, n_ctx, most)
+        return self._launch(replace(params, n_ctx=n_ctx), use)
+
+    def _launch(self, params: Params, use: Static) -> Launch:
+        ram = self.evaluator.machine.ram
+        needed = RAM_MARGIN + self.evaluator.in_ram(use) + self.buffers.of_ram(self.point(params))
+        return Launch(params, use, worth(self.problem, params, use), 0 if ram is None else max(0, needed - ram))
+
+    def _largest(self, params: Params, use: Static, low: int, high: int) -> tuple[int, Static]:
+        """The largest context of low..high that should fit, and its caches: these grow evenly, but for windows."""
+        larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
+        if larger is None:
+            return low, use
+        step = self.frame.contexts.step
+        for _ in range(GUESSES):
+            share = self._share(params, use, larger, low, high) * max(0.0, 1 - CARE * self.failed)
+            guess = int(low + (high - low) * share) // step * step
+            if guess >= high:
+                return high, larger
+            if guess <= low * NEAR:
+                break
+            middle = self.evaluator.static(replace(params, n_ctx=guess))
+            if middle is None:
+                break
+            if self._share(params, middle, larger, guess, high) > 0:
+                low, use = guess, middle
+            else:
+                high, larger = guess, middle
+        return low, use
+
+    def _share(self, params: Params, use: Static, larger: Static, low: int, high: int) -> float:
+        """Which part of the way from one context to a larger one should fit; 0 if not even the first should."""
+        first = self._share_at(params, use, larger, low)
+        if first <= 0:
+            return 0.0
+        second = self._share_at(params, use, larger, low + int((high - low) * min(1.0, first)))
+        return min(1.0, second if second > 0 else first / 4)         # graph buffers grow too
+
+    def _share_at(self, params: Params, use: Static, larger: Static, n_ctx: int) -> float:
+        """The same, with the graph buffers of one context."""
+        point = self.point(replace(params, n_ctx=n_ctx))
+        if self.buffers.rules_out(point):
+            return 0.0
+        buffers, share = self.buffers.at(point), 1.0
+        for name, usage in use.devices.items():
+            grows = larger.devices[name].total - usage.total
+            left = self._room(name, buffers) - usage.total
+            if usage.total and left <= 0:
+                return 0.0
+            if grows > 0:
+                share = min(share, left / grows)
+        return min(share, self._share_of_ram(point, use, larger))
+
+    def _share_of_ram(self, point: Point, use: Static, larger: Static) -> float:
+        ram = self.evaluator.machine.ram
+        grows = self.evaluator.in_ram(larger) - self.evaluator.in_ram(use)
+        if ram is None or grows <= 0:
+            return 1.0
+        if use.host.context and self.problem.policy.n_ctx != "max":
+            ram = int(ram * RAM_SHARE)
+        left = ram - RAM_MARGIN - self.buffers.of_ram(point) - self.evaluator.in_ram(use)
+        return max(0.0, left / grows)
+
+    def record(self, candidate: Candidate) -> None:
+        """Notes what a measured launch takes besides weights and caches."""
+        ram, static = self.evaluator.machine.ram, self.evaluator.static(candidate.params)
+        taken = 0
+        if ram is not None and static is not None and candidate.ram_spare is not None:
+            taken = max(0, ram - candidate.ram_spare - RAM_MARGIN - self.evaluator.in_ram(static))
+        self.buffers.record(self.point(candidate.params), candidate, taken)
+
+
+def _short(counts: Sequence[int]) -> tuple[float, ...]:
+    """Layers per device without those of the last devices that have none."""
+    used = max((i for i, count in enumerate(counts) if count), default=0)
+    return tuple([float(count) for count in counts[:used + 1]])

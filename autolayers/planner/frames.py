@@ -1,0 +1,235 @@
+"""The frames of a search: what is decided before kinds of placement are compared. The order of the devices or one of
+them alone, slots, shares of slices.
+
+    frames = Frames(problem, given)
+    frames.all(), frames.left_out()        # where no launch fits on all devices
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from ..flags.params import N_PARALLEL
+from ..records import lazy, replace
+from .cache_types import LONG, low
+from .one.contexts import contexts
+from .one.ladder import Ladders
+from .one.slice_shares import choices
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from .evaluate import Evaluator
+    from .one.contexts import Contexts
+    from .problem import Problem
+
+MICRO_BATCHES = (2048, 4096, 1024)
+ALONE = 0.4          # of all memory, from which on one device alone is tried though the model is larger
+SMALL = 1 << 30      # bytes of a device that holds little besides its own buffers
+FEW = 3              # unlike devices, of which every order is a candidate
+
+
+class Frame:
+    """The launches that some flags leave open, with devices, slots and cache types decided."""
+
+    def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
+        """`whole`: nothing may be in RAM."""
+        self.problem, self.given, self.whole = problem, given, whole
+        self.evaluator, self.cost = problem.evaluator, problem.cost
+        self.contexts = _contexts(problem, given)
+        self.ladders = Ladders(self.evaluator.model, given, problem.policy)
+        self.names = self.evaluator.device_names(given)
+        self.key = given.device, given.split_mode, given.main_gpu, given.n_parallel, given.cache_type_k, \
+            given.tensor_split
+
+    @property
+    def memory(self) -> int:
+        """Bytes of its devices."""
+        return sum([self.evaluator.machine.limits[name] for name in self.names])
+
+    @property
+    def splits(self) -> bool:
+        """Whether layers can be divided over several devices."""
+        return len(self.names) > 1 and self.given.tensor_split is None \
+            and self.given.split_mode in (None, "layer")
+
+    @lazy
+    def micro_batches(self) -> tuple[int, ...]:
+        """Those to try besides the given or usual one."""
+        given = self.given
+        closed = given.embedding or given.reranking or self.problem.policy.strategy == "layers" or self.as_given
+        fixed = given.n_ubatch is not None or given.n_batch is not None
+        return () if closed or fixed else MICRO_BATCHES
+
+    @property
+    def as_given(self) -> bool:
+        """Whether layers are given, and nothing else is to be solved around them."""
+        return self.ladders.literal and (self.problem.policy.strategy is None or self.ladders.top == 0)
+
+    @lazy
+    def names_of_kinds(self) -> tuple[str, ...]:
+        """The kinds of placement, the one with all layers on the devices first."""
+        finer = self.ladders.in_ram(self.given)
+        if self.as_given:
+            return ("given",)
+        if not self.names:
+            return ("none",)
+        if self.ladders.literal:
+            return ("given",) if finer is None else (finer.kind,)
+        if self.whole:
+            return ("layers",) if finer is None else (finer.kind,)
+        bare = () if self.ladders.bare(self.given) is None else ("bare",)
+        kinds = {device.kind for device in self.evaluator.machine.devices if device.name in self.names}
+        none = () if kinds == {"igpu"} else ("none",)        # -dev none is the same, and a choice of its own
+        return (*(() if finer is None else (finer.kind,)), "layers", *bare, *none)
+
+
+def _contexts(problem: Problem, given: Params) -> Contexts:
+    """The contexts to choose from; at most LONG a sequence with a cache type below q8_0 that is not the only one."""
+    span, types = contexts(problem.evaluator.model, given, problem.policy), problem.policy.kv_types
+    if given.cache_type_k == problem.given.cache_type_k or not low(given.cache_type_k or "f16") \
+            or all(map(low, types)) or span.most is None:
+        return span
+    return replace(span, most=max(span.least or 0, min(span.most, LONG * streams(given))))
+
+
+def streams(given: Params) -> int:
+    """Separate caches of the slots."""
+    slots = given.n_parallel
+    return 1 if slots is None or slots < 0 or given.kv_unified else max(1, slots)
+
+
+class Frames:
+    """The frames of given flags. `whole`: nothing may be in RAM."""
+
+    def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
+        self.problem, self.given, self.whole = problem, given, whole
+        self.evaluator = problem.evaluator
+
+    def all(self) -> Iterator[Frame]:
+        """All devices in their best order, and one of them alone, with the slots and shares to try."""
+        for given in self._typed():
+            yield from self._devices(given)
+
+    def _typed(self) -> Iterator[Params]:
+        """The given flags with slots and shares of slices."""
+        for slots in self._slots(self.given):
+            for shares in choices(self.evaluator, self.problem.cost, self.at_least(slots)):
+                yield replace(slots, tensor_split=shares)
+
+    def at_least(self, given: Params) -> Params:
+        return replace(given, n_ctx=contexts(self.problem.model, given, self.problem.policy).least)
+
+    def _slots(self, given: Params) -> Iterator[Params]:
+        """Concurrent requests want a slot each, with its own cache: attention reads the cells of all slots in a
+        unified one."""
+        work = self.problem.policy.workload
+        requests = work.requests
+        if given.n_parallel is not None or requests == 1:
+            yield given
+            return
+        cells = given.n_ctx or (self.problem.policy.n_ctx if isinstance(self.problem.policy.n_ctx, int) else 0)
+        each = work.prompt + work.generate + work.depth
+        most = min(requests, max(1, cells // each)) if cells else requests
+        counts = (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
+        for count in dict.fromkeys(counts):
+            yield replace(given, n_parallel=count)
+
+    def _devices(self, given: Params) -> Iterator[Frame]:
+        """All devices in their best order, and one of them alone."""
+        first = Frame(self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole)
+        yield first
+        if self._may_leave_out(given) and len(first.names) > 1 and given.split_mode is None:
+            yield from self._alone(given)
+        if processor_alone(self.evaluator, given, self.problem.policy):
+            yield Frame(self.problem, replace(given, device=()))
+
+    def left_out(self) -> Iterator[Frame]:
+        """Where no launch fits on all devices: other orders of them, one alone, and none."""
+        for given in self._typed():
+            for order in orders(self.problem, given)[1:]:
+                yield Frame(self.problem, replace(given, device=order), self.whole)
+            if self._may_leave_out(given):
+                if given.split_mode is None and len(self.evaluator.device_names(given)) > 1:
+                    yield from self._alone(given, anyhow=True)
+                if given.device is None and given.fit_target is None and self.problem.policy.margin is None:
+                    yield Frame(self.problem, replace(given, device=()))
+
+    def _alone(self, given: Params, anyhow: bool = False) -> Iterator[Frame]:
+        """One GPU with the others left out (-sm none), as each device that llama.cpp knows of costs every token time:
+        where all layers fit, or much of the memory is, or `anyhow`."""
+        limits, devices = self.evaluator.machine.limits, self.evaluator.machine.devices
+        by_name = {device.name: device for device in devices}
+        names, tried = self.evaluator.device_names(given), set()
+        everything = self.evaluator.model.hparams.n_layer_all + 1
+        for i, name in enumerate(names):
+            kind = by_name[name].description, self.problem.cost.devices[name].bandwidth, limits[name]
+            if kind in tried or by_name[name].kind != "gpu":
+                continue
+            tried.add(kind)
+            alone = replace(given, split_mode="none", main_gpu=i or None)
+            whole = replace(self.at_least(alone), n_gpu_layers=everything)
+            if anyhow or limits[name] >= ALONE * sum([limits[each] for each in names]) \
+                    or self.evaluator.may_fit(whole):
+                yield Frame(self.problem, alone, self.whole)
+
+    def _may_leave_out(self, given: Params) -> bool:
+        return may_leave_out(given, self.problem.policy) and bool(self.evaluator.machine.devices)
+
+
+def plain(problem: Problem) -> Params:
+    """The given flags without those that say what llama.cpp does anyway."""
+    given, evaluator = problem.given, problem.evaluator
+    if given.split_mode == "layer":
+        given = replace(given, split_mode=None)
+    if given.split_mode is None and given.main_gpu == 0:
+        given = replace(given, main_gpu=None)
+    integrated = all(device.kind == "igpu" for device in evaluator.machine.devices)      # -dev says not the processor
+    if given.device and not integrated \
+            and list(given.device) == evaluator.device_names(replace(given, device=None)):
+        given = replace(given, device=None)
+    return given
+
+
+def may_leave_out(given: Params, policy: Policy) -> bool:
+    """Whether no flag fills the devices."""
+    return given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer") \
+        and given.main_gpu is None and given.tensor_split is None and policy.strategy != "layers"
+
+
+def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
+    """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag chooses them."""
+    devices = evaluator.machine.devices
+    return bool(devices) and all(device.kind == "igpu" for device in devices) and policy.n_ctx != "max" \
+        and given.device is None and may_leave_out(given, policy)
+
+
+def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
+    """The orders of the devices to choose from, the most promising first; None is llama.cpp's own.
+
+    The first layers' weights go to RAM, and their prompts are computed by the first device. So that is the fastest one,
+    in whatever order they are listed; RPC servers, which llama.cpp puts first, may also come last, by their links.
+    """
+    names = problem.evaluator.device_names(given)
+    fixed = given.device is not None or given.tensor_split is not None or given.main_gpu is not None
+    if fixed or given.split_mode is not None or len(names) < 2 or given.n_gpu_layers == 0:
+        return [given.device]
+    by_name = {device.name: device for device in problem.machine.devices}
+    limits, figures = problem.machine.limits, problem.cost.devices
+    if any(by_name[name].kind == "rpc" for name in names):
+        near = sorted(names, key=lambda name: figures[name].network if by_name[name].kind == "rpc" else 0.0)
+        return [None] if near == names else [None, tuple(near)]
+
+    def rank(name: str) -> tuple[bool, float, int]:
+        return limits[name] < SMALL, -figures[name].bandwidth, -(limits[name] >> 30)
+
+    best = sorted(names, key=rank)
+    every = itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
+    found: dict[tuple[object, ...], tuple[str, ...]] = {}
+    for order in (tuple(best), tuple(names), *every):
+        kept = tuple(names) if [rank(name) for name in order] == [rank(name) for name in names] else order
+        found.setdefault(tuple([rank(name) for name in kept]), kept)
+    return [None if list(order) == names else order for order in found.values()]

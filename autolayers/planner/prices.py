@@ -1,0 +1,159 @@
+"""What a launch is worth: the seconds of the reference request, times a factor for each drawback that seconds do not
+show. Each row says what it is for, why, and which test holds it.
+
+    worth(problem, params, use)          # seconds, less is better
+    priced(problem, params, use)         # the rows that count, each with its factor
+
+A lever that is less sure than its rival has its uncertainty as factor (`cost.doubt`): it wins only at the pessimistic
+end of its range.
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+from ..backends import HOST
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX
+from ..records import dataclass
+from ..work.expert_cache import DOUBT as CACHE_DOUBT
+from .cache_types import low
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from ..flags.params import Params
+    from ..memory.breakdown import Static
+    from .problem import Problem
+
+
+@dataclass(frozen=True)
+class Price:
+    """A factor of the request's seconds."""
+
+    what: str
+    factor: float
+    why: str
+    test: str
+
+
+ENOUGH = 32768       # tokens of a sequence; more are worth little
+
+SHORT = Price(
+    "half the context, below 32k a sequence", 1.04,
+    "conversations end sooner; in a dense model each further token takes weights off the GPU",
+    "decisions/test_regret.py")
+SHORT_MIXTURE = Price(
+    "half the context of a mixture of experts, below 32k a sequence", 1.07,
+    "the same, where experts in RAM cost little",
+    "planner/test_plan.py::TestContext")
+LONG = Price(
+    "half the context, above 32k a sequence or above --ctx-min", 1.008,
+    "few fill it, but at nearly the same speed more is better",
+    "planner/test_search.py")
+MOST = Price(
+    "half the context with --ctx max", 2.0,
+    "context is what is asked for: twice as much may take twice the time",
+    "planner/test_search.py")
+MICRO_BATCH = Price(
+    "another micro-batch", 1.01,
+    "a flag that people need not read, and a prediction that its memory is not needed",
+    "decisions/test_regret.py")
+ORDER = Price(
+    "another order of the devices", 1.003,
+    "a flag, for devices that are listed in another order than they are used best; only between orders, so that the "
+    "order in which they are listed changes nothing else",
+    "planner/test_search.py")
+PARTS = Price(
+    "parts of layers on several devices by -ot", 1.02,
+    "up to dozens of patterns, which nobody can read or change",
+    "decisions/test_regret.py")
+COARSE = Price(
+    "a cache below q8_0 that --kv-types allows", 1.05,
+    "some models break with it",
+    "planner/test_quality.py")
+FFN = Price(
+    "FFN weights of a dense model in RAM", 0.0,
+    "less sure than whole layers: by the error of comparisons between the two",
+    "planner/test_search.py")
+CPU = Price(
+    "no device", 0.0,
+    "the processor instead of an integrated GPU: by the error of comparisons",
+    "planner/test_integrated.py")
+EXPERT_CACHE = Price(
+    "a cache of experts", CACHE_DOUBT,
+    "its hits depend on the text",
+    "work/test_expert_cache.py")
+
+REUSE = Price(
+    "--swa-full, where the next request changes what follows a long prefix", 1.05,
+    "what is in the cache need not be computed again",
+    "planner/test_plan.py")
+WIDER = Price(
+    "a context that one of several models may have besides the least", 1.05,
+    "as below 32k for one model alone",
+    "planner/test_multi.py")
+
+ROWS = (SHORT, SHORT_MIXTURE, LONG, MOST, MICRO_BATCH, ORDER, PARTS, COARSE, FFN, CPU, EXPERT_CACHE, REUSE, WIDER)
+
+
+def worth(problem: Problem, params: Params, use: Static) -> float:
+    """Seconds of the reference request, times the prices."""
+    seconds = problem.cost.at_any_context(params, use).compared
+    for _, factor in priced(problem, params, use):
+        seconds *= factor
+    return seconds
+
+
+def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Price, float]]:
+    """The rows that count for a launch, with their factors."""
+    row, factor = of_context(problem, use.n_ctx_seq)
+    if factor > 1:
+        yield row, factor
+    yield from of_flags(problem, params)
+    given = problem.given
+    chosen = params.overrides[len(given.overrides):]
+    processor = params.device == () != given.device
+    if processor or any(pattern.endswith(FFN_REGEX) for pattern, _ in chosen):
+        doubt = problem.cost.doubt(problem.cost.at_any_context(params, use))
+        yield (CPU if processor else FFN), doubt
+
+
+def of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
+    """Those that only flags decide."""
+    given = problem.given
+    if params.n_ubatch != given.n_ubatch:
+        yield MICRO_BATCH, MICRO_BATCH.factor
+    if params.moe_cache_mib != given.moe_cache_mib:
+        yield EXPERT_CACHE, EXPERT_CACHE.factor
+    kind = params.cache_type_k
+    if kind is not None and kind != given.cache_type_k and low(kind):
+        yield COARSE, COARSE.factor
+    chosen = params.overrides[len(given.overrides):]
+    if sum(is_part(pattern, buffer) for pattern, buffer in chosen) > 1:
+        yield PARTS, PARTS.factor
+
+
+def is_part(pattern: str, buffer: str) -> bool:
+    """Whether a rule is none of -ncmoe, -cmoe or -ncffn."""
+    return buffer != HOST or not pattern.endswith((EXPERTS_REGEX, FFN_REGEX))
+
+
+def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
+    """The price of a context that is smaller than the model's; 1 if it is given."""
+    policy, trained = problem.policy, max(1, problem.model.n_ctx_train)
+    if problem.given.n_ctx is not None or isinstance(policy.n_ctx, int) or n_ctx_seq >= trained:
+        return LONG, 1.0
+    if policy.n_ctx == "max":
+        return MOST, _halvings(MOST, n_ctx_seq, trained)
+    if policy.strategy == "layers":
+        return LONG, 1.0            # the number of layers alone is wanted
+    enough = min(ENOUGH, trained)
+    if policy.n_ctx_min is not None or n_ctx_seq >= enough:
+        return LONG, _halvings(LONG, n_ctx_seq, trained)
+    row = SHORT_MIXTURE if problem.model.is_moe else SHORT
+    return row, _halvings(row, n_ctx_seq, enough) * _halvings(LONG, enough, trained)
+
+
+def _halvings(row: Price, n_ctx: int, most: int) -> float:
+    return float(row.factor ** log2(most / max(1, n_ctx)))

@@ -1,0 +1,580 @@
+"""The search: given flags stay fixed, the others are solved; of all launches that fit, the one that is worth most.
+
+    found = search(problem)
+    found.candidate, found.paid
+
+Best first. Each kind of placement (candidates.py) promises a launch at each context; the one with the best promise is
+measured, by the prompt graph alone, a lower bound. What it takes corrects the promises of all others. The search ends
+when no promise is better than what was measured; then that is measured in full.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from functools import partial
+
+from ..flags.params import FIT_PARAMS_MIN_CTX, N_BATCH
+from ..garbage import without_gc
+from ..memory.context import CELL_BLOCK
+from ..records import dataclass, replace
+from .buffers import Buffers
+from .cache_types import LONG, low
+from .candidates import PATIENCE, RAM_SHARE, Kind
+from .evaluate import FIT, FULL, PROMPT
+from .frames import Frame, Frames, orders, plain, streams
+from .one.bisection import largest_context, last
+from .one.contexts import MIXTURE, contexts
+from .one.expert_cache import may_cache, with_expert_cache
+from .one.fit import fit
+from .one.parts import parts
+from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
+from .problem import Problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.params import Params
+    from ..flags.policy import Policy
+    from ..work.speed import Answers, CostModel
+    from .candidates import Launch
+    from .evaluate import Candidate, Evaluator, Fidelity
+
+OTHERS = 8            # promises that are kept
+TRIES = 12            # launches that are measured of one promise
+NEAR = 64 << 20       # bytes that a launch may lack so that it is tried with less context
+HOPE = 16 << 20       # bytes that launches may take less than they should,
+HOPES = 3             # so often for a promise,
+HOPED = 0.98          # if they are then worth this much more
+CLOSE = 1.1           # promises that are looked at again before the search ends
+LATER = 1.0001        # a bound that is looked at after what it is of
+SAME = 0.995          # a promise must be this much better than what was measured
+# Limits of a context that nobody gave, if the CPU takes part:
+TOKEN_SECONDS = 0.5   # seconds that a token may take with a full context above 32k,
+TOKEN_GROWTH = 1.5    # or this factor over its time at the reference depth
+
+
+@dataclass(frozen=True)
+class Found:
+    """A launch, None if llama.cpp would refuse all; `paid`: a smaller context, and the factor of the request's seconds
+    that the larger one costs; `others`: launches that were promised and not measured, the best first."""
+
+    candidate: Candidate | None
+    paid: tuple[int, float] = (0, 1.0)
+    others: tuple[Params, ...] = ()
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A launch as a plan needs it: what counts as given with it, what prices it, the reasons, what its context costs
+    (Found.paid), and what each of several people gets."""
+
+    given: Params
+    cost: CostModel
+    candidate: Candidate | None
+    reasons: tuple[str, ...] = ()
+    paid: tuple[int, float] = (0, 1.0)
+    requests: Answers | None = None
+
+
+def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
+    """The best launch of given flags, fully measured; one that does not fit if none does; None if llama.cpp would
+    refuse all of them."""
+    return search(Problem.of(evaluator, given, policy, cost)).candidate
+
+
+@without_gc
+def search(problem: Problem) -> Found:
+    """The best launch of a problem, fully measured; one that does not fit if none does."""
+    given = plain(problem)
+    asked = problem if given == problem.given else problem.asking(**_changes(problem.given, given))
+    found = _with_most_context(asked) if asked.policy.n_ctx == "max" else _by_cache_type(asked)
+    floor = contexts(asked.model, given, asked.policy).least
+    fits = found.candidate is not None and found.candidate.fits
+    if not fits and floor == MIXTURE and asked.policy.n_ctx_min is None:
+        policy = replace(asked.policy, n_ctx_min=FIT_PARAMS_MIN_CTX)
+        less = _by_cache_type(Problem.of(asked.evaluator, given, policy, asked.cost))
+        found = found if less.candidate is None else less
+    if found.candidate is None or given == problem.given:
+        return found
+    back = {name: value for name, value in _changes(given, problem.given).items()
+            if getattr(found.candidate.params, name) == getattr(given, name)}
+    params = replace(found.candidate.params, **back)  # type: ignore[arg-type]
+    same = problem.evaluator.candidate(params, FULL, last=True)
+    return replace(found, candidate=same or found.candidate)
+
+
+def _with_most_context(problem: Problem) -> Found:
+    """The largest context, of launches with nothing in RAM if the best one is of these: so it is no smaller."""
+    policy = replace(problem.policy, n_ctx=None)
+    best = _by_cache_type(Problem.of(problem.evaluator, problem.given, policy, problem.cost)).candidate
+    whole = best is not None and best.fits and problem.whole(best) and bool(problem.machine.devices)
+    most = _by_cache_type(problem, whole)
+    return Found(best) if best is not None and best.fits and not _has_as_much(most.candidate, best) else most
+
+
+def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
+    """Whether a launch fits, with a context that is no smaller."""
+    return one is not None and one.fits and one.breakdown.n_ctx >= other.breakdown.n_ctx
+
+
+def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
+    """The best launch; of several cache types that --kv-types allows the first with which nothing is in RAM."""
+    given, types = problem.given, problem.policy.kv_types
+    if not types or given.cache_type_k or given.cache_type_v:
+        return Search(problem, given, whole).best()
+    answers = []
+    for name in types:
+        typed = replace(given, cache_type_k=name, cache_type_v=name)
+        least = contexts(problem.evaluator.model, typed, problem.policy).least or 0
+        if low(name) and not all(map(low, types)) and least > LONG * streams(typed):
+            continue
+        found = Search(problem, typed, whole).best()
+        if found.candidate is not None and found.candidate.fits and problem.whole(found.candidate):
+            return found
+        answers.append(found)
+    fitting = [found for found in answers if found.candidate is not None and found.candidate.fits]
+    if fitting:
+        return min(fitting, key=lambda found: _worth(problem, found.candidate))
+    there = [found for found in answers if found.candidate is not None]
+    return next(iter(there), Found(None))
+
+
+def _worth(problem: Problem, candidate: Candidate | None) -> float:
+    return float("inf") if candidate is None else worth(problem, candidate.params, candidate.breakdown)
+
+
+def _changes(before: Params, after: Params) -> dict[str, object]:
+    return {name: value for name, value in vars(after).items() if value != getattr(before, name)}
+
+
+class _Node:
+    """A promise of one kind at a context, or a launch that was measured; or a bound of the kind's launches with other
+    micro-batches, of these `sizes`."""
+
+    def __init__(self, kind: Kind, n_ctx: int | None, launch: Launch | None = None,
+                 measured: Candidate | None = None, sizes: tuple[int, ...] = ()) -> None:
+        self.kind, self.n_ctx, self.launch, self.measured, self.sizes = kind, n_ctx, launch, measured, sizes
+        self.tries = self.failed = self.hopes = self.version = 0
+        self.price = 1.0            # of another order of the devices
+        self.guessed = False        # opened before anything was measured
+        self.later = False          # of no interest while what has more on the devices may fit
+
+
+class Search:
+    """One search."""
+
+    def __init__(self, problem: Problem, given: Params, whole: bool = False) -> None:
+        self.problem, self.evaluator, self.cost = problem, problem.evaluator, problem.cost
+        self.frames, self.whole = Frames(problem, given, whole), whole
+        self.policy = problem.policy
+        self.fidelity: Fidelity = PROMPT
+        self.buffers = Buffers(self.evaluator.machine.limits)
+        self.heap: list[tuple[float, int, int, _Node]] = []
+        self.count = itertools.count()
+        self.short: list[Candidate] = []          # launches that only RAM is too small for,
+        self.lacking: list[_Node] = []            # and promises of such
+        self.probed: set[object] = set()               # kinds whose smallest launch was opened
+        self.opened: set[tuple[Kind, object]] = set()   # contexts and launches that are open
+        self.cut: list[Launch] = []               # those that the budget did not suffice for
+        self.closed: list[_Node] = []             # kinds that promised nothing before anything was measured
+
+    def best(self) -> Found:
+        for frame in self.frames.all():
+            self._open(frame)
+        if not self.heap:
+            self._measure_smallest()
+        winner = self._run()
+        if winner is None and not self.short:
+            for frame in self.frames.left_out():
+                self._open(frame)
+            winner = self._run()
+        for challenge in (self._orders, self._contexts, self._parts):
+            if winner is not None and challenge(winner):
+                self._push(winner, self._worth(winner))
+                winner = self._run()
+        while winner is not None:
+            answer = self._finished(winner)
+            if answer is not None:
+                others = [node.launch.params for *_, node in sorted(self.heap[:OTHERS]) if node.launch is not None]
+                return Found(answer, self._paid(winner, answer), tuple(others))
+            winner = self._run()
+        return self._unfitting()
+
+    # --- best first
+
+    def _open(self, frame: Frame) -> None:
+        """The promises of a frame's kinds at the smallest context."""
+        finer: Launch | None = None
+        whole: Launch | None = None
+        for name in frame.names_of_kinds:
+            node = _Node(Kind(frame, name, frame.given, self.buffers), frame.contexts.least)
+            more = whole or (finer if name == "bare" else None)
+            if more is not None:
+                node.later = True
+                self._push(node, more.worth * LATER)        # less on the devices, and no faster
+                continue
+            launch = self._promise(node)
+            if launch is not None:
+                finer = launch if name in ("experts", "ffn") else finer
+                whole = launch if node.kind.whole(launch.params) else whole
+                self._bound_micro_batches(node.kind, frame.contexts.least, launch)
+
+    def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
+        """A bound of the kind's launches with other micro-batches: as if these took no memory, nor the context."""
+        sizes = kind.frame.micro_batches
+        if not sizes:
+            return
+        seconds = [self.cost.predict(
+            replace(launch.params, n_ubatch=size, n_batch=max(N_BATCH, size)),
+            replace(launch.use, n_ubatch=size, n_batch=max(N_BATCH, size))).compared for size in sizes]
+        self._push(_Node(kind, n_ctx, sizes=sizes), min(seconds) * MICRO_BATCH.factor)
+
+    def _promise(self, node: _Node) -> Launch | None:
+        """Opens a node by what its kind promises, and a bound of the larger contexts."""
+        before, launch = node.launch, node.kind.promise(node.n_ctx, node.failed)
+        node.launch, node.version = launch, self.buffers.version
+        if launch is None:
+            self._probe(node, before)
+            return None
+        if launch.ram_missing:          # no more context than must be
+            launch = node.launch = node.kind.launch(replace(launch.params, n_ctx=node.n_ctx)) or launch
+        if launch.ram_missing:
+            self.lacking.append(node)
+            return None
+        self._push(node, launch.worth)
+        further = self._next_context(node)
+        if further is not None and (node.kind, further) not in self.opened and launch != before:
+            self.opened.add((node.kind, further))
+            larger = _Node(node.kind, further)
+            larger.price = node.price
+            self._push(larger, launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1])
+        return launch
+
+    def _probe(self, node: _Node, before: Launch | None) -> None:
+        """Where a kind promises nothing by what others take, opens its smallest launch, which says what it takes."""
+        if not self.buffers.known:
+            self.closed.append(node)
+            return
+        kind = node.kind
+        key = kind.frame.key, kind.name, kind.shape.n_ubatch
+        if node.n_ctx != kind.frame.contexts.least or key in self.probed or node.measured is not None:
+            return
+        self.probed.add(key)
+        smallest = kind.smallest(node.n_ctx)
+        if smallest is None or smallest.ram_missing or self.buffers.knows(kind.point(smallest.params)):
+            return
+        node.launch = smallest
+        self._push(node, smallest.worth if before is None else min(before.worth, smallest.worth))
+
+    def _push(self, node: _Node, bound: float) -> None:
+        node.guessed = not self.buffers.known
+        heapq.heappush(self.heap, (bound * node.price, -node.kind.frame.memory, next(self.count), node))
+
+    def _run(self) -> _Node | None:
+        """The best measured launch that no promise is better than."""
+        while self.heap:
+            bound, _, _, node = heapq.heappop(self.heap)
+            if self.closed and self.buffers.known:
+                closed, self.closed = self.closed, []
+                for each in closed:
+                    self._promise(each)
+                self._push(node, bound / node.price)
+                continue
+            if node.measured is not None:
+                guesses = self._guesses(bound)
+                if not guesses:
+                    return node
+                self._push(node, bound / node.price)
+                for guess in guesses:
+                    self._reopen(guess)
+                continue
+            if node.launch is not None and (node.version == self.buffers.version or node.tries >= TRIES):
+                self._measure(node)
+            elif not node.sizes:
+                new = node.launch is None
+                launch = self._promise(node)         # by what was measured since
+                if launch is not None and new and node.n_ctx == node.kind.frame.contexts.least:
+                    self._bound_micro_batches(node.kind, node.n_ctx, launch)
+            for size in node.sizes:
+                self._promise(_Node(node.kind.with_micro_batch(size), node.n_ctx))
+        return None
+
+    def _guesses(self, best: float) -> list[_Node]:
+        """Promises that may be too little, taken from the heap: those that were made before anything was measured, and
+        those that are nearly as good by what was known earlier."""
+        guesses = []
+        for bound, *_, node in self.heap:
+            early = node.guessed and node.kind.guessed_too_much(node.n_ctx)
+            stale = node.launch is not None and node.version < self.buffers.version and bound < best * CLOSE
+            if not node.later and node.measured is None and (early or stale):
+                guesses.append(node)
+        self.heap = [entry for entry in self.heap if entry[-1] not in guesses]
+        heapq.heapify(self.heap)
+        return guesses
+
+    def _reopen(self, node: _Node) -> None:
+        """A promise or a bound, by what is known now."""
+        if not node.sizes:
+            self._promise(node)
+            return
+        launch = node.kind.promise(node.n_ctx)
+        if launch is not None:
+            self._bound_micro_batches(node.kind, node.n_ctx, launch)
+
+    def _measure(self, node: _Node) -> None:
+        launch = node.launch
+        assert launch is not None
+        node.tries += 1
+        candidate = self.evaluator.candidate(launch.params, self.fidelity)
+        if candidate is None:
+            self.cut += [launch] * self.evaluator.exhausted
+            return
+        node.kind.record(candidate)
+        seconds = float("inf")
+        if candidate.fits:
+            done = _Node(node.kind, node.n_ctx, launch, candidate)
+            done.price = node.price
+            seconds = self._worth(done)
+            self._push(done, seconds)
+        elif candidate.fits_devices:
+            self.short.append(candidate)
+        if node.tries < TRIES:
+            self._again(node, candidate, seconds)
+
+    def _again(self, node: _Node, candidate: Candidate, seconds: float) -> None:
+        """The promise by what was measured now, if it is another and better one."""
+        node.failed = 0 if candidate.fits_devices else node.failed + 1
+        use = candidate.breakdown.devices
+        if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
+            node.failed = max(node.failed, PATIENCE)     # idle devices lack room: only less context may help
+        again = node.kind.promise(node.n_ctx, node.failed)
+        if again is not None and not _placed_alike(again.params, candidate.params):
+            node.failed = 0
+        if again is not None and again.params != candidate.params and again.worth < seconds * SAME:
+            self._promise(node)
+        if not candidate.fits_devices:
+            self._nearly(node, candidate)
+            self._hopefully(node, again, seconds)
+
+    def _hopefully(self, node: _Node, again: Launch | None, seconds: float) -> None:
+        """Opens what would fit if it took a little less than it should: no estimate is so exact."""
+        launch = node.kind.promise(node.n_ctx, 0, HOPE)
+        limit = seconds if again is None else min(seconds, again.worth)
+        if launch is None or launch.ram_missing or launch.worth > limit * HOPED:
+            return
+        if node.hopes < HOPES and (node.kind, launch.params) not in self.opened:
+            node.hopes += 1
+            self._open_launch(node, launch)
+
+    def _open_launch(self, node: _Node, launch: Launch) -> None:
+        """Opens a launch, whether it should fit or not."""
+        self.opened.add((node.kind, launch.params))
+        same = _Node(node.kind, node.n_ctx, launch)
+        same.version, same.price, same.tries = self.buffers.version, node.price, TRIES
+        self._push(same, launch.worth)
+
+    def _nearly(self, node: _Node, candidate: Candidate) -> None:
+        """Opens a placement that lacks little with the smallest context of its promise: no estimate is so exact."""
+        n_ctx, params = node.n_ctx, candidate.params
+        if n_ctx is None or n_ctx >= (params.n_ctx or 0) or min(candidate.spare.values()) < -NEAR:
+            return
+        launch = node.kind.launch(replace(params, n_ctx=n_ctx))
+        if launch is None or (node.kind, launch.params) in self.opened:
+            return
+        self._open_launch(node, launch)
+
+    def _next_context(self, node: _Node) -> int | None:
+        """The next larger context to try with the same kind, None if this launch has as much."""
+        span, launch, n_ctx = node.kind.frame.contexts, node.launch, node.n_ctx
+        if span.fixed or span.most is None or launch is None or n_ctx is None or node.kind.name == "none":
+            return None
+        reached = launch.params.n_ctx or 0
+        while n_ctx <= reached < span.most:
+            n_ctx = min(2 * n_ctx, span.most)
+        return n_ctx if n_ctx > reached else None
+
+    def _worth(self, node: _Node) -> float:
+        assert node.measured is not None
+        return worth(self.problem, node.measured.params, node.measured.breakdown)
+
+    def _measure_smallest(self) -> None:
+        """Where nothing should fit, the launch with the fewest layers on the devices says what it takes."""
+        closed, self.closed = self.closed, []
+        for node in closed:
+            ladder = node.kind.ladder(node.n_ctx)
+            if ladder is None:
+                continue
+            candidate = self.evaluator.candidate(ladder(min(1, ladder.top)), self.fidelity)
+            if candidate is not None:
+                node.kind.record(candidate)
+                self._promise(node)
+
+    # --- what challenges the best one
+
+    def _orders(self, winner: _Node) -> bool:
+        """The same kind with the devices in other orders."""
+        frame = winner.kind.frame
+        others = orders(self.problem, replace(frame.given, device=None))[1:] if frame.splits else []
+        if self.problem.given.device is not None or not others:
+            return False
+        before = len(self.heap)
+        for device in others:
+            given = replace(frame.given, device=device)
+            kind = Kind(Frame(self.problem, given, self.whole), winner.kind.name, given, self.buffers)
+            sizes = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
+            for size in sizes:
+                own = size == given.n_ubatch
+                node = _Node(kind if own or size is None else kind.with_micro_batch(size), winner.n_ctx)
+                node.price = 1 / ORDER.factor if device is None else ORDER.factor if frame.given.device is None else 1.0
+                self._promise(node)
+        return len(self.heap) > before
+
+    def _contexts(self, winner: _Node) -> bool:
+        """Other splits, for contexts between that of this one and the next that was tried."""
+        frame, use = winner.kind.frame, winner.measured
+        span = frame.contexts
+        if not frame.splits or span.fixed or span.most is None or winner.n_ctx is None or use is None:
+            return False
+        here = use.breakdown.n_ctx
+        most = min(2 * here, span.most)
+        limit = self._worth(winner)
+        grid = [n for part in range(1, 4) if (n := (here + (most - here) * part // 4) // span.step * span.step) > here]
+        found = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
+        better = [(launch.worth, n) for launch, n in zip(found, grid, strict=False) if launch.worth < limit]
+        for _, n_ctx in sorted(better)[:1]:
+            self._promise(_Node(winner.kind, n_ctx))
+        return bool(better)
+
+    def _parts(self, winner: _Node) -> bool:
+        """Layers placed by --fit's rules: parts of them on each device."""
+        frame, found = winner.kind.frame, winner.measured
+        given = self.problem.given
+        if found is None or self.policy.strategy == "layers" or given.overrides or frame.ladders.literal \
+                or not self.cost.in_ram(found):
+            return False
+        before = len(self.heap)
+        for candidate in parts(self.evaluator, self.cost, replace(frame.given, n_ctx=given.n_ctx), found,
+                               self.fidelity):
+            node = _Node(winner.kind, found.params.n_ctx, winner.launch, candidate)
+            self._push(node, self._worth(node))
+        return len(self.heap) > before
+
+    # --- the answer
+
+    def _finished(self, winner: _Node) -> Candidate | None:
+        """The launch with an expert cache if that pays and the largest context that fits, measured in full; None if
+        it does not fit after all: then its kind's next promise is open."""
+        found = winner.measured
+        assert found is not None
+        frame = winner.kind.frame
+        if self.evaluator.machine.expert_upload and may_cache(self.evaluator, frame.given, self.policy):
+            found = with_expert_cache(self.evaluator, self.cost, frame.ladders, found, winner.kind.shape, self.fidelity)
+        found = self._grown(frame, found)
+        answer = self.evaluator.candidate(found.params, FULL, last=True)
+        if answer is not None and not answer.fits:
+            self.fidelity = FIT
+            answer = self._with_less_context(frame, answer)
+        if answer is not None and answer.fits:
+            return answer
+        if answer is not None:
+            winner.kind.record(answer)
+            if answer.fits_devices:
+                self.short.append(answer)
+                return None
+            node = _Node(winner.kind, winner.n_ctx)
+            node.tries = 1
+            self._again(node, answer, float("inf"))
+        return None
+
+    def _grown(self, frame: Frame, found: Candidate) -> Candidate:
+        span, n_ctx = frame.contexts, found.params.n_ctx
+        if span.fixed or span.most is None or n_ctx is None or n_ctx >= span.most:
+            return found
+        make = partial(_with_context, found.params)
+        most = self._useful(frame, found.params, n_ctx, span.most)
+        more = largest_context(self.evaluator, make, n_ctx, most, span.step, self.fidelity)
+        return found if more is None else more
+
+    def _with_less_context(self, frame: Frame, answer: Candidate) -> Candidate | None:
+        """The largest context below this one's that fits in full."""
+        span, n_ctx = frame.contexts, answer.params.n_ctx
+        if span.fixed or span.least is None or n_ctx is None or n_ctx <= span.least:
+            return answer
+        make = partial(_with_context, answer.params)
+        less = largest_context(self.evaluator, make, span.least, n_ctx, span.step, FIT, answer)
+        return answer if less is None else self.evaluator.candidate(less.params, FULL, last=True)
+
+    def _useful(self, frame: Frame, params: Params, least: int, most: int) -> int:
+        """The largest context of least..most that leaves enough system memory and, above 32k per sequence, whose
+        tokens are fast enough; --ctx max skips both checks."""
+        ram, step = self.evaluator.machine.ram, frame.contexts.step
+        enough = ENOUGH * (step // CELL_BLOCK)
+
+        def useful(n: int) -> bool:
+            at = replace(params, n_ctx=n)
+            use = self.evaluator.static(at)
+            if use is None or not use.host.context:
+                return use is not None
+            if ram is not None and use.resident > ram * RAM_SHARE:
+                return False
+            speed = self.cost.predict(at, use)
+            return n <= enough or 1 / speed.generation_full <= max(TOKEN_SECONDS, TOKEN_GROWTH / speed.generation)
+
+        if self.policy.n_ctx == "max" or most <= least or useful(most):
+            return most
+        first = least // step
+        return max(least, (first + last(0, most // step - first, lambda n: useful((first + n) * step))) * step)
+
+    def _paid(self, winner: _Node, answer: Candidate) -> tuple[int, float]:
+        """What a context that is larger than the smallest costs."""
+        span = winner.kind.frame.contexts
+        if span.fixed or span.least is None or answer.breakdown.n_ctx <= span.least:
+            return 0, 1.0
+        least = winner.kind.promise(span.least)
+        if least is None:
+            return 0, 1.0
+        fastest = self.cost.predict(least.params, least.use).compared
+        return least.use.n_ctx, self.cost.speed(answer).compared / fastest
+
+    # --- where nothing fits
+
+    def _unfitting(self) -> Found:
+        """The best promise if the budget is spent, else a launch that does not fit: of those that fit on the devices
+        the fastest whose shortfall of system memory does not exceed that of --fit's."""
+        if self.cut:
+            promised = min(self.cut, key=lambda launch: launch.worth)
+            candidate = self.evaluator.candidate(promised.params, FULL, last=True)
+            if candidate is not None and candidate.fits:
+                return Found(candidate)
+        given = self.frames.at_least(self.problem.given)
+        ladders = Frame(self.problem, given).ladders
+        if ladders.literal:
+            launch = given if self.policy.strategy is None else ladders.all_layers(given)
+        else:
+            launch = replace(given, n_gpu_layers=0)
+        found = self._least_short(given)
+        answer = None if found is None else self.evaluator.candidate(found.params, FULL, last=True)
+        return Found(answer or self.evaluator.candidate(launch, FULL, last=True))
+
+    def _least_short(self, given: Params) -> Candidate | None:
+        while not self.short and self.lacking:
+            node = min(self.lacking, key=lambda node: node.launch.worth if node.launch else 0.0)
+            self.lacking.remove(node)
+            self._measure(node)
+        if not self.short:
+            return None
+        limited = self.evaluator.machine.ram is not None and not given.overrides
+        rival = fit(self.evaluator, given, self.fidelity) if limited else None
+        found = [*self.short, *([rival] if rival is not None and rival.fits_devices else [])]
+        if rival is not None and rival.fits_devices:
+            found = [candidate for candidate in found if candidate.ram_missing <= rival.ram_missing]
+        return self.cost.fastest(found)
+
+
+def _placed_alike(one: Params, other: Params) -> bool:
+    """Whether two launches have the same layers and parts on the devices."""
+    return (one.n_gpu_layers, one.overrides) == (other.n_gpu_layers, other.overrides)
+
+
+def _with_context(params: Params, n_ctx: int | None) -> Params:
+    return replace(params, n_ctx=n_ctx)

@@ -1,0 +1,151 @@
+"""What the search answers by construction: given contexts are filled, the order of devices changes nothing but -dev, a
+flag that is given as its own default changes nothing, more context where it is asked for."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from support import model
+
+import autolayers
+from autolayers import Device, Plan
+from autolayers.planner.prices import LONG, MOST, ORDER, ROWS, SHORT, of_context, worth
+from autolayers.planner.problem import Problem
+from autolayers.request import Request
+
+GiB = 1 << 30
+HUNDREDTH = 1.01
+
+
+def plan(name: str, *words: str) -> Plan:
+    return autolayers.plan(model(name), words)
+
+
+class TestGivenContext:
+    @pytest.mark.parametrize(("name", "words"), [
+        ("llama-3.3-70b-q4_k_m", "--gpu rtx-5090 --ram 64GiB -c 32768"),
+        ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 16384"),
+        ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 32768 -ctk q4_0 -ctv q4_0"),
+        ("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3090 --ram 64GiB -c 32768")])
+    def test_a_context_that_is_given_will_be_filled(self, name: str, words: str) -> None:
+        """FFN weights in RAM keep the whole cache on the GPU: twice to four times the rate of whole layers."""
+        found = plan(name, *words.split())
+        layers = plan(name, *words.split(), "--strategy", "layers")
+        assert found.fits and found.n_gpu_layers == 81 and "-ncffn" in found.flags
+        assert found.speed.generation_full > 2 * layers.speed.generation_full
+
+    def test_an_empty_one_is_compared_as_ever(self) -> None:
+        """Its rate with a full context is no reason; and so is the workload's own depth."""
+        short = plan("llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "8192")
+        assert short.speed.compared == short.speed.request
+        deep = plan("llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "16384")
+        assert deep.speed.compared > deep.speed.request
+        said = plan("llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "16384", "--workload", "2048+512@4k")
+        assert said.speed.compared == said.speed.request
+
+
+def same(one: Plan, other: Plan) -> bool:
+    """Whether two plans are as good, but for another order of the devices."""
+    return one.breakdown.n_ctx == other.breakdown.n_ctx \
+        and 1 / ORDER.factor <= one.speed.request / other.speed.request <= ORDER.factor
+
+
+class TestDevices:
+    @pytest.mark.parametrize(("name", "cards"), [
+        ("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1800MiB", "rtx-3060@1400MiB")),
+        ("llama-3.1-8b-q4_k_m:12", ("rtx-3090@1500MiB", "rtx-3060@1300MiB")),
+        pytest.param("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1200MiB", "rtx-3060@1400MiB", "gtx-1070@1500MiB"),
+                     marks=pytest.mark.slow)])
+    def test_in_any_order_unequal_gpus_give_one_answer(self, name: str, cards: tuple[str, ...]) -> None:
+        answers = []
+        for order in itertools.permutations(cards):
+            devices = [device for i, card in enumerate(order) for device in [sized(card, i)]]
+            answers.append(autolayers.plan(model(name), ["--ram", "64GiB"], devices=devices))
+        assert all(same(answers[0], other) for other in answers[1:])
+        assert len({(answer.params.device, answer.params.main_gpu) for answer in answers}) > 1
+
+    @pytest.mark.parametrize("words", ["-dev CUDA0,CUDA1", "-sm layer", "-mg 0", "-ngl auto", "-np -1"])
+    def test_a_flag_that_is_given_as_its_own_default_changes_nothing(self, words: str) -> None:
+        machine = ("--gpu", "2xrtx-3090", "-c", "16384")
+        free, given = (plan("llama-3.1-8b-q4_k_m", *machine, *more) for more in ((), words.split()))
+        assert given.speed.request == free.speed.request
+        assert given.breakdown.devices == free.breakdown.devices
+        assert given.params.tensor_split == free.params.tensor_split
+
+    def test_an_order_that_is_given_stays_and_one_of_them_alone_is_a_choice(self) -> None:
+        words = ("--gpu", "1070,3060,3090", "-dev", "CUDA2,CUDA1,CUDA0")
+        found, free = plan("qwen3-30b-a3b-q4_k_m", *words), plan("qwen3-30b-a3b-q4_k_m", *words[:2])
+        assert found.params.device == ("CUDA2", "CUDA1", "CUDA0") and found.params.split_mode == "none"
+        assert found.speed.generation == free.speed.generation
+
+    @pytest.mark.parametrize(("name", "words", "least"), [
+        ("gpt-oss-120b-mxfp4", "--gpu 36.1GiB,36.1GiB", 131072),
+        ("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
+        ("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952)])
+    def test_the_split_is_chosen_with_the_context(self, name: str, words: str, least: int) -> None:
+        """At least the context that --fit was seen to choose."""
+        found = plan(name, *words.split())
+        assert found.fits and not found.params.overrides and found.breakdown.n_ctx >= least
+
+    def test_two_of_three_matrices_of_a_layer_lie_on_a_second_gpu(self) -> None:
+        """Room for less than a whole layer's experts, on a device that holds the last layers."""
+        devices = [Device(f"CUDA{i}", 2867 << 20, 2867 << 20) for i in range(2)]
+        found = autolayers.plan(model("lfm2-8b-a1b-q4_k_m"), ["-c", "8192"], devices=devices)
+        *leading, (pattern, buffer) = found.params.overrides
+        layer = int(pattern.removeprefix(r"blk\.").partition("\\")[0])
+        assert found.fits and buffer == "CPU" and layer > len(leading)
+        assert found.layers[layer + 1].device == "CUDA1" and found.layers[layer].device == "CUDA0"
+        on = found.layers[layer + 1].buffers
+        assert on["CUDA1"] > 0 and any(name != "CUDA1" for name in on)
+
+
+def sized(card: str, i: int) -> Device:
+    """A card of which only this much memory is there."""
+    from dataclasses import replace
+
+    name, _, size = card.partition("@")
+    free = int(size.removesuffix("MiB")) << 20
+    return replace(Device.hypothetical(name), name=f"CUDA{i}", total=free, free=free)
+
+
+class TestContext:
+    @pytest.mark.parametrize(("name", "words"), [
+        ("gpt-oss-20b-mxfp4", "--gpu rtx-3060 --ram 32GiB"), ("llama-3.1-8b-q4_k_m", "--gpu rtx-4060"),
+        ("qwen3-30b-a3b-q4_k_m:12", "--gpu 3GiB --ram 32GiB"), ("gemma-2-9b-q4_k_m:12", "--gpu 2GiB --ram 32GiB")])
+    def test_as_much_as_there_is_is_no_less_than_the_default(self, name: str, words: str) -> None:
+        found, most = plan(name, *words.split()), plan(name, *words.split(), "--ctx", "max")
+        assert found.fits and most.fits and most.breakdown.n_ctx >= found.breakdown.n_ctx
+
+    def test_each_halving_costs_a_factor(self) -> None:
+        def factor(n_ctx: int, *words: str) -> float:
+            return of_context(Problem(dense, Request.of(["--gpu", "24GiB", *words])), n_ctx)[1]
+
+        dense = model("llama-3.1-8b-q4_k_m")
+        assert dense.n_ctx_train == 131072
+        assert factor(131072) == 1.0
+        assert factor(65536) == pytest.approx(LONG.factor) and factor(32768) == pytest.approx(LONG.factor ** 2)
+        assert factor(8192) == pytest.approx(SHORT.factor ** 2 * LONG.factor ** 2)
+        assert factor(8192, "--ctx", "max") == pytest.approx(MOST.factor ** 4)
+        assert factor(8192, "--ctx-min", "8k") == pytest.approx(LONG.factor ** 4)
+        assert factor(8192, "-c", "8192") == 1.0
+
+
+@pytest.mark.parametrize("more", [
+    ("--gpu", "rtx-3090@3GiB"), ("--gpu", "2GiB,2GiB"), ("--ram", "64GiB"), ("--kv-types", "f16,q8_0")])
+def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]) -> None:
+    dense = model("gemma-2-9b-q4_k_m:12")
+    words = {"--gpu": "2GiB", "--ram": "32GiB"}
+    poor, rich = words, {**words, more[0]: more[1].replace("rtx-3090@", "")}
+    found = []
+    for asked in (poor, rich):
+        request = Request.of([word for pair in asked.items() for word in pair])
+        problem = Problem(dense, request)
+        answer = autolayers.plan(dense, [word for pair in asked.items() for word in pair])
+        found.append(worth(problem, answer.params, answer.breakdown))
+    assert found[1] <= found[0] * HUNDREDTH
+
+
+def test_each_price_says_what_why_and_where_it_is_tested() -> None:
+    assert all(row.what and row.why and row.test for row in ROWS)
+    assert len({row.what for row in ROWS}) == len(ROWS)
