@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 
 from ..backends import HOST
+from ..flags.kinds import MOST_SHARES
 from ..flags.params import N_BATCH, N_UBATCH
 from ..memory.context import CELL_BLOCK
 from ..records import dataclass, lazy, replace
@@ -18,7 +19,7 @@ from .evaluate import RAM_MARGIN
 from .one import overrides
 from .one.ladder import Ladder
 from .one.partition import best_partition, even_partition
-from .one.split import MOST_SHARES, PAIRS, explicit_split
+from .one.split import PAIRS, explicit_split
 from .prices import ENOUGH, is_part, worth
 
 TYPE_CHECKING = False

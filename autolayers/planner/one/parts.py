@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from ...flags.kinds import MOST_SHARES
 from ...flags.params import FIT_PARAMS_TARGET, N_BATCH, N_UBATCH
 from ...records import replace
 from ..prices import PARTS
 from . import overrides
 from .fit import fit_estimated, fit_with_overheads
-from .split import MOST_SHARES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
