@@ -37,6 +37,7 @@ CARE = 0.34          # of what a context grows by, less for each promise that di
 PATIENCE = 3         # and after so many no part of a layer, then a layer less
 GUESSES = 3          # of a context,
 NEAR = 1.01          # which is near enough to the next
+AS_FAST = 1.002      # of the fastest split's time: among devices alike then the even one, which people expect
 
 
 @dataclass(frozen=True)
@@ -297,10 +298,13 @@ class Kind:
             return None
         if splits[0] is not None and count == ladder.top and self.cost.clock(params, static).pipelined:
             splits.append(even_partition(sizes, seconds, room))
-        found = [_short(split) for split in dict.fromkeys(splits) if split is not None]
+        found = [_short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(found) == 1:
             return found[0]
-        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split), static).compared)
+        times = [self.cost.predict(replace(params, tensor_split=split), static).compared for split in found]
+        alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
+        limit = min(times) * (AS_FAST if alike else 1.0)
+        return next(split for split, time in zip(found, times, strict=True) if time <= limit)
 
     def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
         ends = [0, *itertools.accumulate(split)]

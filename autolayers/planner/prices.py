@@ -44,7 +44,7 @@ SHORT = Price(
     "conversations end sooner; in a dense model each further token takes weights off the GPU",
     "decisions/test_regret.py")
 SHORT_MIXTURE = Price(
-    "half the context of a mixture of experts, below 32k a sequence", 1.07,
+    "half the context of a mixture of experts, below 32k a sequence", 1.085,
     "the same, where experts in RAM cost little",
     "planner/test_plan.py::TestContext")
 LONG = Price(
