@@ -4,13 +4,14 @@ flag that is given as its own default changes nothing, more context where it is 
 from __future__ import annotations
 
 import itertools
+from math import log2
 
 import pytest
 from support import model
 
 import autolayers
 from autolayers import Device, Plan
-from autolayers.planner.prices import LONG, MOST, ORDER, ROWS, SHORT, of_context, worth
+from autolayers.planner.prices import ENOUGH, LONG, MOST, ORDER, ROWS, SHORT, SHORT_MIXTURE, of_context, worth
 from autolayers.planner.problem import Problem
 from autolayers.request import Request
 
@@ -46,9 +47,14 @@ class TestGivenContext:
 
 
 def same(one: Plan, other: Plan) -> bool:
-    """Whether two plans are as good, but for another order of the devices."""
-    return one.breakdown.n_ctx == other.breakdown.n_ctx \
-        and 1 / ORDER.factor <= one.speed.request / other.speed.request <= ORDER.factor
+    """Whether two plans are worth the same, but for another order of the devices."""
+    return 1 / ORDER.factor <= priced(one) / priced(other) <= ORDER.factor
+
+
+def priced(found: Plan) -> float:
+    """The seconds of the request times the price of a context below 32k a sequence."""
+    row = SHORT_MIXTURE if found.model.is_moe else SHORT
+    return found.speed.request * row.factor ** max(0.0, log2(ENOUGH / found.breakdown.n_ctx_seq))
 
 
 class TestDevices:
