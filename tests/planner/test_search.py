@@ -17,6 +17,7 @@ from autolayers.request import Request
 
 GiB = 1 << 30
 HUNDREDTH = 1.01
+AS_GOOD = 1.015      # half of the regret that the bench of decisions allows
 
 
 def plan(name: str, *words: str) -> Plan:
@@ -47,8 +48,8 @@ class TestGivenContext:
 
 
 def same(one: Plan, other: Plan) -> bool:
-    """Whether two plans are worth the same, but for another order of the devices."""
-    return 1 / ORDER.factor <= priced(one) / priced(other) <= ORDER.factor
+    """Whether two plans are worth the same, within half of what the search may miss."""
+    return 1 / AS_GOOD <= priced(one) / priced(other) <= AS_GOOD
 
 
 def priced(found: Plan) -> float:
@@ -69,7 +70,8 @@ class TestDevices:
             devices = [device for i, card in enumerate(order) for device in [sized(card, i)]]
             answers.append(autolayers.plan(model(name), ["--ram", "64GiB"], devices=devices))
         assert all(same(answers[0], other) for other in answers[1:])
-        assert len({(answer.params.device, answer.params.main_gpu) for answer in answers}) > 1
+        if name.startswith("llama"):        # the order is what makes them equal; a mixture may do without
+            assert len({(answer.params.device, answer.params.main_gpu) for answer in answers}) > 1
 
     @pytest.mark.parametrize("words", ["-dev CUDA0,CUDA1", "-sm layer", "-mg 0", "-ngl auto", "-np -1"])
     def test_a_flag_that_is_given_as_its_own_default_changes_nothing(self, words: str) -> None:
