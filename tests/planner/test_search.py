@@ -11,7 +11,7 @@ from support import model
 
 import autolayers
 from autolayers import Device, Plan
-from autolayers.planner.prices import ENOUGH, LONG, MOST, ORDER, ROWS, SHORT, SHORT_MIXTURE, of_context, worth
+from autolayers.planner.prices import ENOUGH, LONG, MOST, ROWS, SHORT, SHORT_MIXTURE, of_context, worth
 from autolayers.planner.problem import Problem
 from autolayers.request import Request
 
