@@ -6,7 +6,7 @@ Records alone: autolayers.devices finds them.
 from __future__ import annotations
 
 from .errors import UsageError
-from .records import dataclass
+from .records import dataclass, replace
 from .units import parse_memory
 
 TYPE_CHECKING = False
@@ -141,6 +141,12 @@ class Machine:
         return cls(tuple(devices), limits, available,
                    host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
                    host.threads, ratios(devices, host), host.expert_upload, host.numa)
+
+    def limited(self, ram: int) -> Machine:
+        """The same with at most this much RAM, which counts for devices that share it too."""
+        shared = {device.name for device in self.devices if device.in_ram}
+        limits = {name: min(size, ram) if name in shared else size for name, size in self.limits.items()}
+        return replace(self, limits=limits, ram=ram if self.ram is None else min(ram, self.ram))
 
 
 def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, ...]:

@@ -24,6 +24,7 @@ from .flags.write import to_words
 from .gguf import read_header
 from .machine import Device, Host, Machine, Ratio, ratios
 from .memory.companions import NONE, Companions
+from .memory.ram import within
 from .model import is_adapter, is_control_vector, is_projector, read_model
 from .output import say
 from .records import dataclass, replace
@@ -331,7 +332,8 @@ def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Ma
     # for an RPC server that does not answer, only the budget is known
     devices = [replace(device, total=budget[device.name], free=budget[device.name])
                if device.name in budget and not device.total else device for device in devices]
-    return Machine.of(devices, host, None, budget)
+    machine = Machine.of(devices, host, None, budget)
+    return machine if policy.ram_limit is None else machine.limited(within(policy.ram_limit))
 
 
 def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:

@@ -67,7 +67,8 @@ def docker(text: str) -> list[str]:
         parser.add_argument(name, action="store_true", required=True)
     for name in ("-p", "-v", "-e", "--device"):
         parser.add_argument(name, action="append", default=[])
-    parser.add_argument("--gpus")
+    for name in ("--gpus", "--memory", "--memory-reservation"):
+        parser.add_argument(name)
     words = shlex.split(text)
     assert words[:2] == ["docker", "run"]
     image = next(i for i, word in enumerate(words) if word.startswith("ghcr.io/"))
@@ -198,22 +199,111 @@ def nixos(text: str) -> list[str]:
     return words + [read(found) for found in re.findall(strings, flags)]
 
 
+# Of LLMKube's api/v1alpha1 the typed fields, and the words that the operator's BuildArgs makes of them, in its order
+_LLMKUBE = {
+    "contextSize": "--ctx-size", "parallelSlots": "--parallel", "flashAttention": "--flash-attn on",
+    "cacheTypeK": "--cache-type-k", "cacheTypeV": "--cache-type-v", "moeCPUOffload": "--cpu-moe",
+    "moeCPULayers": "--n-cpu-moe", "noKvOffload": "--no-kv-offload", "tensorOverrides": "--override-tensor",
+    "batchSize": "--batch-size", "uBatchSize": "--ubatch-size", "noWarmup": "--no-warmup"}
+_CACHE_TYPES = {"f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"}
+_BOUNDS = {"contextSize": (128, 131072), "parallelSlots": (1, 64), "batchSize": (1, 16384), "uBatchSize": (1, 2**31),
+           "moeCPULayers": (0, 2**31)}
+QUANTITY = "[1-9][0-9]*Mi"      # one that is malformed stops the operator
+
+
 def llmkube(text: str) -> list[str]:
-    """What the operator's BuildArgs makes of both resources: the model, then extraArgs, which win."""
+    """What the operator's BuildArgs makes of both resources: the model, the typed fields, then extraArgs, which win."""
     import yaml
 
     model, service = yaml.safe_load_all(text)
     assert {found["apiVersion"] for found in (model, service)} == {"inference.llmkube.dev/v1alpha1"}
     assert (model["kind"], service["kind"]) == ("Model", "InferenceService")
-    assert service["spec"]["modelRef"] == model["metadata"]["name"]
+    spec = service["spec"]
+    assert spec["modelRef"] == model["metadata"]["name"]
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", model["metadata"]["name"])
     assert set(model["spec"]) <= {"source", "format", "hardware"}
-    assert set(service["spec"]) <= {"modelRef", "replicas", "resources", "containerPort", "extraArgs"}
+    assert set(spec) <= {"modelRef", "replicas", "resources", "containerPort", "extraArgs", *_LLMKUBE}
     gpu = model["spec"].get("hardware", {}).get("gpu", {"count": 0})
-    assert service["spec"].get("resources", {"gpu": 0})["gpu"] == gpu["count"]
-    port = service["spec"].get("containerPort")
-    return ["-m", model["spec"]["source"], *(["--port", str(port)] if port else []),
-            *map(container_argument, service["spec"]["extraArgs"])]
+    assert spec["resources"].get("gpu", 0) == gpu["count"]
+    assert set(spec["resources"]) <= {"gpu", "memory", "hostMemory"}
+    sizes = [spec["resources"].get(key) for key in ("memory", "hostMemory")]
+    assert re.fullmatch(QUANTITY, next(filter(None, sizes)))
+    split = gpu.get("sharding", {}).get("layerSplit", [])
+    assert len(split) in (0, gpu["count"]) and all(re.fullmatch("[0-9]+-[0-9]+", run) for run in split)
+    words = ["-m", model["spec"]["source"]]
+    if gpu["count"]:
+        assert set(gpu) <= {"enabled", "count", "vendor", "layers", "memory", "sharding"}
+        assert re.fullmatch(QUANTITY, gpu["memory"])
+        words += ["-ngl", str(gpu["layers"] if gpu["layers"] > 0 else 99)]
+    for field, flag in _LLMKUBE.items():
+        value = spec.get(field)
+        if field in _BOUNDS and value is not None:
+            assert type(value) is int and _BOUNDS[field][0] <= value <= _BOUNDS[field][1]
+        if value is True:
+            words += flag.split()
+        elif isinstance(value, list):
+            words += [word for item in value for word in (flag, container_argument(item))]
+        elif value is not None:
+            assert value in _CACHE_TYPES or type(value) is int
+            words += [flag, str(value)]
+    port = spec.get("containerPort")
+    return [*words, *(["--port", str(port)] if port else []), *map(container_argument, spec.get("extraArgs", ()))]
+
+
+def gpustack(text: str) -> list[str]:
+    """The words after those of the backend's own command (gpustack/schemas/models.py of 2026-08-21: the model's
+    fields), by which its scheduler does not guess: both claims are bytes."""
+    import yaml
+
+    model = yaml.safe_load(text)
+    place = {"local_path": {"local_path"}, "huggingface": {"huggingface_repo_id", "huggingface_filename"}}
+    assert set(model) <= {"name", "source", *place[model["source"]], "backend", "replicas", "backend_parameters", "env"}
+    assert model["backend"].endswith("-custom") and model["replicas"] == 1
+    claims = ["GPUSTACK_MODEL_VRAM_CLAIM", "GPUSTACK_MODEL_RAM_CLAIM"]
+    assert list(model["env"]) == claims and all(re.fullmatch("[0-9]+", model["env"][key]) for key in claims)
+    where = model.get("local_path") or f"hf:{model['huggingface_repo_id']}/{model['huggingface_filename']}"
+    return ["-m", where, *model.get("backend_parameters", ())]
+
+
+def kubernetes(text: str) -> list[str]:
+    """The words of a Deployment's container, whose objects keep to Kubernetes' own schemas."""
+    import yaml
+
+    deployment, service = yaml.safe_load_all(text)
+    assert (deployment["kind"], service["kind"]) == ("Deployment", "Service")
+    assert re.fullmatch("[a-z]([-a-z0-9]{0,61}[a-z0-9])?", service["metadata"]["name"])
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    return pod_words(deployment["spec"]["template"]["spec"])
+
+
+def kserve(text: str) -> list[str]:
+    """The words of a ServingRuntime's container: of ServingRuntimeSpec and of InferenceServiceSpec the fields that are
+    written here (kserve pkg/apis/serving, v1alpha1 and v1beta1)."""
+    import yaml
+
+    runtime, service = yaml.safe_load_all(text)
+    assert (runtime["apiVersion"], runtime["kind"]) == ("serving.kserve.io/v1alpha1", "ServingRuntime")
+    assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
+    assert set(runtime["spec"]) <= {"supportedModelFormats", "containers", "volumes"}
+    (form,) = runtime["spec"]["supportedModelFormats"]
+    predictor = service["spec"]["predictor"]
+    assert set(service["spec"]) == {"predictor"} and set(predictor) == {"minReplicas", "model"}
+    assert predictor["model"] == {"modelFormat": {"name": form["name"]}, "runtime": runtime["metadata"]["name"]}
+    assert runtime["spec"]["containers"][0]["name"] == "kserve-container"
+    return pod_words(runtime["spec"])
+
+
+def pod_words(spec: dict[str, Any]) -> list[str]:
+    """The words of a pod's one container, paths as they are called on its node."""
+    (container,) = spec["containers"]
+    folders = {volume["name"]: volume["hostPath"]["path"] for volume in spec.get("volumes", ()) if "hostPath" in volume}
+    mounts = {mount["mountPath"]: folders[mount["name"]] for mount in container.get("volumeMounts", ())
+              if mount["name"] in folders}
+    resources = container["resources"]
+    sizes = [resources[kind]["memory"] for kind in ("requests", "limits") if "memory" in resources.get(kind, ())]
+    assert all(re.fullmatch(QUANTITY, size) for size in sizes) and resources["requests"]["memory"]
+    assert [int(size[:-2]) for size in sizes] == sorted(int(size[:-2]) for size in sizes)
+    return _outside([container_argument(word) for word in container["args"]], mounts)
 
 
 def container_argument(word: str) -> str:

@@ -39,7 +39,8 @@ VARIABLES = (("LLAMA_ARG_PORT", "9002"), ("LLAMA_ARG_HOST", "0.0.0.0"), ("LLAMA_
              ("LLAMA_ARG_CTX_SIZE", "3072"), ("LLAMA_ARG_CACHE_TYPE_K", "q8_0"), ("LLAMA_API_KEY", "hush"))
 READERS = {"systemd": targets.systemd, "docker": targets.docker, "compose": targets.compose,
            "llama-swap": targets.llama_swap, "preset": targets.preset,
-           "nixos": targets.nixos, "llmkube": targets.llmkube,
+           "nixos": targets.nixos, "llmkube": targets.llmkube, "kubernetes": targets.kubernetes,
+           "gpustack": targets.gpustack, "kserve": targets.kserve,
            "llama-swap-matrix": lambda text: next(iter(targets.llama_swap_matrix(text)[0].values()))}
 
 

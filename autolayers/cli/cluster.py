@@ -56,8 +56,8 @@ def main(words: list[str]) -> int:
 def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
     own, best = arguments.own, together.best
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
-    if form not in ("compose", "systemd", "kubernetes") and ("output" in own or "image" in own):
-        raise UsageError("--output and --image need --format compose, systemd or kubernetes")
+    if form not in ("compose", "systemd", "kubernetes", "lws") and ("output" in own or "image" in own):
+        raise UsageError("--output and --image need --format compose, systemd, kubernetes or lws")
     if form == "text":
         show(cluster_text(together, cluster.head.name, launches.commands(best),
                           Style.of(sys.stdout, os.environ), other_words(arguments)))

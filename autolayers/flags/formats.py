@@ -25,5 +25,8 @@ FORMATS = {row.name: row for row in (
     Format("llama-swap-matrix", "a llama-swap configuration with its matrix: every set of models that fits",
            several=True, starts=True),
     Format("nixos", "a NixOS configuration (services.llama-cpp)"),
+    Format("kubernetes", "a Deployment and a Service of Kubernetes"),
+    Format("kserve", "a ServingRuntime and an InferenceService of KServe, for the processor"),
+    Format("gpustack", "a deployment of GPUStack 2"),
     Format("llmkube", "a Model and an InferenceService of LLMKube"),
 )}

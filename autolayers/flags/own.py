@@ -288,6 +288,9 @@ FLAGS = (
     OwnFlag("--ram", f"plan run sweep choose explain {_OLLAMA}", "SIZE[@RATE]",
             "the RAM to plan for, and the bandwidth that reading it reaches: 64GiB, 768GiB@300GB/s", _ram),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
+    OwnFlag("--ram-limit", "plan run cluster", "SIZE",
+            "the memory limit of its container, service or pod: the launch and all that it may grow to stay within",
+            _size),
     OwnFlag("--cores", f"plan run sweep choose explain {_OLLAMA}", "N",
             "the processor's physical cores (default: this machine's; of another, by the size of its RAM)", _positive),
     OwnFlag("--machine", f"plan run sweep choose explain {_OLLAMA}", "FILE",
@@ -345,8 +348,12 @@ FLAGS = (
             choices=("text", "json", "hf")),
     OwnFlag("--format", "cluster", "FORM",
             "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, systemd, "
-            "kubernetes",
-            choices=("text", "flags", "json", "compose", "systemd", "kubernetes")),
+            "kubernetes, lws",
+            choices=("text", "flags", "json", "compose", "systemd", "kubernetes", "lws")),
+    OwnFlag("--gpumem", "plan run cluster", "NAME",
+            "what divides a GPU by memory, with --format kubernetes or lws: hami (nvidia.com/gpumem) or kai "
+            "(gpu-memory)",
+            choices=("hami", "kai")),
     OwnFlag("--ask", "cluster", "", "ask the running servers; those that do not answer, or report impossible "
                                     "sizes, are listed and skipped"),
     OwnFlag("--image", "cluster", "NAME", "the container image, of a llama.cpp built with -DGGML_RPC=ON"),

@@ -41,6 +41,7 @@ class Policy:
     gpu: str | None = None
     ram: int | None = None
     ram_bandwidth: float | None = None
+    ram_limit: int | None = None      # bytes that a control group will allow
     cores: int | None = None
     build: Any = None
     alone: bool = False
@@ -95,7 +96,7 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
     return Policy(
         strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
         kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),
-        ram=ram, ram_bandwidth=ram_bandwidth, cores=own.get("cores"),
+        ram=ram, ram_bandwidth=ram_bandwidth, ram_limit=own.get("ram-limit"), cores=own.get("cores"),
         build=own.get("llama-build"), alone=own.get("format") == "number",
         workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"),
         acceptance=own.get("acceptance"), agents=own.get("agents", 0), users=_users(own), engine=own.get("engine", ""))

@@ -7,29 +7,36 @@ llama.cpp's published images are built without RPC, so `image` names one that is
 
 from __future__ import annotations
 
+from ..backends import CPU, backend_of
 from ..backends import backend as row_of
+from ..devices.cluster_file import PORT
 from ..errors import UsageError
-from ..quoting import compose, container_argument, printable, shell, systemd, yaml
+from ..memory.ram import ram_of
+from ..quoting import compose, printable, shell, systemd
 from ..records import replace
+from ..units import MiB
 from .formats import compose as compose_file
+from .formats import kubernetes
 from .formats import systemd as systemd_file
-from .formats.container import Container
+from .formats.kubernetes import Pod
 from .formats.launch_file import LaunchFile, plain_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ..devices.cluster_file import Box, Cluster
     from ..flags.parse import Arguments
     from ..machine import Device
+    from ..memory.ram import Ram
+    from ..planner import Plan
     from ..planner.compare.cluster import Use
+    from ..planner.plan import DeviceRow
 
 OPEN = ("ggml-rpc-server has no authentication and no encryption: anyone who can reach its port can use the "
         "GPU, and can crash or take over the server. Keep it in a private network.")
 IMAGE = "llama.cpp:rpc"
 _PROGRAM = "ggml-rpc-server"
-_NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}     # of device plugins
 
 
 def words(box: Box, i: int, host: str | None = None, device: str | None = None) -> list[str]:
@@ -46,7 +53,7 @@ def commands(use: Use) -> dict[str, list[str]]:
 def files(kind: str, use: Use, cluster: Cluster, arguments: Arguments, image: str = IMAGE) -> dict[str, str]:
     """Path -> text, the head's last. Raises UsageError for a machine that this kind of file cannot start, and
     for two machines whose files would have the same name."""
-    name_of = _label if kind == "kubernetes" else _folder
+    name_of = kubernetes.label if kind in ("kubernetes", "lws") else _folder
     names: dict[str, str] = {}
     for box in (*use.boxes, cluster.head):
         if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
@@ -137,69 +144,46 @@ def _image_note(image: str) -> str:
 
 def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
     documents, endpoints = [], []
-    for box in use.boxes:
-        for i, device in enumerate(box.devices):
-            _runs_linux(box, device, "kubernetes")
-            name, port = f"rpc-{_label(box.name)}-{i}", box.ports[i]
-            command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{row_of(device.backend).name}0")[1:]]
-            documents += [_deployment(name, box.name, image, command, [], port, device, {}),
-                          _service(name, port)]
-            endpoints.append(f"{name}:{port}")
-    plan = use.plan
-    flags = list(plan.flags)
-    if "--rpc" in flags:
-        flags[flags.index("--rpc") + 1] = ",".join(endpoints)
-    launch = _head(replace(use, plan=replace(plan, flags=tuple(flags))), arguments, image)
-    container = Container(launch)
-    own = next((device for device in cluster.head.devices), None)
-    documents += [_deployment("llama-server", cluster.head.name, image, ["/app/llama-server"],
-                              container.words, int(container.port), own, container.mounts, launch.secrets),
-                  _service("llama-server", int(container.port)), _policy()]
+    for name, pod in _workers(use, arguments, image):
+        documents += [kubernetes.deployment(name, pod, {"llama-cpp": "worker"}), kubernetes.service(name, pod.port)]
+        endpoints.append(f"{name}:{pod.port}")
+    head = replace(_leader(use, arguments, image, endpoints), node=cluster.head.name)
+    documents += [kubernetes.deployment("llama-server", head, {"llama-cpp": "head"}),
+                  kubernetes.service("llama-server", head.port), _policy()]
     text = "\n".join([*_comment(), f"# {_image_note(image)}"]) + "\n" + "---\n".join(documents)
     return {"kubernetes.yaml": text}
 
 
-def _label(text: str) -> str:
-    """A name as an RFC 1123 label."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")[:40] or "box"
+def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, Pod]]:
+    """(name, pod) of each machine's servers. Raises UsageError for a machine that runs no container."""
+    rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
+    for box in use.boxes:
+        for i, device in enumerate(box.devices):
+            _runs_linux(box, device, "kubernetes")
+            row, backend = next(rows), row_of(device.backend)
+            command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{backend.name}0")[1:]]
+            yield f"rpc-{kubernetes.label(box.name)}-{i}", Pod(
+                "worker", image, command, [], box.ports[i], _of_server(use.plan, row, device),
+                kubernetes.resource(backend), 1, -(-(row.used + row.margin) // MiB),
+                arguments.own.get("gpumem", ""), node=box.name)
 
 
-def _deployment(name: str, node: str, image: str, command: Sequence[str], args: Sequence[str], port: int,
-                device: Device | None, mounts: dict[str, str], secrets: Sequence[str] = ()) -> str:
-    row = row_of(device.backend) if device else None
-    vendor = "" if row is None else "nvidia" if row.gpu_driver else "amd" if "/dev/kfd" in row.device_nodes else \
-        "intel" if row.device_nodes else ""
-    role = "head" if name == "llama-server" else "worker"
-    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:",
-             "  replicas: 1",
-             "  strategy:", "    type: Recreate", "  selector:", "    matchLabels:", f"      app: {name}",
-             "  template:", "    metadata:", "      labels:", f"        app: {name}",
-             f"        llama-cpp: {role}",
-             "    spec:",
-             "      nodeSelector:", f"        kubernetes.io/hostname: {yaml(node)}", "      containers:",
-             f"        - name: {role}", f"          image: {yaml(image)}", "          command:",
-             *(f"            - {container_argument(word)}" for word in command)]
-    if args:
-        lines += ["          args:", *(f"            - {container_argument(word)}" for word in args)]
-    if secrets:
-        lines += ["          envFrom:", "            - secretRef:", "                name: llama-server"]
-    lines += ["          ports:", f"            - containerPort: {port}"]
-    if vendor:
-        lines += ["          resources:", "            limits:", f"              {_NODE[vendor]}: 1"]
-    if mounts:
-        lines += ["          volumeMounts:"]
-        for number, inside in enumerate(mounts.values()):
-            lines += [f"            - name: models-{number}", f"              mountPath: {yaml(inside)}"]
-        lines += ["      volumes:"]
-        for number, folder in enumerate(mounts):
-            lines += [f"        - name: models-{number}", "          hostPath:",
-                      f"            path: {yaml(folder)}"]
-    return "\n".join(lines) + "\n"
+def _of_server(plan: Plan, row: DeviceRow, device: Device) -> Ram:
+    """What a server needs of its machine's RAM: a message, of which the largest is a tensor, and all that it holds if
+    it has no memory of its own (rpc_server::set_tensor of ggml-rpc.cpp)."""
+    message = max([tensor.n_bytes for tensor in plan.model.tensors.values()], default=0)
+    own = row.used if device.in_ram or device.backend == CPU.name else 0
+    return ram_of(message + own, 0, 0)
 
 
-def _service(name: str, port: int) -> str:
-    return (f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    app: {name}\n  ports:\n"
-            f"    - port: {port}\n      targetPort: {port}\n")
+def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]) -> Pod:
+    """The head's pod, whose servers are at these addresses."""
+    flags = list(use.plan.flags)
+    if "--rpc" in flags:
+        flags[flags.index("--rpc") + 1] = ",".join(endpoints)
+    launch = _head(replace(use, plan=replace(use.plan, flags=tuple(flags))), arguments, image)
+    pod = kubernetes.pod_of(launch, arguments.own.get("gpumem", ""), "head")
+    return replace(pod, command=["/app/llama-server"])
 
 
 def _policy() -> str:
@@ -209,5 +193,36 @@ def _policy() -> str:
             "    - from:\n        - podSelector:\n            matchLabels:\n              llama-cpp: head\n")
 
 
+# --- LeaderWorkerSet
+
+def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
+    """leaderworkerset.x-k8s.io/v1: the leader is llama-server, each worker one server; one that ends restarts all."""
+    workers = [pod for _, pod in _workers(use, arguments, image)]
+    if not workers:
+        raise UsageError("the plan uses the head alone: --format kubernetes of `autolayers MODEL` starts it")
+    kinds = {(pod.gpu, pod.command[-2]) for pod in workers}
+    if len(kinds) > 1:
+        raise UsageError("the workers of a LeaderWorkerSet are alike, but these use different backends: "
+                         "--format kubernetes has a Deployment for each")
+    size, name = len(workers) + 1, "llama-server"
+    port = PORT
+    # the pod with most is every worker's: any of them may get any place
+    command = [*workers[0].command]
+    command[command.index("--port") + 1] = str(port)
+    largest = max(workers, key=lambda pod: pod.ram.request)
+    worker = replace(largest, command=command, port=port, node="", gpumem=max(pod.gpumem for pod in workers))
+    endpoints = [f"{name}-0-{i}.{name}:{port}" for i in range(1, size)]
+    # a leader that ends for want of a worker would end its workers too
+    leader = replace(_leader(use, arguments, image, endpoints), after=endpoints)
+    lines = [*_comment(), f"# {_image_note(image)}", "apiVersion: leaderworkerset.x-k8s.io/v1",
+             "kind: LeaderWorkerSet", "metadata:", f"  name: {name}", "spec:", "  replicas: 1",
+             "  leaderWorkerTemplate:", f"    size: {size}", "    restartPolicy: RecreateGroupOnPodRestart",
+             "    leaderTemplate:", *kubernetes.template(leader, {"app": name, "llama-cpp": "head"}, 6),
+             "    workerTemplate:", *kubernetes.template(worker, {"llama-cpp": "worker"}, 6)]
+    documents = ["\n".join(lines) + "\n", kubernetes.service(f"{name}-api", leader.port, name), _policy()]
+    return {"lws.yaml": "---\n".join(documents)}
+
+
 _KINDS: dict[str, Callable[[Use, Cluster, Arguments, str], dict[str, str]]] = {
-    "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes}
+    "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes,
+    "lws": _lws}

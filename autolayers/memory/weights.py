@@ -67,7 +67,7 @@ class WeightGroup:
     """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the
     same buffers share the object, so that derived facts are computed once."""
 
-    __slots__ = ("buffers", "layer", "resident", "tensors")
+    __slots__ = ("buffers", "layer", "mapped", "resident", "tensors")
 
     def __init__(self, layer: int) -> None:
         self.layer = layer                           # -1 the input, n_layer_all the output
@@ -75,6 +75,7 @@ class WeightGroup:
         self.buffers: dict[str, int] = {}            # buffer type -> bytes
         # bytes of host weights that must be in RAM even if mapped
         self.resident = 0
+        self.mapped = 0                              # those of them that are the file's pages
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,11 @@ class Placement:
     @lazy
     def tensors(self) -> tuple[PlacedTensor, ...]:
         return tuple([placed for group in self.groups for placed in group.tensors.values()])
+
+    @property
+    def mapped(self) -> int:
+        """Bytes of `resident` that are pages of the file, which a system may drop and read again."""
+        return sum(group.mapped for group in self.groups)
 
     @lazy
     def _by_name(self) -> dict[str, PlacedTensor]:
@@ -446,7 +452,10 @@ class _Placing:
             group.buffers[name] = group.buffers.get(name, 0) + part
         group.tensors[info.name] = PlacedTensor(info.name, info, buffer, size, item.duplicate)
         if not on_device:
-            group.resident += self.resident(info, buffer, size, seen)
+            needed = self.resident(info, buffer, size, seen)
+            group.resident += needed
+            if self.setting.use_mmap and buffer != REPACK:
+                group.mapped += needed
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
         """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and once for

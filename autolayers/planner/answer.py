@@ -290,10 +290,11 @@ class _Answer:
         return tuple(rows)
 
     def _host(self) -> HostRow:
-        machine, use = self.evaluator.machine, self.use
+        machine, use, params = self.evaluator.machine, self.use, self.candidate.params
+        mapped = 0 if "mlock" in (params.load_mode or "") else self.evaluator.placement(params).mapped
         return HostRow(use.host.model, use.host.context, use.host.compute,
                        use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
-                       machine.ram, machine.ram_total, self.evaluator.shared(use))
+                       machine.ram, machine.ram_total, self.evaluator.shared(use), mapped)
 
     def explained(self, processes: int) -> Explained:
         """The cost of the next step, --fit's answer and the alternatives, in parallel."""

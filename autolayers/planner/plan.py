@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..engines import LLAMA_SERVER
+from ..memory.ram import Ram, ram_of
 from ..records import dataclass, lazy
 
 TYPE_CHECKING = False
@@ -53,8 +54,8 @@ class DeviceRow:
 class HostRow:
     """System RAM, bytes. `resident` must be in RAM at once: weights that are only mapped from the file count
     with the pages that are read, not with their address range. `growing` is the most that serving may add.
-    `shared` is on devices that use this memory. `free` is None if unknown: then nothing is compared with
-    it."""
+    `shared` is on devices that use this memory. `mapped`: the part of `resident` that is pages of the file, which
+    the system may drop. `free` is None if unknown: then nothing is compared with it."""
 
     model: int
     context: int
@@ -66,6 +67,7 @@ class HostRow:
     free: int | None = None
     total: int | None = None
     shared: int = 0
+    mapped: int = 0
 
     @property
     def used(self) -> int:
@@ -203,6 +205,14 @@ class Plan:
 
         return saved(self.params, self.breakdown, self.speed.workload)
 
+    @property
+    def ram(self) -> Ram:
+        """What it needs of RAM, for whoever limits it. What is on devices that share the RAM counts in full: some
+        drivers take it from the process's control group (i915, xe), others do not."""
+        host = self.host
+        endless = self.params.cache_ram is not None and self.params.cache_ram < 0
+        return ram_of(host.resident + host.shared, None if endless else host.growing, host.mapped)
+
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"
 
@@ -257,6 +267,7 @@ class Plan:
                 "resident": self.host.resident, "growing": self.host.growing, "shared": self.host.shared,
                 "needed": self.host.needed,
                 "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
+                **self.ram.to_dict(),
             },
             "extras": [
                 {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact,

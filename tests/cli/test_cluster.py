@@ -118,10 +118,55 @@ def test_kubernetes(answer, tmp_path: Path) -> None:
                      ("NetworkPolicy", "llama-cpp-rpc")]
     pods = [document["spec"]["template"]["spec"] for document in documents if document["kind"] == "Deployment"]
     assert [pod["nodeSelector"]["kubernetes.io/hostname"] for pod in pods] == ["shed", "shed", "desk"]
-    assert all(pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 1} for pod in pods)
+    for pod in pods:
+        resources = pod["containers"][0]["resources"]
+        assert resources["limits"].pop("nvidia.com/gpu") == 1
+        assert set(resources["limits"]) == set(resources["requests"]) == {"memory"}
+    # a server takes a message at a time, the largest of them a tensor of 1026 MiB; the head saves prompts too
+    sizes = [pod["containers"][0]["resources"]["limits"]["memory"] for pod in pods]
+    assert sizes[0] == sizes[1] and int(sizes[2][:-2]) > 8192
     args = pods[2]["containers"][0]["args"]
     assert args[args.index("--rpc") + 1] == "rpc-shed-0:50052,rpc-shed-1:50053"
     assert args[args.index("-m") + 1].startswith(pods[2]["containers"][0]["volumeMounts"][0]["mountPath"])
+
+
+# Of LeaderWorkerSetSpec (leaderworkerset.x-k8s.io/v1, api/leaderworkerset/v1 of 0.7) the fields that are written here
+_LWS = {"replicas": int, "leaderWorkerTemplate": dict}
+_LWS_TEMPLATE = {"size": int, "restartPolicy": str, "leaderTemplate": dict, "workerTemplate": dict}
+
+
+def test_lws(answer, tmp_path: Path) -> None:
+    yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
+    (text,) = files(tmp_path, "lws", answer, "--gpumem", "hami").values()
+    group, *others = yaml.safe_load_all(text)
+    assert (group["apiVersion"], group["kind"]) == ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+    template = group["spec"]["leaderWorkerTemplate"]
+    for found, fields in ((group["spec"], _LWS), (template, _LWS_TEMPLATE)):
+        assert {key: type(value) for key, value in found.items()} == fields
+    assert (template["size"], template["restartPolicy"]) == (3, "RecreateGroupOnPodRestart")
+    leader, worker = template["leaderTemplate"], template["workerTemplate"]
+    for pod in (leader, worker):        # each is a core PodTemplateSpec
+        spec = {"replicas": 1, "selector": {"matchLabels": pod["metadata"]["labels"]}, "template": pod}
+        whole = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "x"}, "spec": spec}
+        validator.validate(whole, validator.latest_version(), strict=True)
+        assert pod["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] > 1000
+    for document in others:
+        validator.validate(document, validator.latest_version(), strict=True)
+    command = worker["spec"]["containers"][0]["command"]
+    assert command[0] == "/app/ggml-rpc-server" and command[command.index("--port") + 1] == "50052"
+    # pods of a group are LEADER-NUMBER in the domain of its headless service, which has the group's name
+    servers = ["llama-server-0-1.llama-server:50052", "llama-server-0-2.llama-server:50052"]
+    args = leader["spec"]["containers"][0]["args"]
+    assert args[args.index("--rpc") + 1] == ",".join(servers)
+    assert leader["spec"]["initContainers"][0]["command"][-2:] == servers
+    assert others[0]["metadata"]["name"] != "llama-server" and others[0]["spec"]["selector"] == {"app": "llama-server"}
+    assert "app" not in worker["metadata"]["labels"]
+
+
+def test_a_limit_of_the_head_holds(answer) -> None:
+    code, out, _ = answer(*WORDS, "--ram-limit", "3GiB", "--ram", "32GiB", "--format", "kubernetes")
+    sizes = [int(size) for size in re.findall("memory: ([0-9]+)Mi", out)]
+    assert code == 0 and sizes[-1] <= 3072
 
 
 def test_words_of_other_languages(answer, tmp_path: Path) -> None:

@@ -70,6 +70,9 @@ def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand |
         launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
     else:
         launch = LaunchFile(command, plan.flags if added is None else added, plan, environ, config_files)
+    launch.shares = arguments.own.get("gpumem", "")
+    if launch.shares and kind != "kubernetes":
+        raise UsageError(f"--gpumem {launch.shares} is for --format kubernetes, not {kind}")
     return _written(writer, [launch], warn)
 
 

@@ -23,10 +23,14 @@ def write(launch: LaunchFile) -> str:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
     if launch.secrets:
         lines += ["    environment:", *(f"      - {name}" for name in launch.secrets)]
+    # docker compose reads deploy:, podman-compose mem_limit:
+    lines += [f"    mem_limit: {launch.limit}m"] if launch.limit else []
+    lines += ["    deploy:", "      resources:"]
+    lines += ["        limits:", f"          memory: {launch.limit}m"] if launch.limit else []
+    lines += ["        reservations:", f"          memory: {launch.request}m"]
     if launch.backend.gpu_driver:
-        lines += ["    deploy:", "      resources:", "        reservations:", "          devices:",
-                  f"            - driver: {launch.backend.gpu_driver}", "              count: all",
-                  "              capabilities: [gpu]"]
+        lines += ["          devices:", f"            - driver: {launch.backend.gpu_driver}",
+                  "              count: all", "              capabilities: [gpu]"]
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
     scheme, path = launch.health

@@ -21,6 +21,8 @@ def write(launch: LaunchFile) -> str:
         words += _mount(folder, inside, folder in box.written)
     if box.cached:
         words += ["-v", f"{CACHE}:{CACHED}"]
+    words += ["--memory", f"{launch.limit}m"] if launch.limit else []
+    words += ["--memory-reservation", f"{launch.request}m"]
     for name in launch.secrets:
         words += ["-e", name]            # without a value: taken from the caller's environment
     return shell([*words, box.image, *box.words]) + "\n"

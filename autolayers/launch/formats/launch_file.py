@@ -15,7 +15,7 @@ from ...flags.write import to_words
 from ...net import public
 from ...quoting import printable
 from ...records import replace
-from ...units import human
+from ...units import MiB, human
 from ..command import WrappedCommand
 from ..secrets import launcher_without_secrets, without_secrets
 
@@ -45,6 +45,7 @@ class LaunchFile:
         own = [name for name in plan.breakdown.devices if not backend_of(name).remote]
         self.backend = backend_of(own[0] if own else HOST)
         self.image = ""            # of a container, empty: llama.cpp's own
+        self.shares = ""           # what divides its GPU by memory: --gpumem
         said = _said_elsewhere(command.words, environ, config_files)
         if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
             said = without(said, "-hft")
@@ -65,6 +66,9 @@ class LaunchFile:
         if not re.fullmatch("[0-9]{1,5}", self.port) or int(self.port) >= 1 << 16:
             raise UsageError(f"--port {self.port}: a port is a number, 0 to 65535")
         self.warnings: list[str] = []
+        self.ram = plan.ram
+        if self.ram.limit is None:
+            self.warnings.append("--cache-ram -1 saves prompts without end, so no limit of memory is written")
         self._model = complete.params.model
 
     @classmethod
@@ -115,6 +119,16 @@ class LaunchFile:
     def notes(self) -> list[str]:
         """Comments at the top of a file."""
         return [] if self.plan.fits else ["# the plan does not fit: it may run out of memory"]
+
+    @property
+    def request(self) -> int:
+        """MiB of RAM that a scheduler should keep for it."""
+        return self.ram.request // MiB
+
+    @property
+    def limit(self) -> int | None:
+        """MiB of RAM that it never exceeds; None: there is no such limit."""
+        return None if self.ram.limit is None else self.ram.limit // MiB
 
     @property
     def health(self) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import re
 
 from ...quoting import nix
 from .launch_file import LaunchFile, moved, without
+from .systemd import memory_of
 
 _PACKAGES = {"CUDA": "cudaSupport", "ROCm": "rocmSupport", "Vulkan": "vulkanSupport"}
 # What the service does not see: its unit has ProtectHome and PrivateTmp (systemd.exec(5))
@@ -32,6 +33,7 @@ def write(launch: LaunchFile) -> str:
     unit = [] if not launch.downloads else [
         'environment.LLAMA_CACHE = "/var/cache/llama-cpp";', 'serviceConfig.CacheDirectory = "llama-cpp";']
     unit += _readable(launch)
+    unit += [f'serviceConfig.{key} = "{value}";' for key, value in (line.split("=") for line in memory_of(launch))]
     lines = [*launch.notes, *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
              "{ lib, pkgs, ... }:", "{", "  services.llama-cpp = {", "    enable = true;",
              *(f"    {line}" for line in own),

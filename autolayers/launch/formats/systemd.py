@@ -8,6 +8,7 @@ from ...errors import UsageError
 from ...quoting import systemd
 from .launch_file import LaunchFile, plain_name
 
+SLACK = 128                       # MiB between slower and killed, of what is counted for the program itself
 _PREFIXES = tuple("-@:+!|")       # of ExecStart=, also within quotes
 
 
@@ -32,6 +33,7 @@ def write(launch: LaunchFile) -> str:
         lines += ["CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp"]
     lines += [
         "ExecStart=" + " ".join(systemd(word) for word in [*program, *launch.words]),
+        *memory_of(launch),
         "Restart=on-failure",
         "RestartSec=5",
         "TimeoutStopSec=30",
@@ -40,6 +42,14 @@ def write(launch: LaunchFile) -> str:
         "WantedBy=multi-user.target",
     ]
     return "\n".join(lines) + "\n"
+
+
+def memory_of(launch: LaunchFile) -> list[str]:
+    """Settings of systemd.resource-control(5): above MemoryHigh= pages of files are dropped and the service is slowed
+    down, above MemoryMax= it is killed."""
+    if launch.limit is None:
+        return []
+    return [f"MemoryHigh={launch.limit - SLACK}M", f"MemoryMax={launch.limit}M"]
 
 
 def _user() -> list[str]:

@@ -15,6 +15,7 @@ from itertools import combinations, compress
 from ...errors import LaunchRefused
 from ...machine import Machine
 from ...memory.companions import NONE
+from ...memory.ram import within
 from ...records import dataclass, replace
 from ..answer import plan_on
 
@@ -94,6 +95,8 @@ def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes
     used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
     machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram,
                          _budget(cluster, boxes, used, dict(policy.budget)))
+    if policy.ram_limit is not None:
+        machine = machine.limited(within(policy.ram_limit))
     if policy.margin is not None:
         policy = replace(policy, margin=tuple(compress(policy.margins(len(used)), used)))
     endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)

@@ -1,0 +1,182 @@
+"""Kubernetes: a Deployment and a Service, and the pods of other kinds of objects.
+
+    pod = Pod("llama-server", image, command, args, 8080, ram_of(...), gpu="nvidia.com/gpu", gpumem=8192)
+    template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
+"""
+
+from __future__ import annotations
+
+from ...backends import backend_of
+from ...errors import UsageError
+from ...quoting import container_argument, yaml
+from ...records import dataclass
+from ...units import MiB
+from .container import CACHED, Container
+from .launch_file import LaunchFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ...backends import Backend
+    from ...memory.ram import Ram
+    from ...planner import Plan
+
+HAMI, KAI = "hami", "kai"
+SHARED = (HAMI, KAI)                 # of --gpumem: what divides a GPU by memory
+_NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}     # of device plugins
+# curl, which the images have, says 0.000000 as long as it has no connection
+_WAIT = ("for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != 0.000000 ]; "
+         "do sleep 2; done; done")
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them, for what `shares`
+    them by memory; `mounts`: directory of the node -> directory in the container; `node`: the only one it runs on;
+    `after`: HOST:PORT of what it waits for."""
+
+    name: str
+    image: str
+    command: Sequence[str]
+    args: Sequence[str]
+    port: int
+    ram: Ram
+    gpu: str = ""
+    gpus: int = 1
+    gpumem: int = 0
+    shares: str = ""
+    mounts: Mapping[str, str] | None = None
+    secrets: Sequence[str] = ()
+    node: str = ""
+    health: tuple[str, str] | None = None
+    cached: bool = False
+    after: Sequence[str] = ()
+
+
+def resource(row: type[Backend] | None) -> str:
+    """What a device plugin calls the GPUs of a backend; "": none."""
+    if row is None or not (row.gpu_driver or row.device_nodes):
+        return ""
+    if row.gpu_driver:
+        return _NODE["nvidia"]
+    return _NODE["amd" if "/dev/kfd" in row.device_nodes else "intel"]
+
+
+def gpumem_of(plan: Plan, remote: bool = False) -> int:
+    """MiB that the launch takes of the GPU of which it takes most, its margin included."""
+    sizes = [row.used + row.margin for row in plan.devices if row.used and backend_of(row.name).remote == remote]
+    return max([-(-size // MiB) for size in sizes], default=0)
+
+
+def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
+    """The lines of a PodTemplateSpec, `indent` columns in."""
+    lines = ["metadata:", "  labels:", *(f"    {key}: {value}" for key, value in labels.items())]
+    spec = []
+    if pod.gpu and pod.shares == KAI:
+        if pod.gpus > 1:
+            raise UsageError(f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU")
+        lines += ["    kai.scheduler/queue: default-queue", "  annotations:", f'    gpu-memory: "{pod.gpumem}"']
+        spec += ["  schedulerName: kai-scheduler"]
+    lines += ["spec:", *spec]
+    lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(pod.node)}"] if pod.node else []
+    if pod.after:
+        lines += ["  initContainers:", "    - name: wait", f"      image: {yaml(pod.image)}",
+                  *(f"    {line}" for line in _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after]))]
+    lines += ["  containers:", *(f"    {line}" for line in container(pod))]
+    return [" " * indent + line for line in [*lines, *volumes(pod)]]
+
+
+def container(pod: Pod) -> list[str]:
+    """The lines of the item of `containers`."""
+    lines = [f"- name: {pod.name}", f"  image: {yaml(pod.image)}", *_words("command", pod.command),
+             *_words("args", pod.args)]
+    if pod.secrets:
+        lines += ["  envFrom:", "    - secretRef:", "        name: llama-server"]
+    lines += ["  ports:", f"    - containerPort: {pod.port}", *_resources(pod)]
+    if pod.health:
+        scheme, path = pod.health
+        probe = ["    httpGet:", f"      path: {yaml(path)}", f"      port: {pod.port}",
+                 f"      scheme: {scheme.upper()}"]
+        lines += ["  startupProbe:", *probe, "    failureThreshold: 360", "    periodSeconds: 5",
+                  "  readinessProbe:", *probe]
+    mounts = [*(pod.mounts or {}).values(), *([CACHED] if pod.cached else [])]
+    if mounts:
+        lines += ["  volumeMounts:"]
+    for number, inside in enumerate(mounts):
+        lines += [f"    - name: models-{number}", f"      mountPath: {yaml(inside)}"]
+    return lines
+
+
+def _words(key: str, words: Sequence[str]) -> list[str]:
+    return [f"  {key}:", *(f"    - {container_argument(word)}" for word in words)] if words else []
+
+
+def _resources(pod: Pod) -> list[str]:
+    """Requests and limits: a pod that exceeds its limit is killed, and only it."""
+    limits = []
+    if pod.gpu and pod.shares != KAI:        # which counts the GPU itself
+        limits += [f"      {pod.gpu}: {pod.gpus}"]
+    if pod.gpu and pod.shares == HAMI:
+        limits += [f"      nvidia.com/gpumem: {pod.gpumem}"]
+    if pod.ram.limit is not None:
+        limits += [f"      memory: {pod.ram.limit // MiB}Mi"]
+    return ["  resources:", "    requests:", f"      memory: {pod.ram.request // MiB}Mi",
+            *(["    limits:", *limits] if limits else [])]
+
+
+def volumes(pod: Pod) -> list[str]:
+    """The lines of a pod's `volumes`, if it has any."""
+    folders = [*(pod.mounts or {})]
+    lines = ["  volumes:"] if folders or pod.cached else []
+    for number, folder in enumerate(folders):
+        lines += [f"    - name: models-{number}", "      hostPath:", f"        path: {yaml(folder)}"]
+    return lines + ([f"    - name: models-{len(folders)}", "      emptyDir: {}"] if pod.cached else [])
+
+
+def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:
+    """The pod of a launch. Raises UsageError for GPUs that cannot be divided."""
+    box = Container(launch)
+    if launch.host and launch.private:
+        launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
+    gpus = sum(1 for row in launch.plan.devices if row.used and not backend_of(row.name).remote)
+    gpu = resource(launch.backend) if gpus else ""
+    if gpu and shares and gpu != _NODE["nvidia"]:
+        raise UsageError(f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}")
+    return Pod(name, box.image, [], box.words, int(box.port), launch.ram, gpu, gpus, gpumem_of(launch.plan), shares,
+               box.mounts, launch.secrets, "", launch.health, box.cached)
+
+
+def deployment(name: str, pod: Pod, labels: Mapping[str, str] | None = None) -> str:
+    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:", "  replicas: 1",
+             "  strategy:", "    type: Recreate", "  selector:", "    matchLabels:", f"      app: {name}",
+             "  template:", *template(pod, {"app": name, **(labels or {})})]
+    return "\n".join(lines) + "\n"
+
+
+def service(name: str, port: int, app: str = "") -> str:
+    """A Service for the pods of an app, its own name's by default."""
+    return (f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    app: {app or name}\n"
+            "  ports:\n"
+            f"    - port: {port}\n      targetPort: {port}\n")
+
+
+def label(text: str) -> str:
+    """A name as an RFC 1123 label."""
+    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")[:40].strip("-") or "box"
+
+
+def name_of(launch: LaunchFile) -> str:
+    """A Service's name (RFC 1035), which begins with a letter."""
+    name = label(launch.name)
+    return name if name[0].isalpha() else f"m-{name}"
+
+
+def write(launch: LaunchFile) -> str:
+    """Both objects, for a node that has the model's directory. Raises UsageError for a launch that they cannot
+    express."""
+    name = name_of(launch)
+    pod = pod_of(launch, launch.shares)
+    notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]
+    text = "\n".join([*notes, ""]) if notes else ""
+    return text + deployment(name, pod) + "---\n" + service(name, pod.port)

@@ -1,0 +1,194 @@
+"""What a launch needs of RAM: the same figures in every file that an orchestrator reads, and within a given limit."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import launch_targets as targets
+import pytest
+from support import HEADERS
+
+import autolayers
+from autolayers.cli import main
+from autolayers.errors import UsageError
+from autolayers.flags.parse import parse
+from autolayers.launch import formats
+from autolayers.memory.ram import RUNTIME, ram_of, within
+from autolayers.units import GiB, MiB
+
+MOE = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
+
+
+def test_the_parts_of_the_figure() -> None:
+    """Weights in RAM, buffers, 8 GiB of saved prompts: all that the plan counts, and the program with its page
+    tables."""
+    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
+    host, need = plan.host, plan.ram
+    assert need.limit is not None
+    assert 0 < need.request - (host.resident + RUNTIME) < need.request // 500 + MiB
+    assert need.limit - need.request == pytest.approx(host.growing, rel=0.003)
+    assert host.growing > 8 * GiB and 9 * GiB < need.mapped == host.mapped <= host.resident
+    assert plan.to_dict()["host"] == {**plan.to_dict()["host"], **need.to_dict()}       # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize("words", [["--no-mmap"], ["--mlock"]])
+def test_weights_that_cannot_be_dropped(words: list[str]) -> None:
+    plan = autolayers.plan(SMALL, ["-dev", "none", "-c", "4096", *words], ram="16GiB")
+    assert plan.ram.mapped == 0 and plan.ram.request > plan.model.size
+
+
+def test_repacked_weights_are_the_process_s_own() -> None:
+    """llama.cpp copies q4_0 into another order, so their pages are not the file's."""
+    plan = autolayers.plan(MOE, ["-dev", "none", "-c", "4096"], ram="64GiB")
+    repacked = sum(row.buffers.get("CPU_REPACK", 0) for row in plan.layers)
+    assert repacked > 0 and plan.ram.mapped <= plan.host.resident - repacked
+
+
+def test_memory_that_a_gpu_shares_is_counted() -> None:
+    """A driver may take it from the pod (home-ops#3735: 2 GiB, killed at load)."""
+    mac = autolayers.plan(SMALL, ["-c", "4096"], gpu="strix-halo-128gb")
+    assert mac.host.shared > 0 and mac.ram.request > mac.host.shared + RUNTIME
+
+
+@pytest.mark.parametrize("limit", [24, 14, 11])
+def test_a_limit_holds(limit: int) -> None:
+    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB", ram_limit=f"{limit}GiB")
+    assert plan.fits and plan.ram.limit is not None and plan.ram.limit <= limit * GiB
+    free = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
+    assert free.ram.limit is not None
+    assert ("-cram" in plan.flags) == (free.ram.limit > limit * GiB)
+
+
+def test_a_limit_that_does_not_hold_does_not_fit() -> None:
+    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB", ram_limit="4GiB")
+    assert not plan.fits
+    assert autolayers.plan(SMALL, ["-dev", "none", "-c", "4096"], ram="2GiB", ram_limit="64GiB").ram.limit <= 2 * GiB
+
+
+def test_a_limit_bounds_checkpoints() -> None:
+    """home-ops#9818, #9988: the cache and the checkpoints of a recurrent model grow until the pod is killed."""
+    name = str(HEADERS / "granite-4.0-h-small-q4_k_m.gguf")
+    free = autolayers.plan(name, ["-c", "131072"], gpu="24GiB", ram="128GiB")
+    bound = autolayers.plan(name, ["-c", "131072"], gpu="24GiB", ram="128GiB", ram_limit="16GiB")
+    assert free.ram.limit is not None and bound.ram.limit is not None
+    assert free.ram.limit > 16 * GiB >= bound.ram.limit and bound.fits
+
+
+@pytest.mark.parametrize("size", [600 * MiB, GiB + 1, 16 * GiB, 777 * GiB + 12345])
+def test_planning_within_a_limit_keeps_to_it(size: int) -> None:
+    need = ram_of(within(size) - RUNTIME, 0, 0)
+    assert need.limit is not None and size - size // 256 - 2 * MiB <= need.limit <= size
+
+
+def documents(kind: str, *words: str) -> list[dict[str, Any]]:
+    import yaml
+
+    return list(yaml.safe_load_all(text_of(kind, *words)))
+
+
+def text_of(kind: str, *words: str) -> str:
+    given = parse([*words, "-c", "32768"], command="plan")
+    return formats.write(kind, autolayers.plan(MOE, given), given, warn=lambda _: None)
+
+
+GPU = ("--gpu", "12GiB", "--ram", "64GiB")
+
+
+def test_every_file_has_it() -> None:
+    pytest.importorskip("yaml")
+    need = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB").ram
+    assert need.limit is not None
+    most, least = need.limit // MiB, need.request // MiB
+    assert f"--memory {most}m --memory-reservation {least}m " in text_of("docker", *GPU)
+    (compose,) = documents("compose", *GPU)
+    service = compose["services"]["llama-server"]
+    resources = service["deploy"]["resources"]
+    assert service["mem_limit"] == resources["limits"]["memory"].lower() == f"{most}m"
+    assert resources["reservations"]["memory"] == f"{least}m" and resources["reservations"]["devices"]
+    assert f"MemoryHigh={most - 128}M\nMemoryMax={most}M\n" in text_of("systemd", *GPU)
+    assert f'serviceConfig.MemoryMax = "{most}M";' in text_of("nixos", *GPU)
+    pod = documents("kubernetes", *GPU)[0]["spec"]["template"]["spec"]["containers"][0]
+    assert pod["resources"] == {"requests": {"memory": f"{least}Mi"},
+                                "limits": {"memory": f"{most}Mi", "nvidia.com/gpu": 1}}
+    assert documents("llmkube", *GPU)[1]["spec"]["resources"] == {"gpu": 1, "hostMemory": f"{most}Mi"}
+    assert documents("gpustack", *GPU)[0]["env"]["GPUSTACK_MODEL_RAM_CLAIM"] == str(need.limit)
+    runtime, _ = documents("kserve", "-dev", "none", "--ram", "64GiB")
+    assert set(runtime["spec"]["containers"][0]["resources"]["limits"]) == {"memory"}
+
+
+@pytest.mark.parametrize("kind", ["docker", "compose", "systemd", "nixos", "kubernetes"])
+def test_what_has_no_limit_gets_none(kind: str) -> None:
+    """tq#350: 59.7 GB in an hour. A limit would be a guess."""
+    said: list[str] = []
+    given = parse([*GPU, "-c", "32768", "-cram", "-1"], command="plan")
+    text = formats.write(kind, autolayers.plan(MOE, given), given, warn=said.append)
+    assert not re.search("--memory |mem_limit|MemoryMax|limits:\n +memory", text)
+    assert any("without end" in line for line in said)
+
+
+# --- Kubernetes and what is built on it
+
+def test_kubernetes_by_its_own_schemas() -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    for words in (GPU, (*GPU, "--gpumem", "hami"), (*GPU, "--gpumem", "kai"), ("-dev", "none", "--ram", "64GiB"),
+                  (*GPU, "--api-key", "x", "--ssl-cert-file", "c.pem")):
+        for document in documents("kubernetes", *words):
+            validator.validate(document, validator.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("name", ["hami", "kai"])
+def test_a_gpu_that_is_divided_by_memory(name: str) -> None:
+    plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
+    (device,) = plan.devices
+    template = documents("kubernetes", *GPU, "--gpumem", name)[0]["spec"]["template"]
+    size = -(-(device.used + device.margin) // MiB)
+    limits: Mapping[str, Any] = template["spec"]["containers"][0]["resources"]["limits"]
+    if name == "hami":
+        assert limits["nvidia.com/gpu"] == 1 and limits["nvidia.com/gpumem"] == size
+    else:
+        assert template["metadata"]["annotations"] == {"gpu-memory": str(size)}
+        assert template["spec"]["schedulerName"] == "kai-scheduler" and "nvidia.com/gpu" not in limits
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("--gpu", "12GiB", "--gpumem", "kai", "--format", "docker"), "--gpumem kai is for --format kubernetes"),
+    (("--gpu", "rx-7900-xtx", "--gpumem", "hami", "--format", "kubernetes"), "divides NVIDIA's GPUs"),
+    (("--gpu", "12GiB,12GiB", "-sm", "layer", "-ts", "1,1", "--gpumem", "kai", "--format", "kubernetes"),
+     "KAI shares one GPU a pod"),
+    (("--gpu", "12GiB", "--format", "kserve"), "--format kserve is for the processor"),
+    (("--gpu", "12GiB", "--gpumem", "x", "--format", "kubernetes"), "hami")])
+def test_what_cannot_be_written(words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([MOE, "-c", "8192", *words]) == UsageError.exit_code
+    out, err = capfd.readouterr()
+    assert out == "" and said in err.splitlines()[-1]
+
+
+def test_llmkube_s_typed_fields() -> None:
+    """Its quotas and its status see these, not extraArgs."""
+    _, service = documents("llmkube", *GPU, "-np", "2", "-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on")
+    spec = service["spec"]
+    assert (spec["contextSize"], spec["parallelSlots"], spec["cacheTypeK"], spec["flashAttention"]) == (
+        32768, 2, "q8_0", True)
+    assert spec["moeCPULayers"] > 0 and "--n-cpu-moe" in targets.llmkube(text_of("llmkube", *GPU))
+    model, _ = documents("llmkube", "--gpu", "12GiB,8GiB", "--ram", "64GiB")
+    split = model["spec"]["hardware"]["gpu"]["sharding"]["layerSplit"]
+    runs = [tuple(map(int, run.split("-"))) for run in split]
+    assert runs[0][0] == 0 and runs[0][1] + 1 == runs[1][0] and runs[1][1] == 47
+
+
+def test_what_llmkube_s_schema_does_not_admit_stays_a_word() -> None:
+    given = parse(["--gpu", "80GiB", "--ram", "64GiB", "-c", "262144", "-ctk", "bf16"], command="plan")
+    text = formats.write("llmkube", autolayers.plan(MOE, given), given, warn=lambda _: None)
+    words = targets.llmkube(text)
+    assert "contextSize" not in text and "cacheTypeK" not in text
+    assert words[words.index("-c") + 1] == "262144" and words[words.index("-ctk") + 1] == "bf16"
+
+
+def test_the_json_of_a_launch(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main([SMALL, "-dev", "none", "--ram", "16GiB", "-c", "4096", "--ram-limit", "3GiB", "--json"]) == 0
+    host = json.loads(capfd.readouterr().out)["host"]
+    assert 0 < host["mapped"] < host["request"] <= host["limit"] <= 3 * GiB
