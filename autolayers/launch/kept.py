@@ -30,7 +30,7 @@ _MOST = 200                # plans kept, of all models
 _MORE = 256 * MiB          # of a device: less than a layer of most models that do not fit
 _MORE_RAM = 16             # a part of all RAM, which varies more than a GPU's memory
 # own flags that say what to do with a plan, not what to plan
-_APART = ("dry-run", "format", "help", "replan", "retry", "strict-flags", "verify", "wait")
+_APART = ("dry-run", "format", "gpumem", "help", "replan", "retry", "strict-flags", "verify", "wait")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ import sys
 from autolayers.records import dataclass
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Usage
+from autolayers.memory.ram import Ram
 from autolayers.planner.plan import HostRow
 from autolayers.cli.run import main
 
@@ -49,6 +50,7 @@ class Plan:
     warnings: tuple = ()
     devices: tuple = ()
     host: HostRow = HostRow(0, 0, 0)
+    ram: Ram = Ram(100 * MiB, 200 * MiB, 0)
     remedies: tuple = ()
     paid: str = ""
     idle: tuple = ()
@@ -823,6 +825,7 @@ def test_formats_are_written_instead_of_a_start(fake: Fake) -> None:
     assert (
         f"ExecStart={fake.server} -m {HEADER} --port 80 -ngl 6 -c 512\n".encode() in done.stdout and fake.calls() == []
     )
+    assert b"MemoryMax=200M\n" in done.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")

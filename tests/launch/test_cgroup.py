@@ -1,0 +1,96 @@
+"""The real llama-server in a control group with the memory limit of its plan: it loads and answers; with less than its
+caches it is killed. docs/rack.md has longer runs.
+
+Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them. Needs the right to make control groups.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from support import FIXTURES
+
+import autolayers
+
+pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")]
+CHAT = str(FIXTURES / "tiny" / "chat.gguf")
+# 1.4 GiB of caches, which are written to when they are made
+WORDS = ["-c", "4000000", "-np", "1", "-dev", "none", "-cram", "16"]
+
+
+class Group:
+    """A control group of version 1 or 2 below the root."""
+
+    def __init__(self, root: pathlib.Path) -> None:
+        self.place = root / f"autolayers-test-{os.getpid()}"
+        self.limit = "memory.limit_in_bytes" if (root / "memory.limit_in_bytes").exists() else "memory.max"
+        self.place.mkdir()
+        assert (self.place / self.limit).exists()
+
+    def holds(self, size: int) -> None:
+        (self.place / self.limit).write_text(str(size))
+
+    def enter(self) -> None:
+        (self.place / "cgroup.procs").write_text(str(os.getpid()))
+
+    def remove(self) -> None:
+        for _ in range(50):
+            try:
+                return self.place.rmdir()
+            except OSError:
+                time.sleep(0.1)
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    for root in (pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")):
+        try:
+            made = Group(root)
+        except (OSError, AssertionError):
+            continue
+        yield made
+        made.remove()
+        return
+    pytest.skip("no control group can be made here")
+
+
+@pytest.mark.parametrize(("share", "serves"), [(1.0, True), (0.2, False)])
+def test_a_limit_holds(share: float, serves: bool, group: Group, binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    plan = autolayers.plan(CHAT, WORDS, ram="16GiB")
+    assert plan.ram.limit is not None and plan.host.context > 1 << 30
+    group.holds(int(plan.ram.limit * share))
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = str(server.getsockname()[1])
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen([binaries / "llama-server", "-m", CHAT, *plan.flags, "--port", port], stdout=log,
+                                   stderr=log, preexec_fn=group.enter)
+    try:
+        assert answers(process, port) == serves, (tmp_path / "log").read_text(errors="replace")[-2000:]
+        assert (process.poll() is None) == serves
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(process: subprocess.Popen[bytes], port: str) -> bool:
+    """Whether it completes a prompt before it ends."""
+    body = json.dumps({"prompt": [5] * 100, "n_predict": 1}).encode()
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/completion", body, {"Content-Type": "application/json"})
+    end = time.monotonic() + 120
+    while process.poll() is None and time.monotonic() < end:
+        try:
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            time.sleep(0.2)
+    return False
