@@ -207,8 +207,8 @@ class Plan:
 
     @property
     def ram(self) -> Ram:
-        """What it needs of RAM, for whoever limits it. What is on devices that share the RAM counts in full: some
-        drivers take it from the process's control group (i915, xe), others do not."""
+        """What it needs of RAM, for whoever limits it. What is on devices that share the RAM counts in full, as
+        some drivers take it from the process's control group."""
         host = self.host
         endless = self.params.cache_ram is not None and self.params.cache_ram < 0
         return ram_of(host.resident + host.shared, None if endless else host.growing, host.mapped)

@@ -64,7 +64,8 @@ def group() -> Iterator[Group]:
 
 
 @pytest.mark.parametrize(("share", "serves"), [(1.0, True), (0.2, False)])
-def test_a_limit_holds(share: float, serves: bool, group: Group, binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_limit_holds(share: float, serves: bool, group: Group, binaries: pathlib.Path,
+                       tmp_path: pathlib.Path) -> None:
     plan = autolayers.plan(CHAT, WORDS, ram="16GiB")
     assert plan.ram.limit is not None and plan.host.context > 1 << 30
     group.holds(int(plan.ram.limit * share))

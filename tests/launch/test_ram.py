@@ -9,7 +9,7 @@ from typing import Any
 
 import launch_targets as targets
 import pytest
-from support import HEADERS
+from support import HEADERS, ROOT, check_examples
 
 import autolayers
 from autolayers.cli import main
@@ -192,3 +192,33 @@ def test_the_json_of_a_launch(capfd: pytest.CaptureFixture[str]) -> None:
     assert main([SMALL, "-dev", "none", "--ram", "16GiB", "-c", "4096", "--ram-limit", "3GiB", "--json"]) == 0
     host = json.loads(capfd.readouterr().out)["host"]
     assert 0 < host["mapped"] < host["request"] <= host["limit"] <= 3 * GiB
+
+
+def test_the_documented_examples(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+
+    def run(words: list[str]) -> str:
+        main(words)
+        return capfd.readouterr().out
+
+    assert check_examples(ROOT / "docs" / "rack.md", run) == 2
+
+
+# --- the threads of docs/rack.md
+
+@pytest.mark.parametrize(("words", "least"), [
+    (("-cram", "40960"), 40 * GiB),                             # home-ops#9818
+    (("-cram", "8192", "--llama-build", "9500", "-c", "262144"), 8 * GiB)])
+def test_saved_prompts_are_in_the_limit(words: tuple[str, ...], least: int) -> None:
+    given = parse([*GPU, *words], command="plan")
+    text = formats.write("llmkube", autolayers.plan(MOE, given), given, warn=lambda _: None)
+    size = re.search("hostMemory: ([0-9]+)Mi", text)
+    assert size is not None and int(size[1]) * MiB > least + 4 * GiB
+
+
+def test_a_prompt_larger_than_its_cache_is_counted_where_it_is_saved() -> None:
+    """llama.cpp#20509: before b10068 one conversation is saved whatever its size."""
+    limits = [autolayers.plan(SMALL, ["-dev", "none", "-c", "65536", "-np", "1", "-cram", "256"], ram="32GiB",
+                              llama_build=build).ram.limit for build in (10000, 11549)]
+    assert limits[0] is not None and limits[1] is not None
+    assert limits[0] > limits[1] + GiB
