@@ -14,7 +14,6 @@ from ..errors import UsageError
 from ..memory.ram import ram_of
 from ..quoting import compose, printable, shell, systemd
 from ..records import replace
-from ..units import MiB
 from .formats import compose as compose_file
 from .formats import kubernetes
 from .formats import systemd as systemd_file
@@ -164,7 +163,7 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
             command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{backend.name}0")[1:]]
             yield f"rpc-{kubernetes.label(box.name)}-{i}", Pod(
                 "worker", image, command, [], box.ports[i], _of_server(use.plan, row, device),
-                kubernetes.resource(backend), 1, -(-(row.used + row.margin) // MiB),
+                kubernetes.resource(backend), 1, kubernetes.gpumem_of([row]),
                 arguments.own.get("gpumem", ""), node=box.name)
 
 
@@ -224,5 +223,4 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
 
 
 _KINDS: dict[str, Callable[[Use, Cluster, Arguments, str], dict[str, str]]] = {
-    "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes,
-    "lws": _lws}
+    "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes, "lws": _lws}

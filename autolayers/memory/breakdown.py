@@ -102,7 +102,8 @@ class Breakdown(Static):
     @property
     def growing(self) -> int:
         """Bytes of system memory that may be added while it serves."""
-        return sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")
+        later = sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")
+        return later + (self.runtime_peak or {}).get("Host", 0)
 
 
 def shared(use: Static, devices: Sequence[Device]) -> int:

@@ -5,7 +5,7 @@
     within(16 * GiB)                            # bytes to plan with, so that need.limit is at most 16 GiB
 
 A control group of Linux counts a process's own memory, the pages of files that it reads, and its page tables. Near its
-limit it drops pages of files; a process whose own memory exceeds it is killed (docs/rack.md shows both).
+limit it gives up pages of files; a process whose own memory exceeds it is killed (docs/rack.md shows both).
 """
 
 from __future__ import annotations

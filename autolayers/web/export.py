@@ -27,6 +27,7 @@ OLLAMA, LM_STUDIO = "ollama", "lm-studio"
 NAMES = {OLLAMA: "Modelfile", LM_STUDIO: "lm-studio.sh", "systemd": "llama-server.service", "docker": "run.sh",
          "compose": "compose.yaml", "llama-swap": "config.yaml", "preset": "preset.ini", "llama-cpp-python": "run.py",
          "koboldcpp": "koboldcpp.sh", "llama-swap-matrix": "config.yaml", "nixos": "llama-cpp.nix",
+         "kubernetes": "kubernetes.yaml", "gpustack": "gpustack.yaml",
          "llmkube": "llmkube.yaml"}
 
 

@@ -154,6 +154,15 @@ def test_a_gpu_that_is_divided_by_memory(name: str) -> None:
         assert template["spec"]["schedulerName"] == "kai-scheduler" and "nvidia.com/gpu" not in limits
 
 
+def test_a_pod_has_the_gpus_that_its_words_name() -> None:
+    """-dev CUDA1 is the second of two; alone it would be CUDA0."""
+    words = ("--gpu", "12GiB,24GiB", "--ram", "64GiB", "-dev", "CUDA1")
+    limits = documents("kubernetes", *words)[0]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    model, service = documents("llmkube", *words)
+    assert limits["nvidia.com/gpu"] == model["spec"]["hardware"]["gpu"]["count"] == 2
+    assert service["spec"]["resources"]["gpu"] == 2 and "-dev" in service["spec"]["extraArgs"]
+
+
 @pytest.mark.parametrize(("words", "said"), [
     (("--gpu", "12GiB", "--gpumem", "kai", "--format", "docker"), "--gpumem kai is for --format kubernetes"),
     (("--gpu", "rx-7900-xtx", "--gpumem", "hami", "--format", "kubernetes"), "divides NVIDIA's GPUs"),

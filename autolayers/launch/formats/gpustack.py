@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import re
 
-from ...backends import backend_of
 from ...quoting import yaml
-from .launch_file import LaunchFile, without
+from .launch_file import LaunchFile, own_gpus, without
 
 _FILE = re.compile(r"hf:([^/]+/[^/]+)/(.+\.gguf)")
 _ITS_OWN = ("--host", "--port", "-a")
@@ -15,7 +14,7 @@ _ITS_OWN = ("--host", "--port", "-a")
 
 def write(launch: LaunchFile) -> str:
     """The deployment's fields; its model, address and port are GPUStack's to give."""
-    used = sum(row.used + row.margin for row in launch.plan.devices if row.used and not backend_of(row.name).remote)
+    used = sum(row.used + row.margin for row in own_gpus(launch.plan))
     for flag in _ITS_OWN:
         if launch.arguments.value(flag) is not None:
             launch.warnings.append(f"GPUStack says {flag} itself: left out")

@@ -6,13 +6,12 @@
 
 from __future__ import annotations
 
-from ...backends import backend_of
 from ...errors import UsageError
 from ...quoting import container_argument, yaml
 from ...records import dataclass
 from ...units import MiB
 from .container import CACHED, Container
-from .launch_file import LaunchFile
+from .launch_file import LaunchFile, own_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
     from ...backends import Backend
     from ...memory.ram import Ram
-    from ...planner import Plan
+    from ...planner.plan import DeviceRow
 
 HAMI, KAI = "hami", "kai"
 SHARED = (HAMI, KAI)                 # of --gpumem: what divides a GPU by memory
@@ -63,10 +62,9 @@ def resource(row: type[Backend] | None) -> str:
     return _NODE["amd" if "/dev/kfd" in row.device_nodes else "intel"]
 
 
-def gpumem_of(plan: Plan, remote: bool = False) -> int:
-    """MiB that the launch takes of the GPU of which it takes most, its margin included."""
-    sizes = [row.used + row.margin for row in plan.devices if row.used and backend_of(row.name).remote == remote]
-    return max([-(-size // MiB) for size in sizes], default=0)
+def gpumem_of(rows: Sequence[DeviceRow]) -> int:
+    """MiB that a launch takes of the GPU of which it takes most, its margin included."""
+    return max([-(-(row.used + row.margin) // MiB) for row in rows], default=0)
 
 
 def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
@@ -139,11 +137,11 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
     box = Container(launch)
     if launch.host and launch.private:
         launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
-    gpus = sum(1 for row in launch.plan.devices if row.used and not backend_of(row.name).remote)
+    gpus = own_gpus(launch.plan)
     gpu = resource(launch.backend) if gpus else ""
     if gpu and shares and gpu != _NODE["nvidia"]:
         raise UsageError(f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}")
-    return Pod(name, box.image, [], box.words, int(box.port), launch.ram, gpu, gpus, gpumem_of(launch.plan), shares,
+    return Pod(name, box.image, [], box.words, int(box.port), launch.ram, gpu, len(gpus), gpumem_of(gpus), shares,
                box.mounts, launch.secrets, "", launch.health, box.cached)
 
 

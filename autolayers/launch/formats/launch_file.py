@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ...flags.parse import Arguments
     from ...planner import Plan
+    from ...planner.plan import DeviceRow
 
 _PORT = "8080"          # of llama.cpp's images, for any build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
@@ -177,6 +178,13 @@ def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
             found += [flag, *(value.split(" ", 1) if row[0].kind.words > 1 else [value] if row[0].takes_value
                               else [])]
     return found
+
+
+def own_gpus(plan: Plan) -> list[DeviceRow]:
+    """The GPUs of this machine up to the last that is used: a container that has fewer would call them otherwise."""
+    rows = [row for row in plan.devices if not backend_of(row.name).remote]
+    last = max([at for at, row in enumerate(rows, 1) if row.used], default=0)
+    return rows[:last]
 
 
 def one_sequence(arguments: Arguments, target: str) -> Params:

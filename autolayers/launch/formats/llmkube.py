@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 
-from ...backends import backend_of
 from ...flags.parse import items
 from ...flags.table import Argument
 from ...quoting import container_argument, yaml
-from ...units import MiB
-from .launch_file import LaunchFile, without
+from .kubernetes import gpumem_of
+from .launch_file import LaunchFile, own_gpus, without
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _SWITCHES = {"-cmoe": "moeCPUOffload", "-nkvo": "noKvOffload", "--no-warmup": "n
 def write(launch: LaunchFile) -> str:
     """Both resources; paths are those of the node."""
     name = re.sub(r"[^a-z0-9]+", "-", launch.name.lower()).strip("-")[:60].strip("-") or "model"
-    gpus = [device for device in launch.plan.devices if device.used and not backend_of(device.name).remote]
+    gpus = own_gpus(launch.plan)
     lines = [*launch.notes, *launch.secret_notes("env of the InferenceService"),
              "apiVersion: inference.llmkube.dev/v1alpha1", "kind: Model", "metadata:", f"  name: {name}", "spec:",
              f"  source: {yaml(_source(launch.model))}", "  format: gguf"]
@@ -40,7 +39,7 @@ def write(launch: LaunchFile) -> str:
         accelerator, vendor = _VENDORS.get(launch.backend.name, ("cuda", "nvidia"))
         lines += ["  hardware:", f"    accelerator: {accelerator}", "    gpu:", "      enabled: true",
                   f"      count: {len(gpus)}", f"      vendor: {vendor}", f"      layers: {layers or -1}",
-                  f"      memory: {max(-(-(row.used + row.margin) // MiB) for row in gpus)}Mi"]
+                  f"      memory: {gpumem_of(gpus)}Mi"]
         lines += _sharding(launch, gpus)
     lines += ["---", "apiVersion: inference.llmkube.dev/v1alpha1", "kind: InferenceService", "metadata:",
               f"  name: {name}", "spec:", f"  modelRef: {name}", "  replicas: 1", "  resources:"]
