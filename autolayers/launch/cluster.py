@@ -14,6 +14,7 @@ from ..errors import UsageError
 from ..memory.ram import ram_of
 from ..quoting import compose, printable, shell, systemd
 from ..records import replace
+from ..units import MiB
 from .formats import compose as compose_file
 from .formats import kubernetes
 from .formats import systemd as systemd_file
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..machine import Device
     from ..memory.ram import Ram
-    from ..planner import Plan
     from ..planner.compare.cluster import Use
     from ..planner.plan import DeviceRow
 
@@ -76,10 +76,24 @@ def _comment() -> list[str]:
     return [f"# {OPEN}"]
 
 
+def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
+    """What the i-th server of a machine takes of its device, and needs of RAM: a message, of which the largest is a
+    tensor, and all that it holds if it has no memory of its own (rpc_server::set_tensor of ggml-rpc.cpp)."""
+    message = max([tensor.n_bytes for tensor in use.plan.model.tensors.values()], default=0)
+    rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
+    found = {}
+    for box in use.boxes:
+        for i, device in enumerate(box.devices):
+            row = next(rows)
+            own = row.used if device.in_ram or device.backend == CPU.name else 0
+            found[box.name, i] = row, ram_of(message + own, 0, 0)
+    return found
+
+
 # --- systemd
 
 def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
-    found = {}
+    found, needs = {}, _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "systemd")
@@ -91,6 +105,7 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                      "CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp",
                      "ExecStart=" + " ".join(map(systemd,
                                                  [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
+                     f"MemoryMax={needs[box.name, i][1].request // MiB}M",
                      "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target"]
             found[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
     found[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(_head(use, arguments))
@@ -108,22 +123,23 @@ def _runs_linux(box: Box, device: Device, what: str) -> None:
 # --- compose
 
 def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
-    found = {}
+    found, needs = {}, _needs(use)
     for box in use.boxes:
         lines = [*_comment(), f"# {_image_note(image)}", "services:"]
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "compose")
             row = row_of(device.backend)
-            command = words(box, i, "0.0.0.0")
+            command, most = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
             at = f"[{box.bind}]" if ":" in box.bind else box.bind
             lines += [f"  rpc-{i}:", f"    image: {compose(image)}",
                       f"    entrypoint: [{compose('/app/' + _PROGRAM)}]",
                       f"    command: [{', '.join(map(compose, command[1:]))}]",
                       "    ports:", f"      - {compose(f'{at}:{box.ports[i]}:{box.ports[i]}')}",
                       "    volumes:", "      - type: volume", "        source: rpc-cache",
-                      "        target: /root/.cache"]
+                      "        target: /root/.cache", f"    mem_limit: {most}m",
+                      "    deploy:", "      resources:", "        limits:", f"          memory: {most}m"]
             if row.gpu_driver:
-                lines += ["    deploy:", "      resources:", "        reservations:", "          devices:",
+                lines += ["        reservations:", "          devices:",
                           f"            - driver: {row.gpu_driver}", "              count: all",
                           "              capabilities: [gpu]"]
             if row.device_nodes:
@@ -155,24 +171,16 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
 
 def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, Pod]]:
     """(name, pod) of each machine's servers. Raises UsageError for a machine that runs no container."""
-    rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
+    needs = _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "kubernetes")
-            row, backend = next(rows), row_of(device.backend)
+            row, ram = needs[box.name, i]
+            backend = row_of(device.backend)
             command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{backend.name}0")[1:]]
             yield f"rpc-{kubernetes.label(box.name)}-{i}", Pod(
-                "worker", image, command, [], box.ports[i], _of_server(use.plan, row, device),
-                kubernetes.resource(backend), 1, kubernetes.gpumem_of([row]),
-                arguments.own.get("gpumem", ""), node=box.name)
-
-
-def _of_server(plan: Plan, row: DeviceRow, device: Device) -> Ram:
-    """What a server needs of its machine's RAM: a message, of which the largest is a tensor, and all that it holds if
-    it has no memory of its own (rpc_server::set_tensor of ggml-rpc.cpp)."""
-    message = max([tensor.n_bytes for tensor in plan.model.tensors.values()], default=0)
-    own = row.used if device.in_ram or device.backend == CPU.name else 0
-    return ram_of(message + own, 0, 0)
+                "worker", image, command, [], box.ports[i], ram, kubernetes.resource(backend), 1,
+                kubernetes.gpumem_of([row]), arguments.own.get("gpumem", ""), node=box.name)
 
 
 def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]) -> Pod:

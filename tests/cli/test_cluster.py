@@ -88,6 +88,8 @@ def test_compose(answer, tmp_path: Path) -> None:
         ["--host", "0.0.0.0", "--port", str(50052 + i), "--device", f"CUDA{i}", "--cache"] for i in range(2)]
     assert [service["ports"] for service in services.values()] == [
         [f"192.168.1.20:{port}:{port}"] for port in (50052, 50053)]
+    assert all(service["mem_limit"] == service["deploy"]["resources"]["limits"]["memory"] for service in
+               services.values())
     head = yaml.safe_load(written["desk/compose.yaml"])["services"]["llama-server"]
     assert head["image"] == "example.org/llama:rpc" and RPC in head["command"]
     assert head["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
@@ -99,6 +101,7 @@ def test_systemd(answer, tmp_path: Path) -> None:
     assert "ExecStart=/usr/local/bin/ggml-rpc-server --host 192.168.1.20 --port 50053 --device CUDA1 --cache\n" \
         in written["shed/llama-rpc-1.service"]
     assert RPC in written["desk/llama-server.service"]
+    assert all(re.search("\nMemoryMax=[0-9]+M\n", text) for text in written.values())
     if shutil.which("systemd-analyze"):
         unit = tmp_path / "shed" / "llama-rpc-0.service"
         unit.write_text(unit.read_text().replace("/usr/local/bin/ggml-rpc-server", "/bin/true"))
