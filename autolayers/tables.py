@@ -16,8 +16,13 @@ if TYPE_CHECKING:
 
 def rows(name: str) -> list[dict[str, str]]:
     """The rows of a table, by the names of its columns."""
-    loader: Any = __spec__.loader            # reads from a zip file too, and importlib.resources takes 10 ms
-    data = loader.get_data(os.path.join(os.path.dirname(__file__), *name.split("/")))
-    lines = [line.partition("#")[0].rstrip() for line in data.decode("utf-8").splitlines()]
+    lines = [line.partition("#")[0].rstrip() for line in text(name).splitlines()]
     names, *found = [line.split(",") for line in lines if line]
     return [dict(zip(names, values, strict=True)) for values in found]
+
+
+def text(name: str) -> str:
+    """A file of the package."""
+    loader: Any = __spec__.loader            # reads from a zip file too, and importlib.resources takes 10 ms
+    data: bytes = loader.get_data(os.path.join(os.path.dirname(__file__), *name.split("/")))
+    return data.decode("utf-8")

@@ -161,10 +161,15 @@ def load(paths: list[Path]) -> list[Row]:
     return found
 
 
-def age_of(data: dict) -> int:
-    """The time of a row's build, by its number if its note has one."""
+def build_of(data: dict) -> int | None:
+    """The number of a row's build, if it or its note has one."""
     found = re.search(r"\bb(\d{4,5})\b", data["note"])
-    number = data.get("build") or (int(found[1]) if found else None)
+    return data.get("build") or (int(found[1]) if found else None)
+
+
+def age_of(data: dict) -> int:
+    """The time of a row's build, by its number if that is known."""
+    number = build_of(data)
     return next((i for i, (build, month) in enumerate(AGES)
                  if (number < build if number else data["date"] < month)), len(AGES))
 

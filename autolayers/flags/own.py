@@ -253,6 +253,9 @@ COMMANDS = {command.name: command for command in (
             "results so far. Every measurement also corrects the predicted speeds of all models on this machine, with "
             "this build and driver; `autolayers devices` lists them. tune --quick MODEL and tune --bench FILE [MODEL] "
             "measure or read for that alone."),
+    Command("measured", "measured [CARD] [MODEL] [flags]", "what people measured, beside what is predicted for it",
+            "CARD is a name of --gpu, or cpu, MODEL a part of a model's name. Without either, the rows of this "
+            "machine's cards, or all, and which row would help it most. A plan shows the nearest of them."),
     Command("explain", "explain LOG...|PID|MODEL [flags] [llama-server flags]",
             "why a launch failed or is slow, from its log; what a running server holds; why this plan",
             "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied or as journald or "
@@ -368,7 +371,8 @@ FLAGS = (
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
     OwnFlag("--json", "plan sweep choose cluster inspect explain", "", "the same as --format json", key="format",
             value="json"),
-    OwnFlag("--json", "devices check tune rules ps ollama+plan ollama+verify ollama+list", "", "the answer as JSON"),
+    OwnFlag("--json", "devices check tune measured rules ps ollama+plan ollama+verify ollama+list", "",
+            "the answer as JSON"),
     OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
 
@@ -397,6 +401,7 @@ FLAGS = (
     OwnFlag("--gpus", "sweep", "SPECS", "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
             _list(str, " "), adds=" "),
     OwnFlag("--plot", "sweep", "", "bars instead of tables"),
+    OwnFlag("--plot", "measured", "", "measured / predicted as a plot"),
 
     OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
     OwnFlag("--llama-server", "check", "PROGRAM", "the program to check (default: llama-server in PATH)"),

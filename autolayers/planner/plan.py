@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .advice import Remedy
     from .embedder import Inputs
     from .explain import Alternative, Lever
+    from .measured import Measured
     from .serving import Saved
 
 
@@ -213,6 +214,14 @@ class Plan:
         endless = self.params.cache_ram is not None and self.params.cache_ram < 0
         return ram_of(host.resident + host.shared, None if endless else host.growing, host.mapped)
 
+    @lazy
+    def measured(self) -> Measured | None:
+        """What somebody measured of this model or a twin of it on these cards; None: nothing."""
+        from .measured import measured
+
+        used = [(device.name, device.description, device.total) for device in self.devices if device.model]
+        return measured(self.model, used, self.speed)
+
     def __repr__(self) -> str:
         return f"Plan({self.model!r}, {' '.join(self.flags)!r}, fits={self.fits})"
 
@@ -291,6 +300,8 @@ class Plan:
             answer["smaller_file"] = self.smaller.to_dict()
         if self.inputs is not None:
             answer["inputs"] = self.inputs.to_dict()
+        if self.measured is not None:
+            answer["measured"] = self.measured.to_dict()
         saved = self.saved
         if saved is not None:
             answer["saved"] = saved.to_dict()

@@ -22,6 +22,7 @@ from ..planner.compare.choose import (
 from ..planner.plan import TOO_SLOW
 from ..quoting import shell
 from ..units import GiB
+from .measured import measured_words
 from .table import Style, fitted, labelled, table, wrap
 from .text import tokens
 
@@ -63,6 +64,8 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
              *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)], "",
              *fitted(head, rows, style, (0, 3), marks, less=(2,)), "",
              *([style(shell(command), "bold"), ""] if command else [])]
+    beside = choices[advice.take].beside if advice else None
+    lines += labelled("measured", measured_words(beside), style)
     for label, text in (("next", _next(names, choices, advice)), ("quality", _quality_note(choices)),
                         ("beaten", _beaten(names, choices)), ("*", _NOTE)):
         lines += labelled(label, [text], style) if text else []
@@ -147,6 +150,12 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
     return text
 
 
+def _rate(runs: Runs) -> str:
+    """The nearest measured rate of generated tokens."""
+    row = runs.measured.generation if runs.measured else None
+    return tokens(row.rate) if row else "-"
+
+
 # the heading of each kind's table
 _KINDS = {which_card.ONE: "fully on one GPU", which_card.TWO: "fully on two identical GPUs",
           which_card.UNIFIED: "fully in unified memory, within the system's limit",
@@ -174,6 +183,9 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
                   f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
                  for runs in shown]
         heads = ["  card", "GiB", "left", "prompts*", "t/s*"]
+        if any(runs.measured for runs in shown):
+            heads.append("measured")
+            cells = [[*row, _rate(runs)] for row, runs in zip(cells, shown, strict=True)]
         if kind == which_card.EXPERTS:
             heads += ["in RAM", "-ncmoe"]
             cells = [[*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
@@ -184,5 +196,7 @@ def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[st
             others = ", ".join(runs.name for runs in rows if runs not in shown)
             lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
     note = "predicted, not measured; left: GiB on the fullest GPU, after its margin"
+    if any(runs.measured for rows in found.values() for runs in rows):
+        note += "; measured: t/s of the nearest launch of this model or its twin (autolayers measured)"
     return "\n".join([*lines, "", *([style(shell(command), "bold"), ""] if command else []),
                       *labelled("*", [note], style)]) + "\n"

@@ -184,3 +184,8 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
         lines += [""] if lines else []
         lines += table([head[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], style)
     return lines
+
+
+def tokens(rate: float) -> str:
+    """Tokens per second with three digits."""
+    return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"

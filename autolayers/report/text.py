@@ -6,8 +6,10 @@ from __future__ import annotations
 from ..backends import backend_of
 from ..quoting import shell
 from ..units import GiB, human, in_mib
+from .measured import measured_words
 from .picture import grouped, memory, name, names, strip
 from .table import LABEL, Style, blocks, labelled, shortened, titled, wrap
+from .table import tokens as tokens
 from .users import each_words, users_table
 
 TYPE_CHECKING = False
@@ -56,6 +58,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     lines += _instead(plan, style)
     lines += labelled("--fit", fit_words(plan), style)
     lines += labelled("speed", _speed(plan) if plan.fits else [], style)
+    lines += labelled("measured", measured_words(plan.measured) if plan.fits else [], style)
     table = users_table(plan.speed) if plan.fits else []
     lines += [f"{'serve' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(table)]
     lines += labelled("memory", [*_memory_words(plan), *(_parts(plan) if verbose else ())], style)
@@ -158,11 +161,6 @@ def listed(names: Sequence[str]) -> str:
     """"a, b and c" of at least one name."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
-
-
-def tokens(rate: float) -> str:
-    """Tokens per second with three digits."""
-    return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"
 
 
 def shortage(plan: Plan) -> str:

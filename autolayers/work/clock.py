@@ -94,6 +94,12 @@ class Clock:
         sums = self.tokens.places.get(HOST)
         return sums is not None and sums[0] + sums[1] > 0
 
+    @property
+    def in_ram(self) -> float:
+        """Bytes of weights that the CPU reads to generate a token."""
+        dense, experts, *_ = self.tokens.places.get(HOST, (0.0, 0.0))
+        return dense + experts * self.weights.used
+
     def step(self, n: int, depth: float, sequences: int = 1, *, few: bool = False) -> tuple[float, dict[str, float]]:
         """Seconds of a graph of n tokens with `depth` before each in its sequence: the part of no device, and
         each device's part. `few`: tokens that are decoded or checked, whose kernels are those of a token."""

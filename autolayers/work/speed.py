@@ -81,6 +81,7 @@ class Speed:
     draft: Drafted | None = None
     requests: Answers | None = None       # what each of several people gets
     over_depths: float | None = None      # `request` as the mean of several depths, if launches are compared there
+    in_ram: float = 0.0                   # bytes of weights that the CPU reads for a token
 
     @property
     def compared(self) -> float:
@@ -531,7 +532,7 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
                  first * work.requests + work.generate * token,
                  _doubt(kind, "pp", known, ram_known, prompts.own),
                  _doubt(kind, "tg", known, ram_known, tokens.own and clock.cached is None, upload), kind, assumed,
-                 prompts, tokens)
+                 prompts, tokens, in_ram=clock.in_ram)
 
 
 def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool, upload: float = 1.0) -> float:

@@ -190,7 +190,7 @@ def test_the_library_says_what_it_takes_of_several(ask: Any, models: Any, words:
 
 @pytest.mark.parametrize(("line", "message"), [
     ("--gup 24GiB llama-server -m m", "--gup is no flag of autolayers run; did you mean --gpu?"),
-    ("--plot llama-server -m m", "--plot is no flag of autolayers run: sweep has it"),
+    ("--plot llama-server -m m", "--plot is no flag of autolayers run: sweep and measured have it"),
     ("llama-server -m m --gpu 12GiB --dry-run", "--gpu is autolayers' own flag: write it before llama-server"),
     ("./serve.sh -m m --dry_run", "--dry_run is autolayers' own flag: write it before serve.sh"),
     ("docker run image -m m --retry=2", "--retry is autolayers' own flag: write it before llama-server"),

@@ -24,6 +24,7 @@ from ...records import dataclass, replace
 from ...units import GiB, MiB
 from ...work.speed import CostModel
 from ..evaluate import FIT, FULL, Evaluator
+from ..measured import beside
 from ..one.split import TensorSplit
 
 TYPE_CHECKING = False
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...work.speed import Speed
     from ..evaluate import Candidate
+    from ..measured import Measured
 
 SEARCHES = 5        # times a plan's budget, for all cards
 # what runs it, and how
@@ -61,10 +63,12 @@ class Runs:
     ram: int
     speed: Speed
     n_cpu_moe: int = 0
+    measured: Measured | None = None
 
     def to_dict(self) -> dict[str, object]:
         return {"name": self.name, "description": self.description, "count": self.count, "memory": self.memory,
-                "remaining": self.left, "ram": self.ram, "n_cpu_moe": self.n_cpu_moe, "speed": self.speed.to_dict()}
+                "remaining": self.left, "ram": self.ram, "n_cpu_moe": self.n_cpu_moe, "speed": self.speed.to_dict(),
+                "measured": self.measured.to_dict() if self.measured else None}
 
 
 class Wanted:
@@ -120,8 +124,9 @@ class Wanted:
             found = self._split(evaluator, cost, params)
         if found is None or not found.fits:
             return None
-        return Runs(name, card.description, count, evaluator.machine.devices[0].total,
-                    min(found.spare.values()), found.breakdown.resident, cost.price(found))
+        speed, device = cost.price(found), evaluator.machine.devices[0]
+        return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
+                    speed, measured=beside(self.model, [name] * count, device.backend, speed))
 
     def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ...model import Model
     from ...work.speed import Speed
     from ..embedder import Inputs
+    from ..measured import Measured as Beside
     from ..plan import Plan
     from .quality import Measured, Usual
 
@@ -67,6 +68,7 @@ class Choice:
     family: str = ""                    # the same for quantisations of one model
     mixture: bool = False               # of experts
     inputs: Inputs | None = None        # of a model that answers embeddings: it writes no text
+    beside: Beside | None = None        # rates that somebody measured of it
 
     @property
     def fits(self) -> bool:
@@ -94,6 +96,7 @@ class Choice:
             "remaining": self.left, "exact": self.exact, "flags": list(self.flags),
             "warnings": list(self.warnings),
             "speed": self.speed.to_dict() if self.speed else None,
+            "measured": self.beside.to_dict() if self.beside else None,
             **({"inputs": self.inputs.to_dict()} if self.inputs else {}),
             "quality": {"usual": self.usual.to_dict() if self.usual else None,
                         "measured": self.measured.to_dict() if self.measured else None},
@@ -151,7 +154,8 @@ def _choice(plan: Plan, fits: bool) -> Choice:
         verdict(plan) if fits else NO, plan.placement, model.size, bits_per_weight(model),
         plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None,
         plan.flags, min((device.remaining for device in plan.devices if device.used), default=0), plan.exact,
-        plan.warnings, inputs=plan.inputs if plan.fits else None)
+        plan.warnings, inputs=plan.inputs if plan.fits else None,
+        beside=plan.measured if plan.fits else None)
 
 
 def verdict(plan: Plan) -> str:

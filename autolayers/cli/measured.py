@@ -1,0 +1,85 @@
+"""`autolayers measured [CARD] [MODEL]`: what was measured, beside what is predicted for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from .. import __version__
+from ..devices.names import find
+from ..errors import AutolayersError, UsageError
+from ..flags.check import read
+from ..output import emit, say, show
+from ..report.measured import cards as cards_words
+from ..report.measured import rows_text
+from ..report.table import Style
+from ..work.measured import Row, card_of, of_cards, rows, same, wanted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..machine import Device
+
+_SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
+
+
+def main(words: Sequence[str]) -> int:
+    """Prints the rows of a card and a model; without words those of this machine, or of all if it has none. 0."""
+    arguments = read("measured", words)
+    names = list(arguments.positional)
+    if len(names) > 2:
+        raise UsageError("measured takes a card and a model: autolayers measured rtx-3060 qwen3-30b")
+    found = list(rows())
+    devices = [] if names else _here()
+    here = [card_of(device.description, device.total) for device in devices]
+    if here and of_cards(here):
+        found = of_cards(here)
+    for name in names:
+        found = _matching(found, name)
+    style = Style.of(sys.stdout, os.environ)
+    if arguments.own.get("json"):
+        emit(json.dumps({"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in found]},
+                        indent=1) + "\n")
+    elif found:
+        show(rows_text(found, style, bool(arguments.own.get("plot"))))
+    if not found:
+        say(f"nothing is measured of {' '.join(names)}; a row would help: {_SHARE}")
+    if not names:
+        say(_most_helpful(devices, here))
+    return 0
+
+
+def _matching(found: list[Row], name: str) -> list[Row]:
+    """The rows of a card, or of a model whose name has all parts of this one."""
+    if name.lower() == "cpu":
+        return [row for row in found if not row.cards]
+    if any(name in row.cards for row in rows()):
+        return [row for row in found if name in row.cards]
+    try:
+        card = find(name)
+    except AutolayersError:
+        parts = [part for part in name.lower().replace("_", "-").split("-") if part]
+        return [row for row in found if all(part in row.model.replace("_", "-") for part in parts)]
+    key = card_of(card.description, card.usable << 20)
+    return [row for row in found if any(same([one], [key]) for one in row.cards)]
+
+
+def _here() -> list[Device]:
+    """This machine's devices; none if they cannot be listed."""
+    from ..devices import discover
+
+    try:
+        return [device for device in discover(os.environ).devices if device.kind != "rpc"]
+    except AutolayersError:
+        return []
+
+
+def _most_helpful(devices: list[Device], here: list[str]) -> str:
+    """Which row would help this machine most."""
+    named = all(here)
+    count = len(of_cards(here)) if named and here else 0
+    names = here if named else [device.description or device.name for device in devices]
+    kind = wanted(names)
+    return f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help most: {_SHARE}"

@@ -1,0 +1,70 @@
+"""What somebody measured, beside a plan's prediction."""
+
+from __future__ import annotations
+
+from ..backends import backend_of
+from ..records import dataclass
+from ..work.measured import Asked, card_of, drawn, nearest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from ..model import Model
+    from ..work.measured import Row
+    from ..work.speed import Speed
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The nearest measurements of generated tokens and of prompts, None for none. `drawn`: tokens per second that
+    measurements make of a prediction that `contradicting` of them contradict, 0 if they do not."""
+
+    generation: Row | None
+    prompt: Row | None
+    drawn: float = 0.0
+    contradicting: int = 0
+
+    @property
+    def row(self) -> Row:
+        """The one that is shown first."""
+        row = self.generation or self.prompt
+        assert row is not None
+        return row
+
+    def to_dict(self) -> dict[str, object]:
+        """The nearest row, its rate under the name that a plan's speed has; `prompt`: that of prompts."""
+        return {
+            "generation_tokens_per_second": self.generation.rate if self.generation else None,
+            "prompt_tokens_per_second": self.prompt.rate if self.prompt else None,
+            **{key: value for key, value in self.row.to_dict().items() if key not in ("measured", "predicted")},
+            "prompt": self.prompt.to_dict() if self.prompt else None,
+            **({"contradicting": self.contradicting, "drawn_tokens_per_second": round(self.drawn, 3)}
+               if self.contradicting else {}),
+        }
+
+
+def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -> Measured | None:
+    """Of a model, or a twin of it, on devices of these names, descriptions and bytes; of CPUs nothing, as they have no
+    names here."""
+    devices = list(used)
+    backends = {backend_of(name).name for name, _, _ in devices}
+    if len(backends) != 1:
+        return None
+    return beside(model, [card_of(description, total) for _, description, total in devices], backends.pop(), speed)
+
+
+def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Measured | None:
+    """Of a model on these cards: names of `--gpu`, "" for one without."""
+    if not all(cards):
+        return None
+    work = speed.workload
+    asked = Asked.of(model, cards, backend, speed.kind, depth=work.depth)
+    asked = asked.sharing(1 - speed.in_ram / asked.active)
+    found = Measured(nearest(asked.at(work.depth + work.prompt), "tg"), nearest(asked, "pp"))
+    if found.generation is None and found.prompt is None:
+        return None
+    plain = speed.draft is None and work.requests == 1 and not speed.correction.runs
+    pulled = drawn(asked, "tg", speed.generation, speed.generation_spread) if plain else None
+    return found if pulled is None else Measured(found.generation, found.prompt, *pulled)
+

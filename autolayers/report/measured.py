@@ -1,0 +1,103 @@
+"""Measurements, as text: a line beside a prediction, and `autolayers measured`'s table and plot."""
+
+from __future__ import annotations
+
+from ..devices.cards import CARDS
+from .table import Style, fitted, tokens
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..planner.measured import Measured
+    from ..work.measured import Row
+
+_PLACING = ("-ngl", "-ncmoe", "-ot", "-sm", "-ts")      # flags that say where weights are
+_MOST = 4.0              # of measured / predicted, at the plot's edges
+_HALF = 20               # columns of a half of it
+_MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Radeon ", "AMD ", "Intel ")
+
+
+def measured_words(found: Measured | None) -> list[str]:
+    """"37.9 tokens/s: RTX 3060, -ncmoe 24, b10488, github.com/..., 2026-08", and what contradicts the prediction."""
+    if found is None:
+        return []
+    row, prompt = found.row, found.prompt
+    rates = [f"{tokens(found.generation.rate)} tokens/s"] if found.generation else []
+    alike = prompt is not None and prompt.source == row.source and prompt.words == row.words
+    if prompt is not None and (alike or not rates):
+        rates.append(f"prompts {tokens(prompt.rate)}/s")
+    lines = [f"{', '.join(rates)}: {row_words(row)}"]
+    if found.contradicting:
+        lines.append(f"{found.contradicting} measurements contradict the prediction: drawn towards them it is "
+                     f"{tokens(found.drawn)} tokens/s")
+    return lines
+
+
+def row_words(row: Row) -> str:
+    """Of what a row is: model, cards, placement, depth, RAM, build, source and date."""
+    placed = placement(row) if row.placement in ("MoE in RAM", "dense partial", "multi-GPU") else ""
+    ram = f"RAM {row.ram / 1e9:.0f} GB/s" if row.ram and row.share < 1 else ""
+    depth = f"after {row.depth} tokens" if row.depth else ""
+    build = f"b{row.build}" if row.build else ""
+    parts = (row.model, cards(row.cards), placed, depth, ram, build, source(row), row.date)
+    return ", ".join(filter(None, parts))
+
+
+def cards(names: Sequence[str]) -> str:
+    """"RTX 3060", "2 x RTX 3090", "RTX 3060 + RTX 5070 Ti", "CPU"."""
+    count = {name: names.count(name) for name in names}
+    return " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items()) or "CPU"
+
+
+def _short(name: str) -> str:
+    """A card without its maker."""
+    said = CARDS[name].description if name in CARDS else name
+    maker = next((maker for maker in _MAKERS if said.startswith(maker)), "")
+    return said.removeprefix(maker)
+
+
+def source(row: Row) -> str:
+    """Where to read of a row."""
+    return row.source.partition("://")[2] or "a public page of unknown address"
+
+
+def placement(row: Row) -> str:
+    """The words that say where its weights are."""
+    words = row.words.split()
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return " ".join(f"{word} {value}" for word, value in pairs if word in _PLACING and (word, value) != ("-ngl", "99"))
+
+
+def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
+    """A table of rows, or a plot of what is measured, as a share of what is predicted."""
+    if plot:
+        return "\n".join(_plot(rows)) + "\n"
+    head = ("model", "card", "backend", "", "t/s", "predicted", "test", "launch", "build", "date", "source")
+    cells = [[row.model, cards(row.cards), row.backend, row.kind, tokens(row.rate), tokens(row.predicted), _test(row),
+              placement(row) or row.placement, f"b{row.build}" if row.build else "", row.date,
+              source(row)] for row in rows]
+    return "\n".join(fitted(head, cells, style, (0, 1, 2, 3, 6, 7, 8, 9, 10), less=(10, 8, 7, 2))) + "\n"
+
+
+def _test(row: Row) -> str:
+    """llama-bench's word for a test."""
+    n = row.prompt if row.kind == "pp" else row.generate
+    return f"{row.kind}{n}" + (f" @ {row.depth}" if row.depth else "")
+
+
+def _plot(rows: Sequence[Row]) -> list[str]:
+    """A line a row: where its rate lies between a quarter and four times the prediction."""
+    from math import log  # on demand
+
+    names = [f"{row.model} {cards(row.cards)} {_test(row)}" for row in rows]
+    width = max([*map(len, names), 0])
+    lines = [f"{'measured / predicted'.ljust(width)}  1/4{' ' * (_HALF - 3)}1{' ' * (_HALF - 1)}4"]
+    for name, row in zip(names, rows, strict=True):
+        ratio = row.rate / row.predicted
+        at = round(_HALF * (1 + max(-1.0, min(1.0, log(ratio) / log(_MOST)))))
+        marks = [" "] * (2 * _HALF + 1)
+        marks[_HALF] = "|"
+        marks[at] = "*"
+        lines.append(f"{name.ljust(width)}  {''.join(marks)} {ratio:.2f}")
+    return lines
