@@ -18,6 +18,7 @@ MAX_DEVICES = 16      # llama_max_devices
 
 
 KINDS = ("tg", "pp")          # rates: of generated tokens and of prompts
+OF_PEAK = 0.9                   # share of RAM's peak bandwidth that reading reaches
 CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU", "CPU")
 
 

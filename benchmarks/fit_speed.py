@@ -3,7 +3,7 @@
 Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
 constants that were fitted without its source; --docs keeps those tables in docs/speeds.md. --write puts the constants
 into autolayers/work (rates.csv, doubts.csv and rates.py), and --rows FILE adds rows, such as `autolayers tune --share`
-writes.
+writes. --only ROCm,SYCL fits the constants of these backends alone, to their rows: all others stay as they are.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
 constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
@@ -33,10 +33,9 @@ import autolayers  # noqa: E402
 from autolayers.backends import backend as row_of  # noqa: E402
 from autolayers.backends import canonical  # noqa: E402
 from autolayers.devices import completed  # noqa: E402
-from autolayers.devices.smbios import OF_PEAK  # noqa: E402
 from autolayers.flags.policy import read  # noqa: E402
 from autolayers.launch.speed_rows import check  # noqa: E402
-from autolayers.machine import CLASSES, Device, Machine, Ratio  # noqa: E402
+from autolayers.machine import CLASSES, OF_PEAK, Device, Machine, Ratio  # noqa: E402
 from autolayers.planner.evaluate import Evaluator  # noqa: E402
 from autolayers.records import replace  # noqa: E402
 from autolayers.work import rates as speeds  # noqa: E402
@@ -63,6 +62,7 @@ OLD = {"kernel": 2.1, "prompt": 0.8}      # builds of 2024, of today's
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
 AGES = ((6700, "2025-10"), (9400, "2026-06"))
 AGE_WIDTH = 0.2
+AGE_MOST = 1.1                            # prompts of older builds: what was faster than today had other build options
 FOLDS = 12
 FEW = 10                                  # comparisons that count
 ALL = 4                                   # sources that all classes' uncertainty counts as in each class's
@@ -213,6 +213,18 @@ class Constants:
         self.start.append(value)
         self.width.append(width)
 
+    def known(self) -> dict[tuple, float]:
+        """The logarithms of those that the package has, by name."""
+        found = {("shared", field): value for field, value in vars(speeds.SHARED).items()}
+        for backend, ages in speeds.AGES.items():
+            for i, age in enumerate(ages):
+                found |= {("age", (backend, i), field): getattr(age, field) for field in OLD}
+        for kind, key, *field in self.names:
+            if kind == "rates":
+                rates = speeds.RATES.get(key) or speeds.RATES.get((key[0], "")) or speeds.RATES["", ""]
+                found[kind, key, field[0]] = getattr(rates, field[0])
+        return {name: math.log(value) for name, value in found.items()}
+
     def tables(self, x: numpy.ndarray) -> tuple[dict, speeds.Shared, dict, dict]:
         """Rates, what is shared, old: of 2024 by name, of AGES by (backend, age, name); RAM by machine."""
         values = numpy.exp(x)
@@ -223,6 +235,7 @@ class Constants:
             if name[0] == "rates":
                 rates[name[1]][name[2]] = value
             elif name[0] == "age":
+                value = min(value, AGE_MOST) if name[2] == "prompt" else value
                 old[(*name[1], name[2])] = value
             else:
                 {"shared": shared, "old": old, "ram": ram, "bus": ram}[name[0]][name[1]] = value
@@ -285,13 +298,19 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
         clock.devices, clock.host, clock.shared, clock.pipelined = before
 
 
-def fit(rows: list[Row], rounds: int = 12, near: dict | None = None) -> tuple[tuple, dict]:
-    """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at."""
+def fit(rows: list[Row], rounds: int = 12, near: dict | None = None,
+        only: frozenset[str] = frozenset()) -> tuple[tuple, dict]:
+    """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at. `only`: backends
+    whose constants alone are fitted."""
     constants = Constants(rows)
-    x = numpy.array([(near or {}).get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)])
+    near = {**(constants.known() if only else {}), **(near or {})}
+    free = numpy.array([not only or name[0] in ("ram", "bus") or (name[0] in ("rates", "age") and name[1][0] in only)
+                        for name in constants.names])
+    x = numpy.array([near.get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)])
     count = Counter((row.source, row.kind) for row in rows)
     weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
-    touched = [[i for i, row in enumerate(rows) if constants.touches(name, row)] for name in constants.names]
+    touched = [[i for i, row in enumerate(rows) if moves and constants.touches(name, row)]
+               for name, moves in zip(constants.names, free, strict=True)]
 
     def errors(x: numpy.ndarray, which: list[int]) -> numpy.ndarray:
         tables = constants.tables(x)
@@ -315,11 +334,12 @@ def fit(rows: list[Row], rounds: int = 12, near: dict | None = None) -> tuple[tu
         a = numpy.abs(error * weight)
         huber = weight * numpy.sqrt(numpy.where(a < 1.5, 1.0, 1.5 / numpy.maximum(a, 1e-9)))
         prior, slope = constants.prior(x)
-        left = numpy.vstack([jacobian * huber[:, None], slope])
+        left = numpy.vstack([jacobian * huber[:, None], slope])[:, free]
         right = -numpy.concatenate([error * huber, prior])
         improved = False
         for _ in range(5):
-            step = numpy.linalg.solve(left.T @ left + damping * numpy.diag((left * left).sum(0)), left.T @ right)
+            step = numpy.zeros(len(x))
+            step[free] = numpy.linalg.solve(left.T @ left + damping * numpy.diag((left * left).sum(0)), left.T @ right)
             tried = x + numpy.clip(step, -0.5, 0.5)
             after = errors(tried, every)
             if loss(after, tried) < best:
@@ -530,12 +550,12 @@ whose source was left out of the fit: that is what a plan says of itself (`withi
     (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
-def without_source(rows: list[Row], near: dict) -> list[float]:
+def without_source(rows: list[Row], near: dict, only: frozenset[str] = frozenset()) -> list[float]:
     """Each row's prediction with constants that were fitted without its source (and others: in FOLDS parts)."""
     found = [0.0] * len(rows)
     fold = {source: i % FOLDS for i, source in enumerate(sorted({row.source for row in rows}))}
     for left_out in range(FOLDS):
-        tables, _ = fit([row for row in rows if fold[row.source] != left_out], 4, near)
+        tables, _ = fit([row for row in rows if fold[row.source] != left_out], 4, near, only)
         for i, row in enumerate(rows):
             if fold[row.source] == left_out:
                 found[i] = predict(row, *tables, plain=not row.old)
@@ -546,24 +566,28 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def write(tables: tuple, rows: list[Row], found: Doubts) -> None:
-    """Writes rates.csv, doubts.csv and, between their marks, the constants of rates.py."""
+def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[str]) -> None:
+    """Writes rates.csv, doubts.csv and, between their marks, the constants of rates.py. Without `found` the doubts
+    stay, and what backends other than `only` have."""
     rates, shared, old, _ = tables
+    if found is None:
+        kept = {key: rate for key, rate in speeds.RATES.items() if key[0] and key[0] not in only}
+        rates = {key: rate for key, rate in rates.items() if key[0] in only} | kept
+        rates = dict(sorted(rates.items(), key=lambda item: (bool(item[0][1]), item[0])))
+        old = {(backend, i, field): getattr(age, field) for backend, ages in speeds.AGES.items()
+               for i, age in enumerate(ages) for field in OLD} | old
     count = Counter(key for row in rows for key in set(row.keys))
     lines = [MADE, f"backend,generation,{','.join(FIELDS)},n"]
     for key, rate in [*rates.items(), (("", ""), START[""])]:
         n = count[key] if key[1] else sum(n for other, n in count.items() if other[0] == key[0] != "")
+        n = rate.n if only and key[0] not in only else n
         lines.append(",".join([*key, *[number(getattr(rate, field)) for field in FIELDS], str(n)]))
     folder = ROOT / "autolayers" / "work"
     (folder / "rates.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    doubt = found.doubt
-    found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}     # RAM's as well
-    lines = [MADE, "class,kind,doubt,calibrated,between"]
-    for key, value in doubt.items():
-        known = min(found.calibrated[key], value)
-        lines.append(f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}")
-    (folder / "doubts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    if found is not None:
+        write_doubts(folder, found)
+    unknown = speeds.UNKNOWN_RAM if found is None else found.unknown
 
     shared_text = ",\n                ".join(f"{name}={number(value)}" for name, value in vars(shared).items())
     lines = [f"SHARED = Shared({shared_text})", "",
@@ -572,7 +596,7 @@ def write(tables: tuple, rows: list[Row], found: Doubts) -> None:
         ages = ", ".join(f"Age({build}, {number(old[backend, i, 'kernel'])}, {number(old[backend, i, 'prompt'])})"
                          for i, (build, _) in enumerate(AGES))
         lines.append(f'    "{backend}": ({ages}),')
-    unknown = ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(found.unknown.items()))
+    unknown = ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(unknown.items()))
     lines += ["}", "", "# what RAM of unknown speed adds to a doubt, where RAM decides",
               f"UNKNOWN_RAM = {{{unknown}}}", ""]
     file = folder / "rates.py"
@@ -582,10 +606,21 @@ def write(tables: tuple, rows: list[Row], found: Doubts) -> None:
     file.write_text(text[:begin] + head + "\n" + "\n".join(lines) + "\n" + text[end:])
 
 
+def write_doubts(folder: Path, found: Doubts) -> None:
+    """Writes doubts.csv."""
+    doubt = found.doubt
+    found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}     # RAM's as well
+    lines = [MADE, "class,kind,doubt,calibrated,between"]
+    for key, value in doubt.items():
+        known = min(found.calibrated[key], value)
+        lines.append(f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}")
+    (folder / "doubts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
 # Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good kernel reaches
 SHARED = speeds.Shared(
-    token=170, prompt_experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, ram=0.95,
-    ram_experts=0.88, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
+    token=170, prompt_experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, reduction=34,
+    ram=0.95, ram_experts=0.88, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
     bus_copy=0.54, ram_copy=0.44,
     copied=0.17, several=1.3, stages=0.29)
 START = {
@@ -623,9 +658,12 @@ def main() -> None:
     options.add_argument("--docs", action="store_true", help="write docs/speeds.md")
     options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
     options.add_argument("--show", type=int, default=0, help="so many of the worst rows")
+    options.add_argument("--only", default="", help="fit the constants of these backends alone: ROCm,SYCL")
     words = options.parse_args()
-    rows = load([ROWS, *words.rows])
-    tables, near = fit(rows)
+    only = frozenset(filter(None, words.only.split(",")))
+    every = load([ROWS, *words.rows])
+    rows = [row for row in every if not only or any(backend in only for backend, _ in row.keys)]
+    tables, near = fit(rows, only=only)
     rates, shared, old, ram = tables
     for key, rate in rates.items():
         print(f"{' '.join(key):24}", *(f"{field} {number(getattr(rate, field))}" for field in FIELDS))
@@ -646,14 +684,14 @@ def main() -> None:
         for row, p in order[:words.show]:
             print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
     if not words.quick:
-        left_out = [p for row, p in zip(rows, without_source(rows, near), strict=True) if not row.old]
+        left_out = [p for row, p in zip(rows, without_source(rows, near, only), strict=True) if not row.old]
         table("Rows since 2025, each predicted without its source", recent, left_out)
         found = Doubts(*doubts(recent, left_out), calibrated(recent, left_out), apart(recent, left_out))
         sources(recent, left_out)
-        if words.docs:
+        if words.docs and not only:
             write_page(recent)
         if words.write:
-            write(tables, rows, found)
+            write(tables, every, None if only else found, only)
 
 
 @dataclass

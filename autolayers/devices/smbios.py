@@ -6,8 +6,9 @@ Linux: /sys/firmware/dmi/tables/DMI. A channel is 64 bits wide; modules of one c
 
 from __future__ import annotations
 
+from ..machine import OF_PEAK
+
 _MODULE = 17
-OF_PEAK = 0.9        # share of the peak that reading reaches
 _MAX_SIZE = 1 << 20
 
 

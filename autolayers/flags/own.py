@@ -8,6 +8,7 @@ them.
 from __future__ import annotations
 
 from ..errors import UsageError
+from ..machine import OF_PEAK
 from ..units import MiB, parse_memory, parse_size, with_unit
 from .formats import FORMATS
 from .kinds import CACHE_TYPES, Bad, number, one_of, tokens
@@ -114,13 +115,24 @@ def _ram(text: str) -> tuple[int, float | None]:
     size, at, rate = text.partition("@")
     if not at:
         return _size(text), None
+    if modules := _modules(rate):
+        return _size(size), modules
     try:
         bandwidth = parse_size(rate.strip().removesuffix("/s"), 10**9)      # "300" means GB/s
     except UsageError:
         bandwidth = 0
     if not 1e9 <= bandwidth <= 1e13:
-        raise Bad("a size and the bandwidth of reading it, such as 768GiB@300GB/s")
+        raise Bad("a size and the bandwidth of reading it, or its modules: 768GiB@300GB/s, 64GiB@ddr5-6000x2")
     return _size(size), float(bandwidth)
+
+
+def _modules(text: str) -> float | None:
+    """Bytes per second that reading RAM reaches, of "ddr5-6000x2": its kind, 10**6 transfers a second and channels of
+    64 bits (two if none are given). None if it is no such text."""
+    import re  # few calls
+
+    found = re.fullmatch(r"(?:lp)?ddr[2-6]x?-(\d{3,5})(?:x([1-9]\d?))?", text.strip().lower())
+    return None if found is None else int(found[1]) * 1e6 * 8 * int(found[2] or 2) * OF_PEAK
 
 
 def _ram_alone(text: str) -> tuple[int, float | None]:
@@ -289,7 +301,8 @@ FLAGS = (
     OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
             "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
     OwnFlag("--ram", f"plan run sweep choose explain {_OLLAMA}", "SIZE[@RATE]",
-            "the RAM to plan for, and the bandwidth that reading it reaches: 64GiB, 768GiB@300GB/s", _ram),
+            "the RAM to plan for, and the bandwidth that reading it reaches, or its modules and channels: 64GiB, "
+            "768GiB@300GB/s, 64GiB@ddr5-6000x2", _ram),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
     OwnFlag("--ram-limit", "plan run cluster", "SIZE",
             "the memory limit of its container, service or pod: the launch and all that it may grow to stay within",

@@ -78,13 +78,14 @@ class Clock:
     def __init__(self, weights: Weights, work: Work, caches: Sequence[Attention | None],
                  devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
                  n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
-                 shares: Mapping[str, float] | None = None, missing: float = 0.0,
+                 shares: Mapping[str, float] | None = None, reduced: bool = False, missing: float = 0.0,
                  cached: ExpertCache | None = None, apart: float = 0.0) -> None:
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing, self.cached = shares, missing, cached
+        self.reduced = reduced       # by the devices themselves (split mode tensor): slices have kernels of their own
         self.apart = apart       # seconds of a prompt's token in a delta net that is not one op
         self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
 
@@ -155,10 +156,16 @@ class Clock:
             common += self.cached.size * chosen * self.cached.missed / self.cached.upload
             common += self.cached.layers * handover * 1e-6
         if self.shares:          # each device waits for the others twice per layer
-            summed = 4 * n * self.weights.n_embd / host.bus         # their results are summed, in f32
-            common += 2 * self.weights.n_layer * (shared.hop * 1e-6 + summed) + max(stages.values())
+            common += 2 * self.weights.n_layer * self._sum(n) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
+
+    def _sum(self, n: int) -> float:
+        """Seconds in which the devices sum a layer's results of n tokens, in f32. With split mode tensor each sends to
+        each of the others, whatever links them."""
+        others = max(1, len(self.shares or ()) - 1) if self.reduced else 1
+        wait = self.shared.reduction if self.reduced else self.shared.hop
+        return others * (wait * 1e-6 + 4 * n * self.weights.n_embd / self.host.bus)
 
     def _parts(self, home: str) -> Sequence[tuple[str, float]]:
         """What computes on a layer's device, and which share: with split modes row and tensor, each device
@@ -180,7 +187,7 @@ class Clock:
             chosen = self._chosen(n, streams.spread)
             seconds += slow_experts * hypot(experts * chosen * self.weights.low / (bandwidth * rates.chosen),
                                             2 * n * expert_multiplies / (rate * rates.experts))
-        return seconds * slow + self._kernels(rates, sums[5])
+        return seconds * slow + self._kernels(rates, sums[5], share)
 
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
         """How many times slower matrices are because of the bytes that are bf16 among those read, and experts once
@@ -207,11 +214,13 @@ class Clock:
             reading = experts * touched / (bandwidth * shared.prompt_experts) if many else \
                 experts * touched * self.weights.low / (bandwidth * rates.chosen)
             seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow * slow_experts
-        return seconds + self._kernels(rates, kernels) * (shared.prompt_kernel if many else 1.0)
+        return seconds + self._kernels(rates, kernels, share) * (shared.prompt_kernel if many else 1.0)
 
-    def _kernels(self, rates: Rates, kernels: float) -> float:
-        """Several devices' graphs change with each token, so that they are not launched whole (CUDA graphs)."""
-        return kernels * rates.kernel * 1e-6 * (self.shared.several if len(self.devices) > 1 else 1.0)
+    def _kernels(self, rates: Rates, kernels: float, share: float) -> float:
+        """Several devices' graphs change with each token, so that they are not launched whole (CUDA graphs); those of
+        a slice's `share` are as much shorter (split mode tensor)."""
+        return kernels * rates.kernel * 1e-6 * (share if self.reduced else 1.0) * (
+            self.shared.several if len(self.devices) > 1 else 1.0)
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
         """Each visit sends a server the activations and the mask of n tokens, and returns the activations, or

@@ -6,8 +6,8 @@ from ..backends import backend
 from ..builds import NEWEST
 from ..devices.assumed import DESKTOP, kind_of
 from ..devices.integrated import integrated
-from ..devices.smbios import OF_PEAK
-from ..records import dataclass
+from ..machine import OF_PEAK
+from ..records import dataclass, replace
 from .rates import FP16_PER_BANDWIDTH, FP16_UNKNOWN, aged, generation_of, rates_of
 from .streams import STREAMS, Streams, streams_of
 
@@ -69,6 +69,13 @@ class HostFigures:
     disk: float
     known: bool          # RAM's bandwidth is not a default
     counted: bool        # the number of cores is not a default
+
+    def with_threads(self, n_threads: int | None) -> HostFigures:
+        """With so many threads (-t): one a core computes and reads, and more of them share the cores; below 1 and None
+        are llama.cpp's default, a thread per core. A number of cores that is not known is theirs."""
+        if n_threads is None or n_threads < 1:
+            return self
+        return replace(self, cores=min(n_threads, self.cores) if self.counted else n_threads, counted=True)
 
     @classmethod
     def of(cls, machine: Machine) -> HostFigures:

@@ -57,6 +57,7 @@ class Shared:
     prompt_read: float        # reading weights during arithmetic, relative to reading them alone
     prompt_kernel: float      # kernels of a prompt, relative to those of a token
     hop: float                # from one device to another
+    reduction: float          # a sum over two devices' slices, with split mode tensor
     ram: float                # share of RAM's bandwidth for matrices
     ram_experts: float
     alone: float              # of both, if the CPU computes everything
@@ -122,6 +123,7 @@ SHARED = Shared(token=163,
                 prompt_read=0.929,
                 prompt_kernel=1.64,
                 hop=65,
+                reduction=34,
                 ram=1,
                 ram_experts=0.959,
                 alone=0.843,
@@ -139,8 +141,8 @@ SHARED = Shared(token=163,
 AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
     "CUDA": (Age(6700, 1.19, 0.799), Age(9400, 1.02, 0.856)),
     "MTL": (Age(6700, 0.961, 0.897), Age(9400, 1.07, 1.06)),
-    "ROCm": (Age(6700, 1.01, 0.43), Age(9400, 1.01, 1.07)),
-    "SYCL": (Age(6700, 1, 1), Age(9400, 1, 1)),
+    "ROCm": (Age(6700, 1.01, 0.393), Age(9400, 0.996, 1.05)),
+    "SYCL": (Age(6700, 1, 1), Age(9400, 1.05, 1.1)),
     "Vulkan": (Age(6700, 1.01, 0.695), Age(9400, 1.02, 0.851)),
 }
 

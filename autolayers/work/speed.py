@@ -282,9 +282,11 @@ class CostModel:
                 resident = self.placement(replace(params, overrides=tuple(
                     rule for rule in params.overrides if EXPERTS_REGEX not in rule[0])))
                 work = replace(work, token=homes.work(resident, where).token)
-        clock = Clock(self.weights, work, self.caches(fused), devices, self.host, n_batch=use.n_batch,
+        host = self.host.with_threads(params.n_threads)
+        clock = Clock(self.weights, work, self.caches(fused), devices, host, n_batch=use.n_batch,
                       n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
-                      missing=self._missing(use), cached=cached, apart=self._apart(params, placement, devices))
+                      reduced=params.split_mode == "tensor", missing=self._missing(use), cached=cached,
+                      apart=self._apart(params, placement, devices))
         if self.calibration.measured and cached is None:
             kind = self.kind(clock)
             clock.paces = self.calibration.of(kind, "pp").factor, self.calibration.of(kind, "tg").factor
@@ -354,7 +356,7 @@ class CostModel:
             found.append((NETWORK, NETWORK_RATE))
         if kind in IN_RAM:
             found += [("RAM", self.host.ram)] if not self.host.known else []
-            found += [("cores", self.host.cores)] if not self.host.counted else []
+            found += [("cores", self.host.cores)] if not clock.host.counted else []
         if clock.cached is not None and not clock.cached.measured:
             found.append((UPLOAD, clock.cached.upload))
         return tuple(found)

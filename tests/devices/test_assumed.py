@@ -6,7 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from support import HEADERS, slow
+from support import HEADERS, model, slow
 
 import autolayers
 from autolayers import Device, UsageError
@@ -54,13 +54,32 @@ def test_what_is_given_counts_and_what_is_assumed_is_said() -> None:
     assert few.speed.generation < assumed.speed.generation / 2
 
 
+@pytest.mark.parametrize(("name", "words", "gpu"), [
+    ("llama-3.1-8b-q4_k_m", "-dev none --ram 64GiB@60GB/s --cores 8", ""),
+    ("qwen3-30b-a3b-q4_k_m", "-cmoe -c 8192", "rtx-3060"),
+    ("qwen3-30b-a3b-q4_k_m", "-cmoe -c 8192 --ram 64GiB@60GB/s --cores 8", "rtx-3060"),
+])
+def test_threads_are_cores_at_most(name: str, words: str, gpu: str) -> None:
+    devices = [Device.hypothetical(gpu)] if gpu else []
+    rates = [autolayers.plan(model(name), [*words.split(), "-t", str(n)], devices=devices).speed.generation
+             for n in (1, 4, 8)]
+    assert 1.3 * rates[0] < rates[1] and 1.04 * rates[1] < rates[2]
+    if "--cores" in words:
+        plain, many = (autolayers.plan(model(name), [*words.split(), *more], devices=devices).speed
+                       for more in ((), ("-t", "16")))
+        assert many.generation == plain.generation == rates[2]      # hyper-threads share a core
+
+
 @pytest.mark.parametrize(("text", "rate"), [("768GiB@300GB/s", 300e9), ("768GiB@300GB", 300e9), ("64GiB@70", 70e9),
-                                            ("64GiB@1.5TB/s", 1.5e12), ("64GiB", None)])
+                                            ("64GiB@1.5TB/s", 1.5e12), ("64GiB", None),
+                                            ("64GiB@ddr5-6000x2", 86.4e9), ("64GiB@DDR5-6000", 86.4e9),
+                                            ("512GiB@ddr4-2400x8", 138.24e9), ("96GiB@lpddr5x-8000x4", 230.4e9)])
 def test_the_rate_of_ram(text: str, rate: float | None) -> None:
     assert asked(f"--ram {text}").machine.ram_bandwidth == rate
 
 
-@pytest.mark.parametrize("text", ["64GiB@", "64GiB@fast", "64GiB@3", "@300GB/s", "64@300GB/s", "64GiB@300EB/s"])
+@pytest.mark.parametrize("text", ["64GiB@", "64GiB@fast", "64GiB@3", "@300GB/s", "64@300GB/s", "64GiB@300EB/s",
+                                  "64GiB@ddr5", "64GiB@ddr5-6000x0", "64GiB@ddr9-6000", "64GiB@ddr5-6000x999"])
 def test_a_rate_that_is_none(text: str) -> None:
     if text == "64GiB@3":       # 3 GB/s is slow RAM, and RAM
         assert asked(f"--ram {text}").machine.ram_bandwidth == 3e9
