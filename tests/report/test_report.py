@@ -270,3 +270,15 @@ def test_layers_of_a_model_are_laid_out_for_the_width(name: str) -> None:
         text = " ".join(lines)
         for part in ("weights", "attention", "FFN", "experts", "other", "cache of", "type", "n_layer"):
             assert f" {part} " in f" {text} ", part
+
+
+def test_the_flag_that_narrows_the_range_most_is_named() -> None:
+    name, card = model("qwen3-30b-a3b-q4_k_m"), [Device.hypothetical("rtx-3060")]
+    words = ["-c", "8192", "--ram", "32GiB"]
+
+    def said(*more: str) -> str:
+        return " ".join(plan_text(autolayers.plan(name, [*words[:-1], *more], devices=card)).split())
+
+    assert "8 cores assumed; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most" in said("32GiB")
+    assert "8 cores assumed; --cores narrows the range" in said("32GiB@ddr4-3200")
+    assert "narrows" not in said("32GiB@ddr4-3200", "--cores", "8")
