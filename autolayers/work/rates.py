@@ -147,7 +147,7 @@ AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
 }
 
 # what RAM of unknown speed adds to a doubt, where RAM decides
-UNKNOWN_RAM = {"pp": 1.57, "tg": 1.28}
+UNKNOWN_RAM = {"pp": 1.41, "tg": 1.33}
 
 # --- end
 
