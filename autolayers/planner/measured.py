@@ -60,6 +60,8 @@ def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Me
         return None
     work = speed.workload
     asked = Asked.of(model, cards, backend, speed.kind, depth=work.depth)
+    if not asked.active:
+        return None
     asked = asked.sharing(1 - speed.in_ram / asked.active)
     found = Measured(nearest(asked.at(work.depth + work.prompt), "tg"), nearest(asked, "pp"))
     if found.generation is None and found.prompt is None:
