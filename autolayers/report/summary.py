@@ -10,6 +10,7 @@ from math import ceil
 
 from ..quoting import shell
 from ..units import GiB
+from .measured import measured_words
 from .picture import PARTS, grouped, name, names, strip
 from .table import Style, shortened, wrap
 from .text import assumed_words, bought, context_words, figures, fit_words, remedy_words, shortage, smaller_words
@@ -53,6 +54,8 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     if plan.smaller is not None:
         lines += _labelled("smaller", smaller_words(plan), style)
     lines += [line for words in fit_words(plan) for line in _labelled("--fit", words, style)]
+    for words in measured_words(plan.measured) if plan.fits else []:
+        lines += _labelled("measured", words, style)
     for warning in plan.warnings:
         lines += wrap(warning, style.width, "! ", "  ")
     if not plan.exact:

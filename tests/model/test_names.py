@@ -10,7 +10,7 @@ from autolayers.model import NAMES
 
 PACKAGE = ROOT / "autolayers"
 PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "model" / "created.py",
-          PACKAGE / "engines" / "ik_llama.py", PACKAGE / "memory" / "ik_llama",    # the graphs and rules of another program
+          PACKAGE / "engines" / "ik_llama.py", PACKAGE / "memory" / "ik_llama",      # of another program
           PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py", PACKAGE / "graph" / "models")
 # strings that are spelt like an architecture and mean something else
 OTHERS = {
