@@ -277,7 +277,7 @@ class Kind:
         room = [self._room(name, buffers) for name in names]
         if len(names) == 1:
             return () if sum(sizes) <= room[0] else None
-        seconds = self._seconds(ladder, count)
+        seconds = self._seconds(ladder, count)[:len(names)]
         n_ubatch = ladder.base.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)

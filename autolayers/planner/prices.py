@@ -80,6 +80,10 @@ CPU = Price(
     "no device", 0.0,
     "the processor instead of an integrated GPU: by the error of comparisons",
     "planner/test_integrated.py")
+IDLE = Price(
+    "no layer on the GPUs that are there", 1.15,
+    "nobody expects a card to be left idle: the processor must win clearly",
+    "planner/test_search.py")
 EXPERT_CACHE = Price(
     "a cache of experts", CACHE_DOUBT,
     "its hits depend on the text",
@@ -94,14 +98,18 @@ WIDER = Price(
     "as below 32k for one model alone",
     "planner/test_multi.py")
 
-ROWS = (SHORT, SHORT_MIXTURE, LONG, MOST, MICRO_BATCH, ORDER, PARTS, COARSE, FFN, CPU, EXPERT_CACHE, REUSE, WIDER)
+ROWS = (SHORT, SHORT_MIXTURE, LONG, MOST, MICRO_BATCH, ORDER, PARTS, COARSE, FFN, CPU, IDLE, EXPERT_CACHE, REUSE, WIDER)
 
 
 def worth(problem: Problem, params: Params, use: Static) -> float:
-    """Seconds of the reference request, times the prices."""
+    """Seconds of the reference request, times the prices; with --strategy layers the layers that are missing, and
+    of as many the fewer seconds."""
     seconds = problem.cost.at_any_context(params, use).compared
     for _, factor in priced(problem, params, use):
         seconds *= factor
+    if problem.policy.strategy == "layers":
+        everything = problem.model.hparams.n_layer_all + 1
+        return 1 + everything - params.layers_wanted(everything) + seconds / (seconds + 1)
     return seconds
 
 
@@ -124,6 +132,8 @@ def of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
     given = problem.given
     if params.n_ubatch != given.n_ubatch:
         yield MICRO_BATCH, MICRO_BATCH.factor
+    if problem.machine.devices and params.device != () and params.n_gpu_layers == 0 != given.n_gpu_layers:
+        yield IDLE, IDLE.factor
     if params.moe_cache_mib != given.moe_cache_mib:
         yield EXPERT_CACHE, EXPERT_CACHE.factor
     kind = params.cache_type_k
