@@ -41,6 +41,7 @@ class Buffers:
         self.known: dict[Point, Taken] = {}
         self.version = 0        # changes with what is known
         self.full: set[tuple[object, int, int]] = set()     # frames, contexts and micro-batches that no launch fits
+        self.output: dict[tuple[object, str, int, int], int] = {}     # of a device with the output layer alone
 
     def record(self, point: Point, candidate: Candidate, ram: int) -> None:
         use = candidate.breakdown.devices
@@ -54,6 +55,19 @@ class Buffers:
             compute = {name: max(size, before.compute.get(name, 0)) for name, size in compute.items()}
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
         self.known[point] = Taken(fixed, compute, ram, candidate.breakdown.flash_attn)
+
+    def record_output(self, point: Point, name: str, candidate: Candidate) -> None:
+        """Notes what a device takes that has the output layer alone."""
+        frame, _, n_ctx, n_ubatch = point
+        self.output[frame, name, n_ctx, n_ubatch] = candidate.overheads(self.limits).get(name, 0)
+
+    def of_output(self, point: Point, name: str, usual: int) -> int:
+        """Expected bytes of a device with the output layer alone, as it computes no attention: at least what it took
+        with a smaller context and micro-batch, a part of the `usual` before anything was measured."""
+        frame, _, n_ctx, n_ubatch = point
+        known = [size for (of, device, ctx, batch), size in self.output.items()
+                 if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch]
+        return max(known, default=usual // SHARE)
 
     def at(self, point: Point) -> dict[str, int]:
         """Expected bytes on each device."""
@@ -80,8 +94,10 @@ class Buffers:
                     if key[:2] == point[:2]], default=0)
 
     def knows(self, point: Point) -> bool:
-        """Whether a launch of this frame and kind was measured with this micro-batch."""
-        return any(_matches(key, point[0], _related(point[1])) and key[3] == point[3] for key in self.known)
+        """Whether a launch of this frame and kind was measured with this micro-batch and no more context."""
+        frame, kind, n_ctx, n_ubatch = point
+        return any(_matches(key, frame, _related(kind)) and key[3] == n_ubatch and key[2] <= n_ctx
+                   for key in self.known)
 
     def _of(self, known: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int,
             share: float) -> dict[str, int]:

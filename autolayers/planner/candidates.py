@@ -288,7 +288,8 @@ class Kind:
         if count == ladder.top and self._holds(own, sizes, room):
             splits.append(own)
         for i in range(1, len(names)):       # a device with the output layer alone computes no attention
-            alone = self.limits[names[i]] - buffers.get(names[i], 0) // 4
+            taken = self.buffers.of_output(self.point(ladder(count)), names[i], buffers.get(names[i], 0))
+            alone = self.limits[names[i]] - taken
             if room[i] < sizes[-1] <= alone:
                 before = best_partition(sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i])
                 splits.append(before and (*before, 1))
@@ -419,7 +420,10 @@ class Kind:
         taken = 0
         if ram is not None and static is not None and candidate.ram_spare is not None:
             taken = max(0, ram - candidate.ram_spare - RAM_MARGIN - self.evaluator.in_ram(static))
-        self.buffers.record(self.point(candidate.params), candidate, taken)
+        point, split = self.point(candidate.params), candidate.params.tensor_split or ()
+        self.buffers.record(point, candidate, taken)
+        if len(split) > 1 and split[-1] == 1:
+            self.buffers.record_output(point, self.frame.names[len(split) - 1], candidate)
 
 
 def _short(counts: Sequence[int]) -> tuple[float, ...]:

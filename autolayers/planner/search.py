@@ -28,11 +28,14 @@ from .one.contexts import MIXTURE, contexts
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
 from .one.parts import parts
+from .one.split import TensorSplit
 from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
 from .problem import Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..work.speed import Answers, CostModel
@@ -184,10 +187,14 @@ class Search:
         if not self.heap:
             self._measure_smallest()
         winner = self._run()
+        if self.policy.strategy == "layers":
+            winner = self._with_most_layers(self.frames.all(), winner)
         if winner is None and not self.short:
             for frame in self.frames.left_out():
                 self._open(frame)
             winner = self._run()
+        if winner is None:
+            winner = self._with_most_layers(itertools.chain(self.frames.all(), self.frames.left_out()))
         for challenge in (self._orders, self._contexts, self._parts):
             if winner is not None and challenge(winner):
                 self._push(winner, self._worth(winner))
@@ -199,6 +206,22 @@ class Search:
                 return Found(answer, self._paid(winner, answer), tuple(others))
             winner = self._run()
         return self._unfitting()
+
+    def _with_most_layers(self, frames: Iterable[Frame], winner: _Node | None = None) -> _Node | None:
+        """The best promise, or the launch with the most layers of a frame: measured, as promises may be too little."""
+        if winner is not None:
+            self._push(winner, self._worth(winner))
+        for frame in frames:
+            for name in frame.names_of_kinds:
+                kind = Kind(frame, name, frame.given, self.buffers)
+                ladder = None if name in ("given", "none") else kind.ladder(frame.contexts.least)
+                if ladder is None:
+                    continue
+                found = TensorSplit(self.evaluator, self.cost, self.fidelity).most(ladder)
+                launch = None if found is None or not found.fits else kind.launch(found.params)
+                if launch is not None:
+                    self._push(_Node(kind, launch.params.n_ctx, launch, found), launch.worth)
+        return self._run()
 
     # --- best first
 

@@ -18,12 +18,13 @@ from pathlib import Path
 import pytest
 from support import HEADERS, ROOT, gguf, requantised, says, slow, write_gguf
 
+NOWHERE = "/dev/null/home"     # where nobody, root included, can make a directory
 DENSE, MOE = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gpt-oss-20b-mxfp4.gguf")
 
 
 def environ(**more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    return {**kept, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent", **more}
+    return {**kept, "HOME": NOWHERE, "XDG_CONFIG_HOME": NOWHERE, **more}
 
 
 def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:

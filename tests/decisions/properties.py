@@ -109,11 +109,11 @@ def price(larger: Plan, smaller: Plan) -> float:
     return float(row.factor ** below * LONG.factor ** above * MICRO_BATCH.factor * PARTS.factor)
 
 
-def less(asked: Question, rich: Plan, poor: Plan) -> bool:
-    """Whether a plan is worth less than another one, by more than a search may miss."""
+def less(asked: Question, rich: Plan, poor: Plan, larger: Question | None = None) -> bool:
+    """Whether a plan, of a `larger` machine, is worth less than another one, by more than a search may miss."""
     if not rich.fits:
         return poor.fits
-    return poor.fits and worth_of(asked, rich) > worth_of(asked, poor) * MISSED
+    return poor.fits and worth_of(larger or asked, rich) > worth_of(asked, poor) * MISSED
 
 
 def worth_of(asked: Question, plan: Plan) -> float:
@@ -145,14 +145,15 @@ def memory(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
         one = asked.devices[which]
         size = int(one.free * more)
         devices = (*asked.devices[:which], replace(one, total=size, free=size), *asked.devices[which + 1:])
-        larger.append((f"{one.name} of {size // MiB} MiB", asked.plan(devices=devices)))
+        larger.append((f"{one.name} of {size // MiB} MiB", replace(asked, devices=devices)))
     if asked.host is not None:
         size = int((asked.host.available or 0) * more)
-        larger.append((f"{size / GiB:.2f} GiB of RAM", asked.plan(host=Host(size, size, "given"))))
-    for what, rich in larger:
+        larger.append((f"{size / GiB:.2f} GiB of RAM", replace(asked, host=Host(size, size, "given"))))
+    for what, more_of in larger:
+        rich = more_of.plan()
         if rich is not None and rich.fits and _wider(rich, found):
             continue                # of --kv-types the first that reaches the floor, whatever the others reach
-        if rich is None or less(asked, rich, found):
+        if rich is None or less(asked, rich, found, more_of):
             yield f"{told(found)}, with {what} {told(rich) if rich else 'refused'}"
 
 
