@@ -240,7 +240,8 @@ class TestSeveralDevices:
         )
         longer = log2(large.breakdown.n_ctx / small.breakdown.n_ctx)       # at the price of a longer context
         assert longer >= 0
-        assert large.speed.request <= small.speed.request * LONG.factor ** longer + SHARED.hop * 1e-6 * (512 + 2048 / 512)
+        hop = SHARED.hop * 1e-6 * (512 + 2048 / 512)
+        assert large.speed.request <= small.speed.request * LONG.factor ** longer + hop
 
     def test_parts_of_layers_are_spread_over_the_cards(self) -> None:
         cards = [gpu(2.8, i) for i in range(2)]
