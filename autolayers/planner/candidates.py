@@ -422,7 +422,7 @@ class Kind:
             taken = max(0, ram - candidate.ram_spare - RAM_MARGIN - self.evaluator.in_ram(static))
         point, split = self.point(candidate.params), candidate.params.tensor_split or ()
         self.buffers.record(point, candidate, taken)
-        if len(split) > 1 and split[-1] == 1:
+        if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
             self.buffers.record_output(point, self.frame.names[len(split) - 1], candidate)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..backends import HOST
 from ..devices.cards import CARDS
 from .table import Style, fitted, tokens
 
@@ -47,7 +48,7 @@ def row_words(row: Row) -> str:
 def cards(names: Sequence[str]) -> str:
     """"RTX 3060", "2 x RTX 3090", "RTX 3060 + RTX 5070 Ti", "CPU"."""
     count = {name: names.count(name) for name in names}
-    return " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items()) or "CPU"
+    return " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items()) or HOST
 
 
 def _short(name: str) -> str:

@@ -12,6 +12,7 @@ from functools import cache
 from math import exp, log, log2
 from statistics import median
 
+from ..backends import HOST
 from ..devices.cards import CARDS
 from ..devices.names import described
 from ..machine import CLASSES
@@ -188,8 +189,8 @@ def wanted(cards: Sequence[str]) -> str:
     """The class of launches of which a row would help a machine with these cards most: the least measured there, of
     equal ones the one whose predictions are the least sure."""
     if not cards:
-        return "CPU"
-    count = dict.fromkeys([name for name in CLASSES if (name == "multi-GPU") == (len(cards) > 1) and name != "CPU"], 0)
+        return HOST
+    count = dict.fromkeys([name for name in CLASSES if (name == "multi-GPU") == (len(cards) > 1) and name != HOST], 0)
     for row in of_cards(cards):
         if row.placement in count:
             count[row.placement] += 1
