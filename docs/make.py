@@ -25,10 +25,10 @@ FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "bu
          "rules": DOCS / "rules.md", "troubleshooting": DOCS / "troubleshooting.md",
          "launch": DOCS / "launch.md", "launch-files": DOCS / "launch-files.md", "tune": DOCS / "tune.md",
          "reading-a-plan": DOCS / "reading-a-plan.md",
-         "README": DOCS.parent / "README.md", "autolayers.1": DOCS / "autolayers.1",
+         "README": DOCS.parent / "README.md", "commands": DOCS / "commands.md", "autolayers.1": DOCS / "autolayers.1",
          **{f"completion {shell}": DOCS / "completions" / f"autolayers.{shell}" for shell in ("bash", "zsh", "fish")}}
 LONG = {"plans": DOCS / "plans.md"}      # a minute
-_BUILD = re.compile(r"(follows the source of llama\.cpp's build )\d+")      # the newest that is modelled
+_BUILD = re.compile(r"(follows? the source of llama\.cpp's build )\d+")      # the newest that is modelled
 _PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
@@ -42,7 +42,7 @@ def render(name: str) -> str:
         from autolayers.cli.completion import SHELLS
 
         return SHELLS[name.partition(" ")[2]]
-    if name in ("README", "launch", "launch-files", "tune"):
+    if name in ("README", "commands", "launch", "launch-files", "tune"):
         text = _BUILD.sub(rf"\g<1>{NEWEST}", FILES[name].read_text(encoding="utf-8"))
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)
     if name == "reading-a-plan":

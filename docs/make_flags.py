@@ -1,7 +1,7 @@
-"""Tables of commands, flags and formats of README and of docs/launch.md, launch-files.md and tune.md, and the man
+"""Tables of commands, flags and formats of docs/commands.md, launch.md, launch-files.md and tune.md, and the man
 page, from the rows of autolayers.flags.own.
 
-    python docs/make.py README launch launch-files tune autolayers.1
+    python docs/make.py commands launch launch-files tune autolayers.1
 """
 
 from __future__ import annotations
