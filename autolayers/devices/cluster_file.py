@@ -188,11 +188,11 @@ def _links(path: str, rows: Any, head: str, boxes: Mapping[str, Any]) -> dict[st
                 or any(not isinstance(end, str) or end not in boxes for end in ends):
             raise UsageError(f'{what}: "between" must be the names of two boxes')
         if head in ends:         # llama.cpp copies between two servers through the head
-            found[ends[ends[0] == head]] = _rate(row.get("bandwidth"), what), _time(row.get("latency"), what)
+            found[ends[ends[0] == head]] = rate_of(row.get("bandwidth"), what), time_of(row.get("latency"), what)
     return found
 
 
-def _rate(value: Any, what: str) -> float:
+def rate_of(value: Any, what: str) -> float:
     """Bytes per second of 1.25e8, "1Gbit/s" or "125MB/s"."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found:
@@ -203,7 +203,7 @@ def _rate(value: Any, what: str) -> float:
     return float(value)
 
 
-def _time(value: Any, what: str) -> float:
+def time_of(value: Any, what: str) -> float:
     found = _TIME.fullmatch(value) if isinstance(value, str) else None
     if found:
         value = float(found[1]) * _SECONDS[found[2]]

@@ -1,0 +1,250 @@
+"""The machines of a fleet: a file that lists them, a directory of machine files, or the nodes of a Kubernetes cluster.
+
+    fleet = read("fleet.json")
+    [(kind.title, len(kind.machines)) for kind in fleet.kinds]
+
+    {"machines": {"desk": {"machine": "desk.json"},
+                  "rack": {"devices": [{"card": "rtx-3090"}], "host": {"total": 68719476736}, "count": 40,
+                           "address": "10.0.0.{}"}},
+     "link": {"bandwidth": "10Gbit/s", "latency": "0.2ms"}}
+
+A machine is described as in a machine file (machine_file.py), here or in a `machine` file next to this one. Of a
+directory each *.json is one, called as its file; of `kubectl get nodes -o json` each node is, with the labels of
+NVIDIA's and AMD's device plugins. Machines that are alike but for a little free memory are one kind, planned once with
+the least that any of them has.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+
+from ..errors import UsageError
+from ..records import dataclass, replace
+from ..units import GiB, MiB, human
+from .assumed import host_of
+from .cluster_file import Box, rate_of, time_of
+from .machine_file import parse
+from .nodes import nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+    from ..machine import Device, Host
+
+MOST = 20_000                    # machines
+LINK = 125e6, 0.3e-3             # bytes per second, and seconds of a round trip, where the file says nothing
+_MAX_SIZE = 256 << 20
+_ONE = 1 << 20                   # of a machine's own file
+_TOP, _MACHINE, _LINK = ("machines", "link"), ("machine", "devices", "host", "address", "count"), (
+    "bandwidth", "latency")
+_STEP = 256 * MiB, GiB           # free memory of a GPU and of the RAM that differs by less is the same
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Machines that are planned alike. Devices and RAM have the least that any of them has free."""
+
+    machines: tuple[Box, ...]
+    devices: tuple[Device, ...]
+    host: Host
+
+    @property
+    def title(self) -> str:
+        """"2 x RTX 3090, 64.0 GiB"."""
+        names = [device.description or device.name for device in self.devices]
+        counts = [(names.count(name), name) for name in dict.fromkeys(names)]
+        parts = [f"{count} x {name}" if count > 1 else name for count, name in counts]
+        return ", ".join([*parts, f"{human(self.host.total)} RAM"])
+
+    @property
+    def gpus(self) -> int:
+        """How many equal parts it has: its GPUs where they are alike and have memory of their own, else one."""
+        first = next(iter(self.devices), None)
+        if first is None or first.in_ram:
+            return 1
+        alike = all(replace(device, name=first.name, free=first.free) == first for device in self.devices)
+        return len(self.devices) if alike else 1
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """`link`: bytes per second and seconds of a round trip between any two machines; `said`: whether the file says it;
+    `notes`: what was left out or assumed."""
+
+    machines: tuple[Box, ...]
+    kinds: tuple[Kind, ...]
+    link: tuple[float, float] = LINK
+    said: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def read(path: str) -> Fleet:
+    """The fleet of a file or directory. Raises UsageError: one line that names what is wrong."""
+    if os.path.isdir(path):
+        return _fleet(path, list(_directory(path)))
+    data = _json(path)
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}: not an object; see docs/fleet.md")
+    if isinstance(data.get("items"), list) or data.get("kind") == "Node":
+        machines, notes = nodes(path, data)
+        return _fleet(path, machines, notes=tuple(notes))
+    if "machines" not in data and {"devices", "host"} & data.keys():
+        return _fleet(path, [_box(path, _stem(path), data, path)])
+    _known(path, data, _TOP, "the file")
+    machines = list(_listed(path, data.get("machines")))
+    if data.get("link") is None:
+        return _fleet(path, machines)
+    _known(path, data["link"], _LINK, "link")
+    link = (rate_of(data["link"].get("bandwidth", LINK[0]), f"{path}: link"),
+            time_of(data["link"].get("latency", LINK[1]), f"{path}: link"))
+    return replace(_fleet(path, machines), link=link, said=True)
+
+
+def kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
+    """The kinds, in the order of their first machines."""
+    found: dict[object, list[Box]] = {}
+    for box in machines:
+        found.setdefault(_likeness(box), []).append(box)
+    return tuple(_kind(boxes) for boxes in found.values())
+
+
+def _likeness(box: Box) -> object:
+    host = box.host
+    assert host is not None
+    rows = [(device.backend, device.description, device.total, device.free // _STEP[0], device.compute_capability,
+             device.bandwidth, device.n_sm, device.fp16_tflops, device.link, device.unified, device.wddm,
+             device.display, device.includes_context, device.driver, device.measured,
+             repr(sorted((device.limits or {}).items()))) for device in box.devices]
+    return (*rows, host.total // MiB, host.available // _STEP[1], host.bandwidth, host.bus, host.cores, host.threads,
+            host.measured, host.expert_upload, host.numa)
+
+
+def _kind(boxes: Sequence[Box]) -> Kind:
+    first = boxes[0]
+    assert first.host is not None
+    devices = tuple(replace(device, free=min(box.devices[i].free for box in boxes), uuid=None, pci_id=None)
+                    for i, device in enumerate(first.devices))
+    available = min(box.host.available for box in boxes if box.host)
+    return Kind(tuple(boxes), devices, replace(first.host, available=available))
+
+
+def _fleet(path: str, machines: Sequence[Box], notes: tuple[str, ...] = ()) -> Fleet:
+    if not machines:
+        raise UsageError(f"{path}: no machines")
+    if len(machines) > MOST:
+        raise UsageError(f"{path}: {len(machines)} machines; at most {MOST} are planned")
+    seen: set[str] = set()
+    for box in machines:
+        if box.name in seen:
+            raise UsageError(f"{path}: two machines are called {box.name}: rename one")
+        seen.add(box.name)
+    return Fleet(tuple(machines), kinds_of(machines), notes=notes)
+
+
+# --- the forms of the file
+
+def _directory(path: str) -> Iterator[Box]:
+    try:
+        names = sorted(name for name in os.listdir(path) if name.lower().endswith(".json"))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    if not names:
+        raise UsageError(f"{path}: no .json files; autolayers devices --json > NAME.json on each machine writes them")
+    for name in names[:MOST + 1]:
+        at = os.path.join(path, name)
+        yield _box(at, _stem(name), _json(at, _ONE), at)
+
+
+def _listed(path: str, rows: Any) -> Iterator[Box]:
+    """The machines of a list or of an object under their names."""
+    if isinstance(rows, dict):
+        rows = [{**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()]
+    if not isinstance(rows, list):
+        raise UsageError(f'{path}: "machines" must be an object with one object for each machine under its name')
+    count = 0
+    for number, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise UsageError(f"{path}: machine {number} is not an object")
+        name = row.get("name")
+        if not isinstance(name, str) or not name.strip():
+            raise UsageError(f"{path}: machine {number} has no name")
+        for box in _of_row(path, name, row):
+            if (count := count + 1) > MOST:
+                raise UsageError(f"{path}: more than {MOST} machines")
+            yield box
+
+
+def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
+    what = f"{path}: machine {name}"
+    _known(path, row, (*_MACHINE, "name"), f"machine {name}")
+    described = {key: row[key] for key in ("devices", "host") if key in row}
+    if file := row.get("machine"):
+        if described or not isinstance(file, str):
+            raise UsageError(f"{what}: either a machine file or its devices and host")
+        described = _json(os.path.join(os.path.dirname(path), file), _ONE)
+    address = row.get("address", name if "count" not in row else name + "-{}")
+    if not isinstance(address, str) or not re.fullmatch(r"[\w.:{}-]+", address):
+        raise UsageError(f"{what}: address must be a host name or an IP address")
+    box = _box(path, name, described, what)
+    if "count" not in row:
+        yield replace(box, address=address)
+        return
+    count = row["count"]
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
+        raise UsageError(f"{what}: count must be a whole number from 1 to {MOST}")
+    if count > 1 and "{}" not in address:
+        raise UsageError(f'{what}: {count} machines have {count} addresses: write {{}} where the number goes')
+    for number in range(1, count + 1):
+        yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
+
+
+def _box(path: str, name: str, data: Any, what: str) -> Box:
+    """One machine. Raises UsageError where it has no memory to plan with."""
+    if isinstance(data, dict) and not data.get("devices") and data.get("host") is None:
+        raise UsageError(f"{what}: a machine without memory: it has neither devices nor a host")
+    devices, host = parse(json.dumps(data), what)
+    if host is None:
+        shared = next((device.ram for device in devices if device.in_ram and device.ram), None)
+        if shared is None:
+            raise UsageError(f'{what}: a machine without RAM: add "host": {{"total": BYTES}}')
+        host = host_of(shared, devices)
+    return Box(name, tuple(devices), host, name)
+
+
+def _json(path: str, most: int = _MAX_SIZE) -> Any:
+    """The JSON of a file. Raises UsageError, also for an object that has a key twice."""
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UsageError(f"{path}: {twice[:60]} is there twice: rename one")
+        return found
+
+    try:
+        with open(path, "rb") as file:
+            text = file.read(most + 1)
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    if len(text) > most:
+        raise UsageError(f"{path}: more than {human(most)}")
+    try:
+        return json.loads(text, object_pairs_hook=once)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({error})") from None
+
+
+def _stem(path: str) -> str:
+    return os.path.basename(path).rpartition(".")[0] or os.path.basename(path)
+
+
+def _known(path: str, row: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    if not isinstance(row, dict):
+        raise UsageError(f"{path}: {what} is not an object")
+    for key in row:
+        if key not in known:
+            raise UsageError(f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})")
