@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from ..backends import Hip
+from ..backends import DEFAULT, Hip
 from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device, Host
 from ..units import MiB, whole
@@ -65,11 +65,10 @@ def quantity(text: object) -> int | None:
 
 
 def _gpu(name: str, size: int, count: int, capability: tuple[int, int] | None = None,
-        backend: str = "") -> tuple[Device, ...]:
+         backend: str = DEFAULT.name) -> tuple[Device, ...]:
     """`count` GPUs of which a driver or a label says the name and the bytes of memory. The table of cards adds their
     speed; of one that it does not know, the speed is not known."""
-    device = Device("CUDA0", size, int(size * _FREE), name, compute_capability=capability,
-                    **({"backend": backend} if backend else {}))
+    device = Device("CUDA0", size, int(size * _FREE), name, backend, compute_capability=capability)
     return tuple(numbered([completed(device)] * count))
 
 
@@ -127,7 +126,8 @@ def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, .
             raise UsageError(f"{path}: node {name}: {shown} is a part of a GPU: give it as a machine with its memory")
         major, minor = (whole(str(labels.get(f"{resource}.compute.{part}", "")), 3) for part in ("major", "minor"))
         capability = (major, minor) if major is not None and minor is not None else None
-        devices = _gpu(shown, size, min(max(1, count), MAX_DEVICES), capability, Hip.name if resource == _AMD else "")
+        devices = _gpu(shown, size, min(max(1, count), MAX_DEVICES), capability,
+                       Hip.name if resource == _AMD else DEFAULT.name)
         known = len(candidates(shown)) > 0 and devices[0].bandwidth
         return devices, "" if known else f"GPU {shown or 'without a name'} is not known: its memory is that of its " \
             "label, its speed is assumed"

@@ -1,0 +1,1 @@
+"""Several machines, several models, users: which machine serves which model, with how many replicas and slots."""

@@ -1,0 +1,273 @@
+"""How many servers of each sort a fleet runs, so that the most users are served.
+
+    counts = assign(sorts, room, weights)
+    most(sorts, counts, weights)             # users, all models together
+
+A sort of server takes GPUs of machines of one kind, or of two that work together, and serves so many users of a model,
+or of several that share a GPU. Machines of a kind are one number, so ten thousand machines cost what a hundred do. The
+users of the models stand in a fixed ratio, their weights, so the model that is served worst says how many there may
+be, and the search makes its number the largest.
+
+Few possibilities are all tried. Of more, HiGHS finds the best where SciPy is there (`pip install autolayers[fleet]`):
+branch and bound with a proof. Without it the problem is solved as if servers could be divided (simplex.py), whole ones
+stay, the GPUs that are left go to the model served worst, and then servers of one sort are replaced by others as long
+as that model gains. The divided problem is the bound.
+"""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+from ....records import dataclass
+from .simplex import largest
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+ALL = 20_000            # possibilities up to which each is tried
+MOVES = 20_000          # that the search tries at most
+STARTS = 24             # of the search
+SMALL = 400             # sorts that are used times those that there are, up to which all pairs are moved
+_SECONDS = 20.0         # of HiGHS
+_GAP = 1e-3             # of its answer to the bound
+LARGE = 60_000          # numbers of the relaxed problem, above which it is not solved
+_NEARLY = 1e-6
+
+
+@dataclass(frozen=True)
+class Sort:
+    """`takes`: (kind of machine, GPUs of it); `serves`: (model, users)."""
+
+    takes: tuple[tuple[int, int], ...]
+    serves: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """`counts`: servers of each sort; `bound`: users that no choice can exceed, None if not known."""
+
+    counts: tuple[int, ...]
+    bound: float | None = None
+
+
+def assign(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], solver: bool = True) -> Assigned:
+    """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each model has a sort.
+    `solver`: HiGHS may be asked."""
+    search = _Search(sorts, room, weights)
+    if search.possibilities() <= ALL:
+        counts = max(search.all(), key=search.worth)
+        return Assigned(tuple(search.filled(counts)), most(sorts, counts, weights))
+    counts, bound = search.found()
+    solved = _solved(sorts, room, weights) if solver else None
+    if solved is None:
+        return Assigned(tuple(counts), bound)
+    return Assigned(tuple(max(counts, search.filled(solved.counts), key=search.worth)), solved.bound)
+
+
+def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[int]:
+    """Users of each model."""
+    users = [0] * models
+    for sort, count in zip(sorts, counts, strict=True):
+        for model, each in sort.serves:
+            users[model] += each * count
+    return users
+
+
+def most(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequence[float]) -> float:
+    """Users in the ratio of the weights."""
+    users = served(sorts, counts, len(weights))
+    return min(each / weight for each, weight in zip(users, weights, strict=True))
+
+
+def dealt(users: int, weights: Sequence[float]) -> list[int]:
+    """Whole users of each model, by largest remainders."""
+    exact = [users * weight for weight in weights]
+    parts = [int(each + 1e-9) for each in exact]
+    order = sorted(range(len(weights)), key=lambda i: parts[i] - exact[i])
+    for i in order[:users - sum(parts)]:
+        parts[i] += 1
+    return parts
+
+
+def matrices(sorts: Sequence[Sort], kinds: int, weights: Sequence[float]) -> tuple[list[list[float]],
+                                                                                   list[list[float]]]:
+    """A column for each sort, the last is the users in all: the GPUs of each kind that it takes, and the users of each
+    model beyond its share."""
+    takes = [[0.0] * (len(sorts) + 1) for _ in range(kinds)]
+    shares = [[0.0] * len(sorts) + [-weight] for weight in weights]
+    for i, sort in enumerate(sorts):
+        for model, users in sort.serves:
+            shares[model][i] += users
+        for kind, gpus in sort.takes:
+            takes[kind][i] += gpus
+    return takes, shares
+
+
+class _Search:
+    def __init__(self, sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]) -> None:
+        self.sorts, self.room, self.weights = sorts, room, weights
+        self.moves = 0
+        self.nothing = [0] * len(sorts)
+        self.of_model: list[list[int]] = [[] for _ in weights]
+        for i, sort in enumerate(sorts):
+            for model, _ in sort.serves:
+                self.of_model[model].append(i)
+        prices = self._prices()
+        # what a server gives for the price of what it takes
+        self.gain = [sum(users / weights[model] for model, users in sort.serves)
+                     / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes)) for sort in sorts]
+
+    def _prices(self) -> list[float]:
+        """What a GPU of a kind is worth: what it gives each model at best, on average."""
+        best = [[0.0] * len(self.weights) for _ in self.room]
+        for sort in self.sorts:
+            gpus = sum(each for _, each in sort.takes)
+            for kind, _ in sort.takes:
+                for model, users in sort.serves:
+                    best[kind][model] = max(best[kind][model], users / self.weights[model] / gpus)
+        return [sum(row) / len(row) for row in best]
+
+    def possibilities(self) -> int:
+        """An upper bound of the counts to try; more than ALL if there are more."""
+        number = 1
+        for sort in self.sorts:
+            number *= 1 + min(self.room[kind] // gpus for kind, gpus in sort.takes)
+            if number > ALL:
+                break
+        return number
+
+    def all(self) -> Iterator[tuple[int, ...]]:
+        """Every choice that the machines have room for."""
+        ranges = [range(1 + min(self.room[kind] // gpus for kind, gpus in sort.takes)) for sort in self.sorts]
+        for counts in product(*ranges):
+            if min(self.left(counts)) >= 0:
+                yield counts
+
+    def left(self, counts: Sequence[int]) -> list[int]:
+        """GPUs of each kind that no server has."""
+        left = [*self.room]
+        for sort, count in zip(self.sorts, counts, strict=True):
+            for kind, gpus in sort.takes:
+                left[kind] -= gpus * count
+        return left
+
+    def worth(self, counts: Sequence[int]) -> list[float]:
+        """The users that each model allows, the worst first: the larger list is better."""
+        users = served(self.sorts, counts, len(self.weights))
+        return sorted(each / weight for each, weight in zip(users, self.weights, strict=True))
+
+    def filled(self, counts: Sequence[int]) -> list[int]:
+        """With the GPUs that are left given to the model served worst, again and again."""
+        counts, left = [*counts], self.left(counts)
+        users = served(self.sorts, counts, len(self.weights))
+        block = max(1, max(self.room) // 64)
+        while True:
+            order = sorted(range(len(users)), key=lambda model: users[model] / self.weights[model])
+            for model in order:
+                fits = [i for i in self.of_model[model] if self._fits(i, left)]
+                if fits:
+                    break
+            else:
+                return counts
+            chosen = max(fits, key=self.gain.__getitem__)
+            sort = self.sorts[chosen]
+            count = min(block, *(left[kind] // gpus for kind, gpus in sort.takes))
+            counts[chosen] += count
+            for kind, gpus in sort.takes:
+                left[kind] -= gpus * count
+            for served_model, each in sort.serves:
+                users[served_model] += each * count
+
+    def _fits(self, i: int, left: Sequence[int]) -> bool:
+        return all(left[kind] >= gpus for kind, gpus in self.sorts[i].takes)
+
+    def found(self) -> tuple[list[int], float | None]:
+        """The best choice that moves lead to, from the whole servers of the relaxed problem and where each is quick
+        from other starts; and the bound, the relaxed problem's users."""
+        relaxed = self._relaxed()
+        best = self._climbed(self.filled([int(each + _NEARLY) for each in relaxed[0]] if relaxed else self.nothing))
+        chance = random.Random(0)
+        gain = self.gain
+        for _ in range(STARTS if self._is_small(best) else 0):
+            self.gain = [each * chance.uniform(0.5, 2) for each in gain]
+            best = max(best, self._climbed(self.filled(self.nothing)), key=self.worth)
+        self.gain = gain
+        return best, relaxed[1] if relaxed else None
+
+    def _relaxed(self) -> tuple[list[float], float] | None:
+        """Servers of each sort, parts of one too, and the users that they serve: None of very many sorts."""
+        if (len(self.sorts) + len(self.weights) + len(self.room)) * (len(self.weights) + len(self.room)) > LARGE:
+            return None
+        takes, shares = matrices(self.sorts, len(self.room), self.weights)
+        found = largest([0.0] * len(self.sorts) + [1.0], [*takes, *([-each for each in row] for row in shares)],
+                        [*map(float, self.room), *[0.0] * len(self.weights)])
+        return found and (found[0][:-1], found[1])
+
+    def _is_small(self, counts: Sequence[int]) -> bool:
+        return sum(count > 0 for count in counts) * len(self.sorts) < SMALL
+
+    def _climbed(self, counts: list[int]) -> list[int]:
+        """With what moves improve."""
+        worth = self.worth(counts)
+        block = max(counts)
+        while block and self.moves < MOVES:
+            better = self._moved(counts, worth, block)
+            if better is None:
+                block //= 2
+            else:
+                counts, worth = better
+        return counts
+
+    def _moved(self, counts: list[int], worth: list[float], block: int) -> tuple[list[int], list[float]] | None:
+        """The first choice that is better, with up to `block` servers of one or two sorts replaced by others."""
+        there = [i for i, count in enumerate(counts) if count]
+        pairs = [(i, j) for i in there for j in there if i < j] if self._is_small(counts) else []
+        for removed in [*((i,) for i in there), *pairs]:
+            fewer = [*counts]
+            for i in removed:
+                fewer[i] -= min(block, fewer[i])
+            for added in self._useful(fewer, removed):
+                if self.moves >= MOVES:
+                    return None
+                self.moves += 1
+                now = self.filled(self._with(fewer, added, block))
+                found = self.worth(now)
+                if found > worth:
+                    return now, found
+        return None
+
+    def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
+        """The sorts that may help: of many those that serve one of the three models that are served worst."""
+        if self._is_small(counts):
+            return [i for i in range(len(self.sorts)) if i not in removed]
+        users = served(self.sorts, counts, len(self.weights))
+        order = sorted(range(len(users)), key=lambda model: users[model] / self.weights[model])
+        return [i for model in order[:3] for i in self.of_model[model] if i not in removed]
+
+    def _with(self, counts: Sequence[int], added: int, block: int) -> list[int]:
+        """With up to `block` times the GPUs' worth of servers of a sort."""
+        left = self.left(counts)
+        count = min(left[kind] // gpus for kind, gpus in self.sorts[added].takes)
+        now = [*counts]
+        now[added] += min(count, max(1, block))
+        return now
+
+
+def _solved(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]) -> Assigned | None:
+    """By scipy.optimize.milp: the most users so that each model has its share, within the room; None without SciPy or
+    an answer of its."""
+    try:
+        from scipy.optimize import Bounds, LinearConstraint, milp
+    except ImportError:
+        return None
+    count = len(sorts)
+    takes, shares = matrices(sorts, len(room), weights)
+    found = milp([0.0] * count + [-1.0], integrality=[1] * count + [0], bounds=Bounds(0, float("inf")),
+                 constraints=[LinearConstraint(shares, 0, float("inf")), LinearConstraint(takes, 0, list(room))],
+                 options={"time_limit": _SECONDS, "mip_rel_gap": _GAP})
+    if found.x is None:
+        return None
+    bound = -float(found.mip_dual_bound) if found.mip_dual_bound is not None else None
+    return Assigned(tuple(round(each) for each in found.x[:count]), bound)

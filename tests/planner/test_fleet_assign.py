@@ -1,0 +1,111 @@
+"""Servers of a fleet: the search against all possibilities, and against HiGHS where SciPy is there."""
+
+from __future__ import annotations
+
+import random
+from itertools import product
+
+import pytest
+from support import slow
+
+from autolayers.planner.compare.fleet import assign as part
+from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, most, served
+from autolayers.planner.compare.fleet.simplex import largest
+
+
+def fleet(seed: int, kinds: int, models: int, gpus: int) -> tuple[list[Sort], list[int], list[float]]:
+    """Machines of which the faster ones serve more users, models of which the larger ones have fewer, some on two
+    GPUs only, some that share one, one on two machines."""
+    chance = random.Random(seed)
+    room = [chance.randint(1, gpus) for _ in range(kinds)]
+    weights = [chance.choice((1, 1, 2, 5)) for _ in range(models)]
+    sorts = []
+    for kind in range(kinds):
+        speed = chance.uniform(4, 30)
+        for model in range(models):
+            users = int(speed * chance.uniform(0.2, 2))
+            if users and chance.random() < 0.8:
+                sorts.append(Sort(((kind, 1),), ((model, users),)))
+            elif room[kind] > 1:
+                sorts.append(Sort(((kind, 2),), ((model, users + 1),)))
+        if models > 1 and chance.random() < 0.5:
+            sorts.append(Sort(((kind, 1),), ((0, int(speed / 3) + 1), (1, int(speed / 4) + 1))))
+    if kinds > 1:
+        sorts.append(Sort(((0, 1), (1, 1)), ((models - 1, 4),)))
+    sorts += [Sort(((0, 1),), ((model, 2),)) for model in range(models)
+              if all(model != each for sort in sorts for each, _ in sort.serves)]
+    return sorts, room, [weight / sum(weights) for weight in weights]
+
+
+def best(sorts: list[Sort], room: list[int], weights: list[float]) -> float:
+    """By trying all."""
+    found = 0.0
+    ranges = [range(1 + min(room[kind] // gpus for kind, gpus in sort.takes)) for sort in sorts]
+    for counts in product(*ranges):
+        left = [*room]
+        for sort, count in zip(sorts, counts, strict=True):
+            for kind, gpus in sort.takes:
+                left[kind] -= gpus * count
+        if min(left) >= 0:
+            found = max(found, most(sorts, counts, weights))
+    return found
+
+
+def taken(sorts: list[Sort], counts: tuple[int, ...], room: list[int]) -> list[int]:
+    used = [0] * len(room)
+    for sort, count in zip(sorts, counts, strict=True):
+        for kind, gpus in sort.takes:
+            used[kind] += gpus * count
+    return used
+
+
+@pytest.mark.parametrize("seeds", [range(12), slow(range(12, 200))])
+def test_moves_are_within_2_percent_of_all_possibilities(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small fleets, with trying all switched off in the package."""
+    monkeypatch.setattr(part, "ALL", 0)
+    for seed in seeds:
+        sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
+        counts = assign(sorts, room, weights, solver=False).counts
+        assert all(used <= has for used, has in zip(taken(sorts, counts, room), room, strict=True))
+        assert most(sorts, counts, weights) >= 0.98 * best(sorts, room, weights), seed
+
+
+@pytest.mark.parametrize("seeds", [range(3), slow(range(3, 40))])
+def test_the_solver_is_within_2_percent_of_all_possibilities(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("scipy")
+    monkeypatch.setattr(part, "ALL", 0)
+    for seed in seeds:
+        sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
+        found = assign(sorts, room, weights)
+        assert most(sorts, found.counts, weights) >= 0.98 * best(sorts, room, weights), seed
+        assert found.bound is not None and found.bound >= most(sorts, found.counts, weights) - 1e-6
+
+
+@pytest.mark.parametrize("seeds", [range(2), slow(range(2, 12))])
+def test_ten_thousand_machines_are_within_2_percent_of_the_bound(seeds: range) -> None:
+    pytest.importorskip("scipy")
+    for seed in seeds:
+        sorts, room, weights = fleet(seed, 5, 12, 2000)
+        by_moves = assign(sorts, room, weights, solver=False)
+        bound = assign(sorts, room, weights).bound
+        assert bound is not None and by_moves.bound is not None and by_moves.bound >= bound * 0.999
+        assert most(sorts, by_moves.counts, weights) >= 0.98 * bound, seed
+
+
+def test_the_relaxed_problem() -> None:
+    found = largest([1.0, 1.0], [[1.0, 2.0], [3.0, 1.0]], [4.0, 6.0])
+    assert found is not None and found[0] == pytest.approx([1.6, 1.2]) and found[1] == pytest.approx(2.8)
+    assert largest([1.0], [[-1.0]], [1.0]) is None          # without end
+
+
+def test_all_room_is_used_and_users_are_whole() -> None:
+    sorts, room, weights = fleet(7, 3, 4, 300)
+    counts = assign(sorts, room, weights, solver=False).counts
+    used = taken(sorts, counts, room)
+    assert all(min(gpus for sort in sorts for kind, gpus in sort.takes if kind == i) > room[i] - used[i] >= 0
+               for i in range(3))
+    number = int(most(sorts, counts, weights) + 1e-9)
+    parts = dealt(number, weights)
+    assert sum(parts) == number
+    assert all(part <= has for part, has in zip(parts, served(sorts, counts, 4), strict=True))
+    assert dealt(10, [0.5, 0.25, 0.25]) == [5, 3, 2] and dealt(0, [1.0]) == [0]
