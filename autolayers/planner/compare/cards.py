@@ -151,7 +151,7 @@ def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: C
         if kind == EXPERTS and not model.is_moe:
             continue
         largest: int | None = None        # what is listed of more memory is usual
-        for name, card in _strongest() if kind == EXPERTS else _by_size():
+        for name, card in _strongest() if kind == EXPERTS else by_size():
             size = _gib(card.usable * MiB)
             sizes = [_gib(runs.memory) for runs in found[kind]]
             if largest is None and len(set(sizes) if kind == EXPERTS else sizes) >= MOST:
@@ -185,7 +185,7 @@ def example(found: Mapping[str, Sequence[Runs]]) -> Runs | None:
     return next(iter([*usual, *rows]), None)
 
 
-def _by_size() -> list[tuple[str, Card]]:
+def by_size() -> list[tuple[str, Card]]:
     return sorted(CARDS.items(), key=lambda item: item[1].usable)
 
 
@@ -198,7 +198,7 @@ def _strongest() -> list[tuple[str, Card]]:
         if not card.unified and not _built_in(name) and (kind not in found or _power(card) > _power(found[kind][1])):
             found[kind] = name, card
     strongest = {name for name, _ in found.values()}
-    return [(name, card) for name, card in _by_size() if name in strongest or name in USUAL]
+    return [(name, card) for name, card in by_size() if name in strongest or name in USUAL]
 
 
 def _power(card: Card) -> float:

@@ -52,18 +52,19 @@ class Assigned:
     bound: float | None = None
 
 
-def assign(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], solver: bool = True) -> Assigned:
+def assign(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], solver: bool = True,
+           quick: bool = False) -> Assigned:
     """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each model has a sort.
-    `solver`: HiGHS may be asked."""
+    `solver`: HiGHS may be asked; `quick`: without it few moves do."""
     search = _Search(sorts, room, weights)
     if search.possibilities() <= ALL:
-        counts = max(search.all(), key=search.worth)
-        return Assigned(tuple(search.filled(counts)), most(sorts, counts, weights))
-    counts, bound = search.found()
+        exact = max(search.all(), key=search.worth)
+        return Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
     solved = _solved(sorts, room, weights) if solver else None
-    if solved is None:
-        return Assigned(tuple(counts), bound)
-    return Assigned(tuple(max(counts, search.filled(solved.counts), key=search.worth)), solved.bound)
+    if solved is not None:
+        return Assigned(tuple(search.filled(solved.counts)), solved.bound)
+    counts, bound = search.found(1 if quick else STARTS)
+    return Assigned(tuple(counts), bound)
 
 
 def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[int]:
@@ -110,6 +111,7 @@ class _Search:
         self.sorts, self.room, self.weights = sorts, room, weights
         self.moves = 0
         self.nothing = [0] * len(sorts)
+        self.enough = float("inf")      # users that no choice exceeds
         self.of_model: list[list[int]] = [[] for _ in weights]
         for i, sort in enumerate(sorts):
             for model, _ in sort.serves:
@@ -181,16 +183,23 @@ class _Search:
                 users[served_model] += each * count
 
     def _fits(self, i: int, left: Sequence[int]) -> bool:
-        return all(left[kind] >= gpus for kind, gpus in self.sorts[i].takes)
+        takes = self.sorts[i].takes
+        if len(takes) == 1:
+            return left[takes[0][0]] >= takes[0][1]
+        return all(left[kind] >= gpus for kind, gpus in takes)
 
-    def found(self) -> tuple[list[int], float | None]:
+    def found(self, starts: int) -> tuple[list[int], float | None]:
         """The best choice that moves lead to, from the whole servers of the relaxed problem and where each is quick
         from other starts; and the bound, the relaxed problem's users."""
         relaxed = self._relaxed()
+        if relaxed is not None:
+            self.enough = int(relaxed[1] + _NEARLY)
         best = self._climbed(self.filled([int(each + _NEARLY) for each in relaxed[0]] if relaxed else self.nothing))
         chance = random.Random(0)
         gain = self.gain
-        for _ in range(STARTS if self._is_small(best) else 0):
+        for _ in range(starts if self._is_small(best) else 0):
+            if self.worth(best)[0] >= self.enough:
+                break
             self.gain = [each * chance.uniform(0.5, 2) for each in gain]
             best = max(best, self._climbed(self.filled(self.nothing)), key=self.worth)
         self.gain = gain
@@ -212,7 +221,7 @@ class _Search:
         """With what moves improve."""
         worth = self.worth(counts)
         block = max(counts)
-        while block and self.moves < MOVES:
+        while block and self.moves < MOVES and worth[0] < self.enough:
             better = self._moved(counts, worth, block)
             if better is None:
                 block //= 2

@@ -1,0 +1,178 @@
+"""What a model does on a part of a machine: whether it fits, and what numbers of users get.
+
+    option = option_of(model, params, policy, machine, companions, Users(rate=15))
+    option.users                   # that keep the promise
+
+One launch with a slot for one person is planned, of which planner/users.py prices others; where a promise is made the
+number between two of them is estimated, and `measured` finds it if the option is chosen.
+"""
+
+from __future__ import annotations
+
+from math import log
+
+from ....errors import AutolayersError
+from ....memory.estimate import Known
+from ....records import dataclass, replace
+from ...answer import plan_on
+from ...plan import TOO_SLOW
+from ...users import MOST, TABLE, Requests
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ....devices.fleet_file import Kind
+    from ....flags.params import Params
+    from ....flags.policy import Policy
+    from ....flags.users import Users
+    from ....machine import Machine
+    from ....memory.companions import Companions
+    from ....model import Model
+    from ...plan import Plan
+    from ...users import Row
+
+
+@dataclass(frozen=True)
+class Option:
+    """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or without one the number
+    that gets the most in all; `exact`: measured, not estimated. `whole`: nothing but the input layer is in RAM.
+    Bytes: `device`, taken of the fullest device with its margin, `ram`, and `each`, of one more user on the devices.
+    `missing`: bytes where it does not fit. `rows`: (users, tokens per second, seconds to the first token)."""
+
+    users: int
+    fits: bool
+    whole: bool
+    device: int
+    ram: int
+    each: int
+    missing: int
+    rows: tuple[tuple[int, float, float], ...]
+    exact: bool = False
+    refused: str = ""
+
+    @property
+    def best(self) -> float:
+        """Tokens per second of one user."""
+        return self.rows[0][1] if self.rows else 0.0
+
+
+def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
+    """The first `gpus` of a machine's GPUs, with their share of its RAM and processor."""
+    from ....machine import Machine
+    from ....memory.ram import within
+
+    host, devices = kind.host, kind.devices
+    if gpus < kind.gpus:
+        share = gpus / kind.gpus
+        host = replace(host, total=int(host.total * share), available=int(host.available * share),
+                       bandwidth=host.bandwidth and host.bandwidth * share,
+                       cores=host.cores and max(1, int(host.cores * share)), threads=None)
+        devices = devices[:gpus]
+    machine = Machine.of(devices, host, None, {})
+    return machine if policy.ram_limit is None else machine.limited(within(policy.ram_limit))
+
+
+def sizes(gpus: int) -> list[int]:
+    """GPUs of a server on a machine with so many: each size is a divisor of the next and of all, so that any servers
+    whose sizes do not exceed them in all have a place.
+
+    >>> sizes(8), sizes(6), sizes(3)
+    ([1, 2, 4, 8], [1, 2, 6], [1, 3])
+    """
+    found = [1]
+    while found[-1] < gpus:
+        double = 2 * found[-1]
+        found.append(double if gpus % double == 0 else gpus)
+    return found
+
+
+def planned(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
+            wanted: Users, known: Known | None = None) -> Plan:
+    """The plan for these users. Raises LaunchRefused."""
+    return plan_on(model, params, replace(policy, users=wanted), machine, companions, known=known)
+
+
+def options_of(model: Model, params: Params, policy: Policy, kinds: Sequence[Kind], companions: Companions,
+               wanted: Users) -> dict[tuple[int, int], Option]:
+    """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are tried: a server for
+    each of them serves more users."""
+    known = Known()
+    found: dict[tuple[int, int], Option] = {}
+    for number, kind in enumerate(kinds):
+        for gpus in sizes(kind.gpus):
+            option = option_of(model, params, policy, part(kind, gpus, policy), companions, wanted, known)
+            found[number, gpus] = option
+            if option.users and option.whole:
+                break
+    return found
+
+
+def option_of(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
+              wanted: Users, known: Known | None = None) -> Option:
+    """The option on a part of a machine, which may not fit."""
+    one = replace(wanted, count=1, rate=0.0, first=0.0)
+    try:
+        plan = planned(model, params, policy, machine, companions, one, known)
+    except AutolayersError as error:
+        return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
+    requests = plan.speed.requests
+    if not plan.fits or not isinstance(requests, Requests):
+        return Option(0, False, False, 0, 0, 0, _missing(plan), ())
+    rows = [row for row in requests.table if row.fits] or [requests.row]
+    return Option(_users(rows, wanted), True, _whole(plan), _taken(plan), plan.ram.limit or plan.ram.request,
+                  requests.each, 0, tuple((row.users, row.served.rate, row.served.first) for row in rows))
+
+
+def measured(option: Option, model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
+             wanted: Users) -> Option:
+    """The option with the number of users that really keeps the promise."""
+    if option.exact or not wanted.promise:
+        return replace(option, exact=True)
+    try:
+        plan = planned(model, params, policy, machine, companions, replace(wanted, count=None))
+    except AutolayersError as error:
+        return replace(option, users=0, exact=True, refused=str(error))
+    requests = plan.speed.requests
+    most = requests.most if isinstance(requests, Requests) and plan.fits else None
+    return replace(option, users=most or 0, exact=True)
+
+
+def _users(rows: Sequence[Row], wanted: Users) -> int:
+    """The users that these rows allow."""
+    if not wanted.promise:
+        good = [row for row in rows if row.served.rate >= TOO_SLOW] or rows[:1]
+        return max(good, key=lambda row: row.served.total).users
+    kept = 0
+    for row, after in zip(rows, [*rows[1:], None], strict=True):
+        if not wanted.kept(row.served):
+            break
+        kept = row.users
+        if after is not None and not wanted.kept(after.served):
+            return max(kept, min(_between(row, after, wanted), after.users - 1))
+    return min(MOST, 2 * kept) if kept == TABLE[-1] else kept
+
+
+def _between(row: Row, after: Row, wanted: Users) -> int:
+    """The users where the rate reaches the promise, on a line through both in logarithms; halfway where the first
+    token decides."""
+    low, high = row.served.rate, after.served.rate
+    share = 0.5
+    if wanted.rate and high < wanted.rate and low > high:
+        share = log(low / wanted.rate) / log(low / high)
+    return int(row.users * (after.users / row.users) ** share)
+
+
+def _whole(plan: Plan) -> bool:
+    return not plan.devices or (plan.n_gpu_layers > plan.n_layer and plan.params.overrides == ())
+
+
+def _taken(plan: Plan) -> int:
+    return max([row.used + row.margin for row in plan.devices], default=0)
+
+
+def _missing(plan: Plan) -> int:
+    """Bytes that the plan that comes closest lacks."""
+    short = [-row.remaining for row in plan.devices if row.used and row.remaining < 0]
+    ram = plan.host.remaining
+    return sum(short) + (-ram if ram is not None and ram < 0 else 0)

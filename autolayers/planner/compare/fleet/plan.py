@@ -1,0 +1,564 @@
+"""Which machine of a fleet serves which model, for how many users.
+
+    found = plan_fleet(models, params, policy, fleet, weights, Wanted(users=40, each=Users(rate=15)))
+    found.servers, found.places["rack-1"], found.most, found.failing, found.next
+
+Each model is planned once on each kind of machine and each number of its GPUs (options.py). Sorts of servers come of
+that: a model on a part of a machine, several small ones that share a GPU where there are more models than GPUs, one
+over two machines by RPC where no machine holds it. The sorts that serve the most users are chosen (assign.py), and
+measured, until all that are chosen are. Then each is planned for the slots that it gets.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import ceil
+
+from ....devices.assumed import host_of
+from ....devices.cluster_file import Box, Cluster
+from ....devices.fleet_file import Kind
+from ....errors import AutolayersError, DoesNotFit
+from ....flags.users import Users
+from ....machine import Device
+from ....memory.companions import NONE
+from ....memory.estimate import Known
+from ....parallel import cores, in_processes
+from ....records import dataclass, lazy, replace
+from ....units import human
+from ...users import Requests
+from ..cards import USUAL, by_size
+from ..cards import Wanted as OfCards
+from ..cluster import Use, use_of
+from .assign import Sort, assign, dealt, most, served
+from .options import Option, measured, option_of, options_of, part, planned
+from .sharing import shared, sharers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ....devices.fleet_file import Fleet
+    from ....flags.params import Params
+    from ....flags.policy import Policy
+    from ....memory.companions import Companions
+    from ....model import Model
+    from ...plan import Plan
+
+ROUNDS = 12            # of choosing and measuring
+PAIRS = 8              # of kinds tried for a model that no machine holds
+RENEWED = 16           # kinds for which the fleet without one machine, or with one more, is computed
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`users`: at once, None for as many as the fleet serves; `each`: their context and the promise."""
+
+    users: int | None = None
+    each: Users = Users()
+
+
+@dataclass(frozen=True)
+class Server:
+    """One llama-server. `models`: its own and those that share its GPU; `slots`: users that it serves at once.
+    `takes`: (kind of machine, GPUs). `rate` and `first` are what each user gets with all slots busy, and with all
+    models busy that share the GPU. `use`: its machines, if they work together by RPC."""
+
+    model: int
+    takes: tuple[tuple[int, int], ...]
+    slots: int
+    plan: Plan
+    share: int = 1
+    use: Use | None = None
+
+    @property
+    def rate(self) -> float:
+        found = self.plan.speed.requests
+        return (found.row.served.rate if isinstance(found, Requests) else self.plan.speed.generation) / self.share
+
+    @property
+    def first(self) -> float:
+        found = self.plan.speed.requests
+        return (found.row.served.first if isinstance(found, Requests) else 0.0) * self.share
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server on a machine: the numbers of its GPUs there, all for None."""
+
+    server: int
+    gpus: tuple[int, ...] | None
+    machines: tuple[str, ...]       # with the first as head
+
+
+@dataclass(frozen=True)
+class Unserved:
+    """A model that is not served, and why."""
+
+    model: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Failing:
+    """A machine of a kind that fails: users that have no slot until it is back, and how many are served where the fleet
+    is planned anew without it, None if not computed."""
+
+    kind: int
+    machine: str
+    waiting: int
+    again: int | None
+
+
+@dataclass(frozen=True)
+class Next:
+    """A machine to buy, and the users that the fleet serves with it. `kind`: one more of these, None: a new one."""
+
+    name: str
+    kind: int | None
+    users: int
+    memory: int
+
+
+@dataclass(frozen=True)
+class FleetPlan:
+    """The answer. `asked`: users, None for as many as may be; `most`: users in the ratio of the weights that the fleet
+    serves; `bound`: users that no choice serves by these predictions, None if unknown; `users` of each model."""
+
+    fleet: Fleet
+    names: tuple[str, ...]
+    weights: tuple[float, ...]
+    wanted: Wanted
+    servers: tuple[Server, ...]
+    places: tuple[Place, ...]
+    users: tuple[int, ...]
+    most: int
+    bound: int | None
+    unserved: tuple[Unserved, ...]
+    failing: tuple[Failing, ...]
+    next: tuple[Next, ...]
+    notes: tuple[str, ...] = ()
+    interrupted: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether all that was asked is served."""
+        return not self.unserved and self.most >= max(1, self.wanted.users or 1)
+
+    @lazy
+    def on(self) -> dict[str, list[Place]]:
+        """The servers of each machine, by its name."""
+        found: dict[str, list[Place]] = {box.name: [] for box in self.fleet.machines}
+        for place in self.places:
+            for name in place.machines:
+                found[name].append(place)
+        return found
+
+    def replicas(self, server: int) -> int:
+        return sum(place.server == server for place in self.places)
+
+
+def plan_fleet(models: Sequence[Model], params: Params, policy: Policy, fleet: Fleet, weights: Sequence[float],
+               wanted: Wanted, companions: Companions = NONE, names: Sequence[str] = (),
+               step: Callable[[], None] = lambda: None) -> FleetPlan:
+    """The plan of a fleet. `step` is called after each model. An interrupt ends the search, and the answer is the best
+    so far. Raises DoesNotFit if none of the models is served."""
+    return _Planner(models, params, policy, fleet, weights, wanted, companions, names, step).plan()
+
+
+class _Planner:
+    def __init__(self, models: Sequence[Model], params: Params, policy: Policy, fleet: Fleet, weights: Sequence[float],
+                 wanted: Wanted, companions: Companions, names: Sequence[str], step: Callable[[], None]) -> None:
+        self.models, self.params, self.policy, self.fleet = models, params, policy, fleet
+        self.weights, self.wanted, self.companions, self.step = weights, wanted, companions, step
+        self.names = tuple(names) or tuple(model.name or model.path for model in models)
+        self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
+        self.uses: dict[Sort, Use] = {}
+        self.sharing: dict[Sort, list[Plan]] = {}
+        self.interrupted = False
+        self.unserved: list[Unserved] = []
+
+    def plan(self) -> FleetPlan:
+        self._plan_models()
+        sorts = self._alone()
+        self._refuse_models(sorts)
+        there = [i for i in range(len(self.models)) if all(each.model != i for each in self.unserved)]
+        if not there:
+            raise DoesNotFit("; ".join(each.why for each in self.unserved))
+        weights = self._shares(there)
+        sorts = [sort for sort in sorts if sort.serves[0][0] in there]
+        sorts += self._sharing(there, sorts)
+        sorts, counts, bound = self._chosen(sorts, there, weights)
+        possible = int(_most(sorts, counts, there, weights) + 1e-6)
+        users = self._users(there, weights, possible)
+        servers, places = self._servers(sorts, counts, users)
+        again = {} if self.interrupted else self._again(sorts, there, weights)
+        return FleetPlan(
+            self.fleet, self.names, tuple(self.weights), self.wanted, tuple(servers), tuple(places), tuple(users),
+            possible, None if bound is None else max(possible, int(bound + 1e-6)), tuple(self.unserved),
+            tuple(self._failing(servers, places, users, again)),
+            tuple(self._next(sorts, counts, there, weights)), self._notes(), self.interrupted)
+
+    # --- what each model does on each kind
+
+    def _plan_models(self) -> None:
+        kinds = self.fleet.kinds
+
+        def options(i: int) -> dict[tuple[int, int], Option]:
+            return options_of(self.models[i], self.params, self.policy, kinds, self.companions, self.wanted.each)
+
+        count = cores()
+        try:
+            for at in range(0, len(self.models), count):
+                chunk = range(at, min(at + count, len(self.models)))
+                for i, found in zip(chunk, in_processes(options, chunk, done=self.step), strict=True):
+                    if isinstance(found, AutolayersError):
+                        raise found
+                    self.options[i] = found
+        except KeyboardInterrupt:
+            if not self.options[0]:
+                raise
+            self.interrupted = True
+
+    def _alone(self) -> list[Sort]:
+        """A sort for each model on each part of a machine where it serves anyone."""
+        return [Sort(((kind, gpus),), ((i, option.users),)) for i, options in enumerate(self.options)
+                for (kind, gpus), option in options.items() if option.users]
+
+    def _refuse_models(self, sorts: list[Sort]) -> None:
+        """Notes the models that nothing serves, after machines in pairs were tried, whose sorts are added."""
+        for i, options in enumerate(self.options):
+            if any(sort.serves[0][0] == i for sort in sorts):
+                continue
+            if not options:
+                self.unserved.append(Unserved(i, f"{self.names[i]}: not planned, as the search was interrupted"))
+            elif any(option.fits for option in options.values()):
+                best = max(options.values(), key=lambda option: option.best)
+                said = " and ".join(self.wanted.each.words())
+                self.unserved.append(Unserved(
+                    i, f"{self.names[i]}: no machine gives {said}; the fastest gives one user {best.best:.1f}"))
+            elif pairs := self._together(i):
+                sorts += pairs
+            else:
+                self.unserved.append(Unserved(i, self._too_large(i, options)))
+
+    def _too_large(self, i: int, options: dict[tuple[int, int], Option]) -> str:
+        refused = [option.refused for option in options.values() if option.refused]
+        if len(refused) == len(options):
+            return f"{self.names[i]}: {refused[0]}"
+        (kind, _), closest = min(((at, option) for at, option in options.items() if option.missing),
+                                 key=lambda row: row[1].missing)
+        said = f"{self.names[i]}: no machine and no pair holds it: {human(closest.missing)} are missing on " \
+               f"{self.fleet.kinds[kind].machines[0].name}"
+        card = self._card(i)
+        return f"{said}; {card} would hold it" if card else f"{said}; no card that is known holds it alone"
+
+    def _card(self, i: int) -> str:
+        """A card, or two, that would hold a model."""
+        trial = OfCards(self.models[i], self.params, self.policy, self.wanted.each.context or 4096, self.companions)
+        for count in (1, 2):
+            for name, card in by_size():
+                if card.bandwidth and card.usable * count << 20 > self.models[i].size * 0.9:
+                    runs = trial.on(name, card, count)
+                    if runs is not None:
+                        return f"{'2 x ' if count == 2 else ''}{card.description}"
+                if trial.exhausted:
+                    return ""
+        return ""
+
+    def _together(self, i: int) -> list[Sort]:
+        """Two machines by RPC, the smallest first; up to three pairs of kinds that hold the model."""
+        kinds = self.fleet.kinds
+        pairs = [(a, b) for a, b in combinations(range(len(kinds)), 2)]
+        pairs += [(b, a) for a, b in pairs] + [(a, a) for a in range(len(kinds)) if len(kinds[a].machines) > 1]
+        pairs = [pair for pair in pairs if kinds[pair[1]].devices]
+
+        def memory(pair: tuple[int, int]) -> int:
+            return sum(_memory(kinds[kind]) for kind in pair)
+
+        enough = sorted((pair for pair in pairs if memory(pair) > self.models[i].size * 0.8), key=memory)
+        found: list[Sort] = []
+        for pair in enough[:PAIRS]:
+            users = Users(None if self.wanted.each.promise else 1, self.wanted.each.context, self.wanted.each.rate,
+                          self.wanted.each.first)
+            use = self._use(i, pair, users)
+            if use is None or not use.plan.fits:
+                continue
+            requests = use.plan.speed.requests
+            kept = requests.most if isinstance(requests, Requests) else None
+            most_users = kept or (0 if self.wanted.each.promise else 1)
+            if most_users:
+                takes = tuple((kind, kinds[kind].gpus) for kind in pair)
+                sort = Sort(takes if pair[0] != pair[1] else ((pair[0], 2 * kinds[pair[0]].gpus),),
+                            ((i, most_users),))
+                self.uses[sort] = use
+                found.append(sort)
+            if len(found) == 3:
+                break
+        return found
+
+    def _use(self, i: int, pair: tuple[int, int], users: Users, names: tuple[str, ...] = ()) -> Use | None:
+        """A model on two machines, of these names or the first of their kinds."""
+        head, box = (self._box(kind, names[at] if names else self.fleet.kinds[kind].machines[at].name
+                               if pair[0] == pair[1] else "") for at, kind in enumerate(pair))
+        box = replace(box, link=self.fleet.link)
+        try:
+            return use_of(self.models[i], self.params, replace(self.policy, users=users), Cluster(head, (box,)), (box,),
+                          self.companions)
+        except AutolayersError:
+            return None
+
+    def _box(self, kind: int, name: str) -> Box:
+        """A machine of a kind, with what all of the kind have free."""
+        found = self.fleet.kinds[kind]
+        box = next((box for box in found.machines if box.name == name), found.machines[0])
+        ports = tuple(50052 + i for i in range(len(found.devices)))
+        return Box(box.name, found.devices, found.host, box.address, ports, box.address)
+
+    # --- which are chosen
+
+    def _shares(self, there: Sequence[int]) -> list[float]:
+        whole = sum(self.weights[i] for i in there)
+        return [self.weights[i] / whole for i in there]
+
+    def _sharing(self, there: Sequence[int], sorts: Sequence[Sort]) -> list[Sort]:
+        """Sorts of several models on one GPU, where there are fewer than four GPUs for a model."""
+        kinds = self.fleet.kinds
+        gpus = sum(kind.gpus * len(kind.machines) for kind in kinds)
+        if gpus >= 4 * len(there) or len(there) < 2:
+            return []
+        found = []
+        for number, kind in enumerate(kinds):
+            device = kind.devices[0] if kind.devices else None
+            if device is None or (len(kind.devices) > 1 and kind.gpus == 1):
+                continue
+            machine = part(kind, 1, self.policy)
+            fitting = {i: self.options[i][number, 1] for i in there if self.options[i].get((number, 1))}
+            found += [Sort(((number, 1),), serves) for serves in
+                      sharers(fitting, machine, {i: self.weights[i] for i in there}, self.wanted.each)]
+        return found
+
+    def _chosen(self, sorts: list[Sort], there: Sequence[int],
+                weights: Sequence[float]) -> tuple[list[Sort], tuple[int, ...], float | None]:
+        """The sorts, all chosen ones measured, and how many of each."""
+        place = {i: at for at, i in enumerate(there)}
+        measured_sorts: dict[Sort, Sort | None] = {}
+        room = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
+        for _ in range(ROUNDS):
+            found = assign([_placed(sort, place) for sort in sorts], room, weights)
+            new = [sort for sort, count in zip(sorts, found.counts, strict=True) if count
+                   and sort not in measured_sorts.values()]
+            if not new or self.interrupted:
+                break
+            try:
+                for sort in new:
+                    measured_sorts[sort] = self._measured(sort)
+            except KeyboardInterrupt:
+                self.interrupted = True
+                break
+            sorts = [better for sort in sorts if (better := measured_sorts.get(sort, sort)) is not None]
+            if any(all(model != i for sort in sorts for model, _ in sort.serves) for i in there):
+                break
+        found = assign([_placed(sort, place) for sort in sorts], room, weights)
+        return sorts, found.counts, found.bound
+
+    def _measured(self, sort: Sort) -> Sort | None:
+        """The sort with the users that it really serves; None if it serves no one."""
+        if sort in self.uses:
+            return sort
+        (kind, gpus), = sort.takes
+        machine = part(self.fleet.kinds[kind], gpus, self.policy)
+        if len(sort.serves) > 1:
+            plans = shared([(self.models[i], users) for i, users in sort.serves], self.params, self.policy, machine,
+                           self.companions, self.wanted.each,
+                           [self.options[i][kind, gpus] for i, _ in sort.serves])
+            if plans is None:
+                return None
+            self.sharing[sort] = plans
+            return sort
+        (i, _), = sort.serves
+        option = measured(self.options[i][kind, gpus], self.models[i], self.params, self.policy, machine,
+                          self.companions, self.wanted.each)
+        self.options[i][kind, gpus] = option
+        return replace(sort, serves=((i, option.users),)) if option.users else None
+
+    # --- servers and their places
+
+    def _users(self, there: Sequence[int], weights: Sequence[float], possible: int) -> list[int]:
+        number = possible if self.wanted.users is None else min(possible, self.wanted.users)
+        users = [0] * len(self.models)
+        for i, count in zip(there, dealt(number, weights), strict=True):
+            users[i] = count
+        return users
+
+    def _servers(self, sorts: Sequence[Sort], counts: Sequence[int],
+                 users: Sequence[int]) -> tuple[list[Server], list[Place]]:
+        """The launches for the slots that each gets, and their machines."""
+        there = served(sorts, counts, len(self.models))
+        largest = [max([each for sort, count in zip(sorts, counts, strict=True) if count
+                        for model, each in sort.serves if model == i], default=0) for i in range(len(self.models))]
+        servers: list[Server] = []
+        of_sort: dict[int, list[int]] = {}
+        for number, (sort, count) in enumerate(zip(sorts, counts, strict=True)):
+            if not count:
+                continue
+            slots = [self._slots(users[i], each, there[i], largest[i]) for i, each in sort.serves]
+            plans = self._plans(sort, slots)
+            of_sort[number] = list(range(len(servers), len(servers) + len(plans)))
+            servers += [Server(i, sort.takes, size, plan, len(plans), self.uses.get(sort))
+                        for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)]
+        return servers, self._places(sorts, counts, of_sort)
+
+    def _slots(self, users: int, each: int, there: int, largest: int) -> int:
+        """Slots of a server that can have `each` of the `there` that are possible in all: its part of the users, and
+        of those of a server that fails."""
+        if self.wanted.users is None:
+            return each
+        left = there - largest if there > largest else there
+        return min(each, max(1, ceil(users * each / left)))
+
+    def _plans(self, sort: Sort, slots: Sequence[int]) -> list[Plan]:
+        context = self.wanted.each.context
+        if sort in self.uses:
+            (i, _), = sort.serves
+            pair = (sort.takes[0][0], sort.takes[-1][0])
+            use = self._use(i, pair, Users(slots[0], context))
+            if use is not None and use.plan.fits:
+                self.uses[sort] = use
+            return [self.uses[sort].plan]
+        (kind, gpus), = sort.takes
+        machine = part(self.fleet.kinds[kind], gpus, self.policy)
+        if len(slots) > 1 and [*slots] == [users for _, users in sort.serves]:
+            return self.sharing[sort]
+        if len(slots) > 1:
+            plans = shared([(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)],
+                           self.params, self.policy, machine, self.companions, self.wanted.each,
+                           [self.options[i][kind, gpus] for i, _ in sort.serves], check=False)
+            return plans or self.sharing[sort]
+        (i, _), = sort.serves
+        return [planned(self.models[i], self.params, self.policy, machine, self.companions, Users(slots[0], context))]
+
+    def _places(self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]) -> list[Place]:
+        """The largest servers first; those of one model apart, so that a machine that fails takes few of them."""
+        free = {box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines}
+        at = [0] * len(self.fleet.kinds)
+        order = sorted((-sum(gpus for _, gpus in sorts[number].takes), (turn + 0.5) / counts[number], number)
+                       for number in of_sort for turn in range(counts[number]))
+        places = []
+        for _, _, number in order:
+            names: list[str] = []
+            gpus: tuple[int, ...] | None = None
+            for kind, size in sorts[number].takes:
+                found = self.fleet.kinds[kind]
+                for _ in range(max(1, size // found.gpus)):
+                    name = self._machine(kind, min(size, found.gpus), free, at)
+                    taken, free[name] = free[name][:size], free[name][size:]
+                    gpus = tuple(taken) if size < found.gpus else None
+                    names.append(name)
+            places += [Place(server, gpus, tuple(names)) for server in of_sort[number]]
+        return places
+
+    def _machine(self, kind: int, size: int, free: dict[str, list[int]], at: list[int]) -> str:
+        """The next machine of a kind, in turns, that has so many GPUs left."""
+        machines = self.fleet.kinds[kind].machines
+        for turn in range(len(machines)):
+            box = machines[(at[kind] + turn) % len(machines)]
+            if len(free[box.name]) >= size:
+                at[kind] = (at[kind] + turn + 1) % len(machines)
+                return box.name
+        raise AssertionError("no machine has room")
+
+    # --- what if
+
+    def _again(self, sorts: Sequence[Sort], there: Sequence[int], weights: Sequence[float]) -> dict[int, int]:
+        """The users served without one machine of each kind."""
+        kinds = self.fleet.kinds
+        if len(kinds) > RENEWED:
+            return {}
+        return {number: self._with_room(sorts, there, weights, {number: -kind.gpus})
+                for number, kind in enumerate(kinds)}
+
+    def _with_room(self, sorts: Sequence[Sort], there: Sequence[int], weights: Sequence[float],
+                   more: dict[int, int], room: Sequence[int] = ()) -> int:
+        place = {i: at for at, i in enumerate(there)}
+        own = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
+        rooms = [size + more.get(kind, 0) for kind, size in enumerate([*own, *room])]
+        found = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
+        return int(_most(sorts, found.counts, there, weights) + 1e-6)
+
+    def _failing(self, servers: Sequence[Server], places: Sequence[Place], users: Sequence[int],
+                 again: dict[int, int]) -> list[Failing]:
+        """Of each kind the machine that is missed most."""
+        slots = [0] * len(self.models)
+        lost: dict[str, dict[int, int]] = {}
+        for place in places:
+            server = servers[place.server]
+            slots[server.model] += server.slots
+            for name in place.machines:
+                own = lost.setdefault(name, {})
+                own[server.model] = own.get(server.model, 0) + server.slots
+        found = []
+        for number, kind in enumerate(self.fleet.kinds):
+            waiting = {box.name: sum(max(0, users[i] - slots[i] + size) for i, size in lost.get(box.name, {}).items())
+                       for box in kind.machines}
+            name = max(waiting, key=waiting.__getitem__)
+            found.append(Failing(number, name, waiting[name], again.get(number)))
+        return found
+
+    def _next(self, sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int],
+              weights: Sequence[float]) -> list[Next]:
+        """Machines that serve more users, the most first: one more of each kind, and a desktop with a usual card for
+        the model that is served worst."""
+        if self.interrupted:
+            return []
+        kinds = self.fleet.kinds
+        found = []
+        if len(kinds) <= RENEWED:
+            found = [Next(f"another {kind.machines[0].name}: {kind.title}", number,
+                          self._with_room(sorts, there, weights, {number: kind.gpus}), _memory(kind))
+                     for number, kind in enumerate(kinds)]
+        users = served(sorts, counts, len(self.models))
+        short = min(there, key=lambda i: users[i] / self.weights[i])
+        known = Known()
+        try:
+            for name in USUAL:
+                kind = _with_card(name)
+                option = option_of(self.models[short], self.params, self.policy, part(kind, 1, self.policy),
+                                   self.companions, self.wanted.each, known)
+                if option.users:
+                    extra = Sort(((len(kinds), 1),), ((short, option.users),))
+                    found.append(Next(kind.title, None, self._with_room([*sorts, extra], there, weights, {}, [1]),
+                                      _memory(kind)))
+        except KeyboardInterrupt:
+            self.interrupted = True
+        possible = int(_most(sorts, counts, there, weights) + 1e-6)
+        return sorted((each for each in found if each.users > possible), key=lambda each: (-each.users, each.memory))
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = [*self.fleet.notes]
+        if self.uses and not self.fleet.said:
+            notes.append('the network is taken as 1 Gbit/s and 0.3 ms: "link" of the file says what it is')
+        if self.interrupted:
+            notes.append("interrupted: this is the best so far")
+        return tuple(notes)
+
+
+def _placed(sort: Sort, place: dict[int, int]) -> Sort:
+    """With the models' places among those that are served."""
+    return Sort(sort.takes, tuple((place[model], users) for model, users in sort.serves))
+
+
+def _most(sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], weights: Sequence[float]) -> float:
+    place = {i: at for at, i in enumerate(there)}
+    return most([_placed(sort, place) for sort in sorts], counts, weights)
+
+
+def _memory(kind: Kind) -> int:
+    """Bytes that a launch may use there."""
+    own = sum(device.free for device in kind.devices if not device.in_ram)
+    return own + kind.host.available
+
+
+def _with_card(name: str) -> Kind:
+    """A desktop with one of these cards and 32 GiB of RAM."""
+    device = Device.hypothetical(name)
+    return Kind((), (device,), host_of(32 << 30, (device,)))

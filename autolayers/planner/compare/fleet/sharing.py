@@ -1,0 +1,123 @@
+"""Several models that share one GPU of a fleet, each with a llama-server of its own.
+
+    sharers(options, machine, weights, wanted)        # which may, by what each takes alone
+    shared(models, ...)                               # their plans, each within what the others leave
+
+They are counted as busy at once: each then has its part of the GPU's time, so the promise is kept by a rate that is as
+many times as high.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from ....errors import AutolayersError
+from ....flags.users import Users
+from ....machine import Device, Machine
+from ....records import replace
+from ...users import Requests
+from .options import planned
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from ....flags.params import Params
+    from ....flags.policy import Policy
+    from ....memory.companions import Companions
+    from ....model import Model
+    from ...plan import Plan
+    from .options import Option
+
+_EACH = 1.1       # of what a cache takes, graphs grow a little too
+LARGEST = 8       # models on a GPU
+FEW = 9           # models up to which all sets of three are tried; of more, neighbours by size
+
+
+def sharers(options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float],
+            wanted: Users) -> list[tuple[tuple[int, int], ...]]:
+    """Sets of models that fit together, with the users of each."""
+    usable = [i for i, option in options.items() if option.fits and option.whole]
+    found = []
+    for models in _sets(sorted(usable, key=lambda i: options[i].device)):
+        users = _users(models, options, machine, weights, wanted)
+        if users:
+            found.append(tuple(users.items()))
+    return found
+
+
+def _sets(models: Sequence[int]) -> Iterable[tuple[int, ...]]:
+    yield from combinations(models, 2)
+    for size in range(3, min(LARGEST, len(models)) + 1):
+        if len(models) <= FEW and size <= 4:
+            yield from combinations(models, size)
+        else:
+            yield from (tuple(models[at:at + size]) for at in range(len(models) - size + 1))
+
+
+def _users(models: Sequence[int], options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float],
+           wanted: Users) -> dict[int, int]:
+    """The users of each, one after the other added where the fewest of those that it should have are; {}: they do not
+    fit, or the promise is not kept."""
+    device = machine.devices[0]
+    left = machine.limits[device.name] - sum(options[i].device for i in models)
+    ram = None if machine.ram is None else machine.ram - sum(options[i].ram for i in models)
+    if left < 0 or (ram is not None and ram < 0):
+        return {}
+    rows = {i: [row for row in options[i].rows if _kept(row, len(models), wanted)] for i in models}
+    if not all(rows.values()):
+        return {}
+    at = dict.fromkeys(models, 0)
+    while True:
+        for i in sorted(models, key=lambda i: rows[i][at[i]][0] / weights[i]):
+            if at[i] + 1 == len(rows[i]):
+                continue
+            more = (rows[i][at[i] + 1][0] - rows[i][at[i]][0]) * options[i].each * _EACH
+            if more <= left:
+                left -= int(more)
+                at[i] += 1
+                break
+        else:
+            return {i: rows[i][at[i]][0] for i in models}
+
+
+def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
+    _, rate, first = row
+    return rate / share >= wanted.rate and (not wanted.first or first * share <= wanted.first)
+
+
+def shared(models: Sequence[tuple[Model, int]], params: Params, policy: Policy, machine: Machine,
+           companions: Companions, wanted: Users, options: Sequence[Option], check: bool = True) -> list[Plan] | None:
+    """The plans of models with their users, each within what the others take; None where they do not fit, or `check`
+    and a promise is not kept."""
+    takes = [option.device + int((users - 1) * option.each * _EACH) for (_, users), option in
+             zip(models, options, strict=True)]
+    rams = [option.ram for option in options]
+    plans: list[Plan] = []
+    for at, (model, users) in enumerate(models):
+        rest = _within(machine, sum(takes) - takes[at], sum(rams) - rams[at])
+        try:
+            plan = planned(model, params, policy, rest, companions, Users(users, wanted.context))
+        except AutolayersError:
+            return None
+        found = plan.speed.requests
+        row = found.row if isinstance(found, Requests) else None
+        if check and (not plan.fits or row is None
+                      or not _kept((users, row.served.rate, row.served.first), len(models), wanted)):
+            return None
+        plans.append(plan)
+        takes[at] = max([each.used + each.margin for each in plan.devices], default=0)
+        rams[at] = plan.ram.limit or plan.ram.request
+    return plans
+
+
+def _within(machine: Machine, taken: int, ram: int) -> Machine:
+    """The machine without what other servers take of its one device and of its RAM."""
+    devices = tuple(_less(device, taken) for device in machine.devices)
+    limits = {name: max(0, size - taken) for name, size in machine.limits.items()}
+    return replace(machine, devices=devices, limits=limits, ram=None if machine.ram is None else
+                   max(0, machine.ram - ram))
+
+
+def _less(device: Device, taken: int) -> Device:
+    return replace(device, free=max(0, device.free - taken))

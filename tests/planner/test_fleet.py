@@ -1,0 +1,153 @@
+"""Which machine of a fleet serves which model: memory on every machine, promises, what a failing machine costs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import HEADERS
+
+from autolayers.devices.fleet_file import Fleet, read
+from autolayers.errors import DoesNotFit
+from autolayers.flags.policy import read as flags
+from autolayers.flags.users import Users
+from autolayers.model import Model, read_model
+from autolayers.planner.compare.fleet.options import sizes
+from autolayers.planner.compare.fleet.plan import FleetPlan, Wanted, plan_fleet
+from autolayers.units import GiB
+
+ONE, EIGHT, LARGE = "llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m"
+
+
+def machine(*cards: str, ram: int = 32, **more: Any) -> dict[str, Any]:
+    return {"devices": [{"card": card} for card in cards], "host": {"total": ram * GiB}, **more}
+
+
+@cache
+def model(name: str) -> Model:
+    return read_model(str(HEADERS / f"{name}.gguf"))
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("autolayers.planner.compare.fleet.plan.USUAL", ("rtx-3060",))
+
+    def make(machines: dict[str, Any], *names: str, users: int | None = None, each: Users | None = None,
+             weights: tuple[float, ...] = (), **more: Any) -> FleetPlan:
+        (tmp_path / "fleet.json").write_text(json.dumps({"machines": machines, **more}))
+        return plan_fleet([model(name) for name in names], *flags([], None), read(str(tmp_path / "fleet.json")),
+                          weights or [1.0] * len(names), Wanted(users, each or Users()), names=names)
+    return make
+
+
+def test_a_promise_is_kept_by_what_is_measured(plan) -> None:
+    found = plan({"rack": machine("rtx-3060", count=300)}, ONE, users=2000, each=Users(rate=30.0))
+    (server,) = found.servers
+    assert found.fits and server.rate >= 30 and found.replicas(0) == 300 and server.slots * 299 >= 2000
+    assert found.failing[0].waiting == 0 and found.most % 300 == 0
+    check_memory(found)
+
+
+def check_memory(found: FleetPlan) -> None:
+    """Each launch fits, and those of a machine together are within its GPUs and its RAM."""
+    fleet: Fleet = found.fleet
+    for kind in fleet.kinds:
+        for box in kind.machines:
+            ram, taken = 0, Counter[int]()
+            for place in found.on[box.name]:
+                server = found.servers[place.server]
+                assert server.plan.fits
+                if server.use is not None:
+                    continue
+                ram += server.plan.ram.limit or 0
+                for number, row in zip(place.gpus or range(len(kind.devices)), server.plan.devices, strict=True):
+                    taken[number] += row.used + row.margin
+            assert ram <= kind.host.available
+            assert all(size <= kind.devices[number].free for number, size in taken.items())
+
+
+@pytest.mark.slow
+def test_each_user_gets_what_was_promised(plan) -> None:
+    found = plan({"rack": machine("rtx-3060", count=2), "desk": machine("rtx-3090", "rtx-3090", ram=64)}, ONE, EIGHT,
+                 users=40, each=Users(rate=15.0), weights=(1, 3))
+    assert found.fits and found.users == (10, 30) and not found.unserved
+    check_memory(found)
+    slots = Counter[int]()
+    for number, server in enumerate(found.servers):
+        assert server.rate >= 15 and server.plan.breakdown.n_seq_max >= server.slots
+        slots[server.model] += server.slots * found.replicas(number)
+    assert slots[0] >= 10 and slots[1] >= 30
+    assert found.most >= 40 and found.bound is not None and found.bound >= found.most
+    # each GPU of the two in one machine has its own server
+    assert {place.gpus for place in found.on["desk"]} == {(0,), (1,)}
+    # one machine of four parts fails: its users wait, others do not
+    for failing in found.failing:
+        lost = sum(found.servers[place.server].slots for place in found.on[failing.machine])
+        assert 0 <= failing.waiting <= lost and failing.again is not None and failing.again <= found.most
+    assert found.next and all(each.users > found.most for each in found.next)
+    assert [each.users for each in found.next] == sorted((each.users for each in found.next), reverse=True)
+
+
+@pytest.mark.slow
+def test_users_that_cannot_be_served_are_counted(plan) -> None:
+    found = plan({"rack": machine("rtx-3060", count=2)}, EIGHT, users=100, each=Users(rate=15.0))
+    assert not found.fits and 0 < found.most < 100 and found.users == (found.most,)
+    again = plan({"rack": machine("rtx-3060", count=2)}, EIGHT, users=found.most, each=Users(rate=15.0))
+    assert again.fits and all(server.rate >= 15 for server in again.servers)
+    more = plan({"rack": machine("rtx-3060", count=200)}, EIGHT, users=100, each=Users(rate=15.0))
+    assert more.most == 100 * found.most
+
+
+def test_more_models_than_gpus_share_them_within_memory(plan) -> None:
+    found = plan({"desk": machine("rtx-3090", ram=64)}, ONE, EIGHT, "gemma-3-4b-q8_0", users=6)
+    assert found.fits and len(found.servers) == 3 and all(server.share == 3 for server in found.servers)
+    check_memory(found)
+    assert all(server.slots >= 2 for server in found.servers)
+
+
+@pytest.mark.slow
+def test_rpc_only_where_no_machine_holds_the_model(plan) -> None:
+    pair = {"a": machine("rtx-3090", ram=12), "b": machine("rtx-3090", ram=12)}
+    found = plan(pair, LARGE, users=2)
+    (server,), (place,) = found.servers, found.places
+    assert server.use is not None and server.takes == ((0, 2),) and set(place.machines) == {"a", "b"}
+    assert "--rpc" in server.plan.flags and found.fits and server.plan.fits
+    assert any("1 Gbit/s" in note for note in found.notes)
+    assert plan({**pair, "c": machine("rtx-3060", ram=64)}, LARGE, users=1).servers[0].use is None
+
+
+@pytest.mark.slow
+def test_a_model_that_nothing_holds_says_what_is_missing(plan) -> None:
+    with pytest.raises(DoesNotFit, match=r"70b.*: no machine and no pair holds it: .* GiB are missing on b; .* would "):
+        plan({"a": machine("rtx-3060", ram=8), "b": machine("rtx-3060", ram=12)}, LARGE)
+    found = plan({"a": machine("rtx-3060", ram=8), "b": machine("rtx-3060", ram=12)}, LARGE, ONE, users=2)
+    assert [each.model for each in found.unserved] == [0] and found.users == (0, 2) and not found.fits
+
+
+def test_a_promise_that_no_machine_keeps(plan) -> None:
+    with pytest.raises(DoesNotFit, match=r"no machine gives 500 tokens/s each; the fastest gives one user \d+"):
+        plan({"a": machine("rtx-3060")}, EIGHT, each=Users(rate=500.0))
+
+
+def test_an_interrupt_answers_with_what_is_planned(plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autolayers.planner.compare.fleet import plan as part
+
+    def stop(work: Any, items: Any, **_: Any) -> list[Any]:
+        if 1 in items:
+            raise KeyboardInterrupt
+        return [work(i) for i in items]
+
+    monkeypatch.setattr(part, "in_processes", stop)
+    monkeypatch.setattr(part, "cores", lambda: 1)
+    found = plan({"a": machine("rtx-3060")}, ONE, EIGHT)
+    assert found.interrupted and not found.fits and [server.model for server in found.servers] == [0]
+    assert [each.why for each in found.unserved] == [f"{EIGHT}: not planned, as the search was interrupted"]
+    assert "interrupted: this is the best so far" in found.notes
+
+
+def test_parts_of_a_machine() -> None:
+    assert [sizes(count) for count in (1, 2, 3, 6, 8)] == [[1], [1, 2], [1, 3], [1, 2, 6], [1, 2, 4, 8]]
