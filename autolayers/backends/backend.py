@@ -84,6 +84,7 @@ class Backend:
     # programs that start a llama-server
     image = ""                           # suffix of the tag of ghcr.io/ggml-org/llama.cpp:server
     device_nodes: tuple[str, ...] = ()   # flags that give the devices to a container
+    visible = ""                         # the variable that shows a process some of its GPUs, by their numbers
     gpu_driver = ""                      # the container runtime's driver that gives it all GPUs
     koboldcpp: tuple[str, ...] = ()      # KoboldCpp's flags for it
     # logs

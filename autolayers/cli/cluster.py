@@ -69,13 +69,13 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
         written = launches.files(form, best, cluster, arguments, str(own.get("image") or launches.IMAGE))
         if best.boxes:
             say(launches.OPEN)
-        _write(written, own.get("output"))
+        write(written, own.get("output"))
     if form not in ("text", "json"):
         for warning in best.plan.warnings:
             say(warning)
 
 
-def _write(written: dict[str, str], directory: str | None) -> None:
+def write(written: dict[str, str], directory: str | None) -> None:
     """Writes the files to a directory, else one after another to standard output."""
     if directory is None:
         for path, text in written.items():

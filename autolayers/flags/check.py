@@ -39,7 +39,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         _refuse_two_models(said)
         typed = said.params
         refuse_contradictions(arguments.own, typed)
-        models = arguments.positional[command == "cluster":]      # its first word is the cluster file
+        models = arguments.positional[command in ("cluster", "fleet"):]      # the first word is the machines' file
         if typed.model and models and command not in ("ollama modelfile", "explain") and typed.model not in models:
             given = shell(["-hf", typed.model[3:]] if typed.model.startswith("hf:") else ["-m", typed.model])
             if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):

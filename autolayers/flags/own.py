@@ -249,6 +249,12 @@ COMMANDS = {command.name: command for command in (
             "FILE lists the machines, their GPUs and the network between them (docs/cluster.md). The plan "
             "uses the machines that answer a request fastest, with network and loading counted, and leaves "
             "out the others.", True),
+    Command("fleet", "fleet FILE|DIRECTORY MODEL[@WEIGHT]... [llama-server flags] [own flags]",
+            "which of several machines serves which model, for how many users",
+            "FILE lists machines (docs/fleet.md), or is what kubectl get nodes -o json prints; DIRECTORY has "
+            "what devices --json printed on each. The answer: replicas, slots and context of each model on each "
+            "machine, what each user gets, what a machine that fails costs, which one to buy next. MODEL@3 has "
+            "three times the users of the others. pip install autolayers[fleet] adds a solver that proves it.", True),
     Command("rules", "rules [MODEL] [flags]",
             "rules of thumb for models that have no file yet, and their error for those that do",
             "With MODEL, each rule's figure is printed next to the exact one."),
@@ -304,25 +310,28 @@ FLAGS = (
             "the RAM to plan for, and the bandwidth that reading it reaches, or its modules and channels: 64GiB, "
             "768GiB@300GB/s, 64GiB@ddr5-6000x2", _ram),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
-    OwnFlag("--ram-limit", "plan run cluster", "SIZE",
+    OwnFlag("--ram-limit", "plan run cluster fleet", "SIZE",
             "the memory limit of its container, service or pod: the launch and all that it may grow to stay within",
             _size),
     OwnFlag("--cores", f"plan run sweep choose explain {_OLLAMA}", "N",
             "the processor's physical cores (default: this machine's; of another, by the size of its RAM)", _positive),
     OwnFlag("--machine", f"plan run sweep choose explain {_OLLAMA}", "FILE",
             "plan for the machine in this file, as devices --json prints it"),
-    OwnFlag("--workload", "plan run sweep tune choose cluster", "NAME|P+G@D",
+    OwnFlag("--workload", "plan run sweep tune choose cluster fleet", "NAME|P+G@D",
             f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
             "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests at once "
             "(default chat, 2048+512@0)",
             workload, choices=tuple(WORKLOADS)),
+    OwnFlag("--users", "fleet", "N", "people to serve at once, dealt to the models by their weights (default: as many "
+            "as the machines serve)", lambda text: number(text, 1, 1_000_000, "a number of users, 1 to 1000000")),
     OwnFlag("--users", "plan run", "N", "people to serve at once: a slot and a context for each, what each "
             "gets, and how many there may be", _users),
-    OwnFlag("--ctx-per-user", "plan run", "TOKENS", "the context of each user (default: what --workload takes, 4096 or "
-            "more)", _ctx),
-    OwnFlag("--min-rate", "plan run", "T/S", "at least so many tokens per second for each user; without "
+    OwnFlag("--ctx-per-user", "plan run fleet", "TOKENS", "the context of each user (default: what --workload takes, "
+            "4096 or more)", _ctx),
+    OwnFlag("--min-rate", "plan run fleet", "T/S", "at least so many tokens per second for each user; without "
             "--users, as many users as get that", _rate),
-    OwnFlag("--ttft", "plan run", "SECONDS", "at most so many seconds to the first token (19 in 20 requests)", _rate),
+    OwnFlag("--ttft", "plan run fleet", "SECONDS",
+            "at most so many seconds to the first token (19 in 20 requests)", _rate),
     OwnFlag("--acceptance", "plan run", "SHARE",
             "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: by published "
             "measurements, for code and for prose)", _share),
@@ -339,18 +348,18 @@ FLAGS = (
     OwnFlag("--quality", "choose", "FILE",
             "output of llama-perplexity --kl-divergence, one run or several: what it measured of these files"),
     OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", _ctx),
-    OwnFlag("--kv-types", "plan run tune choose cluster", "A,B,...",
+    OwnFlag("--kv-types", "plan run tune choose cluster fleet", "A,B,...",
             "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),
     OwnFlag("--budget", f"plan run sweep tune choose cluster {_OLLAMA}", "DEVICE=SIZE,...",
             "take at most this much of a device", _list(_budget), adds=","),
     OwnFlag("--margin", f"plan run sweep tune choose cluster {_OLLAMA}", "SIZE,...",
             "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
-    OwnFlag("--llama-build", f"plan run sweep tune choose cluster explain {_OLLAMA}", "N",
+    OwnFlag("--llama-build", f"plan run sweep tune choose cluster fleet explain {_OLLAMA}", "N",
             "plan for this build of llama.cpp: b10488", _build),
     OwnFlag("--engine", "plan run", "NAME",
             "plan for another program than llama-server (run detects it): llama-bench, llama-completion, "
             "llama-cpp-python, koboldcpp, ik_llama.cpp, ..."),
-    OwnFlag("--strict-flags", f"plan run sweep tune choose cluster inspect explain {_OLLAMA}", "on|off",
+    OwnFlag("--strict-flags", f"plan run sweep tune choose cluster fleet inspect explain {_OLLAMA}", "on|off",
             "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
             choices=("on", "off")),
     OwnFlag("--format", "plan", "FORM",
@@ -366,14 +375,19 @@ FLAGS = (
             "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, systemd, "
             "kubernetes, lws",
             choices=("text", "flags", "json", "compose", "systemd", "kubernetes", "lws")),
-    OwnFlag("--gpumem", "plan run cluster", "NAME",
+    OwnFlag("--format", "fleet", "FORM",
+            "text (on a terminal), flags (on a pipe), json, or the files of each machine: compose, kubernetes, "
+            "llmkube, llama-swap, or of a balancer before them: litellm, nginx, haproxy",
+            choices=("text", "flags", "json", "compose", "kubernetes", "llmkube", "llama-swap", "litellm", "nginx",
+                     "haproxy")),
+    OwnFlag("--gpumem", "plan run cluster fleet", "NAME",
             "what divides a GPU by memory, with --format kubernetes or lws: hami (nvidia.com/gpumem) or kai "
             "(gpu-memory)",
             choices=("hami", "kai")),
     OwnFlag("--ask", "cluster", "", "ask the running servers; those that do not answer, or report impossible "
                                     "sizes, are listed and skipped"),
-    OwnFlag("--image", "cluster", "NAME", "the container image, of a llama.cpp built with -DGGML_RPC=ON"),
-    OwnFlag("-o --output", "cluster", "DIRECTORY", "write the files to this directory instead of standard "
+    OwnFlag("--image", "cluster fleet", "NAME", "the container image; for RPC of a llama.cpp built with -DGGML_RPC=ON"),
+    OwnFlag("-o --output", "cluster fleet", "DIRECTORY", "write the files to this directory instead of standard "
                                                    "output",
             key="output"),
     OwnFlag("--for", "choose", "cards", "list the GPUs that run MODEL, instead of the models that a machine "
@@ -382,7 +396,7 @@ FLAGS = (
     OwnFlag("--speed", "choose", "N", "with --for cards: only GPUs with a predicted N tokens per "
                                       "second", _rate),
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
-    OwnFlag("--json", "plan sweep choose cluster inspect explain", "", "the same as --format json", key="format",
+    OwnFlag("--json", "plan sweep choose cluster fleet inspect explain", "", "the same as --format json", key="format",
             value="json"),
     OwnFlag("--json", "devices check tune measured rules ps ollama+plan ollama+verify ollama+list", "",
             "the answer as JSON"),

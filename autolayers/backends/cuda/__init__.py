@@ -69,6 +69,7 @@ class Cuda(CudaBuffers):
     caches_experts = True
     context_first = True
     image = "-cuda"
+    visible = "CUDA_VISIBLE_DEVICES"
     gpu_driver = "nvidia"
     koboldcpp: tuple[str, ...] = ("--usecuda",)
     signs: tuple[Sign, ...] = (
@@ -172,6 +173,7 @@ class Hip(Cuda):
     nvidia = False
     blas = "ROCm BLAS"
     image = "-rocm"
+    visible = "HIP_VISIBLE_DEVICES"
     gpu_driver = ""
     device_nodes = ("/dev/kfd", "/dev/dri")
     log_words = ()

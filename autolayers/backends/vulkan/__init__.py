@@ -40,6 +40,7 @@ class Vulkan(Backend):
     modelled = True
     free_is_total = True               # without VK_EXT_memory_budget
     image = "-vulkan"
+    visible = "GGML_VK_VISIBLE_DEVICES"
     device_nodes = ("/dev/dri",)
     limits_are = (
         ("min_storage_buffer_offset_alignment", ALIGNMENT), ("min_memory_map_alignment", ALIGNMENT),

@@ -6,11 +6,32 @@ from ...quoting import compose
 from .container import CACHE, CACHED, Container
 from .launch_file import LaunchFile
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
 
 def write(launch: LaunchFile) -> str:
     """The file's text, with one service. Raises UsageError for a launch that it cannot express."""
-    box = Container(launch)
-    lines = [*launch.notes, "services:", "  llama-server:", f"    image: {compose(box.image)}", "    command:"]
+    return write_services({"llama-server": (launch, None)})
+
+
+def write_services(launches: Mapping[str, tuple[LaunchFile, Sequence[int] | None]]) -> str:
+    """The file's text, with a service for each launch, on the GPUs of these numbers, None for all. Raises
+    UsageError."""
+    notes = dict.fromkeys(note for launch, _ in launches.values() for note in launch.notes)
+    boxes = {name: Container(launch) for name, (launch, _) in launches.items()}
+    lines = [*notes, "services:"]
+    for name, (_, gpus) in launches.items():
+        lines += _service(name, boxes[name], gpus)
+    if any(box.cached for box in boxes.values()):
+        lines += ["volumes:", f"  {CACHE}:"]
+    return "\n".join(lines) + "\n"
+
+
+def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]:
+    launch = box.launch
+    lines = [f"  {name}:", f"    image: {compose(box.image)}", "    command:"]
     lines += [f"      - {compose(word)}" for word in box.words]
     lines += ["    ports:", f"      - {compose(box.published)}"]
     if box.mounts or box.cached:
@@ -21,8 +42,9 @@ def write(launch: LaunchFile) -> str:
                   f"        read_only: {'false' if folder in box.written else 'true'}"]
     if box.cached:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
-    if launch.secrets:
-        lines += ["    environment:", *(f"      - {name}" for name in launch.secrets)]
+    shown = [f"{launch.backend.visible}={','.join(map(str, gpus))}"] if gpus and not launch.backend.gpu_driver else []
+    if launch.secrets or shown:
+        lines += ["    environment:", *(f"      - {name}" for name in (*launch.secrets, *shown))]
     # docker compose reads deploy:, podman-compose mem_limit:
     lines += [f"    mem_limit: {launch.limit}m"] if launch.limit else []
     lines += ["    deploy:", "      resources:"]
@@ -30,14 +52,12 @@ def write(launch: LaunchFile) -> str:
     lines += ["        reservations:", f"          memory: {launch.request}m"]
     if launch.backend.gpu_driver:
         lines += ["          devices:", f"            - driver: {launch.backend.gpu_driver}",
+                  f"              device_ids: [{', '.join(compose(str(number)) for number in gpus)}]" if gpus else
                   "              count: all", "              capabilities: [gpu]"]
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
     scheme, path = launch.health
     # -k: the certificate need not be for localhost
-    lines += ["    healthcheck:",
-              f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
-              "      start_period: 5m", "    restart: unless-stopped"]
-    if box.cached:
-        lines += ["volumes:", f"  {CACHE}:"]
-    return "\n".join(lines) + "\n"
+    return [*lines, "    healthcheck:",
+            f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
+            "      start_period: 5m", "    restart: unless-stopped"]

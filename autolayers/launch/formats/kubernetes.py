@@ -32,8 +32,8 @@ _WAIT = ("for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </
 @dataclass(frozen=True)
 class Pod:
     """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them, for what `shares`
-    them by memory; `mounts`: directory of the node -> directory in the container; `node`: the only one it runs on;
-    `after`: HOST:PORT of what it waits for."""
+    them by memory; `mounts`: directory of the node -> directory in the container; `node`: the only one it runs on,
+    `nodes`: those where its replicas may run; `after`: HOST:PORT of what it waits for."""
 
     name: str
     image: str
@@ -51,6 +51,7 @@ class Pod:
     health: tuple[str, str] | None = None
     cached: bool = False
     after: Sequence[str] = ()
+    nodes: Sequence[str] = ()
 
 
 def resource(row: type[Backend] | None) -> str:
@@ -78,6 +79,11 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
         spec += ["  schedulerName: kai-scheduler"]
     lines += ["spec:", *spec]
     lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(pod.node)}"] if pod.node else []
+    if pod.nodes:
+        lines += ["  affinity:", "    nodeAffinity:", "      requiredDuringSchedulingIgnoredDuringExecution:",
+                  "        nodeSelectorTerms:", "          - matchExpressions:",
+                  "              - key: kubernetes.io/hostname", "                operator: In",
+                  "                values:", *(f"                  - {yaml(name)}" for name in pod.nodes)]
     if pod.after:
         lines += ["  initContainers:", "    - name: wait", f"      image: {yaml(pod.image)}",
                   *(f"    {line}" for line in _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after]))]
@@ -145,16 +151,17 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
                box.mounts, launch.secrets, "", launch.health, box.cached)
 
 
-def deployment(name: str, pod: Pod, labels: Mapping[str, str] | None = None) -> str:
-    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:", "  replicas: 1",
+def deployment(name: str, pod: Pod, labels: Mapping[str, str] | None = None, replicas: int = 1) -> str:
+    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:",
+             f"  replicas: {replicas}",
              "  strategy:", "    type: Recreate", "  selector:", "    matchLabels:", f"      app: {name}",
              "  template:", *template(pod, {"app": name, **(labels or {})})]
     return "\n".join(lines) + "\n"
 
 
-def service(name: str, port: int, app: str = "") -> str:
-    """A Service for the pods of an app, its own name's by default."""
-    return (f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    app: {app or name}\n"
+def service(name: str, port: int, app: str = "", key: str = "app") -> str:
+    """A Service for the pods of an app, its own name's by default, or with another label."""
+    return (f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    {key}: {app or name}\n"
             "  ports:\n"
             f"    - port: {port}\n      targetPort: {port}\n")
 

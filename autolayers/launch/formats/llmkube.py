@@ -27,9 +27,9 @@ _TYPES = {"-ctk": "cacheTypeK", "-ctv": "cacheTypeV"}
 _SWITCHES = {"-cmoe": "moeCPUOffload", "-nkvo": "noKvOffload", "--no-warmup": "noWarmup"}
 
 
-def write(launch: LaunchFile) -> str:
-    """Both resources; paths are those of the node."""
-    name = re.sub(r"[^a-z0-9]+", "-", launch.name.lower()).strip("-")[:60].strip("-") or "model"
+def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
+    """Both resources, of the launch's or this name; paths are those of the node, of any or this one."""
+    name = re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-") or "model"
     gpus = own_gpus(launch.plan)
     lines = [*launch.notes, *launch.secret_notes("env of the InferenceService"),
              "apiVersion: inference.llmkube.dev/v1alpha1", "kind: Model", "metadata:", f"  name: {name}", "spec:",
@@ -42,7 +42,9 @@ def write(launch: LaunchFile) -> str:
                   f"      memory: {gpumem_of(gpus)}Mi"]
         lines += _sharding(launch, gpus)
     lines += ["---", "apiVersion: inference.llmkube.dev/v1alpha1", "kind: InferenceService", "metadata:",
-              f"  name: {name}", "spec:", f"  modelRef: {name}", "  replicas: 1", "  resources:"]
+              f"  name: {name}", "spec:", f"  modelRef: {name}", "  replicas: 1"]
+    lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(node)}"] if node else []
+    lines += ["  resources:"]
     lines += [f"    gpu: {len(gpus)}"] if gpus else []
     # request and limit of the pod, both; hostMemory is the one that counts where both are given
     lines += [f"    {'hostMemory' if gpus else 'memory'}: {launch.limit or launch.request}Mi"]

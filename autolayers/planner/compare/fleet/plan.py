@@ -15,7 +15,7 @@ from itertools import combinations
 from math import ceil
 
 from ....devices.assumed import host_of
-from ....devices.cluster_file import Box, Cluster
+from ....devices.cluster_file import PORT, Box, Cluster
 from ....devices.fleet_file import Kind
 from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
@@ -152,6 +152,21 @@ class FleetPlan:
             for name in place.machines:
                 found[name].append(place)
         return found
+
+    def use(self, place: Place) -> Use:
+        """The machines of a server that spans several, with their own addresses."""
+        server = self.servers[place.server]
+        assert server.use is not None
+        others = [_served_at(self.fleet.kinds[kind], name) for (kind, _), name in
+                  zip(server.takes[-1:], place.machines[1:], strict=True)]
+        flags = [*server.plan.flags]
+        flags[flags.index("--rpc") + 1] = ",".join(endpoint for box in others for endpoint in box.endpoints)
+        sent = dict(zip([box.name for box in others], server.use.sent.values(), strict=True))
+        plan = replace(server.plan, flags=tuple(flags))
+        return Use(tuple(replace(box, link=self.fleet.link) for box in others), plan, sent)
+
+    def head(self, place: Place) -> Box:
+        return _served_at(self.fleet.kinds[self.servers[place.server].takes[0][0]], place.machines[0])
 
     def replicas(self, server: int) -> int:
         return sum(place.server == server for place in self.places)
@@ -296,23 +311,18 @@ class _Planner:
                 break
         return found
 
-    def _use(self, i: int, pair: tuple[int, int], users: Users, names: tuple[str, ...] = ()) -> Use | None:
-        """A model on two machines, of these names or the first of their kinds."""
-        head, box = (self._box(kind, names[at] if names else self.fleet.kinds[kind].machines[at].name
-                               if pair[0] == pair[1] else "") for at, kind in enumerate(pair))
+    def _use(self, i: int, pair: tuple[int, int], users: Users) -> Use | None:
+        """A model on the first machines of two kinds."""
+        kinds = self.fleet.kinds
+        alike = pair[0] == pair[1]
+        head, box = (_served_at(kinds[kind], kinds[kind].machines[at if alike else 0].name)
+                     for at, kind in enumerate(pair))
         box = replace(box, link=self.fleet.link)
         try:
             return use_of(self.models[i], self.params, replace(self.policy, users=users), Cluster(head, (box,)), (box,),
                           self.companions)
         except AutolayersError:
             return None
-
-    def _box(self, kind: int, name: str) -> Box:
-        """A machine of a kind, with what all of the kind have free."""
-        found = self.fleet.kinds[kind]
-        box = next((box for box in found.machines if box.name == name), found.machines[0])
-        ports = tuple(50052 + i for i in range(len(found.devices)))
-        return Box(box.name, found.devices, found.host, box.address, ports, box.address)
 
     # --- which are chosen
 
@@ -540,6 +550,13 @@ class _Planner:
         if self.interrupted:
             notes.append("interrupted: this is the best so far")
         return tuple(notes)
+
+
+def _served_at(kind: Kind, name: str) -> Box:
+    """A machine of a kind, with what all of the kind have free, and a port for the server of each GPU."""
+    box = next(box for box in kind.machines if box.name == name)
+    ports = tuple(PORT + i for i in range(len(kind.devices)))
+    return Box(name, kind.devices, kind.host, box.address, ports, box.address)
 
 
 def _placed(sort: Sort, place: dict[int, int]) -> Sort:

@@ -1,0 +1,83 @@
+"""`autolayers fleet FILE MODEL...`: several machines, several models, users."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from ..devices.fleet_file import read as read_fleet
+from ..errors import DoesNotFit, UsageError
+from ..flags.check import read
+from ..flags.users import Users
+from ..launch import fleet as launches
+from ..output import emit, say, show
+from ..planner.compare.fleet.plan import Wanted, plan_fleet
+from ..records import replace
+from ..report.fleet import fleet_flags, fleet_text, to_dict
+from ..report.table import Style
+from ..request import Request
+from .cluster import write
+from .model import load
+from .progress import Progress
+from .several import weighted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..flags.parse import Arguments
+    from ..planner.compare.fleet.plan import FleetPlan
+
+_INTERRUPTED = 130
+
+
+def main(words: list[str]) -> int:
+    """Prints the plan, or writes the files of each machine; 5 if a user is not served, 130 if the search was
+    interrupted."""
+    arguments = read("fleet", words, os.environ)
+    names = list(arguments.positional)
+    if len(names) < 2 or names[0].lower().endswith(".gguf"):
+        raise UsageError("name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
+                         "MODEL.gguf[@WEIGHT] ...")
+    for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
+        if value:
+            raise UsageError(f"fleet plans each model and its servers: omit {flag}")
+    own = arguments.own
+    form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
+    if form not in launches.KINDS and ("output" in own or "image" in own):
+        raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
+    fleet = read_fleet(names[0])
+    paths, weights = weighted(names[1:])
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise UsageError(f"{twice} is there twice: {twice}@2 gives it twice the users of the others")
+    models = [load(path, arguments) for path in paths]
+    each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
+    wanted = Wanted(own.get("users"), each)
+    first = fleet.kinds[0]
+    plain = replace(arguments, own={key: value for key, value in own.items()
+                                    if key not in ("users", "ctx-per-user", "min-rate", "ttft")})
+    request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
+    with Progress(len(models), "planning model ") as progress:
+        found = plan_fleet(models, request.params, request.policy, fleet, weights, wanted, request.companions,
+                           launches.names_of(paths), progress.step)
+    _print(found, form, paths, arguments)
+    if found.interrupted:
+        return _INTERRUPTED
+    return 0 if found.fits else DoesNotFit.exit_code
+
+
+def _print(found: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:
+    if form == "text":
+        show(fleet_text(found, Style.of(sys.stdout, os.environ)))
+        return
+    if form == "json":
+        emit(json.dumps(to_dict(found), indent=1) + "\n")
+        return
+    if form == "flags":
+        emit(fleet_flags(found))
+    else:
+        write(launches.files(form, found, paths, arguments, say), arguments.own.get("output"))
+    for line in [*(each.why for each in found.unserved), *found.notes]:
+        say(line)
+    if found.wanted.users is not None and found.most < found.wanted.users:
+        say(f"{found.wanted.users} users cannot be served: {sum(found.users)} can")

@@ -1,0 +1,136 @@
+"""A fleet's plan as text and as JSON."""
+
+from __future__ import annotations
+
+from .. import __version__
+from ..quoting import shell
+from ..units import human
+from .multi import model_words
+from .table import Style, labelled, stacked, wrap
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..planner.compare.fleet.plan import FleetPlan, Server
+
+_SHOWN = 4       # machines to buy
+
+
+def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
+    """The whole answer."""
+    style = style or Style()
+    lines = [*wrap(style(_decision(found), "bold"), style.width), ""]
+    head = ("machines", "model", "servers", "users", "context", "t/s each*", "first*", "of its GPUs", "RAM at most")
+    rows = [_row(found, number, server) for number, server in enumerate(found.servers)]
+    lines += [*stacked(head, rows, style, (0, 1), first=2), ""]
+    lines += wrap("* predicted, not measured: what each user gets at least, with all slots busy; users and context are "
+                  "those of one server", style.width)
+    lines += [""]
+    lines += labelled("unserved", [each.why for each in found.unserved], style)
+    lines += labelled("fails", [_failing(found, number) for number in range(len(found.failing))], style)
+    lines += labelled("idle", _idle(found), style)
+    lines += labelled("buy", _next(found), style)
+    for note in [*found.notes, *_warnings(found)]:
+        lines += [style(line, "yellow") for line in wrap(note, style.width, "! ", "  ")]
+    return "\n".join(lines) + "\n"
+
+
+def fleet_flags(found: FleetPlan) -> str:
+    """A line for each server: its machine, and llama-server's words."""
+    lines = []
+    for place in found.places:
+        server = found.servers[place.server]
+        flags = server.plan.flags if server.use is None else found.use(place).plan.flags
+        lines.append(shell([place.machines[0], *model_words(server.plan), *flags]))
+    return "\n".join(lines) + "\n"
+
+
+def to_dict(found: FleetPlan) -> dict[str, object]:
+    """The --json document, schema 1, of docs/fleet.md; sizes in bytes."""
+    kinds = found.fleet.kinds
+    return {
+        "schema": 1, "autolayers": __version__, "fits": found.fits, "interrupted": found.interrupted,
+        "users": {"asked": found.wanted.users, "most": found.most, "bound": found.bound,
+                  "min_rate": found.wanted.each.rate or None, "ttft": found.wanted.each.first or None},
+        "kinds": [{"title": kind.title, "machines": [box.name for box in kind.machines], "gpus": kind.gpus}
+                  for kind in kinds],
+        "models": [{"name": name, "weight": weight, "users": users}
+                   for name, weight, users in zip(found.names, found.weights, found.users, strict=True)],
+        "servers": [_server(found, number, server) for number, server in enumerate(found.servers)],
+        "machines": {name: [{"server": place.server, "gpus": place.gpus and list(place.gpus),
+                             "machines": list(place.machines)} for place in places]
+                     for name, places in found.on.items()},
+        "unserved": [{"model": found.names[each.model], "why": each.why} for each in found.unserved],
+        "failing": [{"kind": each.kind, "machine": each.machine, "waiting": each.waiting, "replanned": each.again}
+                    for each in found.failing],
+        "next": [{"name": each.name, "kind": each.kind, "users": each.users, "memory": each.memory}
+                 for each in found.next],
+        "notes": list(found.notes),
+    }
+
+
+def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
+    return {
+        "model": found.names[server.model], "kinds": [kind for kind, _ in server.takes],
+        "gpus": sum(gpus for _, gpus in server.takes), "replicas": found.replicas(number), "slots": server.slots,
+        "context": server.plan.breakdown.n_ctx_seq, "shares_gpu_with": server.share - 1, "rpc": server.use is not None,
+        "per_user_tokens_per_second": round(server.rate, 3), "seconds_to_first_token": round(server.first, 3),
+        "plan": server.plan.to_dict(),
+    }
+
+
+def _decision(found: FleetPlan) -> str:
+    promise = " and ".join(found.wanted.each.words())
+    served = sum(found.users)
+    what = f"{served} users" if served != 1 else "one user"
+    at_least = f" with {promise}" if promise else ""
+    if found.wanted.users is not None and served < found.wanted.users:
+        return f"{found.wanted.users} users cannot be served{at_least}: {what} can"
+    text = f"{what} are served{at_least}" if served != 1 else f"one user is served{at_least}"
+    if found.wanted.users is not None and found.most > served:
+        text += f"; up to {found.most} can be"
+    return text
+
+
+def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
+    names = [" + ".join(place.machines) for place in found.places if place.server == number]
+    machines = list(dict.fromkeys(names))
+    shown = machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more"
+    used, free = (sum(getattr(row, name) for row in server.plan.devices) for name in ("used", "free"))
+    ram = server.plan.ram.limit
+    return [shown, found.names[server.model], str(len(names)), str(server.slots),
+            str(server.plan.breakdown.n_ctx_seq), f"{server.rate:.1f}",
+            f"{server.first:.1f} s" if server.first else "-",
+            f"{human(used)} of {human(free)}" if server.plan.devices else "-",
+            "no limit" if ram is None else human(ram)]
+
+
+def _failing(found: FleetPlan, number: int) -> str:
+    each = found.failing[number]
+    if not found.on[each.machine]:
+        return f"{each.machine} has no server"
+    text = f"{each.machine}: {_count(each.waiting)} until it is back" if each.waiting else \
+        f"{each.machine}: the others have slots for all its users"
+    return text if each.again is None else f"{text}; planned anew without it, up to {each.again} are served"
+
+
+def _count(users: int) -> str:
+    return f"{users} users wait" if users != 1 else "one user waits"
+
+
+def _idle(found: FleetPlan) -> list[str]:
+    names = [name for name, places in found.on.items() if not places]
+    if not names:
+        return []
+    return [f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]]
+
+
+def _next(found: FleetPlan) -> list[str]:
+    return [f"{each.name}: {each.users} users" for each in found.next[:_SHOWN]]
+
+
+def _warnings(found: FleetPlan) -> Sequence[str]:
+    """Of the plans, each once."""
+    return [*dict.fromkeys(f"{found.names[server.model]}: {warning}" for server in found.servers
+                           for warning in server.plan.warnings)]
