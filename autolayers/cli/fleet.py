@@ -57,9 +57,9 @@ def main(words: list[str]) -> int:
     plain = replace(arguments, own={key: value for key, value in own.items()
                                     if key not in ("users", "ctx-per-user", "min-rate", "ttft")})
     request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
-    with Progress(len(models), "planning model ") as progress:
+    with Progress(what="planning") as progress:
         found = plan_fleet(models, request.params, request.policy, fleet, weights, wanted, request.companions,
-                           launches.names_of(paths), progress.step)
+                           launches.names_of(paths), progress.now)
     _print(found, form, paths, arguments)
     if found.interrupted:
         return _INTERRUPTED

@@ -25,6 +25,12 @@ class Progress:
         self.done += 1
         self.show()
 
+    def now(self, what: str) -> None:
+        """Says what is done now."""
+        self.clear()
+        self.what = what
+        self.show()
+
     def clear(self) -> None:
         if self.on:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -76,6 +76,7 @@ def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
         "gpus": sum(gpus for _, gpus in server.takes), "replicas": found.replicas(number), "slots": server.slots,
         "context": server.plan.breakdown.n_ctx_seq, "shares_gpu_with": server.share - 1, "rpc": server.use is not None,
         "per_user_tokens_per_second": round(server.rate, 3), "seconds_to_first_token": round(server.first, 3),
+        "load_seconds": round(found.load(number), 1),
         "plan": server.plan.to_dict(),
     }
 
@@ -110,8 +111,9 @@ def _failing(found: FleetPlan, number: int) -> str:
     each = found.failing[number]
     if not found.on[each.machine]:
         return f"{each.machine} has no server"
-    text = f"{each.machine}: {_count(each.waiting)} until it is back" if each.waiting else \
-        f"{each.machine}: the others have slots for all its users"
+    load = max(found.load(place.server) for place in found.on[each.machine])
+    text = f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start" if each.waiting \
+        else f"{each.machine}: the others have slots for all its users"
     return text if each.again is None else f"{text}; planned anew without it, up to {each.again} are served"
 
 

@@ -22,7 +22,7 @@ _RAM_BANDWIDTH = {"Pascal": 26e9, "Volta": 30e9, "Turing": 26e9, "Ampere": 38e9,
                   "RDNA3": 50e9, "RDNA4": 57e9, "Arc": 45e9}
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
-_DISK = 2.5e9
+DISK = 2.5e9
 NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4     # the link to a server of unknown rates
 
 
@@ -90,5 +90,5 @@ class HostFigures:
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
                    default=0.0) \
             or _BUS
-        return cls(ram, bus, machine.cores or kind.cores, machine.disk_bandwidth or _DISK,
+        return cls(ram, bus, machine.cores or kind.cores, machine.disk_bandwidth or DISK,
                    bool(machine.ram_bandwidth or shared), machine.cores is not None)

@@ -7,7 +7,6 @@ Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them. Need
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import socket
 import subprocess
@@ -17,6 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
+from control_groups import Group, group_of
 from support import FIXTURES
 
 import autolayers
@@ -27,40 +27,13 @@ CHAT = str(FIXTURES / "tiny" / "chat.gguf")
 WORDS = ["-c", "4000000", "-np", "1", "-dev", "none", "-cram", "16"]
 
 
-class Group:
-    """A control group of version 1 or 2 below the root."""
-
-    def __init__(self, root: pathlib.Path) -> None:
-        self.place = root / f"autolayers-test-{os.getpid()}"
-        self.limit = "memory.limit_in_bytes" if (root / "memory.limit_in_bytes").exists() else "memory.max"
-        self.place.mkdir()
-        assert (self.place / self.limit).exists()
-
-    def holds(self, size: int) -> None:
-        (self.place / self.limit).write_text(str(size))
-
-    def enter(self) -> None:
-        (self.place / "cgroup.procs").write_text(str(os.getpid()))
-
-    def remove(self) -> None:
-        for _ in range(50):
-            try:
-                return self.place.rmdir()
-            except OSError:
-                time.sleep(0.1)
-
-
 @pytest.fixture
 def group() -> Iterator[Group]:
-    for root in (pathlib.Path("/sys/fs/cgroup/memory"), pathlib.Path("/sys/fs/cgroup")):
-        try:
-            made = Group(root)
-        except (OSError, AssertionError):
-            continue
-        yield made
-        made.remove()
-        return
-    pytest.skip("no control group can be made here")
+    made = group_of()
+    if made is None:
+        pytest.skip("no control group can be made here")
+    yield made
+    made.remove()
 
 
 @pytest.mark.parametrize(("share", "serves"), [(1.0, True), (0.2, False)])

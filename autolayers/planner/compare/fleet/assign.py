@@ -16,7 +16,11 @@ as that model gains. The divided problem is the bound.
 
 from __future__ import annotations
 
+import os
 import random
+import sys
+from contextlib import contextmanager
+from importlib.util import find_spec
 from itertools import product
 
 from ....records import dataclass
@@ -30,8 +34,9 @@ ALL = 20_000            # possibilities up to which each is tried
 MOVES = 20_000          # that the search tries at most
 STARTS = 24             # of the search
 SMALL = 400             # sorts that are used times those that there are, up to which all pairs are moved
-_SECONDS = 20.0         # of HiGHS
-_GAP = 1e-3             # of its answer to the bound
+_SECONDS = 10.0         # of HiGHS
+_QUICK = 1.0            # of it, where an answer is only compared
+_GAP = 2e-3             # of its answer to the bound
 LARGE = 60_000          # numbers of the relaxed problem, above which it is not solved
 _NEARLY = 1e-6
 
@@ -55,12 +60,12 @@ class Assigned:
 def assign(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], solver: bool = True,
            quick: bool = False) -> Assigned:
     """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each model has a sort.
-    `solver`: HiGHS may be asked; `quick`: without it few moves do."""
+    `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
     search = _Search(sorts, room, weights)
     if search.possibilities() <= ALL:
         exact = max(search.all(), key=search.worth)
         return Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
-    solved = _solved(sorts, room, weights) if solver else None
+    solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
     if solved is not None:
         return Assigned(tuple(search.filled(solved.counts)), solved.bound)
     counts, bound = search.found(1 if quick else STARTS)
@@ -264,19 +269,38 @@ class _Search:
         return now
 
 
-def _solved(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]) -> Assigned | None:
+def has_solver() -> bool:
+    return find_spec("scipy") is not None
+
+
+def _solved(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], seconds: float) -> Assigned | None:
     """By scipy.optimize.milp: the most users so that each model has its share, within the room; None without SciPy or
     an answer of its."""
-    try:
-        from scipy.optimize import Bounds, LinearConstraint, milp
-    except ImportError:
+    if not has_solver():
         return None
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     count = len(sorts)
     takes, shares = matrices(sorts, len(room), weights)
-    found = milp([0.0] * count + [-1.0], integrality=[1] * count + [0], bounds=Bounds(0, float("inf")),
-                 constraints=[LinearConstraint(shares, 0, float("inf")), LinearConstraint(takes, 0, list(room))],
-                 options={"time_limit": _SECONDS, "mip_rel_gap": _GAP})
+    with _silenced():
+        found = milp([0.0] * count + [-1.0], integrality=[1] * count + [0], bounds=Bounds(0, float("inf")),
+                     constraints=[LinearConstraint(shares, 0, float("inf")), LinearConstraint(takes, 0, list(room))],
+                     options={"time_limit": seconds, "mip_rel_gap": _GAP})
     if found.x is None:
         return None
     bound = -float(found.mip_dual_bound) if found.mip_dual_bound is not None else None
     return Assigned(tuple(round(each) for each in found.x[:count]), bound)
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """HiGHS prints some lines to standard output, which is for the answer."""
+    sys.stdout.flush()
+    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Option:
     """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or without one the number
-    that gets the most in all; `exact`: measured, not estimated. `whole`: nothing but the input layer is in RAM.
+    that gets the most in all. `whole`: nothing but the input layer is in RAM.
     Bytes: `device`, taken of the fullest device with its margin, `ram`, and `each`, of one more user on the devices.
     `missing`: bytes where it does not fit. `rows`: (users, tokens per second, seconds to the first token)."""
 
@@ -48,7 +48,6 @@ class Option:
     each: int
     missing: int
     rows: tuple[tuple[int, float, float], ...]
-    exact: bool = False
     refused: str = ""
 
     @property
@@ -125,17 +124,17 @@ def option_of(model: Model, params: Params, policy: Policy, machine: Machine, co
 
 
 def measured(option: Option, model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
-             wanted: Users) -> Option:
-    """The option with the number of users that really keeps the promise."""
-    if option.exact or not wanted.promise:
-        return replace(option, exact=True)
+             wanted: Users) -> int:
+    """The number of users that really keeps the promise; without one, the option's."""
+    if not wanted.promise:
+        return option.users
     try:
         plan = planned(model, params, policy, machine, companions, replace(wanted, count=None))
-    except AutolayersError as error:
-        return replace(option, users=0, exact=True, refused=str(error))
+    except AutolayersError:
+        return 0
     requests = plan.speed.requests
     most = requests.most if isinstance(requests, Requests) and plan.fits else None
-    return replace(option, users=most or 0, exact=True)
+    return most or 0
 
 
 def _users(rows: Sequence[Row], wanted: Users) -> int:

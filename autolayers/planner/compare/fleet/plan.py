@@ -19,17 +19,18 @@ from ....devices.cluster_file import PORT, Box, Cluster
 from ....devices.fleet_file import Kind
 from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
-from ....machine import Device
+from ....machine import Device, Machine
 from ....memory.companions import NONE
 from ....memory.estimate import Known
 from ....parallel import cores, in_processes
 from ....records import dataclass, lazy, replace
 from ....units import human
+from ....work.figures import DISK
 from ...users import Requests
 from ..cards import USUAL, by_size
 from ..cards import Wanted as OfCards
 from ..cluster import Use, use_of
-from .assign import Sort, assign, dealt, most, served
+from .assign import Sort, assign, dealt, has_solver, most, served
 from .options import Option, measured, option_of, options_of, part, planned
 from .sharing import shared, sharers
 
@@ -44,7 +45,9 @@ if TYPE_CHECKING:
     from ....model import Model
     from ...plan import Plan
 
-ROUNDS = 12            # of choosing and measuring
+ROUNDS = 12            # of choosing and measuring, after which only measured ones are chosen
+START = 5.0            # seconds of a start without its reading, assumed
+NEAR = 0.98            # of the bound: what is below it is said
 PAIRS = 8              # of kinds tried for a model that no machine holds
 RENEWED = 16           # kinds for which the fleet without one machine, or with one more, is computed
 
@@ -168,27 +171,33 @@ class FleetPlan:
     def head(self, place: Place) -> Box:
         return _served_at(self.fleet.kinds[self.servers[place.server].takes[0][0]], place.machines[0])
 
+    def load(self, number: int) -> float:
+        """Seconds from a start until it serves: the model read from the disk, sent to other machines, and START."""
+        server = self.servers[number]
+        host = self.fleet.kinds[server.takes[0][0]].host
+        sent = server.use.load if server.use is not None else 0.0
+        return START + server.plan.model.size / (host.disk or DISK) + sent
+
     def replicas(self, server: int) -> int:
         return sum(place.server == server for place in self.places)
 
 
 def plan_fleet(models: Sequence[Model], params: Params, policy: Policy, fleet: Fleet, weights: Sequence[float],
                wanted: Wanted, companions: Companions = NONE, names: Sequence[str] = (),
-               step: Callable[[], None] = lambda: None) -> FleetPlan:
-    """The plan of a fleet. `step` is called after each model. An interrupt ends the search, and the answer is the best
+               step: Callable[[str], None] = lambda what: None) -> FleetPlan:
+    """The plan of a fleet. `step` is told what is done. An interrupt ends the search, and the answer is the best
     so far. Raises DoesNotFit if none of the models is served."""
     return _Planner(models, params, policy, fleet, weights, wanted, companions, names, step).plan()
 
 
 class _Planner:
     def __init__(self, models: Sequence[Model], params: Params, policy: Policy, fleet: Fleet, weights: Sequence[float],
-                 wanted: Wanted, companions: Companions, names: Sequence[str], step: Callable[[], None]) -> None:
+                 wanted: Wanted, companions: Companions, names: Sequence[str], step: Callable[[str], None]) -> None:
         self.models, self.params, self.policy, self.fleet = models, params, policy, fleet
         self.weights, self.wanted, self.companions, self.step = weights, wanted, companions, step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
-        self.sharing: dict[Sort, list[Plan]] = {}
         self.interrupted = False
         self.unserved: list[Unserved] = []
 
@@ -199,10 +208,11 @@ class _Planner:
         there = [i for i in range(len(self.models)) if all(each.model != i for each in self.unserved)]
         if not there:
             raise DoesNotFit("; ".join(each.why for each in self.unserved))
-        weights = self._shares(there)
         sorts = [sort for sort in sorts if sort.serves[0][0] in there]
-        sorts += self._sharing(there, sorts)
-        sorts, counts, bound = self._chosen(sorts, there, weights)
+        sorts += self._sharing(there)
+        there, sorts, counts, bound = self._served(sorts, there)
+        weights = self._shares(there)
+        self.step("planning the servers")
         possible = int(_most(sorts, counts, there, weights) + 1e-6)
         users = self._users(there, weights, possible)
         servers, places = self._servers(sorts, counts, users)
@@ -211,7 +221,7 @@ class _Planner:
             self.fleet, self.names, tuple(self.weights), self.wanted, tuple(servers), tuple(places), tuple(users),
             possible, None if bound is None else max(possible, int(bound + 1e-6)), tuple(self.unserved),
             tuple(self._failing(servers, places, users, again)),
-            tuple(self._next(sorts, counts, there, weights)), self._notes(), self.interrupted)
+            tuple(self._next(sorts, counts, there, weights)), self._notes(possible, bound), self.interrupted)
 
     # --- what each model does on each kind
 
@@ -225,7 +235,8 @@ class _Planner:
         try:
             for at in range(0, len(self.models), count):
                 chunk = range(at, min(at + count, len(self.models)))
-                for i, found in zip(chunk, in_processes(options, chunk, done=self.step), strict=True):
+                self.step(f"planning model {at + 1} of {len(self.models)}")
+                for i, found in zip(chunk, in_processes(options, chunk), strict=True):
                     if isinstance(found, AutolayersError):
                         raise found
                     self.options[i] = found
@@ -330,7 +341,7 @@ class _Planner:
         whole = sum(self.weights[i] for i in there)
         return [self.weights[i] / whole for i in there]
 
-    def _sharing(self, there: Sequence[int], sorts: Sequence[Sort]) -> list[Sort]:
+    def _sharing(self, there: Sequence[int]) -> list[Sort]:
         """Sorts of several models on one GPU, where there are fewer than four GPUs for a model."""
         kinds = self.fleet.kinds
         gpus = sum(kind.gpus * len(kind.machines) for kind in kinds)
@@ -347,32 +358,60 @@ class _Planner:
                       sharers(fitting, machine, {i: self.weights[i] for i in there}, self.wanted.each)]
         return found
 
+    def _served(self, sorts: list[Sort],
+                there: list[int]) -> tuple[list[int], list[Sort], tuple[int, ...], float | None]:
+        """The models that are served, the sorts, how many of each, and the bound. A model whose promise no machine
+        keeps once it is measured is noted and left out."""
+        while True:
+            sorts, counts, bound = self._chosen(sorts, there, self._shares(there))
+            served_models = {model for sort in sorts for model, _ in sort.serves}
+            if served_models.issuperset(there):
+                return there, sorts, counts, bound
+            said = " and ".join(self.wanted.each.words())
+            self.unserved += [Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in there
+                              if i not in served_models]
+            there = [i for i in there if i in served_models]
+            if not there:
+                raise DoesNotFit("; ".join(each.why for each in self.unserved))
+
     def _chosen(self, sorts: list[Sort], there: Sequence[int],
                 weights: Sequence[float]) -> tuple[list[Sort], tuple[int, ...], float | None]:
-        """The sorts, all chosen ones measured, and how many of each."""
+        """The sorts, all chosen ones measured, and how many of each; early if a model has none left."""
         place = {i: at for at, i in enumerate(there)}
-        measured_sorts: dict[Sort, Sort | None] = {}
         room = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
-        for _ in range(ROUNDS):
+        known: set[Sort] = set()
+        number = 0
+        while True:
+            number += 1
+            self.step(f"choosing servers, round {number}")
             found = assign([_placed(sort, place) for sort in sorts], room, weights)
-            new = [sort for sort, count in zip(sorts, found.counts, strict=True) if count
-                   and sort not in measured_sorts.values()]
+            new = [sort for sort, count in zip(sorts, found.counts, strict=True) if count and sort not in known]
             if not new or self.interrupted:
-                break
-            try:
-                for sort in new:
-                    measured_sorts[sort] = self._measured(sort)
-            except KeyboardInterrupt:
-                self.interrupted = True
-                break
-            sorts = [better for sort in sorts if (better := measured_sorts.get(sort, sort)) is not None]
-            if any(all(model != i for sort in sorts for model, _ in sort.serves) for i in there):
-                break
-        found = assign([_placed(sort, place) for sort in sorts], room, weights)
-        return sorts, found.counts, found.bound
+                return sorts, found.counts, found.bound
+            better = self._measured(new)
+            known |= {sort for sort in better.values() if sort is not None}
+            sorts = [now for sort in sorts if (now := better.get(sort, sort)) is not None]
+            if number >= ROUNDS:
+                sure = {model for sort in known for model, _ in sort.serves}
+                sorts = [sort for sort in sorts if sort in known or sort.serves[0][0] not in sure]
+            if not {model for sort in sorts for model, _ in sort.serves}.issuperset(there):
+                return sorts, (0,) * len(sorts), None
 
-    def _measured(self, sort: Sort) -> Sort | None:
-        """The sort with the users that it really serves; None if it serves no one."""
+    def _measured(self, sorts: Sequence[Sort]) -> dict[Sort, Sort | None]:
+        """The sorts with the users that they really serve, None for no one; as they are after an interrupt."""
+        try:
+            answers = in_processes(self._really, sorts)
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return {}
+        found: dict[Sort, Sort | None] = {}
+        for sort, answer in zip(sorts, answers, strict=True):
+            if isinstance(answer, AutolayersError):
+                raise answer
+            found[sort] = answer
+        return found
+
+    def _really(self, sort: Sort) -> Sort | None:
         if sort in self.uses:
             return sort
         (kind, gpus), = sort.takes
@@ -381,15 +420,11 @@ class _Planner:
             plans = shared([(self.models[i], users) for i, users in sort.serves], self.params, self.policy, machine,
                            self.companions, self.wanted.each,
                            [self.options[i][kind, gpus] for i, _ in sort.serves])
-            if plans is None:
-                return None
-            self.sharing[sort] = plans
-            return sort
+            return sort if plans else None
         (i, _), = sort.serves
-        option = measured(self.options[i][kind, gpus], self.models[i], self.params, self.policy, machine,
-                          self.companions, self.wanted.each)
-        self.options[i][kind, gpus] = option
-        return replace(sort, serves=((i, option.users),)) if option.users else None
+        users = measured(self.options[i][kind, gpus], self.models[i], self.params, self.policy, machine,
+                         self.companions, self.wanted.each)
+        return replace(sort, serves=((i, users),)) if users else None
 
     # --- servers and their places
 
@@ -437,15 +472,17 @@ class _Planner:
             return [self.uses[sort].plan]
         (kind, gpus), = sort.takes
         machine = part(self.fleet.kinds[kind], gpus, self.policy)
-        if len(slots) > 1 and [*slots] == [users for _, users in sort.serves]:
-            return self.sharing[sort]
         if len(slots) > 1:
-            plans = shared([(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)],
-                           self.params, self.policy, machine, self.companions, self.wanted.each,
-                           [self.options[i][kind, gpus] for i, _ in sort.serves], check=False)
-            return plans or self.sharing[sort]
+            return self._sharers_plans(sort, slots, machine) or self._sharers_plans(
+                sort, [users for _, users in sort.serves], machine)
         (i, _), = sort.serves
         return [planned(self.models[i], self.params, self.policy, machine, self.companions, Users(slots[0], context))]
+
+    def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
+        """The plans of models that share a GPU; [] where these slots do not fit."""
+        return shared([(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)], self.params,
+                      self.policy, machine, self.companions, self.wanted.each,
+                      [self.options[i][sort.takes[0]] for i, _ in sort.serves], check=False) or []
 
     def _places(self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]) -> list[Place]:
         """The largest servers first; those of one model apart, so that a machine that fails takes few of them."""
@@ -543,8 +580,12 @@ class _Planner:
         possible = int(_most(sorts, counts, there, weights) + 1e-6)
         return sorted((each for each in found if each.users > possible), key=lambda each: (-each.users, each.memory))
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, possible: int, bound: float | None) -> tuple[str, ...]:
         notes = [*self.fleet.notes]
+        if bound is not None and possible < NEAR * int(bound):
+            more = "the search ended before it knew" if has_solver() else \
+                "pip install 'autolayers[fleet]' finds out"
+            notes.append(f"more than {possible} users may be possible, {int(bound)} at most: {more}")
         if self.uses and not self.fleet.said:
             notes.append('the network is taken as 1 Gbit/s and 0.3 ms: "link" of the file says what it is')
         if self.interrupted:
