@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _LLAMA = "llama-server"       # after the program of these:
 _WRAPPING = ("run", "tune")
+_MACHINES = ("cluster", "fleet")       # whose first word is a file that lists machines
 _UNUSUAL = {*TRUE, *FALSE, *AUTO} - {"on", "off", "auto"}       # other spellings of these three
 _MOST = 10_000                # words
 
@@ -63,6 +64,8 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         found = dict.fromkeys(SHELLS, "")
     elif command in _WRAPPING:
         found = {":commands": ""}
+    elif command in _MACHINES and len(before) == 1:
+        found = {":files": ""}
     else:
         found = {":gguf": "", **(_summaries() if len(words) == 1 else {})}
     yield from ((name if name.startswith(":") else head + name, meaning) for name, meaning in found.items()

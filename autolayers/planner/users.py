@@ -141,12 +141,17 @@ class _People:
         found = self.launch(users)
         return found is not None and found.row.fits and self.wanted.kept(found.row.served)
 
-    def most(self, at_least: int = 0) -> int:
-        """The largest number of people that keeps the promise, 0 for none."""
-        low, high = at_least, max(1, 2 * at_least)
-        while high <= MOST and self.keeps(high):
-            low, high = high, 2 * high
-        high = min(high, MOST + 1)
+    def most(self) -> int:
+        """The largest number of people that keeps the promise, 0 for none: between two numbers that are tried in
+        growing steps up or down from a guess."""
+        low, high, step = 0, MOST + 1, 1
+        at = min(max(1, self.wanted.guess), MOST)
+        while low < at < high:
+            if self.keeps(at):
+                low, at = at, at + step
+            else:
+                high, at = at, at - step
+            step *= 2
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.keeps(middle) else (low, middle)

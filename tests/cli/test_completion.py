@@ -124,7 +124,9 @@ def test_a_flag_that_takes_a_file(offers) -> None:  # type: ignore[no-untyped-de
     (["run", "--gpu", "=", "24GiB", "llama-server", "--split-m"], {"--split-mode"}),
     (["ollama", "nonsense", "--wr"], set()), (["m.gguf", "--gpu=24GiB,rtx-309"], {
         "--gpu=24GiB,rtx-3090", "--gpu=24GiB,rtx-3090-ti"}),
-    (["m.gguf", "-m", ""], {":files"}), (["$(touch x)", "`y`", "-fa", "o"], {"on", "off"})])
+    (["m.gguf", "-m", ""], {":files"}), (["fleet", ""], {":files"}), (["cluster", "f.json", ""], {":gguf"}),
+    (["fleet", "f.json", "m.gguf", "--format", "ha"], {"haproxy"}),
+    (["$(touch x)", "`y`", "-fa", "o"], {"on", "off"})])
 def test_offers(words: list[str], offer: set[str]) -> None:
     assert {word for word, _ in offered(words)} == offer
 

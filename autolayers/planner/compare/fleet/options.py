@@ -129,7 +129,7 @@ def measured(option: Option, model: Model, params: Params, policy: Policy, machi
     if not wanted.promise:
         return option.users
     try:
-        plan = planned(model, params, policy, machine, companions, replace(wanted, count=None))
+        plan = planned(model, params, policy, machine, companions, replace(wanted, count=None, guess=option.users))
     except AutolayersError:
         return 0
     requests = plan.speed.requests

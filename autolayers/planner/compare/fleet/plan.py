@@ -21,7 +21,6 @@ from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
 from ....machine import Device, Machine
 from ....memory.companions import NONE
-from ....memory.estimate import Known
 from ....parallel import cores, in_processes
 from ....records import dataclass, lazy, replace
 from ....units import human
@@ -565,20 +564,22 @@ class _Planner:
                      for number, kind in enumerate(kinds)]
         users = served(sorts, counts, len(self.models))
         short = min(there, key=lambda i: users[i] / self.weights[i])
-        known = Known()
         try:
-            for name in USUAL:
-                kind = _with_card(name)
-                option = option_of(self.models[short], self.params, self.policy, part(kind, 1, self.policy),
-                                   self.companions, self.wanted.each, known)
-                if option.users:
-                    extra = Sort(((len(kinds), 1),), ((short, option.users),))
-                    found.append(Next(kind.title, None, self._with_room([*sorts, extra], there, weights, {}, [1]),
-                                      _memory(kind)))
+            bought = in_processes(lambda name: self._bought(name, short, sorts, there, weights), USUAL)
+            found += [each for each in bought if isinstance(each, Next)]
         except KeyboardInterrupt:
             self.interrupted = True
         possible = int(_most(sorts, counts, there, weights) + 1e-6)
         return sorted((each for each in found if each.users > possible), key=lambda each: (-each.users, each.memory))
+
+    def _bought(self, name: str, short: int, sorts: Sequence[Sort], there: Sequence[int],
+                weights: Sequence[float]) -> Next:
+        """A desktop with a card, for the model that is short."""
+        kind = _with_card(name)
+        option = option_of(self.models[short], self.params, self.policy, part(kind, 1, self.policy), self.companions,
+                           self.wanted.each)
+        extra = Sort(((len(self.fleet.kinds), 1),), ((short, option.users),))
+        return Next(kind.title, None, self._with_room([*sorts, extra], there, weights, {}, [1]), _memory(kind))
 
     def _notes(self, possible: int, bound: float | None) -> tuple[str, ...]:
         notes = [*self.fleet.notes]
