@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import __version__
 from ..quoting import shell
-from ..units import human
+from ..units import GiB
 from .multi import model_words
 from .table import Style, labelled, stacked, wrap
 
@@ -103,8 +103,8 @@ def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
     return [shown, found.names[server.model], str(len(names)), str(server.slots),
             str(server.plan.breakdown.n_ctx_seq), f"{server.rate:.1f}",
             f"{server.first:.1f} s" if server.first else "-",
-            f"{human(used)} of {human(free)}" if server.plan.devices else "-",
-            "no limit" if ram is None else human(ram)]
+            f"{used / GiB:.1f} of {free / GiB:.1f} GiB" if server.plan.devices else "-",
+            "no limit" if ram is None else f"{ram / GiB:.1f} GiB"]
 
 
 def _failing(found: FleetPlan, number: int) -> str:

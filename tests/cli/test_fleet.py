@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support import HEADERS
+from support import HEADERS, ROOT, check_examples, model
 
 from autolayers.cli import main
 from autolayers.units import GiB
 
+DOCUMENTED = ("llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m")
 ONE = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 SMALL = {"devices": [{"card": "rtx-3060"}], "host": {"total": 32 * GiB}}
 
@@ -76,3 +79,34 @@ def test_bad_input_is_one_line(words: tuple[str, ...], code: int, said: str, ans
 def test_bad_machines(answer) -> None:
     code, _, err = answer({"pc": {}}, ONE)
     assert code == 2 and err.count("\n") == 1 and "pc: a machine without memory" in err
+
+
+@pytest.mark.slow
+def test_more_models_than_machines(answer) -> None:
+    """One is served, the other one is named, and a machine for both."""
+    large = str(HEADERS / "qwen3-30b-a3b-q4_k_m.gguf")
+    code, out, _ = answer({"pc": SMALL}, str(HEADERS / "gpt-oss-20b-mxfp4.gguf"), large, "--json")
+    found = json.loads(out)
+    assert code == 5 and len(found["servers"]) == 1 and found["users"]["most"] > 0
+    (unserved,) = found["unserved"]
+    assert unserved["why"] == f"{unserved['model']}: no machine is left for it"
+    assert unserved["model"] not in found["servers"][0]["model"]
+    assert any(each["kind"] == 0 and each["users"] > 0 for each in found["next"])
+
+
+@pytest.mark.slow
+def test_the_documented_example(tmp_path: Path, capfd: pytest.CaptureFixture[str],
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in DOCUMENTED:
+        shutil.copy(HEADERS / f"{name}.gguf", tmp_path)
+        (warning,) = model(name).header.warnings
+        os.truncate(tmp_path / f"{name}.gguf", int(warning.rpartition("promises ")[2]))      # sparse
+    shutil.copy(ROOT / "docs" / "fleet.json", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "110")
+
+    def run(words: list[str]) -> str:
+        assert main(words) == 0
+        return capfd.readouterr().out
+
+    assert check_examples(ROOT / "docs" / "fleet.md", run) == 1

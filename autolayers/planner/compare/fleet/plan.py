@@ -199,6 +199,7 @@ class _Planner:
         self.uses: dict[Sort, Use] = {}
         self.interrupted = False
         self.unserved: list[Unserved] = []
+        self.waiting: dict[int, list[Sort]] = {}      # models for which no machine is left, and their sorts
 
     def plan(self) -> FleetPlan:
         self._plan_models()
@@ -220,7 +221,8 @@ class _Planner:
             self.fleet, self.names, tuple(self.weights), self.wanted, tuple(servers), tuple(places), tuple(users),
             possible, None if bound is None else max(possible, int(bound + 1e-6)), tuple(self.unserved),
             tuple(self._failing(servers, places, users, again)),
-            tuple(self._next(sorts, counts, there, weights)), self._notes(possible, bound), self.interrupted)
+            tuple(self._next(sorts, counts, there, 0 if self.waiting else possible)), self._notes(possible, bound),
+            self.interrupted)
 
     # --- what each model does on each kind
 
@@ -360,16 +362,22 @@ class _Planner:
     def _served(self, sorts: list[Sort],
                 there: list[int]) -> tuple[list[int], list[Sort], tuple[int, ...], float | None]:
         """The models that are served, the sorts, how many of each, and the bound. A model whose promise no machine
-        keeps once it is measured is noted and left out."""
+        keeps once it is measured is noted and left out, and so is one for which no machine is left."""
+        said = " and ".join(self.wanted.each.words())
         while True:
             sorts, counts, bound = self._chosen(sorts, there, self._shares(there))
-            served_models = {model for sort in sorts for model, _ in sort.serves}
-            if served_models.issuperset(there):
+            possible = {model for sort in sorts for model, _ in sort.serves}
+            users = served(sorts, counts, len(self.models))
+            if all(users[i] for i in there):
                 return there, sorts, counts, bound
-            said = " and ".join(self.wanted.each.words())
-            self.unserved += [Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in there
-                              if i not in served_models]
-            there = [i for i in there if i in served_models]
+            refused = [i for i in there if i not in possible]
+            left = [i for i in there if not users[i]] if not refused else []
+            self.unserved += [Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in refused]
+            self.unserved += [Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left]
+            self.waiting |= {i: [sort for sort in sorts if sort.serves[0][0] == i and len(sort.serves) == 1]
+                             for i in left}
+            there = [i for i in there if i not in refused and i not in left]
+            sorts = [sort for sort in sorts if all(model in there for model, _ in sort.serves)]
             if not there:
                 raise DoesNotFit("; ".join(each.why for each in self.unserved))
 
@@ -550,13 +558,15 @@ class _Planner:
             found.append(Failing(number, name, waiting[name], again.get(number)))
         return found
 
-    def _next(self, sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int],
-              weights: Sequence[float]) -> list[Next]:
-        """Machines that serve more users, the most first: one more of each kind, and a desktop with a usual card for
-        the model that is served worst."""
+    def _next(self, sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], than: int) -> list[Next]:
+        """Machines that serve more users `than` these, the most first: one more of each kind, and a desktop with a
+        usual card for the model that is served worst, the first of those for which none is left."""
         if self.interrupted:
             return []
         kinds = self.fleet.kinds
+        for i, own in [*self.waiting.items()][:1]:
+            there, sorts, counts = [*there, i], [*sorts, *own], [*counts, *[0] * len(own)]
+        weights = self._shares(there)
         found = []
         if len(kinds) <= RENEWED:
             found = [Next(f"another {kind.machines[0].name}: {kind.title}", number,
@@ -569,8 +579,7 @@ class _Planner:
             found += [each for each in bought if isinstance(each, Next)]
         except KeyboardInterrupt:
             self.interrupted = True
-        possible = int(_most(sorts, counts, there, weights) + 1e-6)
-        return sorted((each for each in found if each.users > possible), key=lambda each: (-each.users, each.memory))
+        return sorted((each for each in found if each.users > than), key=lambda each: (-each.users, each.memory))
 
     def _bought(self, name: str, short: int, sorts: Sequence[Sort], there: Sequence[int],
                 weights: Sequence[float]) -> Next:
