@@ -1,8 +1,8 @@
 """What a fleet costs: python benchmarks/bench_fleet.py
 
 First how many servers of each sort are chosen: for four kinds of machines and ten models, the processor seconds with
-HiGHS and without it, and the users that are served against the bound that HiGHS proves. Then whole plans of two models on four
-kinds, whose number of machines alone grows.
+HiGHS and without it, and the users that are served against the bound that HiGHS proves. Then whole plans of two models
+on four kinds, whose number of machines alone grows.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from ..flags.check import read
 from ..flags.users import Users
 from ..launch import fleet as launches
 from ..output import emit, say, show
-from ..planner.compare.fleet.plan import Wanted, plan_fleet
+from ..planner.compare.fleet.answer import Wanted
+from ..planner.compare.fleet.plan import plan_fleet
 from ..records import replace
 from ..report.fleet import fleet_flags, fleet_text, to_dict
 from ..report.table import Style
@@ -25,7 +26,7 @@ from .several import weighted
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.parse import Arguments
-    from ..planner.compare.fleet.plan import FleetPlan
+    from ..planner.compare.fleet.answer import FleetPlan
 
 _INTERRUPTED = 130
 

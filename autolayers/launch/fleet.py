@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ..flags.parse import Arguments
-    from ..planner.compare.fleet.plan import FleetPlan, Place, Server
+    from ..planner.compare.fleet.answer import FleetPlan, Place, Server
 
     Say = Callable[[str], None]
 
@@ -248,7 +248,7 @@ def _swap(machine: str, own: Sequence[Instance]) -> str:
 
 def _litellm(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
     """config.yaml of LiteLLM's proxy: a deployment for each server."""
-    lines = ["# litellm --config litellm.yaml", "model_list:"]
+    lines = ["# LITELLM_MASTER_KEY=sk-... litellm --config litellm.yaml", "model_list:"]
     for each in instances:
         lines += [f"  - model_name: {yaml(each.model)}", "    litellm_params:",
                   f"      model: {yaml(f'openai/{each.model}')}", f"      api_base: {yaml(f'http://{each.at}/v1')}",

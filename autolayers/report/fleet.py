@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..planner.compare.fleet.plan import FleetPlan, Server
+    from ..planner.compare.fleet.answer import FleetPlan, Server
 
 _SHOWN = 4       # machines to buy
 

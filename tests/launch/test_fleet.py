@@ -20,7 +20,8 @@ from autolayers.flags.policy import read as flags
 from autolayers.flags.users import Users
 from autolayers.launch.fleet import KINDS, files, names_of
 from autolayers.model import read_model
-from autolayers.planner.compare.fleet.plan import FleetPlan, Wanted, plan_fleet
+from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
+from autolayers.planner.compare.fleet.plan import plan_fleet
 from autolayers.units import GiB
 
 ONE, FOUR = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gemma-3-4b-q8_0.gguf")
@@ -148,7 +149,7 @@ def test_a_balancer_takes_its_file(kind: str, program: str, words: tuple[str, ..
     if (path := shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")) is not None:
         if kind == "nginx":      # its files are in places where only root may write
             kept = "".join(f"{part}_temp_path {part};" for part in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-            (tmp_path / name).write_text("pid nginx.pid;\n" + text.replace("http {", f"http {{ {kept}"))
+            (tmp_path / name).write_text("pid nginx.pid;\n" + text.replace("http {", f"http {{ access_log off; {kept}"))
         done = subprocess.run([path, *words, str(tmp_path / name)], cwd=tmp_path, capture_output=True, text=True,
                               timeout=60)
         assert done.returncode == 0, done.stderr

@@ -16,8 +16,9 @@ from autolayers.errors import DoesNotFit
 from autolayers.flags.policy import read as flags
 from autolayers.flags.users import Users
 from autolayers.model import Model, read_model
+from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.options import sizes
-from autolayers.planner.compare.fleet.plan import FleetPlan, Wanted, plan_fleet
+from autolayers.planner.compare.fleet.plan import plan_fleet
 from autolayers.units import GiB
 
 ONE, EIGHT, LARGE = "llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m"
