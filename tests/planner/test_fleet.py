@@ -19,6 +19,7 @@ from autolayers.model import Model, read_model
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.options import sizes
 from autolayers.planner.compare.fleet.plan import plan_fleet
+from autolayers.records import replace
 from autolayers.units import GiB
 
 ONE, EIGHT, LARGE = "llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m"
@@ -148,6 +149,19 @@ def test_an_interrupt_answers_with_what_is_planned(plan, monkeypatch: pytest.Mon
     assert found.interrupted and not found.fits and [server.model for server in found.servers] == [0]
     assert [each.why for each in found.unserved] == [f"{EIGHT}: not planned, as the search was interrupted"]
     assert "interrupted: this is the best so far" in found.notes
+
+
+@pytest.mark.parametrize(("there", "said"), [(False, "pip install 'autolayers[fleet]' finds out"),
+                                             (True, "the search ended before it knew")])
+def test_a_bound_that_is_far_is_said(there: bool, said: str, plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    from autolayers.planner.compare.fleet import plan as part
+
+    found = part.assign
+    monkeypatch.setattr(part, "has_solver", lambda: there)
+    monkeypatch.setattr(part, "assign", lambda *words, **more: replace(answer := found(*words, **more),
+                                                                       bound=2 * (answer.bound or 0)))
+    answer = plan({"a": machine("rtx-3060")}, ONE)
+    assert answer.notes[-1] == f"more than {answer.most} users may be possible, {answer.bound} at most: {said}"
 
 
 def test_parts_of_a_machine() -> None:

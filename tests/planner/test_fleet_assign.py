@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from itertools import product
 
@@ -109,3 +110,10 @@ def test_all_room_is_used_and_users_are_whole() -> None:
     assert sum(parts) == number
     assert all(part <= has for part, has in zip(parts, served(sorts, counts, 4), strict=True))
     assert dealt(10, [0.5, 0.25, 0.25]) == [5, 3, 2] and dealt(0, [1.0]) == [0]
+
+
+def test_what_highs_prints_is_not_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
+    with part._silenced():
+        os.write(1, b"HighsMipSolverData\n")
+    print("the answer")
+    assert capfd.readouterr().out == "the answer\n"
