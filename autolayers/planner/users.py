@@ -138,8 +138,11 @@ class _People:
         return _Launch(given, cost, candidate, Row(users, use.n_seq_max, served, context, candidate.fits))
 
     def keeps(self, users: int) -> bool:
+        """Who waits for a slot gets nothing until then, which a promised first token alone counts."""
         found = self.launch(users)
-        return found is not None and found.row.fits and self.wanted.kept(found.row.served)
+        if found is None or not found.row.fits:
+            return False
+        return (found.row.slots >= users or self.wanted.first > 0) and self.wanted.kept(found.row.served)
 
     def most(self) -> int:
         """The largest number of people that keeps the promise, 0 for none: between two numbers that are tried in

@@ -15,9 +15,10 @@ from autolayers.devices.fleet_file import Fleet, read
 from autolayers.errors import DoesNotFit
 from autolayers.flags.policy import read as flags
 from autolayers.flags.users import Users
+from autolayers.memory.companions import NONE
 from autolayers.model import Model, read_model
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
-from autolayers.planner.compare.fleet.options import sizes
+from autolayers.planner.compare.fleet.options import Option, measured, part, sizes
 from autolayers.planner.compare.fleet.plan import plan_fleet
 from autolayers.records import replace
 from autolayers.units import GiB
@@ -162,6 +163,17 @@ def test_a_bound_that_is_far_is_said(there: bool, said: str, plan, monkeypatch: 
                                                                        bound=2 * (answer.bound or 0)))
     answer = plan({"a": machine("rtx-3060")}, ONE)
     assert answer.notes[-1] == f"more than {answer.most} users may be possible, {answer.bound} at most: {said}"
+
+
+@pytest.mark.slow
+def test_the_number_that_keeps_a_promise_is_the_same_from_any_guess(tmp_path: Path) -> None:
+    """Though many more users keep the rate too where all but a few of them wait for a slot."""
+    (tmp_path / "fleet.json").write_text(json.dumps({"machines": {"a": machine("rtx-3060")}}))
+    params, policy = flags([], None)
+    here = part(read(str(tmp_path / "fleet.json")).kinds[0], 1, policy)
+    found = {measured(Option(guess, True, True, 0, 0, 0, 0, ()), model(EIGHT), params, policy, here, NONE,
+                      Users(rate=15.0)) for guess in (1, 12, 64)}
+    assert len(found) == 1 and 8 < found.pop() < 32
 
 
 def test_parts_of_a_machine() -> None:

@@ -118,7 +118,7 @@ def option_of(model: Model, params: Params, policy: Policy, machine: Machine, co
     requests = plan.speed.requests
     if not plan.fits or not isinstance(requests, Requests):
         return Option(0, False, False, 0, 0, 0, _missing(plan), ())
-    rows = [row for row in requests.table if row.fits] or [requests.row]
+    rows = [row for row in requests.table if row.fits and (row.slots >= row.users or wanted.first)] or [requests.row]
     return Option(_users(rows, wanted), True, _whole(plan), _taken(plan), plan.ram.limit or plan.ram.request,
                   requests.each, 0, tuple((row.users, row.served.rate, row.served.first) for row in rows))
 
