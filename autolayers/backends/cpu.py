@@ -13,6 +13,8 @@ from .sign import BYTES, MIB, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..builds import Rules
 
 HOST = "CPU"                     # also the device name of everything that is not offloaded
@@ -59,15 +61,8 @@ class Cpu(Backend):
         for source in op.src[:4]:
             if source.buffer is not None and source.buffer.repack:
                 return _repack_supports(op, self.rules)
-        if kind == "MUL_MAT":
-            a, b = op.src[0].type, op.src[1].type
-            return b == "f32" or a == b or (b == "bf16"
-                                            and a == "f32") or (op.param == "hadamard" and b == "f16")
-        if kind in ("CPY", "SET_ROWS"):
-            return op.type not in _NO_FROM_FLOAT
-        if kind == "SSM_SCAN":
-            return not (isinstance(op.param, int) and op.param > 1) or op.src[3].ne[0] == 1
-        return True
+        rule = _RULES.get(kind)
+        return rule is None or rule(op)
 
     def supports_buft(self, buffer: Buffer) -> bool:
         return buffer.host or buffer.repack
@@ -79,5 +74,31 @@ def _repack_supports(op: Tensor, rules: Rules) -> bool:
     ne = weight.ne
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
     types, dims = (_REPACKED_FIRST, {"MUL_MAT": 2}) if rules.repacks_first else (_REPACKED, _REPACKED_DIMS)
-    return (weight.buffer is not None and weight.buffer.repack and weight.type in types and ne[1] % 8 == 0
-            and n_dims == dims.get(op.op) and op.src[1].type == "f32")
+    repacked = weight.buffer is not None and weight.buffer.repack and weight.type in types
+    rows_of_eight = ne[1] % 8 == 0 and n_dims == dims.get(op.op)
+    return repacked and rows_of_eight and op.src[1].type == "f32"
+
+
+def _multiplies(op: Tensor) -> bool:
+    """Whether there is a dot product of the matrix's type with the activations'."""
+    a, b = op.src[0].type, op.src[1].type
+    if op.param == "hadamard" and b == "f16":
+        return True
+    return b in ("f32", a) or (b == "bf16" and a == "f32")
+
+
+def _converts(op: Tensor) -> bool:
+    """Whether floats can be converted to the result's type (from_float)."""
+    return op.type not in _NO_FROM_FLOAT
+
+
+def _scans(op: Tensor) -> bool:
+    """Several states at once are computed for Mamba-2 alone, whose decays are one per head."""
+    several = isinstance(op.param, int) and op.param > 1
+    return not several or op.src[3].ne[0] == 1
+
+
+# ggml_backend_cpu_device_supports_op: everything else runs
+_RULES: dict[str, Callable[[Tensor], bool]] = {
+    "MUL_MAT": _multiplies, "CPY": _converts, "SET_ROWS": _converts, "SSM_SCAN": _scans,
+}

@@ -44,6 +44,8 @@ _GET_ROWS = types_of(KV_TYPES, "GET_ROWS") | {
     "iq4_xs", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
 _INDEXER, _FLASH_ATTN = types_of(KV_TYPES, "LIGHTNING_INDEXER"), types_of(KV_TYPES, "FLASH_ATTN_EXT")
 _ONEDNN = types_of(KV_TYPES, "ONEDNN")
+# heads of keys, with values of the same size
+_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256, 512))
 _TOP_K = 32                      # at most this many results of TOP_K, before Rules.sycl_top_k
 _ALWAYS = frozenset((
     "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW",
@@ -126,8 +128,9 @@ def multiplies(op: Tensor) -> bool:
     if a.type != "f16":
         return True
     if _permuted(a):
-        return a.contiguous() or a.ne[2] <= 1 or a.ne[3] <= 1
-    return not (_permuted(b) and b.ne[2] > 1 and b.ne[3] > 1 and a.ne[0] > 128 and a.ne[2] == 1)
+        return a.contiguous() or 1 in a.ne[2:]
+    broadcast = a.ne[2] == 1 and b.ne[2] > 1 and b.ne[3] > 1
+    return not (broadcast and a.ne[0] > 128 and _permuted(b))
 
 
 def _permuted(t: Tensor) -> bool:
@@ -145,50 +148,74 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
     """ggml_sycl_flash_attn_ext_onednn_supported; `prompt`: with its limits on shapes."""
     q, k, v = op.src[:3]
     mask, alibi, softcap = _facts(op)
-    if alibi or softcap or (not k.type == v.type == "f16" and not {k.type, v.type} <= _ONEDNN):
+    if alibi or softcap or len(op.src) > 4:
         return False
-    if mask is None or mask.type != "f16" or mask.ne[2] != 1 or mask.ne[3] != 1 or len(op.src) > 4:
+    if mask is None or mask.type != "f16" or mask.ne[2:] != (1, 1):
         return False
-    if v.ne[0] != k.ne[0] or q.ne[3] != 1:
+    halves = k.type == v.type == "f16"
+    if not halves and not {k.type, v.type} <= _ONEDNN:
         return False
-    return not prompt or (q.ne[1] >= 32 and (k.type == v.type == "f16" or k.ne[1] >= 1024))
+    enough = q.ne[1] >= 32 and (halves or k.ne[1] >= 1024)
+    return (enough or not prompt) and v.ne[0] == k.ne[0] and q.ne[3] == 1
 
 
 def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
     """Whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's."""
     q, k, v = op.src[:3]
     mask, alibi, softcap = _facts(op)
-    grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
     if one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
         return True
-    if grouped and not softcap and len(op.src) < 5 and q.ne[0] % 64 == 0 and 64 <= q.ne[0] <= 512 \
-            and q.ne[0] == v.ne[0] and q.ne[1] >= 32 and k.ne[1] >= 1024 and k.ne[3] in (q.ne[3], 1) \
-            and all(t.type != "f16" or t.nb[1] % (2 * t.ne[0]) == 0 for t in (k, v)):
-        return True                                            # MKL
-    if k.ne[1] % 256 or any(t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
-                            for t in (q, k, v, mask)):
-        grouped = False
-    if k.ne[0] == 576:
-        if v.ne[0] != 512 or not grouped:
-            return False
-    elif k.ne[0] not in (40, 64, 72, 80, 96, 112, 128, 256, 512) or v.ne[0] != k.ne[0]:
+    grouped = q.ne[2] >= 2 * k.ne[2] and mask is not None and not alibi
+    plain = not softcap and len(op.src) < 5
+    if grouped and plain and _mkl(q, k, v):
+        return True
+    if k.type != v.type or k.type not in _FLASH_ATTN or (mask is not None and mask.ne[2] != 1):
         return False
-    return k.type == v.type and k.type in _FLASH_ATTN and (mask is None or mask.ne[2] == 1)
+    if k.ne[0] == 576:
+        return grouped and _latent(q, k, v, mask)
+    return k.ne[0] in _HEADS and v.ne[0] == k.ne[0]
+
+
+def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether the kernel for heads of 576 and 512 reads these tensors."""
+    if v.ne[0] != 512 or k.ne[1] % 256:
+        return False
+    return not any(t is not None and _unaligned(t) for t in (q, k, v, mask))
+
+
+def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether MKL multiplies these queries, keys and values."""
+    head = q.ne[0]
+    if head % 64 or not 64 <= head <= 512 or head != v.ne[0]:
+        return False
+    if q.ne[1] < 32 or k.ne[1] < 1024 or k.ne[3] not in (q.ne[3], 1):
+        return False
+    return all(t.type != "f16" or t.nb[1] % (2 * t.ne[0]) == 0 for t in (k, v))
+
+
+def _unaligned(t: Tensor) -> bool:
+    """Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
+    return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each aligned to 128 bytes."""
     q, k, v = op.src[:3]
     one_dnn = one_dnn and _one_dnn(op, False)
-    own = k.type == v.type == "f16" and all(t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:]) for t in (k, v))
-    keys = k.nelements if k.type != "f16" or (one_dnn and not own) else 0
-    values = v.nelements if v.type != "f16" or (one_dnn and not own) else 0
-    v_is_k = is_part_of(v, k)
+    copied = one_dnn and not (_is_halves(k) and _is_halves(v))
+    keys, values = (t.nelements if copied or t.type != "f16" else 0 for t in (k, v))
+    if is_part_of(v, k) and not one_dnn:
+        values = 0
     queries = q.ne[2] * q.ne[1] * k.ne[0] if one_dnn else 0
-    for halves in (queries, keys, 0 if v_is_k and not one_dnn else values, 1 if one_dnn else 0, queries):
+    for halves in (queries, keys, values, int(one_dnn), queries):
         if halves:
             size = -(-size // 128) * 128 + 2 * halves
     return size
+
+
+def _is_halves(t: Tensor) -> bool:
+    """Whether f16 numbers follow one another in each row."""
+    return t.type == "f16" and t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:])
 
 
 def _ssm_scan(op: Tensor) -> bool:

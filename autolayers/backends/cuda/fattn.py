@@ -18,6 +18,12 @@ ADA = 890                       # compute capability 8.9, assumed if unknown
 AMD = 0x1000000
 _CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
+_NO_MATRIX_CORES = (40, 72)     # heads that no matrix core computes
+_VECTOR_HEADS = frozenset((64, 128, 256))
+# heads of keys, with values of the same size
+_SAME_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
+# heads of keys that share them: (heads of values, what the number that shares is a multiple of)
+_GROUPED_HEADS = {192: (128, 8), 320: (256, 32), 512: (512, 1), 576: (512, 1)}
 _KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
 
 
@@ -29,54 +35,89 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
     ratio = q.ne[2] // k.ne[2]
     if not rules.flash_by_kernel:
         return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
-    grouped = ratio >= 2 and mask is not None and not alibi and k.ne[1] % _KQ_STRIDE == 0
-    for t in (q, k, v, mask):
-        if t is not None and block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
-            grouped = False
-            break
-    head = k.ne[0]
-    if head in (40, 64, 72, 80, 96, 112, 128, 256):
-        if v.ne[0] != head:
-            return "none"
-    elif head == 192:
-        if v.ne[0] != 128 or not grouped or ratio % 8:
-            return "none"
-    elif head == 320:
-        if v.ne[0] != 256 or not grouped or ratio % 32:
-            return "none"
-    elif head == 512 or head == 576:
-        if v.ne[0] != 512 or not grouped:
-            return "none"
-    else:
-        return "none"
-    if k.type not in _KV or v.type not in _KV or (mask is not None and mask.ne[2] != 1):
+    grouped = ratio >= 2 and not alibi and _shares_keys(q, k, v, mask)
+    if not _has_heads(k.ne[0], v.ne[0], ratio, grouped) or not _has_types(k, v, mask):
         return "none"
     if lacks(k, v, ratio, rules, all_quants):
         return "none"
-    vector = q.ne[0] <= 256 and q.ne[0] % 64 == 0 and q.ne[0] != 192 and k.ne[1] % _KQ_STRIDE == 0
-    quantised = block_size(k.type) > 1 or block_size(v.type) > 1
-    n = q.ne[1]
     if cc >= AMD:
-        if cc == AMD or _amd_matrix_cores(q.ne[0], n * _effective(ratio, q.ne[0]), grouped, cc):
-            return "mma"                       # for an unknown GPU, the kernel that needs more memory
-    elif cc >= 750 and q.ne[0] not in (40, 72):
-        if vector:
-            if not quantised:
-                if cc >= 890 and n == 1 and q.ne[3] == 1 and not (ratio > 4 and (q.ne[0] >= 256 or k.ne[1] >= 8192)):
-                    return "vec"
-            elif n <= (2 if cc >= 890 else 1):
-                return "vec"
-            if not grouped and n == 1:
-                return "vec"
+        return _amd_kernel(q, k, v, grouped, cc)
+    if cc >= 700 and q.ne[0] not in _NO_MATRIX_CORES:
+        return _tensor_core_kernel(q, k, v, grouped, cc)
+    return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
+
+
+def _amd_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
+    head, ratio = q.ne[0], q.ne[2] // k.ne[2]
+    # of an unknown GPU, the kernel that needs more memory
+    if cc == AMD or _amd_matrix_cores(head, q.ne[1] * _effective(ratio, head), grouped, cc):
         return "mma"
-    elif cc >= 700 and q.ne[0] not in (40, 72):
-        effective = _effective(ratio, q.ne[0])
-        if vector and n * effective <= 2:
-            return "vec"
-        return "tile" if n * effective <= 16 else "mma"
-    if vector and ((not quantised and n == 1 and not grouped) or (quantised and n <= 2)):
+    return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
+
+
+def _tensor_core_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
+    """From Volta on: the vector kernel for a few tokens, otherwise tensor cores."""
+    vector, ratio = _has_vector(q, k), q.ne[2] // k.ne[2]
+    if cc >= 750:
+        quantised = _is_quantised(k, v)
+        return "vec" if vector and _vector_pays(q, k, ratio, grouped, quantised, cc) else "mma"
+    columns = q.ne[1] * _effective(ratio, q.ne[0])
+    if vector and columns <= 2:
         return "vec"
-    return "tile"
+    return "tile" if columns <= 16 else "mma"
+
+
+def _has_vector(q: Tensor, k: Tensor) -> bool:
+    """can_use_vector_kernel."""
+    return q.ne[0] in _VECTOR_HEADS and k.ne[1] % _KQ_STRIDE == 0
+
+
+def _is_quantised(k: Tensor, v: Tensor) -> bool:
+    return block_size(k.type) > 1 or block_size(v.type) > 1
+
+
+def _few_columns(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> bool:
+    """Whether the vector kernel is faster than tiles."""
+    if _is_quantised(k, v):
+        return q.ne[1] <= 2
+    return q.ne[1] == 1 and not grouped
+
+
+def unaligned(t: Tensor) -> bool:
+    """Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
+    return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
+
+
+def _shares_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """gqa_opt_applies: a kernel may compute the heads that share keys together."""
+    if mask is None or k.ne[1] % _KQ_STRIDE:
+        return False
+    return not any(unaligned(t) for t in (q, k, v, mask))
+
+
+def _has_heads(k_head: int, v_head: int, ratio: int, grouped: bool) -> bool:
+    """Whether a kernel is compiled for heads of these sizes."""
+    if k_head in _SAME_HEADS:
+        return v_head == k_head
+    row = _GROUPED_HEADS.get(k_head)
+    return grouped and row is not None and v_head == row[0] and ratio % row[1] == 0
+
+
+def _has_types(k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Whether a kernel reads caches of these types, and this mask."""
+    one_mask = mask is None or mask.ne[2] == 1
+    return one_mask and k.type in _KV and v.type in _KV
+
+
+def _vector_pays(q: Tensor, k: Tensor, ratio: int, grouped: bool, quantised: bool, cc: int) -> bool:
+    """Whether the vector kernel is faster than the tensor cores, on Turing and later."""
+    n = q.ne[1]
+    if quantised:
+        return n <= (2 if cc >= ADA else 1)
+    if n != 1:
+        return False
+    many_heads = ratio > 4 and (q.ne[0] >= 256 or k.ne[1] >= 8192)
+    return not grouped or (cc >= ADA and q.ne[3] == 1 and not many_heads)
 
 
 def _effective(ratio: int, head: int) -> int:
@@ -89,26 +130,37 @@ def _effective(ratio: int, head: int) -> int:
 
 def _amd_matrix_cores(head: int, columns: int, grouped: bool, cc: int) -> bool:
     """Whether CDNA's or RDNA 3's matrix cores pay off."""
-    if head in (40, 72):
+    if head in _NO_MATRIX_CORES:
         return False
     if _CDNA <= cc < _RDNA:
-        if head <= 256:
-            return columns > (8 if head <= 64 else 16 if head <= 128 else 64)
+        return _cdna_pays(head, columns, grouped)
+    if cc < _RDNA3 or head > 256:
+        return False
+    return grouped and columns > (8 if head <= 128 else 16)
+
+
+def _cdna_pays(head: int, columns: int, grouped: bool) -> bool:
+    if head > 256:
         return grouped and columns > 128
-    return cc >= _RDNA3 and grouped and head <= 256 and columns > (8 if head <= 128 else 16)
+    if head > 128:
+        return columns > 64
+    return columns > (8 if head <= 64 else 16)
 
 
 def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules, all_quants: bool = False) -> int:
     """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel needs them so."""
     k, v = t.src[1], t.src[2]
     kernel = flash_kernel(t, cc, rules, all_quants)
-    need_k = need_v = kernel in ("tile", "mma")
-    if kernel == "vec":
-        fallback = k.type != v.type or k.type not in _VEC or t.src[0].ne[0] not in (64, 128, 256)
-        need_k, need_v = k.type == "f32" or fallback, v.type == "f32" or fallback
-    v_is_k = is_part_of(v, k)
-    if need_k and k.type != "f16":
-        size = -(-size // 128) * 128 + 2 * k.nelements
-    if need_v and v.type != "f16" and not v_is_k:
-        size = -(-size // 128) * 128 + 2 * v.nelements
+    if kernel == "none":
+        return size
+    all_types = kernel == "vec" and not _falls_back(t.src[0], k, v)
+    for cache in (k,) if is_part_of(v, k) else (k, v):
+        read = cache.type != "f32" if all_types else cache.type == "f16"
+        if not read:
+            size = -(-size // 128) * 128 + 2 * cache.nelements
     return size
+
+
+def _falls_back(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether no vector kernel is compiled for these types and heads: it then reads f16."""
+    return k.type != v.type or k.type not in _VEC or q.ne[0] not in _VECTOR_HEADS

@@ -14,14 +14,7 @@ _KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))
 
 def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> bool:
     """Whether a build has no kernel for these heads, types and heads a group, for which today's has."""
-    head = k.ne[0]
-    if head in (192, 320):
-        if not rules.flash_192:
-            return True
-    elif head == 576:
-        if ratio % 16 and not rules.flash_576:
-            return True
-    elif head == 512 and not rules.flash_bf16:
+    if _lacks_head(k.ne[0], ratio, rules):
         return True
     if "bf16" in (k.type, v.type) and not rules.flash_bf16:
         return True
@@ -29,15 +22,28 @@ def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> b
     return not any_pair and (k.type != v.type or k.type not in _KV_PAIRED)
 
 
+def _lacks_head(head: int, ratio: int, rules: Rules) -> bool:
+    if head in (192, 320):
+        return not rules.flash_192
+    if head == 576:
+        return ratio % 16 > 0 and not rules.flash_576
+    return head == 512 and not rules.flash_bf16
+
+
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
     """ggml_backend_cuda_device_supports_op of builds up to b6170: it did not check which kernels exist. `cc`:
     compute capability, 0 for AMD GPUs (without rocWMMA)."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
-        if not rules.flash_mla or cc < 750:
-            return False
-        return k.ne[0] == 576 and v.ne[0] == 512 and mask is not None and q.ne[2] // k.ne[2] % 16 == 0
+        latent = (k.ne[0], v.ne[0]) == (576, 512) and q.ne[2] // k.ne[2] % 16 == 0
+        return latent and mask is not None and rules.flash_mla and cc >= 750
+    return _by_equal_head(head, k, v, cc)
+
+
+def _by_equal_head(head: int, k: Tensor, v: Tensor, cc: int) -> bool:
     if head == 192 or "bf16" in (k.type, v.type):
         return False
+    if head == 128 or (head == 64 and k.type == "f16"):
+        return True
     plain = k.type == "f16" and v.type == "f16"
-    return head == 128 or (head == 64 and k.type == "f16") or (plain and (head == 256 or cc >= 700))
+    return plain and (head == 256 or cc >= 700)

@@ -22,27 +22,41 @@ def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: Add
         return
     i, count = 0, len(nodes)
     while i < count:
-        node = nodes[i]
-        if node.op not in _FUSED_FIRST:
+        op = nodes[i].op
+        if op not in _FUSED_FIRST:
             i += 1
-            continue
-        if node.op == "MUL" and i + 1 < count and nodes[i + 1].op in ("MUL", "VIEW"):
-            match = _weighted_reduction(nodes, i)
-            if match is not None:
-                kept, length = match
-                for tensor in kept:
-                    add_alloc_dep(tensor, nodes[i + length - 1])
-                i += length - 1
-                node = nodes[i]
-        if node.op in ("UNARY", "SOFT_MAX") and rules.keeps_top_k_moe:
-            length = _top_k_moe(nodes, i)
-            until = nodes[i + length] if i + length < count else after
-            if length and until is not None:
-                for fused in nodes[i:i + length]:
-                    for tensor in (fused, *fused.src):
-                        add_alloc_dep(tensor, until)
-                i += length - 1
-        i += 1
+        elif op == "MUL":
+            i += _keep_weighted(nodes, i, add_alloc_dep)
+        elif rules.keeps_top_k_moe:
+            i += _keep_top_k_moe(nodes, i, after, add_alloc_dep)
+        else:
+            i += 1
+
+
+def _keep_weighted(nodes: list[Tensor], i: int, add_alloc_dep: AddAllocDep) -> int:
+    """Keep what a weighted sum of experts reads until its end; return the number of nodes done."""
+    if i + 1 == len(nodes) or nodes[i + 1].op not in ("MUL", "VIEW"):
+        return 1
+    match = _weighted_reduction(nodes, i)
+    if match is None:
+        return 1
+    kept, length = match
+    for tensor in kept:
+        add_alloc_dep(tensor, nodes[i + length - 1])
+    return length
+
+
+def _keep_top_k_moe(nodes: list[Tensor], i: int, after: Tensor | None,
+                    add_alloc_dep: AddAllocDep) -> int:
+    """Keep a fused choice of experts until the next node; return the number of nodes done."""
+    length = _top_k_moe(nodes, i)
+    until = nodes[i + length] if i + length < len(nodes) else after
+    if not length or until is None:
+        return 1
+    for fused in nodes[i:i + length]:
+        for tensor in (fused, *fused.src):
+            add_alloc_dep(tensor, until)
+    return length
 
 
 def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
@@ -54,45 +68,70 @@ def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list
     nodes = list(nodes)
     i, count = 0, len(nodes)
     while i + 5 < count:
-        if ops[i] == ops[i + 1] == "MUL_MAT_ID" and ops[i + 2] == "GLU":
-            for j in range(i + 3, count - 2):
-                op = ops[j]
-                if op == "MUL_MAT_ID" and ops[j + 1] == "MUL_MAT_ID":
-                    break
-                if op == ops[j + 1] == "MUL_MAT" and ops[j + 2] == "GLU" \
-                        and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
-                    nodes[i + 3:j + 3] = nodes[j:j + 3] + nodes[i + 3:j]
-                    ops[i + 3:j + 3] = ops[j:j + 3] + ops[i + 3:j]
-                    up = nodes[i + 2].src[1]
-                    add_alloc_dep(up.src[1], nodes[i + 5])
-                    add_alloc_dep(up.src[2], nodes[i + 5])
-                    i += 5
-                    break
+        routed = ops[i] == ops[i + 1] == "MUL_MAT_ID" and ops[i + 2] == "GLU"
+        j = _shared_at(nodes, ops, i) if routed else 0
+        if j:
+            nodes[i + 3:j + 3] = nodes[j:j + 3] + nodes[i + 3:j]
+            ops[i + 3:j + 3] = ops[j:j + 3] + ops[i + 3:j]
+            up = nodes[i + 2].src[1]
+            add_alloc_dep(up.src[1], nodes[i + 5])
+            add_alloc_dep(up.src[2], nodes[i + 5])
+            i += 5
         i += 1
     return nodes
 
 
+def _shared_at(nodes: list[Tensor], ops: list[str], i: int) -> int:
+    """Return where the shared expert of the routed ones at `i` begins; 0 without one."""
+    for j in range(i + 3, len(nodes) - 2):
+        op = ops[j]
+        if op == "MUL_MAT_ID" and ops[j + 1] == "MUL_MAT_ID":
+            return 0
+        two_and_gate = op == ops[j + 1] == "MUL_MAT" and ops[j + 2] == "GLU"
+        if two_and_gate and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
+            return j
+    return 0
+
+
 def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
     """Of two matrices and a gate each: ggml_cuda_match_shared_expert, with ggml_cuda_should_fuse_mul_mat of both."""
-    for group in (routed, shared):
-        first, second, act = group
-        if act.param not in _SHARED or len(act.src) < 2:
-            return False
-        gate, up = act.src
-        if {id(gate), id(up)} != {id(first), id(second)} or up.src[1:] != gate.src[1:]:
-            return False
-        a, b = up.src[0], gate.src[0]
-        if (a.type, a.ne, a.nb) != (b.type, b.ne, b.nb) or not act.contiguous():
-            return False
-    if routed[2].param != shared[2].param or not _fusible([*routed, *shared], (routed[2], shared[2])):
+    if not _is_gated(*routed) or not _is_gated(*shared):
         return False
-    (weight, source, _), (theirs, read) = routed[2].src[1].src, shared[2].src[1].src
-    return (weight.buffer is not None and block_size(weight.type) > 1
-            and source.op == "RESHAPE" and source.src[0] is read and source.ne[1] == source.ne[3] == 1
-            and source.contiguous() and read.contiguous() and read.ne[2] == read.ne[3] == 1
-            and weight.type == theirs.type and weight.ne[:2] == theirs.ne[:2] and weight.nb[1] == theirs.nb[1]
-            and weight.ne[3] == 1 and theirs.ne[2] == theirs.ne[3] == 1 and theirs.contiguous()
-            and shared[2].src[0].src[0].contiguous() and theirs.op == shared[2].src[0].src[0].op == "NONE")
+    ours, theirs = routed[2], shared[2]
+    if ours.param != theirs.param or not _fusible([*routed, *shared], (ours, theirs)):
+        return False
+    (experts, source, _), (up, read) = ours.src[1].src, theirs.src[1].src
+    gate = theirs.src[0].src[0]
+    quantised = experts.buffer is not None and block_size(experts.type) > 1
+    weights = up.op == gate.op == "NONE" and up.contiguous() and gate.contiguous()
+    return quantised and weights and _same_token(source, read) and _same_matrix(experts, up)
+
+
+def _is_gated(first: Tensor, second: Tensor, act: Tensor) -> bool:
+    """Whether `act` joins these products of two equal matrices with the same activations."""
+    if act.param not in _SHARED or len(act.src) < 2:
+        return False
+    gate, up = act.src
+    if {id(gate), id(up)} != {id(first), id(second)} or up.src[1:] != gate.src[1:]:
+        return False
+    a, b = up.src[0], gate.src[0]
+    return (a.type, a.ne, a.nb) == (b.type, b.ne, b.nb) and act.contiguous()
+
+
+def _same_token(source: Tensor, read: Tensor) -> bool:
+    """Whether the routed experts read what the shared one reads, of one token."""
+    if source.op != "RESHAPE" or source.src[0] is not read:
+        return False
+    one_token = source.ne[1] == source.ne[3] == 1 and read.ne[2] == read.ne[3] == 1
+    return one_token and source.contiguous() and read.contiguous()
+
+
+def _same_matrix(experts: Tensor, matrix: Tensor) -> bool:
+    """Whether each routed expert's matrix is laid out as the shared one's."""
+    if experts.ne[3] != 1 or not matrix.ne[2] == matrix.ne[3] == 1:
+        return False
+    alike = experts.type == matrix.type and experts.ne[:2] == matrix.ne[:2]
+    return alike and experts.nb[1] == matrix.nb[1]
 
 
 def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
@@ -117,101 +156,143 @@ def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
 
 def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], int] | None:
     """experts * weights summed over the experts used (ggml_cuda_match_moe_weighted_reduction)."""
-
-    def parts(mul: Tensor) -> tuple[Tensor, Tensor] | None:
-        for full, broadcast in ((mul.src[0], mul.src[1]), (mul.src[1], mul.src[0])):
-            if (full.type == broadcast.type == "f32" and full.contiguous() and broadcast.contiguous()
-                    and full.ne == mul.ne and broadcast.ne[0] == 1 and broadcast.ne[1:] == mul.ne[1:]):
-                return full, broadcast
+    match = _weighted(nodes[start], nodes[start + 1])
+    if match is None:
         return None
-
-    first = nodes[start]
-    if first.type != "f32" or not first.contiguous():
-        return None
-    kept: list[Tensor] = []
-    weighted, n_mul = first, 1
-    second = nodes[start + 1]
-    if second.op == "MUL" and second.type == "f32" and second.contiguous():
-        outer, inner = parts(second), parts(first)
-        if outer is not None and outer[0] is first and inner is not None:
-            weighted, n_mul, kept = second, 2, [inner[0], outer[1], inner[1]]
-    if not kept:
-        found = parts(first)
-        if found is None:
-            return None
-        kept = [found[0], found[1]]
+    weighted, n_mul, kept = match
     used, n_tokens = weighted.ne[1], weighted.ne[2] * weighted.ne[3]
     length = 2 * used + n_mul - 1
     if not 2 <= used <= 15 or n_tokens <= 0 or start + length > len(nodes):
         return None
-    views: list[Tensor] = []
-    last: Tensor | None = None
-    adds = 0
-    for candidate in nodes[start + n_mul:start + length]:
-        if candidate.op == "VIEW":
-            if (len(views) >= used or candidate.src[0] is not weighted or candidate.view_src is not weighted
-                    or candidate.ne != (weighted.ne[0], n_tokens, 1, 1) or candidate.nb[0] != weighted.nb[0]
-                    or candidate.nb[1] != weighted.nb[2]
-                    or candidate.view_offs != len(views) * weighted.nb[1]):
-                return None
-            views.append(candidate)
-        else:
-            if candidate.op != "ADD" or len(views) < 2 or adds + 1 >= len(views) or candidate.type != "f32":
-                return None
-            left = views[0] if adds == 0 else last
-            if candidate.src[0] is not left or candidate.src[1] is not views[adds + 1]:
-                return None
-            last = candidate
-            adds += 1
-    if len(views) != used or adds != used - 1 or last is None or last.ne != (weighted.ne[0], n_tokens, 1, 1):
+    total = _sum_of_views(nodes[start + n_mul:start + length], weighted)
+    if total is None or total.ne != (weighted.ne[0], n_tokens, 1, 1):
         return None
-    return (kept, length) if _fusible(nodes[start:start + length], (last,)) else None
+    return (kept, length) if _fusible(nodes[start:start + length], (total,)) else None
+
+
+def _weighted(first: Tensor, second: Tensor) -> tuple[Tensor, int, list[Tensor]] | None:
+    """Return the weighted experts, the number of products (experts' scales may be one), and what
+    those read."""
+    if first.type != "f32" or not first.contiguous():
+        return None
+    inner = _factors(first)
+    if second.op == "MUL" and second.type == "f32" and second.contiguous():
+        outer = _factors(second)
+        if outer is not None and outer[0] is first and inner is not None:
+            return second, 2, [inner[0], outer[1], inner[1]]
+    return None if inner is None else (first, 1, [*inner])
+
+
+def _factors(mul: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Return the factor of the product's shape, and the one with a number for each row."""
+    for full, broadcast in ((mul.src[0], mul.src[1]), (mul.src[1], mul.src[0])):
+        if full.ne != mul.ne or broadcast.ne != (1, *mul.ne[1:]):
+            continue
+        if full.type == broadcast.type == "f32" and full.contiguous() and broadcast.contiguous():
+            return full, broadcast
+    return None
+
+
+def _sum_of_views(nodes: list[Tensor], weighted: Tensor) -> Tensor | None:
+    """Return the last ADD if the nodes add up each used expert's part of `weighted`."""
+    used = weighted.ne[1]
+    views: list[Tensor] = []
+    total: Tensor | None = None
+    adds = 0
+    for node in nodes:
+        if node.op == "VIEW":
+            if len(views) >= used or not _is_part(node, weighted, len(views)):
+                return None
+            views.append(node)
+            continue
+        if node.op != "ADD" or node.type != "f32" or adds + 1 >= len(views):
+            return None
+        left = views[0] if total is None else total
+        if node.src[0] is not left or node.src[1] is not views[adds + 1]:
+            return None
+        total = node
+        adds += 1
+    return total if len(views) == used and adds == used - 1 else None
+
+
+def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
+    """Whether a view is the part of one expert, for all tokens."""
+    if view.src[0] is not weighted or view.view_src is not weighted:
+        return False
+    if view.ne != (weighted.ne[0], weighted.ne[2] * weighted.ne[3], 1, 1):
+        return False
+    rows = view.nb[:2] == (weighted.nb[0], weighted.nb[2])
+    return rows and view.view_offs == number * weighted.nb[1]
 
 
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
     """Length of a fusible expert selection that begins here, else 0 (ggml_cuda_topk_moe_fusion)."""
-    i, count = start, len(nodes)
-    gate = nodes[i]
-    if gate.op == "UNARY":
-        if gate.param == "SOFTPLUS" and i + 1 < count and nodes[i + 1].op == "SQRT" and nodes[i + 1].src[0] is gate:
-            i += 1
-        elif gate.param != "SIGMOID":
-            return 0
+    gate_end = _gate_end(nodes, start)
+    selection = _selection(nodes, gate_end) if gate_end else None
+    if selection is None:
+        return 0
+    ids_at, end = selection
+    end = _normalised_end(nodes, end)
+    if _follows(nodes, end, "SCALE", nodes[end - 1]):
+        end += 1
+    if not _fusible(nodes[start:end], (nodes[ids_at], nodes[end - 1])):
+        return 0
+    return end - start if _top_k_kernel(nodes[start], nodes[ids_at], nodes[end - 1]) else 0
 
-    def follows(j: int, op: str, source: Tensor) -> bool:
-        return j < count and nodes[j].op == op and nodes[j].src[0] is source
 
-    probs = nodes[i]
-    if not follows(i + 1, "RESHAPE", probs):
-        return 0
-    reshaped = nodes[i + 1]
-    i += 2
-    ranked = probs
-    if follows(i, "ADD", probs):
-        ranked = nodes[i]
-        i += 1
-    if not follows(i, "ARGSORT", ranked) or not follows(i + 1, "VIEW", nodes[i]):
-        return 0
-    ids = nodes[i + 1]
-    i += 2
-    if not follows(i, "GET_ROWS", reshaped) or nodes[i].src[1] is not ids:
-        return 0
-    ids_at = i - 1
-    i += 1
-    if (follows(i, "RESHAPE", nodes[i - 1]) and follows(i + 1, "SUM_ROWS", nodes[i])
-            and follows(i + 2, "CLAMP", nodes[i + 1]) and follows(i + 3, "DIV", nodes[i])
-            and nodes[i + 3].src[1] is nodes[i + 2] and follows(i + 4, "RESHAPE", nodes[i + 3])):
-        i += 5
-    if follows(i, "SCALE", nodes[i - 1]):
-        i += 1
-    length = i - start
-    if not _fusible(nodes[start:i], (nodes[ids_at], nodes[i - 1])):
-        return 0
+def _follows(nodes: list[Tensor], i: int, op: str, source: Tensor) -> bool:
+    """Whether node `i` is this operation on `source`."""
+    return i < len(nodes) and nodes[i].op == op and nodes[i].src[0] is source
+
+
+def _gate_end(nodes: list[Tensor], start: int) -> int:
+    """Return where the probabilities of the experts are computed; 0 if no kernel has this gate."""
+    gate = nodes[start]
+    if gate.op != "UNARY":
+        return start + 1
+    if gate.param == "SOFTPLUS" and _follows(nodes, start + 1, "SQRT", gate):
+        return start + 2
+    return start + 1 if gate.param == "SIGMOID" else 0
+
+
+def _selection(nodes: list[Tensor], end: int) -> tuple[int, int] | None:
+    """Return the index of the chosen experts' numbers, and the end of the choice after the gate."""
+    probs = nodes[end - 1]
+    if not _follows(nodes, end, "RESHAPE", probs):
+        return None
+    reshaped, i = nodes[end], end + 1
+    biased = _follows(nodes, i, "ADD", probs)
+    ranked = nodes[i] if biased else probs
+    i += biased
+    if not _follows(nodes, i, "ARGSORT", ranked) or not _follows(nodes, i + 1, "VIEW", nodes[i]):
+        return None
+    ids_at, i = i + 1, i + 2
+    if not _follows(nodes, i, "GET_ROWS", reshaped) or nodes[i].src[1] is not nodes[ids_at]:
+        return None
+    return ids_at, i + 1
+
+
+def _normalised_end(nodes: list[Tensor], end: int) -> int:
+    """Return the end of the division by the chosen weights' sum, if it follows, else `end`."""
+    if not _follows(nodes, end, "RESHAPE", nodes[end - 1]):
+        return end
+    weights = nodes[end]
+    if not _follows(nodes, end + 1, "SUM_ROWS", weights):
+        return end
+    if not _follows(nodes, end + 2, "CLAMP", nodes[end + 1]):
+        return end
+    if not _follows(nodes, end + 3, "DIV", weights) or nodes[end + 3].src[1] is not nodes[end + 2]:
+        return end
+    return end + 5 if _follows(nodes, end + 4, "RESHAPE", nodes[end + 3]) else end
+
+
+def _top_k_kernel(gate: Tensor, ids: Tensor, weights: Tensor) -> bool:
+    """ggml_cuda_should_use_topk_moe: whether a kernel has this number of experts and this gate."""
     n_expert = ids.nb[1] // ids.nb[0]
-    if (n_expert & (n_expert - 1) or n_expert > 512) and n_expert not in (288, 576):
-        return 0
-    if not gate.src[0].contiguous() or not nodes[i - 1].contiguous():
-        return 0
-    if gate.op == "SOFT_MAX" and (len(gate.src) > 1 or gate.param not in (None, (False, False))):
-        return 0
-    return length
+    power = n_expert & (n_expert - 1) == 0 and n_expert <= 512
+    if not power and n_expert not in (288, 576):
+        return False
+    if not gate.src[0].contiguous() or not weights.contiguous():
+        return False
+    plain = len(gate.src) == 1 and gate.param in (None, (False, False))
+    return gate.op != "SOFT_MAX" or plain

@@ -72,9 +72,7 @@ def pool(ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = Non
 def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int) -> int:
     columns = n * (weight.n_used or weight.n_mat)
     if weight.type in _PLAIN:
-        # mmf.cu and mmvf.cu read the weight as it is, cuBLAS multiplies f32 by f32
-        direct = n <= (16 if cc >= (7, 5) else 8) or (weight.type == "f32" and not weight.n_used)
-        return 0 if direct else _expanded(weight, n, columns, cc)
+        return 0 if _reads_directly(weight, n, cc) else _expanded(weight, n, columns, cc)
     # ggml_cuda_mul_mat_q (and mmvq.cu): activations as q8_1 blocks, 36 bytes for 32 elements
     quantised = columns * -(-weight.k // 512) * 512 * 36 // 32 + 12 * n * weight.n_used
     if n <= 8:
@@ -85,6 +83,13 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
         return quantised
     expanded = _expanded(weight, n, columns, cc)
     return expanded if nvidia else max(quantised, expanded)
+
+
+def _reads_directly(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
+    """Whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by f32."""
+    if n <= (16 if cc >= (7, 5) else 8):
+        return True
+    return weight.type == "f32" and not weight.n_used
 
 
 def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from ...ggml.tensor import Tensor, block_size, type_size
 from ..backend import types_of
-from .fattn import flash_kernel
+from .fattn import flash_kernel, unaligned
 from .kv_types import KV_TYPES
 
 TYPE_CHECKING = False
@@ -69,10 +69,12 @@ def _mul_mat(op: Tensor) -> bool:
 
 def _fwht(op: Tensor) -> bool:
     """ggml_cuda_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
-    b = op.src[1]
-    return (op.op == "MUL_MAT" and op.param == "hadamard" and op.src[0].type == "f32"
-            and b.type in ("f32", "f16")
-            and b.contiguous() and op.contiguous() and b.ne == op.ne)
+    if op.op != "MUL_MAT" or op.param != "hadamard":
+        return False
+    a, b = op.src[0], op.src[1]
+    if a.type != "f32" or b.type not in ("f32", "f16"):
+        return False
+    return b.contiguous() and op.contiguous() and b.ne == op.ne
 
 
 def _get_rows(op: Tensor, rules: Rules) -> bool:
@@ -83,17 +85,21 @@ def _get_rows(op: Tensor, rules: Rules) -> bool:
 
 
 def _set_rows(op: Tensor) -> bool:
+    if op.src[1].type not in ("i64", "i32"):
+        return False
     source = op.src[0].type
-    return ((op.type in _SET_ROWS and source == "f32") or (op.type == "f16" and source == "f16")) and \
-        op.src[1].type in ("i64", "i32")
+    return (source == "f32" and op.type in _SET_ROWS) or source == op.type == "f16"
 
 
 def _cpy(op: Tensor, rules: Rules) -> bool:
     a, b = op.src[0], op.src[1]
     if "bf16" in (a.type, b.type) and not rules.copies_bf16:
         return False
-    return ((a.type in _FLOATS and b.type in _FLOATS) or (a.type, b.type) in _CPY_PAIRS
-            or (a.type == b.type and a.contiguous() and b.contiguous()))
+    if a.type in _FLOATS and b.type in _FLOATS:
+        return True
+    if (a.type, b.type) in _CPY_PAIRS:
+        return True
+    return a.type == b.type and a.contiguous() and b.contiguous()
 
 
 def _arithmetic(op: Tensor) -> bool:
@@ -117,27 +123,39 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
     if not rules.scan_shapes:
         return rules.cuda_scans
     s = op.src[0]
+    d_state, head_dim, n_head = s.ne[:3]
     if op.src[3].ne[0] == 1:     # Mamba-2
-        return (s.ne[0] in (128, 256) or (s.ne[0] == 96 and rules.scans_96)) and s.ne[1] % 16 == 0
+        known = d_state in (128, 256) or (d_state == 96 and rules.scans_96)
+        return known and head_dim % 16 == 0
     if isinstance(op.param, int) and op.param > 1:
         return False
-    return s.ne[0] == 16 and s.ne[1] == 1 and s.ne[2] % 128 == 0 and op.src[4].ne[1] == 1
+    return (d_state, head_dim, op.src[4].ne[1]) == (16, 1, 1) and n_head % 128 == 0
 
 
 def _indexer(op: Tensor, rules: Rules) -> bool:
     q, k = op.src[0], op.src[1]
-    if not rules.cuda_indexer or q.ne[0] != 128 or not (q.ne[1] in (32, 64)
-                                                        or (q.ne[1] == 4 and rules.indexer_heads)):
+    if not rules.cuda_indexer or k.type not in _INDEXER:
         return False
-    for t in (q, k):
-        if block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:]):
-            return False
-    return k.type in _INDEXER
+    heads = (4, 32, 64) if rules.indexer_heads else (32, 64)
+    if q.ne[0] != 128 or q.ne[1] not in heads:
+        return False
+    return not unaligned(q) and not unaligned(k)
+
+
+def _glu(op: Tensor) -> bool:
+    if op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP"):
+        return False
+    return op.param in _GLU and op.src[0].contiguous(1)
+
+
+def _unary(op: Tensor, rules: Rules) -> bool:
+    if op.param == "XIELU" and op.src[0].type == "bf16":
+        return False
+    return op.param in _UNARY and (rules.strided_unary or op.src[0].contiguous())
 
 
 _RULES: dict[str, Callable[[Tensor], bool]] = {
-    "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1)
-    and not (op.src[0].type == "bf16" and op.param in ("SWIGLU_OAI", "SWIGLU_CLAMP")),
+    "GLU": _glu,
     "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "SET_ROWS": _set_rows,
     "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
     "REPEAT": lambda op: op.src[0].type in ("f32", "f16"),
@@ -159,8 +177,7 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     "MEAN": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
 }
 _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
-    "UNARY": lambda op, rules: op.param in _UNARY and (rules.strided_unary or op.src[0].contiguous())
-    and not (op.param == "XIELU" and op.src[0].type == "bf16"),
+    "UNARY": _unary,
     "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
     "SET": lambda op, rules: rules.cuda_sets and op.type in ("f32", "i32")
     and op.type == op.src[0].type == op.src[1].type,

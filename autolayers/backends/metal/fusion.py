@@ -87,13 +87,17 @@ def _matches(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bo
     for node, op in zip(group, fusion.ops, strict=True):
         if node.op != op:
             return False
-    if fusion.chain:
-        for before, node in pairwise(group):
-            if not any(source is before for source in node.src[:2]) or node.ne != before.ne:
-                return False
-        if not _fusible(group, (len(group) - 1,)):
-            return False
+    if fusion.chain and not (_is_chain(group) and _fusible(group, (len(group) - 1,))):
+        return False
     return fusion.check(fusion, nodes, idxs)
+
+
+def _is_chain(group: Sequence[Tensor]) -> bool:
+    """Whether each node reads the one before, of the same shape."""
+    for before, node in pairwise(group):
+        if not any(source is before for source in node.src[:2]) or node.ne != before.ne:
+            return False
+    return True
 
 
 def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
@@ -102,12 +106,17 @@ def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
     for i, node in enumerate(group):
         if i in outputs:
             continue
-        if node.is_output or sum(s is node for other in group[i + 1:] for s in other.src) != node.uses:
+        if node.is_output or node.uses != _reads(group[i + 1:], node):
             return False
         root = node.view_src
         if root is not None and not root.weight and id(root) not in inside:
             return False
     return True
+
+
+def _reads(nodes: Sequence[Tensor], read: Tensor) -> int:
+    """Count how often the nodes read a tensor."""
+    return sum(source is read for node in nodes for source in node.src)
 
 
 def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
@@ -148,9 +157,12 @@ def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
     snapshots = (gdn.ne[1] - rows) // (size * n_seqs)
     states, cache = cpy.src[0], cpy.src[1]
     width = size * size * heads
-    return (states.op == "VIEW" and states.view_src is gdn and states.view_offs == 4 * size * heads * rows
-            and states.contiguous() and cache.type == "f32"
-            and cache.ne == (width, n_seqs, min(n_tokens, snapshots), 1) and cache.nb[:2] == (4, 4 * width))
+    if states.op != "VIEW" or states.view_src is not gdn or not states.contiguous():
+        return False
+    if states.view_offs != 4 * size * heads * rows or cache.type != "f32":
+        return False
+    shape = (width, n_seqs, min(n_tokens, snapshots), 1)
+    return cache.ne == shape and cache.nb[:2] == (4, 4 * width)
 
 
 def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
@@ -165,29 +177,45 @@ def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> b
     last = idxs[0] + len(fusion.ops_all) - 1
     if not group or last - (fusion.ops_all[-1] == "RESHAPE") != idxs[-1]:
         return False
-    softmax, probs, order, ids, chosen = group[:5]
-    logits, out = softmax.src[0], group[-1]
-    if len(softmax.src) > 1 or not logits.type == softmax.type == out.type == "f32":
+    if not _chooses(group) or not _chosen_shapes(group):
         return False
-    n_expert, n_tokens = logits.ne[:2]
-    if n_expert > _MOE_MOST_EXPERTS or logits.ne[2:] != (1, 1) or ids.ne[1:] != (n_tokens, 1, 1) \
-            or out.ne != (1, ids.ne[0], n_tokens, 1):
+    normalised = len(idxs) >= 6
+    if normalised and not _normalises(group[4:10]):
         return False
-    if not logits.contiguous() or not out.contiguous() or ids.nb[:2] != (4, 4 * n_expert):
-        return False
-    if not (probs.src[0] is order.src[0] is softmax and ids.src[0] is order
-            and chosen.src[0] is probs and chosen.src[1] is ids):
-        return False
-    before = chosen
-    if len(idxs) >= 6:
-        weights, total, clamp, div, reshaped = group[5:10]
-        if not (weights.src[0] is chosen and total.src[0] is weights and clamp.src[0] is total
-                and div.src[0] is weights and div.src[1] is clamp and reshaped.src[0] is div):
-            return False
-        before = reshaped
+    before, out = group[9 if normalised else 4], group[-1]
     if out.op == "SCALE" and out.src[0] is not before:
         return False
     return _fusible(group, (3, len(group) - 1))
+
+
+def _chosen_shapes(group: Sequence[Tensor]) -> bool:
+    """Whether the kernel has these types, strides and numbers of experts."""
+    softmax, ids, out = group[0], group[3], group[-1]
+    logits = softmax.src[0]
+    if not logits.type == softmax.type == out.type == "f32" or logits.ne[2:] != (1, 1):
+        return False
+    n_expert, n_tokens = logits.ne[:2]
+    if n_expert > _MOE_MOST_EXPERTS or ids.ne[1:] != (n_tokens, 1, 1):
+        return False
+    if out.ne != (1, ids.ne[0], n_tokens, 1) or ids.nb[:2] != (4, 4 * n_expert):
+        return False
+    return logits.contiguous() and out.contiguous()
+
+
+def _chooses(group: Sequence[Tensor]) -> bool:
+    """Whether softmax, probabilities, order, ids and weights read one another."""
+    softmax, probs, order, ids, chosen = group[:5]
+    if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
+        return False
+    return ids.src[0] is order and chosen.src[0] is probs and chosen.src[1] is ids
+
+
+def _normalises(group: Sequence[Tensor]) -> bool:
+    """Whether the chosen weights are divided by their sum."""
+    chosen, weights, total, clamp, div, reshaped = group
+    if weights.src[0] is not chosen or total.src[0] is not weights or clamp.src[0] is not total:
+        return False
+    return div.src[0] is weights and div.src[1] is clamp and reshaped.src[0] is div
 
 
 def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
@@ -197,17 +225,10 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
         return False
     n = len(idxs)
     mul, views, adds = group[0], group[1:n + 1], group[n + 1:]
-    experts, weights, out = mul.src[0], mul.src[1], group[-1]
-    n_embd, used, n_tokens, more = experts.ne
-    if not mul.type == experts.type == weights.type == out.type == "f32" or used != n or more != 1:
+    if mul.src[0].ne[1] != n or not _weights_experts(mul, group[-1]):
         return False
-    if weights.ne != (1, used, n_tokens, 1) or out.ne != (n_embd, n_tokens, 1, 1) \
-            or not (experts.contiguous() and weights.contiguous() and out.contiguous()):
+    if not all(_is_part(view, mul, i) for i, view in enumerate(views)):
         return False
-    for i, view in enumerate(views):
-        if view.view_src is not mul or view.src[0] is not mul or view.view_offs != i * mul.nb[1] \
-                or view.ne[:2] != (n_embd, n_tokens) or view.nb[1] != mul.nb[2]:
-            return False
     left = views[0]
     for add, right in zip(adds, views[1:], strict=True):
         if add.src[0] is not left or add.src[1] is not right:
@@ -216,14 +237,33 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
     return _fusible(group, (len(group) - 1,))
 
 
+def _weights_experts(mul: Tensor, out: Tensor) -> bool:
+    """Whether `mul` gives each expert's result its weight, and `out` is their sum."""
+    experts, weights = mul.src[0], mul.src[1]
+    n_embd, used, n_tokens, more = experts.ne
+    if not mul.type == experts.type == weights.type == out.type == "f32" or more != 1:
+        return False
+    if weights.ne != (1, used, n_tokens, 1) or out.ne != (n_embd, n_tokens, 1, 1):
+        return False
+    return experts.contiguous() and weights.contiguous() and out.contiguous()
+
+
+def _is_part(view: Tensor, mul: Tensor, number: int) -> bool:
+    """Whether a view is the part of one expert, for all tokens."""
+    if view.view_src is not mul or view.src[0] is not mul or view.view_offs != number * mul.nb[1]:
+        return False
+    return view.ne[:2] == (mul.ne[0], mul.ne[2]) and view.nb[1] == mul.nb[2]
+
+
 def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_check_mul_mat_add, as the reordering uses it: a residual, not a bias."""
     product, total = nodes[idxs[0]], nodes[idxs[1]]
     if (total.src[0] is product) == (total.src[1] is product):
         return False
     other = total.src[1 if total.src[0] is product else 0]
-    return (other.type == total.type == product.src[1].type == "f32" and not (other.view_src or other).weight
-            and product.src[0].type in fusion.types)
+    floats = other.type == total.type == product.src[1].type == "f32"
+    is_bias = (other.view_src or other).weight
+    return floats and not is_bias and product.src[0].type in fusion.types
 
 
 _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"

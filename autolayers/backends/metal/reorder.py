@@ -11,6 +11,8 @@ from .reorder_before import FAR_ONLY, NEAR, run
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ...builds import Rules
 
 _FORWARD = 64                    # how far ahead to look for nodes
@@ -31,9 +33,14 @@ class Pack:
         self.empty = op in EMPTY
         self.safe = op in _SAFE and (rules.metal_reorders_far or op not in FAR_ONLY)
         inside = {id(node) for node in nodes} if rules.metal_fusions else set()
-        self.read = {id(s.view_src or s) for node in nodes for s in node.src if id(s) not in inside}
-        self.written = {id(node.view_src or node) for node in (nodes if rules.metal_fusions else nodes[-1:])}
+        self.read = _owners([s for node in nodes for s in node.src if id(s) not in inside])
+        self.written = _owners(nodes if rules.metal_fusions else nodes[-1:])
         self.touched = self.read | self.written
+
+
+def _owners(tensors: list[Tensor]) -> set[int]:
+    """Return by id the tensors that own these ones' memory."""
+    return {id(t.view_src or t) for t in tensors}
 
 
 class Ranges:
@@ -85,19 +92,27 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
         if not pack.empty and not running.free_for(pack):
             waiting = Ranges()                   # the skipped nodes
             waiting.add(pack)
-            for j in range(i + 1, min(i + forward, len(todo))):
-                if used[j]:
-                    continue
-                other = todo[j]
-                if not other.safe:
-                    break
-                if (other.empty or running.free_for(other)) and waiting.free_for(other):
-                    running.add(other)
-                    order += other.nodes
-                    used[j] = 1
-                else:
-                    waiting.add(other)
+            reach = range(i + 1, min(i + forward, len(todo)))
+            for j in _moved(todo, reach, used, running, waiting):
+                order += todo[j].nodes
+                used[j] = 1
             running = Ranges()
         running.add(pack)
         order += pack.nodes
     return order
+
+
+def _moved(todo: list[Pack], reach: range, used: bytearray, running: Ranges,
+           waiting: Ranges) -> Iterator[int]:
+    """Yield those within reach that can run with `running`, and before what waits."""
+    for j in reach:
+        if used[j]:
+            continue
+        other = todo[j]
+        if not other.safe:
+            return
+        if (other.empty or running.free_for(other)) and waiting.free_for(other):
+            running.add(other)
+            yield j
+        else:
+            waiting.add(other)

@@ -19,9 +19,16 @@ def run(nodes: list[Tensor], start: int) -> int:
         return 1
     i = start
     while i + 1 < len(nodes) and i + 1 < start + MOST:
-        node, after = nodes[i], nodes[i + 1]
-        if after.op not in _PACKED or node.uses != 1 or node.is_output or node.view_src is not None \
-                or not any(source is node for source in after.src[:2]) or node.ne != after.ne:
+        if not _joins(nodes[i], nodes[i + 1]):
             break
         i += 1
     return i + 1 - start
+
+
+def _joins(node: Tensor, after: Tensor) -> bool:
+    """Whether `after`, a norm, product or sum of the same shape, is all that reads `node`."""
+    if node.uses != 1 or node.is_output or node.view_src is not None:
+        return False
+    if after.op not in _PACKED or node.ne != after.ne:
+        return False
+    return any(source is node for source in after.src[:2])

@@ -53,10 +53,8 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
         row_v = 2 * (k.ne[0] if v_is_k else v.ne[0])
     masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
     size = _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
-    if mask is not None:             # ..._extra_blk: which parts of the mask are empty
-        rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
-        blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
-        size += _pad(blocks * mask.ne[2] * mask.ne[3], 32)
+    if mask is not None:
+        size += _blocks(q, mask, vector)
     # ..._extra_tmp: 32 workgroups' results
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
     if not copies:
@@ -64,10 +62,17 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     size += _pad(2 * k.nelements, 16)                                          # ..._extra_kv_f16
     if not v_is_k:
         size += _pad(2 * v.nelements, 16)
-    if 0 < n_kv_max <= 4096 and mask is not None and (k.ne[0],
-                                                      v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES:
+    sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
+    if sparse and mask is not None and 0 < n_kv_max <= 4096:
         size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)              # ..._extra_idx
     return size
+
+
+def _blocks(q: Tensor, mask: Tensor, vector: bool) -> int:
+    """ggml_metal_op_flash_attn_ext_extra_blk: which parts of the mask are empty."""
+    rows, columns = (_VEC_NQPSG, _VEC_NCPSG) if vector else (_NQPSG, _NCPSG)
+    blocks = -(-q.ne[1] // rows) * -(-mask.ne[0] // columns)
+    return _pad(blocks * mask.ne[2] * mask.ne[3], 32)
 
 
 def _pad(n: int, to: int) -> int:

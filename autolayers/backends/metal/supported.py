@@ -86,18 +86,25 @@ def _mul_mat(op: Tensor) -> bool:
     if a.type == "bf16":
         return False
     if op.op == "MUL_MAT":
-        return a.type == "f16" or (not _transposed(a) and not _transposed(b) and a.ne[0] >= 64
-                                   and b.ne[1] > 8)
+        return a.type == "f16" or _matrix_kernel(a, b)
     return a.ne[0] >= 64 and op.src[2].ne[1] >= 32
+
+
+def _matrix_kernel(a: Tensor, b: Tensor) -> bool:
+    """Whether the product of matrices runs, and not that of a matrix and a vector."""
+    transposed = _transposed(a) or _transposed(b)
+    return not transposed and a.ne[0] >= 64 and b.ne[1] > 8
 
 
 def _use_fwht(op: Tensor) -> bool:
     """ggml_metal_op_mul_mat_use_fwht: the Hadamard rotation of quantised caches."""
     b = op.src[1]
+    if op.op != "MUL_MAT" or op.param != "hadamard" or b.ne != op.ne:
+        return False
+    if not b.contiguous() or not op.contiguous():
+        return False
     n = b.ne[0]
-    return (op.op == "MUL_MAT" and op.param == "hadamard" and b.contiguous() and op.contiguous()
-            and b.ne == op.ne
-            and (n in (64, 128, 256, 512) or (n in (1024, 2048, 4096, 8192) and 4 * n <= _THREADGROUP)))
+    return n in (64, 128, 256, 512) or (n in (1024, 2048, 4096, 8192) and 4 * n <= _THREADGROUP)
 
 
 def _transposed(t: Tensor) -> bool:
@@ -106,19 +113,19 @@ def _transposed(t: Tensor) -> bool:
 
 def _indexer(op: Tensor) -> bool:
     q, k, weights, mask = op.src[:4]
-    return (q.ne[0] == 128 and q.type == weights.type == op.type == "f32" and mask.type == "f16"
-            and all(t.contiguous_rows() for t in (q, k, weights, mask)) and k.type in _INDEXER)
+    types = q.type == weights.type == op.type == "f32" and mask.type == "f16" and k.type in _INDEXER
+    return types and q.ne[0] == 128 and all(t.contiguous_rows() for t in (q, k, weights, mask))
 
 
 def _hyper_connections(op: Tensor) -> bool:
-    if any(t.type != "f32" or not t.contiguous_rows() for t in op.src) or op.type != "f32":
+    if not all(t.type == "f32" and t.contiguous_rows() for t in op.src) or op.type != "f32":
         return False
     if op.op == "DSV4_HC_COMB":
-        return op.src[0].ne[0] == 24 and op.src[1].ne[0] >= 3 and op.src[2].ne[0] == 24
+        return op.src[0].ne[0] == op.src[2].ne[0] == 24 and op.src[1].ne[0] >= 3
     if op.op == "DSV4_HC_PRE":
         return True
-    return (op.src[1].ne[1] == 4 and op.src[2].ne[0] == 4
-            and (len(op.src) < 4 or (op.src[3].ne[0] == 4 and op.src[3].ne[1] == 4)))
+    combined = len(op.src) < 4 or op.src[3].ne[:2] == (4, 4)
+    return combined and op.src[1].ne[1] == op.src[2].ne[0] == 4
 
 
 def _set_rows(op: Tensor) -> bool:

@@ -51,6 +51,8 @@ for _sequence in _SEQUENCES:
 _FUSED_NEXT = frozenset((("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"), ("ADD", "ADD"),
                          ("SSM_CONV", "ADD"), ("SSM_CONV", "UNARY")))
 _FUSED_NEAR = frozenset((("RMS_NORM", "MUL"), ("UNARY", "MUL")))
+# what follows a matrix and its bias in one kernel
+FOLLOWS_BIAS = {("MUL_MAT_ID", "ADD_ID"): "MUL", ("MUL_MAT", "ADD"): "ADD"}
 _UNARY_MUL = frozenset(("GELU", "SIGMOID", "SILU", "SOFTPLUS"))
 
 
@@ -140,17 +142,21 @@ class _Order:
                 taken.append(j)
                 self.pull_followers(j, taken)
         if ops[taken[-1]] != "ADD":                  # otherwise it is fused with what follows
-            inside = set(taken)
-            for j in views:
-                if used[j]:
-                    continue
-                for c in sources[j]:
-                    if c >= first and not used[c] and c not in inside:
-                        break
-                else:
-                    taken.append(j)
-                    inside.add(j)
+            self.take_views(first, views, taken)
         return taken
+
+    def take_views(self, first: int, views: list[int], taken: list[int]) -> None:
+        """Take the views that wait for nothing but what is taken."""
+        used, inside = self.used, set(taken)
+        for j in views:
+            if used[j]:
+                continue
+            for c in self.sources[j]:
+                if c >= first and not used[c] and c not in inside:
+                    break
+            else:
+                taken.append(j)
+                inside.add(j)
 
     def fused(self, c: int, j: int, last: int) -> bool:
         """Whether `j` reads `c`, the last node taken, as part of one operation."""
@@ -172,15 +178,14 @@ class _Order:
         op, before = ops[j], ops[j - 1]
         rope = j
         if op == "MUL" and before == "RMS_NORM":
-            k = self.follower(j, "ROPE",
-                              lambda t: t.src[0] is node and all(s.op == "NONE" for s in t.src[1:]))
+            k = self.follower(j, "ROPE", lambda t: t.src[0] is node and needs_no_other(t))
             if k:
                 rope = k
                 self.pull(taken, k)
         if ops[rope] in ("ROPE", "RMS_NORM"):
             self.pull_set_rows(rope, taken)
-        if (op == "ADD_ID" and before == "MUL_MAT_ID") or (op == "ADD" and before == "MUL_MAT"):
-            kind = "MUL" if op == "ADD_ID" else "ADD"
+        kind = FOLLOWS_BIAS.get((before, op))
+        if kind:
             self.pull(taken, self.follower(j, kind, lambda t: t.src[0] is node and self.ready(t.src[1])))
         if op == "ADD" and before == "SSM_CONV":
             self.pull(taken, self.follower(j, "UNARY", lambda t: t.src[0] is node))
@@ -208,39 +213,60 @@ class _Order:
         if not first and mul.src[1] is not unary:
             return False
         other = mul.src[1] if first else mul.src[0]
-        if not self.ready(other) or unary.param not in _UNARY_MUL or unary.type not in ("f32", "f16"):
+        if not self.ready(other) or not _unary_mul_kernel(unary, other, mul):
             return False
-        if not unary.type == mul.type == other.type or not other.contiguous(1) or not unary.src[0].contiguous(1):
-            return False
-        small, large = (other, unary) if first else (unary, other)
-        return all(n % m == 0 for n, m in zip(large.ne, small.ne, strict=True))
+        return _divides(other, unary) if first else _divides(unary, other)
 
     def pull_set_rows(self, start: int, taken: list[int]) -> None:
         """The view of `start` and the SET_ROWS of that view, if the three can be fused and nothing between
         them prevents it."""
+        view, rows = self.view_and_rows(start)
+        if not rows or not _only_read(self.nodes[start], self.nodes[view]):
+            return
+        for c in self.sources[rows]:
+            if c > start and c != view and not self.used[c] and self.ops[c] not in EMPTY:
+                return
+        self.pull(taken, view)
+        self.pull(taken, rows)
+
+    def view_and_rows(self, start: int) -> tuple[int, int]:
+        """Return the view of `start` and the SET_ROWS of that view, within reach; 0 without one."""
         nodes, ops, used = self.nodes, self.ops, self.used
-        view = rows = 0
+        view = 0
         for k in range(start + 1, min(start + FOLLOWERS, len(ops))):
             if used[k]:
                 continue
             if not view and ops[k] == "VIEW" and nodes[k].src[0] is nodes[start]:
                 view = k
             elif view and ops[k] == "SET_ROWS" and nodes[k].src[0] is nodes[view]:
-                rows = k
-                break
-        if not rows:
-            return
-        # read by no other node, as ggml_can_fuse_subgraph_ext requires
-        inner = nodes[start], nodes[view]
-        if any(t.is_output for t in inner) or inner[0].uses != 1 or inner[1].uses != 1:
-            return
-        if inner[0].view_src is not None or inner[1].view_src is not inner[0]:
-            return
-        for c in self.sources[rows]:
-            if c > start and c != view and not used[c] and ops[c] not in EMPTY:
-                return
-        self.pull(taken, view)
-        self.pull(taken, rows)
+                return view, k
+        return view, 0
+
+
+def _unary_mul_kernel(unary: Tensor, other: Tensor, mul: Tensor) -> bool:
+    """Whether one shader computes both, with these types and strides."""
+    if unary.param not in _UNARY_MUL or unary.type not in ("f32", "f16"):
+        return False
+    if not unary.type == mul.type == other.type:
+        return False
+    return other.contiguous(1) and unary.src[0].contiguous(1)
+
+
+def needs_no_other(t: Tensor) -> bool:
+    """Whether everything but its first source is there before the graph runs."""
+    return all(source.op == "NONE" for source in t.src[1:])
+
+
+def _divides(small: Tensor, large: Tensor) -> bool:
+    """Whether `small` can be repeated to the shape of `large`."""
+    return all(n % m == 0 for n, m in zip(large.ne, small.ne, strict=True))
+
+
+def _only_read(start: Tensor, view: Tensor) -> bool:
+    """Whether no node but the next reads either, as ggml_can_fuse_subgraph_ext requires."""
+    if start.is_output or view.is_output or view.view_src is not start:
+        return False
+    return start.view_src is None and start.uses == view.uses == 1
 
 
 def _sources(nodes: list[Tensor]) -> list[list[int]]:

@@ -6,7 +6,11 @@ from __future__ import annotations
 
 from ...builds import Rules
 from ...ggml.tensor import Tensor
-from .reorder import AHEAD, EMPTY, FOLLOWERS, SNAKE, TOPK_MOE
+from .reorder import AHEAD, EMPTY, FOLLOWERS, FOLLOWS_BIAS, SNAKE, TOPK_MOE, needs_no_other
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _ROPE_FOLLOWERS = 10
 # with the rule of the builds that know it, None: all
@@ -67,41 +71,48 @@ class _Order:
         for j in reach:
             if used[j] or ops[j] in EMPTY or self.sequence(j):
                 continue
-            if all(c < first or used[c] or (j == c + 1 and c == taken[-1] and (ops[c], ops[j]) in self.fused)
-                   for c in sources[j]):
+            if all(c < first or used[c] or self.is_fused(c, j, taken[-1]) for c in sources[j]):
                 taken.append(j)
                 self.pull_followers(j, taken)
-        if ops[taken[-1]] != "ADD":                  # else it is fused with what follows
-            for j in reach:
-                if not used[j] and ops[j] in EMPTY and all(c < first or used[c] or c in taken
-                                                           for c in sources[j]):
-                    taken.append(j)
+        if ops[taken[-1]] != "ADD":                  # otherwise it is fused with what follows
+            self.take_views(first, reach, taken)
         return taken
+
+    def take_views(self, first: int, reach: range, taken: list[int]) -> None:
+        """Take the views that wait for nothing but what is taken."""
+        used = self.used
+        for j in reach:
+            if used[j] or self.ops[j] not in EMPTY:
+                continue
+            if all(c < first or used[c] or c in taken for c in self.sources[j]):
+                taken.append(j)
+
+    def is_fused(self, c: int, j: int, last: int) -> bool:
+        """Whether `j` reads the last node taken, the one before it, as part of one operation."""
+        return c == last == j - 1 and (self.ops[c], self.ops[j]) in self.fused
 
     def pull_followers(self, j: int, taken: list[int]) -> None:
         """Put what is fused with `j` directly after it."""
-        ops, nodes, node = self.ops, self.nodes, self.nodes[j]
-        op, before = ops[j], ops[j - 1]
+        op, before = self.ops[j], self.ops[j - 1]
         rope = j
         if op == "MUL" and before == "RMS_NORM":
-            for k in self.within(j, FOLLOWERS):
-                if ops[k] == "ROPE" and nodes[k].src[0] is node and all(s.op == "NONE" for s in nodes[k].src[1:]):
-                    rope = k
-                    self.pull(taken, k)
-                    break
-        if ops[rope] == "ROPE":
+            rope = self.pull_follower(j, "ROPE", needs_no_other, taken) or j
+        if self.ops[rope] == "ROPE":
             self.pull_set_rows(rope, taken)
-        if (op == "ADD_ID" and before == "MUL_MAT_ID") or (op == "ADD" and before == "MUL_MAT"):
-            kind = "MUL" if op == "ADD_ID" else "ADD"
-            for k in self.within(j, FOLLOWERS):
-                if ops[k] == kind and nodes[k].src[0] is node and self.ready(nodes[k].src[1]):
-                    self.pull(taken, k)
-                    break
+        kind = FOLLOWS_BIAS.get((before, op))
+        if kind:
+            self.pull_follower(j, kind, lambda t: self.ready(t.src[1]), taken)
         if self.convs and op == "ADD" and before == "SSM_CONV":
-            for k in self.within(j, FOLLOWERS):
-                if ops[k] == "UNARY" and nodes[k].src[0] is node:
-                    self.pull(taken, k)
-                    break
+            self.pull_follower(j, "UNARY", lambda t: True, taken)
+
+    def pull_follower(self, j: int, op: str, fits: Callable[[Tensor], bool],
+                      taken: list[int]) -> int:
+        """Pull the first node within reach that reads `j` and fits; return it, 0 without one."""
+        for k in self.within(j, FOLLOWERS):
+            if self.ops[k] == op and self.nodes[k].src[0] is self.nodes[j] and fits(self.nodes[k]):
+                self.pull(taken, k)
+                return k
+        return 0
 
     def pull_set_rows(self, rope: int, taken: list[int]) -> None:
         view = 0

@@ -75,11 +75,19 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
     a, b = op.src[0], op.src[1]
     if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
         return False
-    if a.type not in _MUL_MAT or (a if op.op == "MUL_MAT" else op.src[2]).ne[3] != b.ne[3]:
+    batched = a if op.op == "MUL_MAT" else op.src[2]
+    if a.type not in _MUL_MAT or batched.ne[3] != b.ne[3]:
         return False
-    if not (a.type in ("f32", "f16", "bf16") or _dim01_contiguous(a)) \
-            or not (b.type in ("f32", "f16") or _dim01_contiguous(b)):
-        return False
+    return _is_read(a, ("f32", "f16", "bf16")) and _is_read(b, ("f32", "f16")) and _types_match(a, b)
+
+
+def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
+    """Whether a shader reads it where it lies: plain numbers anywhere, others without gaps."""
+    return t.type in plain or _dim01_contiguous(t)
+
+
+def _types_match(a: Tensor, b: Tensor) -> bool:
+    """Whether activations of half precision are multiplied by a matrix of this type."""
     return b.type not in ("f16", "bf16") or (a.type == "bf16") == (b.type == "bf16")
 
 
@@ -93,19 +101,28 @@ def _dim01_contiguous(t: Tensor) -> bool:
 def _flash_attn(op: Tensor, limits: Limits) -> bool:
     q, k, v = op.src[:3]
     mask = op.param[0]  # type: ignore[index]
-    return (k.ne[0] % 8 == 0 and v.ne[0] % 8 == 0 and q.type == op.type == "f32"
-            and (mask is None or mask.type == "f16")
-            and k.type in _FLASH_ATTN and v.type in _FLASH_ATTN and (k.type == "bf16") == (v.type == "bf16")
-            and (limits.cooperative_matrix2 or limits.subgroup_shuffle_vote))
+    if k.ne[0] % 8 or v.ne[0] % 8 or not q.type == op.type == "f32":
+        return False
+    if mask is not None and mask.type != "f16":
+        return False
+    if k.type not in _FLASH_ATTN or v.type not in _FLASH_ATTN:
+        return False
+    alike = (k.type == "bf16") == (v.type == "bf16")
+    return alike and (limits.cooperative_matrix2 or limits.subgroup_shuffle_vote)
+
+
+def _converts_f32(plain: str, other: str) -> bool:
+    return plain == "f32" and other in _CPY
 
 
 def _cpy(op: Tensor, limits: Limits) -> bool:
     a = op.src[0].type
     b = op.src[1].type if len(op.src) > 1 else a
-    if (a == "f32" and b in _CPY) or (b == "f32" and a in _CPY) or {a, b} == {"f32", "i32"}:
+    if {a, b} == {"f32", "i32"} or _converts_f32(a, b) or _converts_f32(b, a):
         return True
-    plain = block_size(a) == 1
-    return a == b and (plain or (op.src[0].contiguous() and op.contiguous())) and type_size(a) % 2 == 0
+    if a != b or type_size(a) % 2:
+        return False
+    return block_size(a) == 1 or (op.src[0].contiguous() and op.contiguous())
 
 
 def _same_float(op: Tensor, limits: Limits) -> bool:
@@ -161,22 +178,29 @@ def _solve_tri(op: Tensor, limits: Limits) -> bool:
 def _ssm_scan(op: Tensor, limits: Limits) -> bool:
     """Mamba-2 only, whose decays are one per head."""
     s, decays = op.src[0], op.src[3]
-    return (all(block_size(t.type) == 1 for t in op.src[:6]) and op.src[6].type == "i32"
-            and s.type == op.type == "f32"
-            and decays.nb[1] == 4 and s.ne[0] in (128, 256) and s.ne[1] % 16 == 0
-            and 4 * s.ne[0] <= limits.max_compute_shared_memory_size)
+    if any(block_size(t.type) > 1 for t in op.src[:6]) or op.src[6].type != "i32":
+        return False
+    if not s.type == op.type == "f32" or decays.nb[1] != 4:
+        return False
+    d_state, head_dim = s.ne[:2]
+    if d_state not in (128, 256) or head_dim % 16:
+        return False
+    return 4 * d_state <= limits.max_compute_shared_memory_size
 
 
 def _indexer(op: Tensor, limits: Limits) -> bool:
     q, k = op.src[0], op.src[1]
     if k.type not in _INDEXER or not limits.shader_float16 or q.ne[0] != 128:
         return False
-    for t in (*op.src[:4], op):
-        size = type_size(t.type)
-        if t.nb[0] != size or t.view_offs % limits.min_storage_buffer_offset_alignment \
-                or any(n % size for n in t.nb[1:]):
-            return False
-    return True
+    alignment = limits.min_storage_buffer_offset_alignment
+    return all(_is_aligned(t, alignment) for t in (*op.src[:4], op))
+
+
+def _is_aligned(t: Tensor, alignment: int) -> bool:
+    size = type_size(t.type)
+    if t.nb[0] != size or t.view_offs % alignment:
+        return False
+    return not any(n % size for n in t.nb[1:])
 
 
 def _rows(op: Tensor, limits: Limits) -> bool:

@@ -36,13 +36,19 @@ def _flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
         return False
     if "bf16" in (k.type, v.type) and not rules.vulkan_flash_bf16:
         return False
-    if k.type in _FLASH_LATER and not limits.cooperative_matrix2 and not rules.vulkan_flash_types:
+    all_types = limits.cooperative_matrix2 or rules.vulkan_flash_types
+    if k.type in _FLASH_LATER and not all_types:
         return False
-    if rules.vulkan_flash_heads:
-        return True
-    if k.ne[0] in (192, 576):
-        return rules.vulkan_flash_mla and v.ne[0] in ((192, 128) if k.ne[0] == 192 else (512,))
-    return k.ne[0] == v.ne[0] and k.ne[0] in _FLASH_HEADS
+    return rules.vulkan_flash_heads or _has_heads(k.ne[0], v.ne[0], rules)
+
+
+def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
+    """Whether a shader is compiled for heads of these sizes."""
+    if k_head == 192:
+        return rules.vulkan_flash_mla and v_head in (192, 128)
+    if k_head == 576:
+        return rules.vulkan_flash_mla and v_head == 512
+    return k_head == v_head and k_head in _FLASH_HEADS
 
 
 BEFORE: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
