@@ -319,8 +319,10 @@ def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Poli
 
 def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
     """A note if a machine with more RAM than this one is planned with the cores of this one."""
-    if here is None or host is None or policy.cores is not None or policy.machine is not None \
-            or host.total <= here.total or not host.cores or host.cores != here.cores:
+    if here is None or host is None or host.total <= here.total:
+        return []
+    said = policy.cores is not None or policy.machine is not None
+    if said or not host.cores or host.cores != here.cores:
         return []
     return [f"--ram is more than the {human(here.total)} here: planned with the {host.cores} cores here (--cores N)"]
 

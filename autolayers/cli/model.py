@@ -65,7 +65,8 @@ def _refuse_name(name: str) -> None:
         owner, slash, rest = name.partition("/")
         if not slash:
             raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
-        if owner and owner[0] not in ".~" and rest and not set(rest) & set("/\\") and not os.path.lexists(owner):
+        two_parts = owner and rest and not set(rest) & set("/\\")
+        if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
             raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
         return
     near = _MEANT.get(name) or (

@@ -349,8 +349,10 @@ def _must_fit(advice: Advice) -> None:
 
 def _is_path(what: str) -> bool:
     """Whether it is a file name and not a model's name."""
-    return (what.startswith((".", "/", "~")) or what.endswith(".gguf") or (os.sep != "/" and os.sep in what)
-            or os.path.exists(what))
+    separated = os.sep != "/" and os.sep in what
+    if separated or what.startswith((".", "/", "~")) or what.endswith(".gguf"):
+        return True
+    return os.path.exists(what)
 
 
 def _read(path: str) -> bytes:

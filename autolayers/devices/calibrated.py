@@ -141,7 +141,13 @@ def _all(environ: Mapping[str, str]) -> list[Kept]:
 
 
 def _right(kept: Kept) -> bool:
+    """Whether an entry of the file has the types and ranges that autolayers writes."""
     texts: tuple[Any, ...] = (kept.machine, kept.backend, kept.date, kept.driver, kept.version, *kept.cards)
-    return (kept.kind in KINDS and kept.placement in CLASSES and all(isinstance(text, str) for text in texts)
-            and isinstance(kept.ratio, (int, float)) and 1e-3 < kept.ratio < 1e3
-            and isinstance(kept.n, int) and 0 < kept.n < 1e6 and (kept.build is None or isinstance(kept.build, int)))
+    if kept.kind not in KINDS or kept.placement not in CLASSES:
+        return False
+    if not all(isinstance(text, str) for text in texts):
+        return False
+    if kept.build is not None and not isinstance(kept.build, int):
+        return False
+    ratio = isinstance(kept.ratio, (int, float)) and 1e-3 < kept.ratio < 1e3
+    return ratio and isinstance(kept.n, int) and 0 < kept.n < 1e6

@@ -245,8 +245,8 @@ def _measured(row: Any, what: str) -> Ratio:
 
 
 def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most \
-            or (whole and value != int(value)):
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not least <= value <= most or (whole and value != int(value)):
         raise _Wrong(f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to "
                      f"{most:g}, "
                      f"not {str(value)[:40]}")

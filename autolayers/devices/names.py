@@ -184,9 +184,11 @@ def _gib(word: str) -> bool:
 
 def _size(name: str, stem: str) -> int:
     """12 for "306012g" after "3060", 0 if the rest is not a size."""
+    if not name.startswith(stem) or not name.endswith("g"):
+        return 0
     rest = name[len(stem):-1]
-    sized = name.startswith(stem) and name.endswith("g") and rest.isdecimal() and len(rest) < 4 and rest[0] != "0"
-    return int(rest) if sized else 0
+    is_size = rest.isdecimal() and len(rest) < 4 and rest[0] != "0"
+    return int(rest) if is_size else 0
 
 
 def _of_maker(name: str, keys: Iterable[str]) -> list[str]:

@@ -40,7 +40,8 @@ class Unavailable(DeviceError):
 def address(endpoint: str) -> tuple[str, int]:
     """Host and port of --rpc's host:port. Raises ValueError for anything else."""
     host, _, port = endpoint.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or len(port) > 5 or not 0 < int(port) < 65536:
+    number = port.isascii() and port.isdecimal() and len(port) <= 5
+    if not host or not number or not 0 < int(port) < 65536:
         raise ValueError(f"{endpoint!r}: not host:port")
     return host.strip("[]"), int(port)
 

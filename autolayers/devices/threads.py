@@ -24,23 +24,34 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     most, last = quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
-    if allowed is not None and last.isdecimal() and len(allowed) > int(last) and most > int(last) \
-            and not file_text(root, f"{_CPU}0/cpu_capacity"):
+    every_cpu = allowed is not None and last.isdecimal() and min(len(allowed), most) > int(last)
+    if every_cpu and not file_text(root, f"{_CPU}0/cpu_capacity"):
         return None                    # avoids reading hundreds of files
+    cores = _cores(root)
+    if not cores or allowed is None:
+        return None
+    may_run = [cpus[0] for cpus in cores if not set(cpus).isdisjoint(allowed)]
+    capacities = [_capacity(root, cpu) for cpu in may_run]
+    fastest = max(capacities, default=0)
+    count = sum(capacity >= _FAST * fastest for capacity in capacities)
+    count = max(1, min(count, most))
+    return count if count < len(cores) else None
+
+
+def _cores(root: str) -> list[list[int]]:
+    """Return the CPUs of each physical core."""
     cores: dict[str, list[int]] = {}
     number = 0
     while siblings := file_text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
         cores.setdefault(siblings, []).append(number)
         number += 1
-    if not cores or allowed is None:
-        return None
-    capacity = {cpus[0]: file_text(root, f"{_CPU}{cpus[0]}/cpu_capacity").strip() for cpus in cores.values()}
-    sizes = {cpu: int(text) if text.isdecimal() else 0 for cpu, text in capacity.items()}
-    may_run = [cpus[0] for cpus in cores.values() if not set(cpus).isdisjoint(allowed)]
-    fastest = max((sizes[cpu] for cpu in may_run), default=0)
-    count = sum(sizes[cpu] >= _FAST * fastest for cpu in may_run)
-    count = max(1, min(count, most))
-    return count if count < len(cores) else None
+    return list(cores.values())
+
+
+def _capacity(root: str, cpu: int) -> int:
+    """Return a CPU's speed in the kernel's own unit; 0 where it does not say."""
+    text = file_text(root, f"{_CPU}{cpu}/cpu_capacity").strip()
+    return int(text) if text.isdecimal() else 0
 
 
 def quota(root: str) -> int:
@@ -50,15 +61,25 @@ def quota(root: str) -> int:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         parts = [part for part in path.split("/") if part not in ("", "..")]
+        if number == "0" and not controllers:
+            read = _quota_words
+        elif "cpu" in controllers.split(","):
+            read = _quota_words_v1
+        else:
+            continue
         for depth in range(len(parts), -1, -1):
-            if number == "0" and not controllers:
-                words = file_text(root, "/".join(["sys/fs/cgroup", *parts[:depth], "cpu.max"])).split()
-            elif "cpu" in controllers.split(","):
-                group = "/".join(["sys/fs/cgroup/cpu", *parts[:depth]])
-                words = [file_text(root, f"{group}/cpu.cfs_{name}_us").strip()
-                         for name in ("quota", "period")]
-            else:
-                break
+            words = read(root, parts[:depth])
             if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
                 least = min(least, max(1, int(words[0]) // int(words[1])))
     return least
+
+
+def _quota_words(root: str, group: list[str]) -> list[str]:
+    """Return the quota and the period of a group, in microseconds."""
+    return file_text(root, "/".join(["sys/fs/cgroup", *group, "cpu.max"])).split()
+
+
+def _quota_words_v1(root: str, group: list[str]) -> list[str]:
+    """Return the same of a group of version 1."""
+    path = "/".join(["sys/fs/cgroup/cpu", *group])
+    return [file_text(root, f"{path}/cpu.cfs_{name}_us").strip() for name in ("quota", "period")]

@@ -531,8 +531,10 @@ _NO_GPU_BACKENDS = {HOST, Rpc.name, "BLAS"}
 
 def _left_out(facts: Facts) -> bool:
     """Whether the command of an old build says no -ngl, which then meant none, though there is a GPU."""
-    return bool(facts.words and facts.launch.free and not Build(facts.build).knows("--fit") and not facts.offloaded
-                and not {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words))
+    if not facts.words or not facts.launch.free or facts.offloaded:
+        return False
+    given = {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words)
+    return not given and not Build(facts.build).knows("--fit")
 
 
 def _wants_no_gpu(facts: Facts) -> bool:

@@ -47,7 +47,8 @@ def workload(text: str) -> Workload:
     rest, times, count = text.partition("x")
     rest, at, depth = rest.partition("@")
     prompt, plus, generate = rest.partition("+")
-    if not plus or (times and not count) or (at and not depth):
+    unfinished = (times and not count) or (at and not depth)
+    if not plus or unfinished:
         raise Bad(what)
     requests = tokens(count, 1, what) if times else 1
     if requests > 256:

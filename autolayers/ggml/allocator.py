@@ -122,8 +122,9 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
         live[id(tensor)] = tensor
         if tensor.op in _INPLACE:
             for parent in tensor.src:
-                if (parent.own and parent.n_children == 1 and parent.n_views == 0 and not parent.is_output
-                        and parent.ne == tensor.ne and parent.nb == tensor.nb and parent.type == tensor.type):
+                if not parent.own or parent.n_children != 1 or parent.n_views or parent.is_output:
+                    continue
+                if parent.ne == tensor.ne and parent.nb == tensor.nb and parent.type == tensor.type:
                     owner, chunk, offset = tensor.place = parent.place
                     parent.own = False
                     live.pop(id(parent), None)

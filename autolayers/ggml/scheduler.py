@@ -220,11 +220,10 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         new = t.backend != current
         if not new and inputs:
             for s in t.src:
-                if s.weight and s.backend != current and not readable(s, current):
-                    new = True
-                    break
-                if most and len(inputs) >= most and s.backend != current and not readable(s, current) \
-                        and (s.copies is None or current not in s.copies):
+                if s.backend == current or readable(s, current):
+                    continue
+                full = most and len(inputs) >= most
+                if s.weight or (full and (s.copies is None or current not in s.copies)):
                     new = True
                     break
         if new:

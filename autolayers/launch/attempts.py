@@ -223,10 +223,22 @@ class Attempts:
     def _coloured(self) -> list[str]:
         """Its log comes through a pipe, which llama.cpp gives no colours: on where they go to a terminal after all."""
         environ, given = self.session.environ, self.given.value("--log-colors") is not None
-        if self.wait or given or environ.get("NO_COLOR") or environ.get("TERM") == "dumb" or not (
-                self.session.build.rules.log_colors and self.session.program() is not None):
+        unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
+        if self.wait or given or unwanted:
+            return []
+        if not self.session.build.rules.log_colors or self.session.program() is None:
             return []
         return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
+
+    def _has_key(self) -> bool:
+        """Whether the server answers those alone who have its key."""
+        in_words = self.given.value("--api-key") or self.given.value("--api-key-file")
+        return bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
+
+    def _has_address(self) -> bool:
+        """Whether its port is known before it starts."""
+        is_socket = (self.given.value("--host") or "").endswith(".sock")
+        return not is_socket and self.given.value("--port") != "0"
 
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)
@@ -235,10 +247,10 @@ class Attempts:
 
     def _probe(self) -> None:
         """Measures the tokens per second of a server at a known address, without a key."""
-        given, environ = self.given, self.session.environ
-        if (self.session.program() is None or len(self.session.command.launcher) > 1 or given.value("--api-key")
-                or given.value("--api-key-file") or environ.get("LLAMA_API_KEY") or given.value("--port") == "0"
-                or (given.value("--host") or "").endswith(".sock")):
+        given = self.given
+        if self.session.program() is None or len(self.session.command.launcher) > 1:
+            return
+        if self._has_key() or not self._has_address():
             return
         host, port = wait.address(given.value("--host"), given.value("--port"), self.session.build.default_port)
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""

@@ -56,6 +56,10 @@ def _switch(word: str, after: str) -> bool:
 
 
 def _foreign(word: str, after: str) -> bool:
-    own = word in ik_words.WORDS and lookup(word) is None
-    return own or after in ik_words.SPLITS or _switch(word, after) or (
-        word in ik_words.CACHES and ik_words.is_own_type(after)) or (word == "-fa" and after in ("0", "1"))
+    if word in ik_words.WORDS and lookup(word) is None:
+        return True
+    if word in ik_words.CACHES and ik_words.is_own_type(after):
+        return True
+    if word == "-fa" and after in ("0", "1"):
+        return True
+    return after in ik_words.SPLITS or _switch(word, after)

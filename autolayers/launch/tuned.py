@@ -53,8 +53,9 @@ def _of(entry: Any) -> Tuned:
     tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
     launch = parse(tuned.flags, command=None)
     texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
-    if (launch.rest or launch.positional or not all(isinstance(text, str) for text in texts)
-            or not (0 < tuned.prompt < 1e9 and 0 < tuned.token < 1e9)):
+    if launch.rest or launch.positional or not all(isinstance(text, str) for text in texts):
+        raise ValueError
+    if not 0 < tuned.prompt < 1e9 or not 0 < tuned.token < 1e9:
         raise ValueError
     return tuned
 

@@ -231,7 +231,8 @@ def _refuse_file(model: Model, rules: Rules) -> None:
         raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
                             f"{row.name}")
     window, pattern = row.window, "attention.sliding_window_pattern"
-    if window is not None and window.list_before and not rules.window_lists and hp.n_swa and hp.get(pattern) is None:
+    wants_list = window is not None and window.list_before and not rules.window_lists
+    if wants_list and hp.n_swa and hp.get(pattern) is None:
         raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} "
                             "needs it)")
 

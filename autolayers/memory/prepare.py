@@ -117,9 +117,11 @@ def pipelined(model: Model, params: Params, context: Context, placement: Placeme
     """Whether prompts are pipelined over the devices, with copies of each input: pipeline_parallel of llama_context's
     constructor."""
     devices = placement.devices
-    return (len(devices) > 1 and _offloads_all(model, params) and context.split_mode == "layer" and context.offload_kqv
-            and not params.overrides and not context.moe_cache
-            and all(on(device, rules=context.rules).pipelines() for device in devices))
+    if len(devices) < 2 or context.split_mode != "layer" or not context.offload_kqv:
+        return False
+    if params.overrides or context.moe_cache or not _offloads_all(model, params):
+        return False
+    return all(on(device, rules=context.rules).pipelines() for device in devices)
 
 
 class Weights(dict):  # type: ignore[type-arg]

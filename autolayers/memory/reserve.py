@@ -185,8 +185,11 @@ def reserve(setting: Setting, pinned: bool = False,
 def _launches_differ(setting: Setting) -> bool:
     """Whether a launch may allocate other buffers than llama.cpp's measuring says."""
     c = setting.context
-    return c.rules.measured and (not c.offload_kqv or len(setting.backends) > 2 or c.n_ubatch < _PINNED_BELOW
-                                 or _reserves_alone(setting))
+    if not c.rules.measured:
+        return False
+    if not c.offload_kqv or len(setting.backends) > 2:
+        return True
+    return c.n_ubatch < _PINNED_BELOW or _reserves_alone(setting)
 
 
 def _reserves_alone(setting: Setting) -> bool:
@@ -198,11 +201,15 @@ def _reserves_alone(setting: Setting) -> bool:
 def grows(setting: Setting) -> bool:
     """Whether `runtime_sizes` can differ from `reserve` at all."""
     c = setting.context
+    if _reserves_one(setting) or setting.hparams.architecture.graph_grows:
+        return True
+    several = len(setting.backends) > 2
     on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
-    streams = c.n_seq_max > 1 and not c.kv_unified
-    return ((streams and (on_host or len(setting.backends) > 2)) or _reserves_one(setting)
-            or bool(setting.hparams.architecture.graph_grows) or (not c.rules.measured and (
-                len(setting.backends) > 2 or (not c.offload_kqv and c.flash_attn != "on"))))
+    if c.n_seq_max > 1 and not c.kv_unified and (on_host or several):
+        return True
+    if c.rules.measured:
+        return False
+    return several or (not c.offload_kqv and c.flash_attn != "on")
 
 
 def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],

@@ -460,9 +460,7 @@ class _Placing:
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
         """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and once for
         all copies of a mapped one (they share pages)."""
-        lazy_mode = self.setting.lazy_mode
-        if info.name == "per_layer_token_embd.weight" and lazy_mode != "off" \
-                and self.table.model.row.lazy_embd and (lazy_mode == "on" or info.n_bytes > LAZY_MIN_SIZE):
+        if info.name == "per_layer_token_embd.weight" and self.is_lazy(info):
             return 0
         if not self.setting.use_mmap or buffer == REPACK:
             return size
@@ -470,6 +468,14 @@ class _Placing:
             return 0
         seen.mapped.add(info.name)
         return info.n_bytes
+
+
+    def is_lazy(self, info: TensorInfo) -> bool:
+        """Whether per-layer embeddings are read row by row from the file (--lazy)."""
+        mode = self.setting.lazy_mode
+        if mode == "off" or not self.table.model.row.lazy_embd:
+            return False
+        return mode == "on" or info.n_bytes > LAZY_MIN_SIZE
 
 
 def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -> list[Created]:

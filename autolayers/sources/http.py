@@ -120,32 +120,46 @@ class Remote:
         if self._size is not None:
             last = min(last, self._size - 1)
         answer = self.get.answer({"Range": f"bytes={self._at}-{last}"}, (200, 206, 416))
-        found = _RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
         if answer.status == 416:
-            answer.close()
-            if self._at or not found or found[3] not in ("0", "*"):
-                raise self.get.error("the server refuses to send a range of the file")
-            self._size, self._done = 0, True
+            self._take_empty(answer)
             return
-        if answer.status == 206:
-            size = int(found[3]) if found and found[3] != "*" else None
-            if (not found or found[1] is None or int(found[1]) != self._at or int(found[2]) < self._at
-                    or (size is not None and int(found[2]) >= size)):
-                answer.close()
-                raise self.get.error("the server sends a different range than requested")
-            self._end = min(int(found[2]), last) + 1
-        else:
-            if self._at:
-                answer.close()
-                raise self.get.error("the server stopped answering with ranges: try again")
-            length = answer.headers.get("Content-Length", "")
-            size = int(length) if _LENGTH.fullmatch(length) else None
+        size = self._ranged_size(answer, last) if answer.status == 206 else self._whole_size(answer)
         tag = public(answer.url), answer.headers.get("ETag", "")
         if self._at and (size != self._size or (tag[0] == self._tag[0] and tag[1] != self._tag[1])):
             answer.close()
             raise self.get.error("the file changed while it was read: try again")
         self._ranged = answer.status == 206
         self._size, self._answer, self._tag = size, answer, tag
+
+    def _take_empty(self, answer: Response) -> None:
+        """The file has no byte at all. Raises if the server merely refuses the range."""
+        answer.close()
+        found = _content_range(answer)
+        if self._at or not found or found[3] not in ("0", "*"):
+            raise self.get.error("the server refuses to send a range of the file")
+        self._size, self._done = 0, True
+
+    def _ranged_size(self, answer: Response, last: int) -> int | None:
+        """Bytes of the whole file, None if the answer does not say. Raises for another range."""
+        found = _content_range(answer)
+        size = int(found[3]) if found and found[3] != "*" else None
+        if not found or found[1] is None or not self._continues(int(found[1]), int(found[2]), size):
+            answer.close()
+            raise self.get.error("the server sends a different range than requested")
+        self._end = min(int(found[2]), last) + 1
+        return size
+
+    def _continues(self, first: int, last: int, size: int | None) -> bool:
+        """Whether these bytes follow those that were read, in a file of `size`."""
+        return first == self._at and last >= first and (size is None or last < size)
+
+    def _whole_size(self, answer: Response) -> int | None:
+        """The same of a server that sends the whole file. Raises if it sent a part before."""
+        if self._at:
+            answer.close()
+            raise self.get.error("the server stopped answering with ranges: try again")
+        length = answer.headers.get("Content-Length", "")
+        return int(length) if _LENGTH.fullmatch(length) else None
 
     def _check_start(self, chunk: bytes) -> None:
         kind = self._answer.headers.get("Content-Type", "") if self._answer is not None else ""
@@ -154,6 +168,10 @@ class Remote:
         if not chunk.startswith(b"G") and ("html" in kind.lower() or chunk.lstrip()[:1] == b"<"):
             raise self.get.error("a web page, not a GGUF file; is it the file's page, or a login? Give the "
                                  "link that downloads the file itself")
+
+
+def _content_range(answer: Response) -> re.Match[str] | None:
+    return _RANGE.fullmatch(answer.headers.get("Content-Range", "").strip())
 
 
 class Get:

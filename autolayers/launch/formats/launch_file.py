@@ -54,8 +54,7 @@ class LaunchFile:
         if not command.container:        # its launcher has another working directory
             words = moved(words, lambda path, _: os.path.abspath(path))
         complete = parse(words, command=None)
-        if (complete.params.model or "").startswith("hf:") and complete.params.mmproj is None \
-                and complete.value("--mmproj-auto") is None and complete.value("--no-mmproj") is None:
+        if (complete.params.model or "").startswith("hf:") and not _settles_projector(complete):
             words.append("--no-mmproj")          # -hf would load a projector that is not in the plan
         self.words, names = without_secrets(words)
         self.launcher, more = launcher_without_secrets(command)
@@ -148,8 +147,7 @@ class LaunchFile:
         params = self.params
         for name in Params.__dataclass_fields__:
             value = getattr(params, name)
-            if value is None or value == () or name in fields or name in _OF_THE_SERVER or (
-                    name == "moe_cache_mib" and not value):
+            if name in fields or name in _OF_THE_SERVER or not _is_set(name, value):
                 continue
             said = next(iter(to_words(Params(**{name: value}))), name)
             raise UsageError(f"{target} has nothing like {said}: plan without it")
@@ -157,6 +155,20 @@ class LaunchFile:
                  if (row := lookup(flag)) and not row[0].field and row[0].canonical not in flags]
         for flag in dict.fromkeys((*given, *self.arguments.unknown)):
             self.warnings.append(f"{target} has nothing like {flag}: left out")
+
+
+def _is_set(name: str, value: object) -> bool:
+    """Whether a field of Params says something; an expert cache of 0 MiB is none."""
+    if value is None or value == ():
+        return False
+    return name != "moe_cache_mib" or bool(value)
+
+
+def _settles_projector(arguments: Arguments) -> bool:
+    """Whether a projector is named, wanted or refused."""
+    if arguments.params.mmproj is not None:
+        return True
+    return any(arguments.value(flag) is not None for flag in ("--mmproj-auto", "--no-mmproj"))
 
 
 def _downloads(model: str | None) -> bool:

@@ -68,13 +68,19 @@ def _value(value: Any) -> object:
     return ArrayInfo("str" if isinstance(value[0], str) else "i32", len(value))
 
 
+def _shape(value: object) -> list[Any] | None:
+    """The value if it is a list of extents that a tensor can have, otherwise None."""
+    if not isinstance(value, list) or len(value) > 4:
+        return None
+    if not all(isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in value):
+        return None
+    return value if prod(value) < _MAX_ELEMENTS else None
+
+
 def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
     if isinstance(entry, dict):
-        name, type_, shape = entry.get("name"), entry.get("type"), entry.get("shape")
-        if isinstance(name, str) and isinstance(type_,
-                                                str) and isinstance(shape, list) and len(shape) <= 4 and all(
-                isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in shape) \
-                and prod(shape) < _MAX_ELEMENTS:
+        name, type_, shape = entry.get("name"), entry.get("type"), _shape(entry.get("shape"))
+        if isinstance(name, str) and isinstance(type_, str) and shape is not None:
             ne = (*shape, 1, 1, 1, 1)[:4]
             known = _TYPES.get(type_.lower())
             size = n_bytes(known or "f32", ne)
