@@ -108,22 +108,11 @@ class Decoder:
         return self
 
     def build(self, llm: Llm) -> Tensor | None:
-        g, hp = llm.graph, llm.hparams
+        hp = llm.hparams
         before = next((select for rule, select in self.select_before if not llm.rules.has(rule)), None)
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
-        llm.attn_soft_cap = self.soft_cap
-        cur = llm.build_inp_embd(scale=self.embed_scale == "tokens")
-        if self.embed_scale == "all":
-            cur = g.scale(cur)
-        pos = llm.build_inp_pos() if self.inp_pos else None
-        if self.temperature or (self.temperature is None and hp.f_attn_temp_scale):
-            llm.attn_temp = llm.build_inp_attn_scale()
-        if self.positions:
-            cur = g.add(cur, g.get_rows(llm.need("position_embd.weight"), pos))  # type: ignore[arg-type]
-        if self.embed_norm:
-            weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
-            cur = llm.build_norm(cur, weight, bias, self.norm)
+        cur, pos = self.embedded(llm)
         inp = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
         for il in llm.layers:
@@ -132,6 +121,28 @@ class Decoder:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
             if self.deepstack and il < hp.n_deepstack_layers:
                 cur = llm.deepstack(cur, il + 1)
+        return self.head(llm, self.last_rows(llm, cur, out_ids))
+
+    def embedded(self, llm: Llm) -> tuple[Tensor, Tensor | None]:
+        """The embeddings as the first layer reads them, and the positions."""
+        g = llm.graph
+        llm.attn_soft_cap = self.soft_cap
+        cur = llm.build_inp_embd(scale=self.embed_scale == "tokens")
+        if self.embed_scale == "all":
+            cur = g.scale(cur)
+        pos = llm.build_inp_pos() if self.inp_pos else None
+        if self.temperature or (self.temperature is None and llm.hparams.f_attn_temp_scale):
+            llm.attn_temp = llm.build_inp_attn_scale()
+        if self.positions:
+            cur = g.add(cur, g.get_rows(llm.need("position_embd.weight"), pos))  # type: ignore[arg-type]
+        if self.embed_norm:
+            weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
+            cur = llm.build_norm(cur, weight, bias, self.norm)
+        return cur, pos
+
+    def last_rows(self, llm: Llm, cur: Tensor, out_ids: Tensor) -> Tensor:
+        """The normed result of the last layer, of the output rows unless a layer picked them."""
+        g = llm.graph
         if self.select == "late" or (self.keeps_last and llm.rules.rows_before_nextn):
             llm.output(cur)
         if self.select == "late":
@@ -139,9 +150,7 @@ class Decoder:
         if self.final_norm is not None:
             weight, bias = (llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias"))
             cur = llm.build_norm(cur, weight, bias, self.norm)
-        if self.select == "last":
-            cur = g.get_rows(llm.output(cur), out_ids)
-        return self.head(llm, cur)
+        return g.get_rows(llm.output(cur), out_ids) if self.select == "last" else cur
 
     def inputs(self, llm: Llm) -> AttnInput:
         return llm.build_attn_inp()
@@ -183,19 +192,12 @@ class Decoder:
         cur = row.mtp_layer(llm, cur, il, inp, pos, out_ids)
         if picked == "layer":
             cur = llm.output(g.get_rows(cur, out_ids))
-        norm = llm.layer_weight(il, "nextn.shared_head_norm")
-        if norm is None:
-            norm = llm.layer_weight(il, "layer_output_norm")
-        if norm is None:
-            norm = llm.weight("output_norm.weight")
-        cur = llm.build_norm(cur, norm, None, row.mtp_norm())
+        cur = llm.build_norm(cur, _mtp_norm_weight(llm, il), None, row.mtp_norm())
         if picked != "layer":
             llm.output(cur)
         if picked == "norm":
             cur = g.get_rows(cur, out_ids)
-        head = llm.layer_weight(il, "nextn.shared_head_head")
-        scale = llm.weight("output.scale") if head is None else llm.layer_weight(il, "nextn.shared_head_head", "scale")
-        cur = llm.build_lora_mm(llm.need("output.weight") if head is None else head, cur, scale)
+        cur = _mtp_head(llm, cur, il)
         return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
     def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
@@ -309,6 +311,24 @@ class Decoder:
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
         return build_moe_ffn(llm, cur, il, routing)
+
+
+def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:
+    """The norm before an MTP block's head: its own, or the model's."""
+    for name in ("nextn.shared_head_norm", "layer_output_norm"):
+        norm = llm.layer_weight(il, name)
+        if norm is not None:
+            return norm
+    return llm.weight("output_norm.weight")
+
+
+def _mtp_head(llm: Llm, cur: Tensor, il: int) -> Tensor:
+    """The logits by the MTP block's own head, or by the model's."""
+    name = "nextn.shared_head_head"
+    head = llm.layer_weight(il, name)
+    if head is None:
+        return llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))
+    return llm.build_lora_mm(head, cur, llm.layer_weight(il, name, "scale"))
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,15 @@ def build_moe_ffn(llm: Llm, cur: Tensor, il: int, routing: Routing, *, probs_in:
         experts = g.mul(experts, weights)
     if llm.rules.expands_views:
         g.expand(experts)
+    return _summed(llm, experts, hp.n_expert_used(il))
+
+
+def _summed(llm: Llm, experts: Tensor, n_used: int) -> Tensor:
+    """The sum of the chosen experts' weighted outputs, a view of each."""
+    g = llm.graph
+    n_embd, _, n = experts.ne[:3]
     views = []
-    for i in range(hp.n_expert_used(il)):
+    for i in range(n_used):
         views.append(g.view(experts, (n_embd, n), (experts.nb[2],), i * experts.nb[1]))
         if llm.rules.expands_views:
             g.expand(views[-1])
@@ -93,25 +100,8 @@ def _choose_experts(llm: Llm, logits: Tensor, il: int, routing: Routing, n_exper
     bias = llm.layer_weight(il, "ffn_gate_inp", "bias") if routing.biases else None
     if bias is not None:
         logits = g.add(logits, bias)
-    if gating == "softmax":
-        probs = g.soft_max(logits)
-    elif gating == "sigmoid":
-        probs = g.unary("SIGMOID", logits)
-    elif gating == "sqrt_softplus":
-        probs = g.sqrt(g.unary("SOFTPLUS", logits))
-    else:
-        probs = logits
-    ranked = probs
-    if routing.probs_b is not None:
-        extra = llm.layer_weight(il, routing.probs_b, "bias")
-        if extra is None:
-            extra = llm.layer_weight(il, routing.probs_b)
-        if extra is not None:
-            ranked = g.add(probs, extra)
-    if routing.select == "logits":
-        ranked = logits
-    elif routing.select == "sigmoid":
-        ranked = g.unary("SIGMOID", logits)
+    probs = _probabilities(llm, logits, gating)
+    ranked = _ranked(llm, logits, probs, il, routing)
     if hp.n_expert_groups > 1 and llm.rules.groups_experts:
         ranked = _best_groups(llm, ranked, n_expert)
     selected = g.argsort_top_k(ranked, n_used) if selected_in is None else selected_in
@@ -121,14 +111,44 @@ def _choose_experts(llm: Llm, logits: Tensor, il: int, routing: Routing, n_exper
     if gating == "softmax_weight":
         weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
     if norm_w:
-        weights = g.reshape(weights, n_used, n)
-        total = g.sum_rows(weights)
-        if llm.rules.clamps_weights:
-            total = g.clamp(total)
-        weights = g.reshape(g.div(weights, total), 1, n_used, n)
+        weights = _normalised(llm, g.reshape(weights, n_used, n))
     if w_scale not in (0.0, 1.0):
         weights = g.scale(weights)
     return selected, weights
+
+
+def _probabilities(llm: Llm, logits: Tensor, gating: str) -> Tensor:
+    """The router's logits after its activation, if it has one before the choice."""
+    g = llm.graph
+    if gating == "softmax":
+        return g.soft_max(logits)
+    if gating == "sigmoid":
+        return g.unary("SIGMOID", logits)
+    if gating == "sqrt_softplus":
+        return g.sqrt(g.unary("SOFTPLUS", logits))
+    return logits
+
+
+def _ranked(llm: Llm, logits: Tensor, probs: Tensor, il: int, routing: Routing) -> Tensor:
+    """The values by which experts are chosen."""
+    g, ranked = llm.graph, probs
+    if routing.probs_b is not None:
+        extra = llm.layer_weight(il, routing.probs_b, "bias")
+        if extra is None:
+            extra = llm.layer_weight(il, routing.probs_b)
+        if extra is not None:
+            ranked = g.add(probs, extra)
+    if routing.select == "logits":
+        return logits
+    return g.unary("SIGMOID", logits) if routing.select == "sigmoid" else ranked
+
+
+def _normalised(llm: Llm, weights: Tensor) -> Tensor:
+    """The chosen experts' weights [n_used, n_tokens] by their sum, [1, n_used, n_tokens]."""
+    g, total = llm.graph, llm.graph.sum_rows(weights)
+    if llm.rules.clamps_weights:
+        total = g.clamp(total)
+    return g.reshape(g.div(weights, total), 1, *weights.ne[:2])
 
 
 def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
@@ -188,8 +208,10 @@ def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -
     where they are not read from the cache."""
     g, n = llm.graph, llm.slots.get(il, 0)
     n_used, n_tokens = selected.ne[:2]
-    if not 0 < n_tokens <= _MOST_CACHED or min(n_tokens * n_used, llm.n_expert) > n or any(
-            name not in CACHED and llm.layer_weight(il, name) is not None for name in names if name is not None):
+    if not 0 < n_tokens <= _MOST_CACHED or min(n_tokens * n_used, llm.n_expert) > n:
+        return None
+    others = [name for name in names if name is not None and name not in CACHED]
+    if any(llm.layer_weight(il, name) is not None for name in others):
         return None
     ids = selected if selected.contiguous() else g.cont(selected)
     made = Tensor("NONE", "i32", (1, llm.n_expert, 1, 1))

@@ -158,7 +158,27 @@ class Llm:
         """The embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a constant factor of
         the tokens' embeddings."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
-        n_embd_inp, table = hp.n_embd_inp, self.need("token_embd.weight")
+        cur = self.inp_embd = self._looked_up(hp.n_embd_inp)
+        if hp.n_embd_inp != self.n_embd:
+            cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
+        constant, stacked = hp.f_embedding_scale != 0.0, hp.n_deepstack_layers > 0
+        by_row = self.rules.mixed_input and (scale or (constant and stacked))
+        if constant and not (by_row and stacked):
+            cur = g.scale(self.contiguous(cur))
+        if by_row:
+            factors = g.input("inp_scale_rows", "f32", 1, n)
+            cur = g.mul(self.contiguous(cur), factors)
+        if self.rules.embeddings_at_once:
+            g.expand(cur)
+        return g.scale(cur) if scale and not by_row else cur
+
+    def contiguous(self, t: Tensor) -> Tensor:
+        """Itself, or a copy without gaps."""
+        return t if t.contiguous() else self.graph.cont(t)
+
+    def _looked_up(self, n_embd_inp: int) -> Tensor:
+        """The rows of the tokens, with what takes their place in a batch of embeddings."""
+        g, n, table = self.graph, self.n_tokens, self.need("token_embd.weight")
         mixed = self.rules.mixed_input and self.row.mixed_batch and self.cparams.kind == "default"
         tokens = self.inp_tokens = g.input("inp_tokens", "i32", n)
         embd = g.input("inp_embd", "f32", n_embd_inp, n) if self.rules.embeddings_input else None
@@ -175,26 +195,10 @@ class Llm:
             g.expand(cur)          # ggml_build_forward_select visits all alternatives
             g.expand(embd)
         if mixed:
-            slots, copy = g.input("inp_mixed_slots", "i64",
-                                  n), g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
+            slots = g.input("inp_mixed_slots", "i64", n)
+            copy = g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
             g.expand(g.set_rows(copy, rows[1], slots))
-        self.inp_embd = cur
-        if n_embd_inp != self.n_embd:
-            cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
-        by_row = self.rules.mixed_input and (scale
-                                             or (hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0))
-        if hp.f_embedding_scale != 0.0 and not (by_row and hp.n_deepstack_layers > 0):
-            if not cur.contiguous():
-                cur = g.cont(cur)
-            cur = g.scale(cur)
-        if by_row:
-            factors = g.input("inp_scale_rows", "f32", 1, n)
-            if not cur.contiguous():
-                cur = g.cont(cur)
-            cur = g.mul(cur, factors)
-        if self.rules.embeddings_at_once:
-            g.expand(cur)
-        return g.scale(cur) if scale and not by_row else cur
+        return cur
 
     def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
         """What an MTP block reads: the next token's embedding, and the last hidden state of all residual
@@ -384,20 +388,10 @@ class Llm:
             qkv = self._fused_qkv(cur, il, scales)
             if clamp:
                 qkv = g.clamp(qkv)
-            size, row = qkv.nb[0], qkv.nb[1]
             at_k = head_q * n_head
             at_v = at_k + head_k * n_head_kv
-            if reshape:
-                parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
-                if not self.rules.views_v:
-                    return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
-                q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at)
-                           for head, heads, at in parts)
-                return q, k, v
-            flat = [g.view(qkv, (width, n), (row,), size * at)
-                    for width, at in ((at_k, 0), (at_v - at_k, at_k), (head_v * n_head_kv, at_v))]
-            q, k, v = map(g.cont, flat)
-            return q, k, v
+            parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
+            return self._by_heads(qkv, parts, roped) if reshape else self._flat(qkv, parts)
         made = []
         for x in "qkv":
             t = self.linear(il, f"attn_{x}", cur, scale=not plain)
@@ -410,6 +404,24 @@ class Llm:
             q = g.reshape(q, head_q, n_head, n)
             k = g.reshape(k, head_k, n_head_kv, n)
             v = g.reshape(v, head_v, n_head_kv, n)
+        return q, k, v
+
+    def _by_heads(self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...],
+                  roped: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V of a fused projection as views; `parts`: (head's size, heads, first element)."""
+        g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
+        if not self.rules.views_v:
+            return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
+        q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at)
+                   for head, heads, at in parts)
+        return q, k, v
+
+    def _flat(self, qkv: Tensor,
+              parts: tuple[tuple[int, int, int], ...]) -> tuple[Tensor, Tensor, Tensor]:
+        """The same as copies of whole rows, without heads."""
+        g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
+        views = [g.view(qkv, (head * heads, n), (row,), size * at) for head, heads, at in parts]
+        q, k, v = map(g.cont, views)
         return q, k, v
 
     def _fused_qkv(self, cur: Tensor, il: int, scales: bool) -> Tensor:
@@ -443,8 +455,9 @@ class Llm:
     def swiglu_limit(self, which: Literal["exp", "shexp"], il: int) -> float:
         """swiglu_clamp_exp or swiglu_clamp_shexp of a layer: the bound of its SwiGLU, 0 without one."""
         kind = self.row.swiglu_clamp
-        if not kind or (kind == "experts"
-                        and which == "shexp") or (kind == "fused" and not self.hparams.dsv4_hc_mult):
+        if not kind or (kind == "experts" and which == "shexp"):
+            return 0.0
+        if kind == "fused" and not self.hparams.dsv4_hc_mult:
             return 0.0
         key = f"swiglu_clamp_{which}"
         if kind == "fused" and self.hparams.get(key) is None:
@@ -472,8 +485,8 @@ class Llm:
                 x = g.add(x, bias)
             return x if scale is None else g.mul(x, scale)
 
-        made = linear(up, cur)
-        tmp = cur if made is None else made
+        widened = linear(up, cur)
+        tmp = cur if widened is None else widened
         gated = linear(gate_name, tmp if gate == "seq" else cur) if gate is not None else None
         cur = tmp if gated is None else gated
         parallel = gated is not None and gate == "par"
@@ -502,15 +515,20 @@ class Llm:
             if act == "gelu" and act_scales is not None:
                 cur = g.div(cur, act_scales)
             return cur, parallel
-        if act == "relu_sqr":
-            return g.sqr(g.unary("RELU", cur)), parallel
-        if act == "xielu":
-            return g.unary("XIELU", cur), parallel
         if act == "swiglu_oai":
             return g.glu("SWIGLU_OAI", cur, tmp), False
+        return self._activate_one(cur, act), parallel
+
+    def _activate_one(self, cur: Tensor, act: Activation) -> Tensor:
+        """The activation of one tensor; of a GLU, both of its halves."""
+        g = self.graph
+        if act == "relu_sqr":
+            return g.sqr(g.unary("RELU", cur))
+        if act == "xielu":
+            return g.unary("XIELU", cur)
         if not self.rules.glu_op:
-            return llm_before.split_glu(g, cur, act), parallel
-        return g.glu(act.upper(), cur), parallel
+            return llm_before.split_glu(g, cur, act)
+        return g.glu(act.upper(), cur)
 
     # attention
 
@@ -532,38 +550,47 @@ class Llm:
         v = g.permute(v, 0, 2, 1, 3)
         takes = cached or self.rules.flash_any_keys or llm_before.encoder_flash(self.rules, k)
         if self.flash_attn and kq_b is None and takes:
-            if v_trans:
-                v = g.transpose(v)
-            if k.type == "f32" and self.rules.casts_f32_cache:
-                k = g.cast(k, "f16")
-            if v.type == "f32" and self.rules.casts_f32_cache:
-                v = g.cast(v, "f16")
-            cur = g.flash_attn(q, k, v, mask, sinks, hp.f_max_alibi_bias > 0.0, n_kv_max, self.attn_soft_cap)
+            v = g.transpose(v) if v_trans else v
+            cur = g.flash_attn(q, self._as_f16(k), self._as_f16(v), mask, sinks,
+                               hp.f_max_alibi_bias > 0.0, n_kv_max, self.attn_soft_cap)
             self.fused_nodes.append(("flash_attn", cur, il))
-            n_tokens = per * n_stream
-            if v_mla is not None and self.rules.mla_heads_at_once:
-                cur = g.mul_mat(v_mla, g.permute(cur, 0, 2, 1, 3))
-                cur = g.cont(g.permute(cur, 0, 2, 1, 3))
-            elif v_mla is not None:
-                cur = g.mul_mat(v_mla, g.reshape(cur, v_mla.ne[0], 1, cur.ne[1], n_tokens))
-            cur = g.reshape(cur, cur.nelements // n_tokens, n_tokens)
+            cur = self._of_latent(cur, v_mla, per * n_stream)
         else:
-            kq = g.mul_mat(k, q)
-            if self.attn_soft_cap:
-                kq = g.scale(g.unary("TANH", g.scale(kq)))
-            if kq_b is not None:
-                kq = g.add(kq, kq_b)
-            kq = g.soft_max(kq, mask, sinks)
-            if not v_trans:
-                v = g.cont(g.transpose(v))
-            kqv = g.mul_mat(v, kq)
-            if v_mla is not None:
-                kqv = g.mul_mat(v_mla, kqv)
-            cur = g.permute(kqv, 0, 2, 1, 3)
-            cur = g.cont(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
-            if not self.cparams.offload_kqv:
-                cur.pinned = len(self.backends) - 1
+            v = v if v_trans else g.cont(g.transpose(v))
+            cur = self._soft_max_attention(q, k, v, mask, kq_b, sinks, v_mla)
         g.expand(cur)
+        return cur
+
+    def _as_f16(self, t: Tensor) -> Tensor:
+        """Keys or values as the flash attention of this build reads them."""
+        return self.graph.cast(t, "f16") if t.type == "f32" and self.rules.casts_f32_cache else t
+
+    def _of_latent(self, cur: Tensor, v_mla: Tensor | None, n_tokens: int) -> Tensor:
+        """Flash attention's result by token, decompressed by `v_mla`."""
+        g = self.graph
+        if v_mla is not None and self.rules.mla_heads_at_once:
+            cur = g.mul_mat(v_mla, g.permute(cur, 0, 2, 1, 3))
+            cur = g.cont(g.permute(cur, 0, 2, 1, 3))
+        elif v_mla is not None:
+            cur = g.mul_mat(v_mla, g.reshape(cur, v_mla.ne[0], 1, cur.ne[1], n_tokens))
+        return g.reshape(cur, cur.nelements // n_tokens, n_tokens)
+
+    def _soft_max_attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
+                            kq_b: Tensor | None, sinks: Tensor | None, v_mla: Tensor | None) -> Tensor:
+        """Attention without the fused kernel; `v` is transposed."""
+        g = self.graph
+        kq = g.mul_mat(k, q)
+        if self.attn_soft_cap:
+            kq = g.scale(g.unary("TANH", g.scale(kq)))
+        if kq_b is not None:
+            kq = g.add(kq, kq_b)
+        kqv = g.mul_mat(v, g.soft_max(kq, mask, sinks))
+        if v_mla is not None:
+            kqv = g.mul_mat(v_mla, kqv)
+        cur = g.permute(kqv, 0, 2, 1, 3)
+        cur = g.cont(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
+        if not self.cparams.offload_kqv:
+            cur.pinned = len(self.backends) - 1
         return cur
 
     def build_attn(self, inp: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, il: int, *,
@@ -578,33 +605,21 @@ class Llm:
         iswa = inp.swa is not None
         cache = a.cache
         mla = mla and self.rules.mla_keys_only
-        if a.k_rot is not None:
-            q = self.hadamard(q, a.k_rot)
-            if k is not None:
-                k = self.hadamard(k, a.k_rot)
-        if a.v_rot is not None and v is not None and not mla:
-            v = self.hadamard(v, a.v_rot)
+        q, k, v = self._rotated(a, q, k, v, mla)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v
         # last
         late_k = cache is not None and not iswa and self.rules.keys_last
-        order = (q, v, k) if late_k else (q, k) if mla and iswa else (q, k, v)
-        for t in order:
-            if t is not None:
-                g.expand(t)
+        if late_k:
+            self.expand_all(q, v, k)
+        elif mla and iswa:
+            self.expand_all(q, k)
+        else:
+            self.expand_all(q, k, v)
         if cache is None:
             assert k is not None and v is not None
             keys, values = k, v
         else:
-            if k is not None:
-                g.expand(cache.cpy_k(k, a.k_idxs, il))
-            if v is not None and not mla:
-                g.expand(cache.cpy_v(v, a.v_idxs, il))
-            keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
-            if mla:
-                assert v is not None
-                values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
-            else:
-                values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
+            keys, values = self._cached(a, cache, k, v, il, mla)
         cur = self.build_attn_mha(q, keys, values, a.mask, il, kq_b=kq_b, sinks=sinks, v_mla=v_mla,
                                    cached=cache is not None)
         if mla and iswa and a.k_rot is not None:
@@ -612,6 +627,36 @@ class Llm:
         elif a.v_rot is not None:
             cur = self.hadamard(cur, a.v_rot)
         return self.project(cur, il, wo, wo_bias)
+
+    def expand_all(self, *tensors: Tensor | None) -> None:
+        """Add the given tensors to the graph, in this order."""
+        for t in tensors:
+            if t is not None:
+                self.graph.expand(t)
+
+    def _rotated(self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None,
+                 mla: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Q, K and V as a quantised cache wants them."""
+        if a.k_rot is not None:
+            q = self.hadamard(q, a.k_rot)
+            k = self.hadamard(k, a.k_rot) if k is not None else None
+        if a.v_rot is not None and v is not None and not mla:
+            v = self.hadamard(v, a.v_rot)
+        return q, k, v
+
+    def _cached(self, a: AttnInput, cache: CacheView, k: Tensor | None, v: Tensor | None, il: int,
+                mla: bool) -> tuple[Tensor, Tensor]:
+        """Store K and V, if there are new ones; return all keys and values of the layer."""
+        g, hp = self.graph, self.hparams
+        if k is not None:
+            g.expand(cache.cpy_k(k, a.k_idxs, il))
+        if v is not None and not mla:
+            g.expand(cache.cpy_v(v, a.v_idxs, il))
+        keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
+        if mla:
+            assert v is not None
+            return keys, g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
+        return keys, cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
 
     def project(self, cur: Tensor, il: int, wo: str | None = "attn_output", biased: bool = True) -> Tensor:
         """wo, its scale and its bias, if present."""

@@ -66,26 +66,31 @@ def build_pooling(llm: Llm) -> None:
     if inp is None:
         raise LaunchRefused(f"{llm.hparams.architecture.name} has no embeddings: llama.cpp aborts")
     rank_mean = kind == "rank" and llm.hparams.pooling_type_cls == 1
+    rows = llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens
     if kind == "none":
         cur = inp
     elif kind == "mean" or rank_mean:
-        mean = g.input("mean", "f32", llm.n_tokens, llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens)
+        mean = g.input("mean", "f32", llm.n_tokens, rows)
         cur = g.mul_mat(g.cont(g.transpose(inp)), mean)
     else:
-        cur = g.get_rows(inp,
-                         g.input("cls", "i32", llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens))
+        cur = g.get_rows(inp, g.input("cls", "i32", rows))
     if kind == "rank":
-        if llm.weight("cls.weight") is not None:
-            cur = g.unary(llm.row.cls_act, dense(llm, cur, "cls"))
-            norm = llm.weight("cls.norm.weight")
-            if norm is not None:
-                cur = llm.build_norm(cur, norm, None, "layer")
-        cur = dense(llm, cur, "cls.output")
-        if llm.row.cls_softmax:
-            cur = g.soft_max(cur)
+        cur = _classified(llm, cur)
     g.expand(cur)
     cur = dense(llm, dense(llm, cur, "dense_2"), "dense_3", bias=False)     # build_dense_out
     g.expand(llm.output(cur))
+
+
+def _classified(llm: Llm, cur: Tensor) -> Tensor:
+    """The score of a reranker: its classification head, where the file has one."""
+    g = llm.graph
+    if llm.weight("cls.weight") is not None:
+        cur = g.unary(llm.row.cls_act, dense(llm, cur, "cls"))
+        norm = llm.weight("cls.norm.weight")
+        if norm is not None:
+            cur = llm.build_norm(cur, norm, None, "layer")
+    cur = dense(llm, cur, "cls.output")
+    return g.soft_max(cur) if llm.row.cls_softmax else cur
 
 
 def dense(llm: Llm, cur: Tensor, name: str, bias: bool = True) -> Tensor:

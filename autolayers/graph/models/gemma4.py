@@ -77,24 +77,35 @@ class Gemma4:
             cur = self.feed_forward(llm, attn_out, il)
             cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
             if per_layer is not None:
-                gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
-                mine = matrix(llm, per_layer, il)
-                if early or (llm.crops_early and il == llm.n_layer - 1):
-                    mine = g.get_rows(mine, out_ids)
-                extra = llm.linear(il, "proj", g.mul(gate, mine))
-                cur = g.add(cur, llm.rms_norm(il, "post_norm", extra))
+                cropped = early or (llm.crops_early and il == llm.n_layer - 1)
+                cur = self.with_embeddings(llm, cur, per_layer, il, out_ids if cropped else None)
             scale = llm.layer_weight(il, "layer_output_scale")
             if scale is not None:
                 cur = g.mul(cur, scale)
         cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
         if llm.rules.gemma4_last_rows and not llm.crops_early:
             cur = g.get_rows(llm.output(cur), out_ids)
-        logits = llm.finish(cur)
+        return self.head(llm, cur)
+
+    def head(self, llm: Llm, cur: Tensor) -> Tensor:
+        """The logits of the normed hidden state."""
+        g, logits = llm.graph, llm.finish(cur)
         if llm.hparams.f_final_logit_softcapping:
             logits = g.scale(g.unary("TANH", g.scale(logits)))
         if llm.hparams.suppresses_tokens and llm.rules.gemma4_logits_bias:
             logits = g.add(logits, g.new("f32", logits.ne[0]))
         return logits
+
+    def with_embeddings(self, llm: Llm, cur: Tensor, per_layer: Tensor, il: int,
+                        rows: Tensor | None) -> Tensor:
+        """`cur` with the layer's own embeddings, of `rows` alone where the others were left out."""
+        g = llm.graph
+        gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
+        own = matrix(llm, per_layer, il)
+        if rows is not None:
+            own = g.get_rows(own, rows)
+        extra = llm.linear(il, "proj", g.mul(gate, own))
+        return g.add(cur, llm.rms_norm(il, "post_norm", extra))
 
     def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens

@@ -77,12 +77,8 @@ class Qwen4Exp(GatedDeltaNet):
         grams = self.grams(llm) if llm.rules.grams_first else None
         embd = llm.build_inp_embd()
         inp = QsaInput(llm)
-        sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
-        if llm.rules.qsa_pools and sizes and "idx" in llm.caches:
-            size = min(sizes)
-            if len(sizes) > 1 or size == 1 or hp.indexer_top_k % size:
-                raise LaunchRefused("attention.compress_ratios: llama.cpp wants one ratio, above 1, that "
-                                    "divides attention.indexer.top_k")
+        size = self.pool_size(llm)
+        if size:
             inp.pools = _Pools(llm, size)
         pos, out_ids = llm.build_inp_pos(), llm.build_inp_out_ids()
         if not llm.rules.grams_first:
@@ -109,6 +105,18 @@ class Qwen4Exp(GatedDeltaNet):
         if llm.rules.rows_before_nextn:
             g.expand(g.reshape(x, n_embd * streams, x.ne[2]))     # what an MTP block would read
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
+
+    def pool_size(self, llm: Llm) -> int:
+        """Cells that one pooled key of the indexer stands for; 0 if this build or file pools none."""
+        hp = llm.hparams
+        sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
+        if not llm.rules.qsa_pools or not sizes or "idx" not in llm.caches:
+            return 0
+        size = min(sizes)
+        if len(sizes) > 1 or size == 1 or hp.indexer_top_k % size:
+            raise LaunchRefused("attention.compress_ratios: llama.cpp wants one ratio, above 1, that "
+                                "divides attention.indexer.top_k")
+        return size
 
     # residual streams
 
