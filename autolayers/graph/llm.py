@@ -600,8 +600,7 @@ class Llm:
 
         `mla`: the cache holds K, whose first part is V (llm_graph_input_attn_k).
         """
-        g, hp = self.graph, self.hparams
-        a = inp.at(hp.is_swa(il))
+        a = inp.at(self.hparams.is_swa(il))
         iswa = inp.swa is not None
         cache = a.cache
         mla = mla and self.rules.mla_keys_only

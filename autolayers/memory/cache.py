@@ -114,11 +114,7 @@ class _Builder:
         size = self.sizes.get(key)
         if size is None:
             row = self.rows.get(buffer, CPU)
-            shape = ne if self.context.rules.cache_rows else (ne[0] * ne[1] * ne[2], 1, 1, 1)
-            if self.context.rules.engine.one_cache and name.endswith("k"):     # a row of it is one head's
-                heads = max(1, self.hp.n_head_kv(il)) if ne[0] % max(1, self.hp.n_head_kv(il)) == 0 else 1
-                shape = (ne[0] // heads, ne[1] * heads, ne[2], 1)
-            size = self.sizes[key] = row.padded(type_, shape, n_bytes(type_, ne))
+            size = self.sizes[key] = row.padded(type_, self.shape(name, il, ne), n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer != HOST and self.placement.slices:
             parts = [(name, self.rows[name].padded(type_, part, n_bytes(type_, part)))
@@ -130,6 +126,15 @@ class _Builder:
         for where, part in parts:
             self.buffers[where] = self.buffers.get(where, 0) + part
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
+
+    def shape(self, name: str, il: int, ne: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        """A cache tensor's shape as this build creates it, which decides its padding."""
+        rules = self.context.rules
+        if rules.engine.one_cache and name.endswith("k"):     # a row of it is one head's
+            n_head = max(1, self.hp.n_head_kv(il))
+            heads = n_head if ne[0] % n_head == 0 else 1
+            return ne[0] // heads, ne[1] * heads, ne[2], 1
+        return ne if rules.cache_rows else (ne[0] * ne[1] * ne[2], 1, 1, 1)
 
     def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
         """A layer of a cache, reused if an earlier launch had it in the same buffer."""
@@ -171,14 +176,18 @@ class _Builder:
                 return CacheLayer(il, k, v)
 
             layers.append(self.layer(kind, il, make))
-        own = hp.n_layer_kv_from_start
-        reused = {}
-        if own >= 2:
-            for il in range(own, hp.n_layer_all):
-                source = own - (2 if hp.is_swa(il) else 1)
-                if wanted(il) and any(layer.il == source for layer in layers):
-                    reused[il] = source
+        reused = self.reused(wanted, {layer.il for layer in layers})
         self.keep(kind, n_cells, n_stream, layers, reused)
+
+    def reused(self, wanted: Filter, there: set[int]) -> dict[int, int]:
+        """Layers without a cache of their own, and the layer whose cache each reads."""
+        hp, own = self.hp, self.hp.n_layer_kv_from_start
+        found = {}
+        for il in range(own, hp.n_layer_all) if own >= 2 else ():
+            source = own - (2 if hp.is_swa(il) else 1)
+            if wanted(il) and source in there:
+                found[il] = source
+        return found
 
     def window(self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None) -> None:
         """llama_kv_cache_iswa: sliding layers only need a window of cells."""
@@ -277,12 +286,6 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), "
                             "not alone")
 
-    def every(il: int) -> bool:
-        return True
-
-    def trunk(il: int) -> bool:
-        return il < n
-
     def block(il: int) -> bool:
         return il >= n
 
@@ -290,47 +293,73 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
         build.attention("attn", context.n_ctx_seq, block)
     elif mtp and kind == "dsv4":
         build.window(block)
-    elif kind == "none":
-        if not context.rules.encoders_without_cache:
-            build.attention("attn", context.n_ctx_seq, every)
-    elif kind == "msa":
-        build.attention("attn", context.n_ctx_seq, every)
-        build.indexer("idx", hp.has_indexer, k_only=False)
-    elif kind == "dsa":
-        blocks_too = not row.trunk_only or context.rules.lacks(row.mtp_after)
-        build.attention("attn", context.n_ctx_seq, every if blocks_too else trunk)
-        if hp.indexer_top_k or not row.indexer_optional:
-            build.indexer("lid", lambda il: hp.has_indexer(il) or (row.trunk_only and blocks_too and block(il)),
-                          k_only=hp.is_mla)
-    elif kind == "dsa-iswa":
-        build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))
-        build.indexer("lid", hp.has_indexer)
-        build.attention("swa", build.window_cells(context.kv_unified), lambda il: il < n and hp.is_swa(il))
-    elif kind == "dsv4":
-        _deepseek4(build)
-    elif kind == "recurrent":
-        build.recurrent(every)
-    elif kind in ("hybrid", "hybrid-idx"):
-        _hybrid(build, model, mtp and kind == "hybrid-idx")
     else:
-        wanted = every
-        rules = context.rules
-        apart = rules.nextn_apart or rules.nextn_left_out or row.trunk_before
-        if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
-            wanted = block if mtp else trunk
-        if hp.swa_type == "none" or not rules.window_cache:
-            build.attention("attn", context.n_ctx_seq, wanted)
-        elif not hp.is_swa_any:
-            raise LaunchRefused("the model has a sliding window but no layer that uses it; llama.cpp aborts")
-        else:
-            build.window(wanted)
+        _KINDS.get(kind, _plain)(build, model)
     return Memory(tuple(build.caches), build.buffers)
 
 
-def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
+def _every(il: int) -> bool:
+    return True
+
+
+def _without_cache(build: _Builder, model: Model) -> None:
+    """An encoder, which older builds give a cache."""
+    if not build.context.rules.encoders_without_cache:
+        build.attention("attn", build.context.n_ctx_seq, _every)
+
+
+def _msa(build: _Builder, model: Model) -> None:
+    """llama_kv_cache with an indexer's keys and values."""
+    build.attention("attn", build.context.n_ctx_seq, _every)
+    build.indexer("idx", model.hparams.has_indexer, k_only=False)
+
+
+def _dsa(build: _Builder, model: Model) -> None:
+    """llama_kv_cache with an indexer's keys, where the file has an indexer."""
+    hp, row, context = model.hparams, model.row, build.context
+    n = hp.n_layer
+    blocks_too = not row.trunk_only or context.rules.lacks(row.mtp_after)
+
+    def indexes(il: int) -> bool:
+        return hp.has_indexer(il) or (row.trunk_only and blocks_too and il >= n)
+
+    build.attention("attn", context.n_ctx_seq, _every if blocks_too else lambda il: il < n)
+    if hp.indexer_top_k or not row.indexer_optional:
+        build.indexer("lid", indexes, k_only=hp.is_mla)
+
+
+def _dsa_iswa(build: _Builder, model: Model) -> None:
+    """The same with sliding layers, which have no indexer."""
+    hp, context = model.hparams, build.context
+    n = hp.n_layer
+    build.attention("attn", context.n_ctx_seq, lambda il: il < n and not hp.is_swa(il))
+    build.indexer("lid", hp.has_indexer)
+    cells = build.window_cells(context.kv_unified)
+    build.attention("swa", cells, lambda il: il < n and hp.is_swa(il))
+
+
+def _plain(build: _Builder, model: Model) -> None:
+    """llama_kv_cache, or llama_kv_cache_iswa with a sliding window."""
+    hp, context = model.hparams, build.context
+    rules, n = context.rules, hp.n_layer
+    wanted: Filter = _every
+    apart = rules.nextn_apart or rules.nextn_left_out or model.row.trunk_before
+    if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
+        wanted = (lambda il: il >= n) if context.kind == "mtp" else (lambda il: il < n)
+    if hp.swa_type == "none" or not rules.window_cache:
+        build.attention("attn", context.n_ctx_seq, wanted)
+    elif not hp.is_swa_any:
+        raise LaunchRefused("the model has a sliding window but no layer that uses it; llama.cpp aborts")
+    else:
+        build.window(wanted)
+
+
+def _hybrid(build: _Builder, model: Model) -> None:
+    """llama_memory_hybrid: attention in some layers, a recurrent state in the others."""
     hp, row = model.hparams, model.row
     n = hp.n_layer
-    if mtp:      # the draft head is a single attention layer with an indexer
+    # the draft head is a single attention layer with an indexer
+    if row.memory == "hybrid-idx" and build.context.kind == "mtp":
         build.attention("attn", build.context.n_ctx_seq, lambda il: il >= n)
         build.recurrent(lambda il: False)
         build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
@@ -355,7 +384,11 @@ def _hybrid(build: _Builder, model: Model, mtp: bool) -> None:
                       tag="idx_")
 
 
-def _deepseek4(build: _Builder) -> None:
+def _recurrent(build: _Builder, model: Model) -> None:
+    build.recurrent(_every)
+
+
+def _deepseek4(build: _Builder, model: Model) -> None:
     """llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always one stream per
     sequence."""
     hp, context = build.hp, build.context
@@ -375,3 +408,10 @@ def _deepseek4(build: _Builder) -> None:
     build.compressor("csa", CSA_RATIO, 2 * hp.head_k(0), 2 * CSA_RATIO)
     build.compressor("hca", HCA_RATIO, hp.head_k(0), HCA_RATIO)
     build.compressor("lid", CSA_RATIO, 2 * hp.indexer_head_size, 2 * CSA_RATIO)
+
+
+# by Architecture.memory; any other is a plain cache
+_KINDS: dict[str, Callable[[_Builder, Model], None]] = {
+    "none": _without_cache, "msa": _msa, "dsa": _dsa, "dsa-iswa": _dsa_iswa, "dsv4": _deepseek4,
+    "recurrent": _recurrent, "hybrid": _hybrid, "hybrid-idx": _hybrid,
+}

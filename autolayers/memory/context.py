@@ -17,9 +17,12 @@ from ..units import MiB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..builds import Rules
     from ..flags.params import Params
     from ..model import Model
+    from ..model.hparams import Hparams
 
 CELL_BLOCK = 256                  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
 MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
@@ -102,16 +105,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if n_batch == 0 and n_ubatch == 0:
         raise LaunchRefused("n_batch and n_ubatch cannot both be zero")
 
-    n_ctx = params.n_ctx or 0
-    if params.kv_unified_per_slot and params.n_ctx is None:
-        n_ctx = n_seq_max * params.kv_unified_per_slot
-    if n_ctx == 0:
-        # llama-server's own --fit, on by default, gives every slot the full trained context. A launch that
-        # autolayers writes sets the context or turns --fit off, so only a requested --fit counts here
-        n_ctx = _trained_context(model, params) * (n_seq_max if params.fit and not unified else 1)
-    if n_ctx == 0:
-        raise LaunchRefused("n_ctx and model->hparams.n_ctx_train cannot both be zero")
-
+    n_ctx = _wanted_context(model, params, n_seq_max, unified)
     causal = hp.causal
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     n_batch = min(n_ctx, n_batch) if causal else n_batch
@@ -123,9 +117,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     if not rules.streams:
         unified = True                # one cache for all sequences
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
-    for type_ in (type_k, type_v):
-        if rules.lacks(CACHE_TYPES.get(type_, 0)):
-            raise LaunchRefused(f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)")
+    _refuse_cache_types((type_k, type_v), rules)
     split_mode = params.split_mode or "layer"
     flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
     block = cell_block(flash_attn, rules)
@@ -138,16 +130,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         n_ctx_seq = pad(n_ctx // n_seq_max, block)
         n_ctx = n_ctx_seq * n_seq_max
 
-    if kind == "mtp" and (hp.n_layer_nextn == 0 or hp.router_layer >= 0):
-        raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
-    if kind == "mtp" and row.known and (not row.mtp or rules.lacks(row.mtp_after)):
-        build = f"build {rules.number} " * bool(row.mtp)
-        raise LaunchRefused(f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks "
-                            f"of {row.name}")
-
-    pooling = params.pooling or ("rank" if params.reranking else None)
-    if pooling is None:
-        pooling = next((name for number, name in enumerate(POOLING_TYPES) if number == hp.pooling_type), "none")
+    if kind == "mtp":
+        _refuse_mtp(model, rules)
     split = params.moe_cache_mib and any(params.tensor_split or ())
     context = Context(
         n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
@@ -155,13 +139,53 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         offload_kqv=params.kv_offload is not False, op_offload=params.op_offload is not False,
         swa_full=bool(params.swa_full) or rules.engine.one_cache, n_outputs_max=n_outputs_max,
         n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0, causal=causal,
-        embeddings=embeddings, pooling=pooling, load_mtp="draft-mtp" in params.spec_type,
+        embeddings=embeddings, pooling=_pooling(hp, params),
+        load_mtp="draft-mtp" in params.spec_type,
         split_mode=split_mode, kind=kind, rules=rules,
         backend_sampling=bool(params.backend_sampling) and kind == "default",
         moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
         moe_split=tuple(params.tensor_split or ()) if split else ())
     _refuse_aborts(model, context)
     return context
+
+
+def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool) -> int:
+    """Cells as the flags say, or the model's trained context. Raises LaunchRefused without both."""
+    n_ctx = params.n_ctx or 0
+    if params.kv_unified_per_slot and params.n_ctx is None:
+        n_ctx = n_seq_max * params.kv_unified_per_slot
+    if n_ctx == 0:
+        # llama-server's own --fit, on by default, gives every slot the full trained context. A launch that
+        # autolayers writes sets the context or turns --fit off, so only a requested --fit counts here
+        n_ctx = _trained_context(model, params) * (n_seq_max if params.fit and not unified else 1)
+    if n_ctx == 0:
+        raise LaunchRefused("n_ctx and model->hparams.n_ctx_train cannot both be zero")
+    return n_ctx
+
+
+def _refuse_cache_types(types: tuple[str, ...], rules: Rules) -> None:
+    """Raises LaunchRefused for cache types that came after this build."""
+    for type_ in types:
+        if rules.lacks(CACHE_TYPES.get(type_, 0)):
+            raise LaunchRefused(f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)")
+
+
+def _refuse_mtp(model: Model, rules: Rules) -> None:
+    """Raises LaunchRefused if the file has no MTP blocks, or this build no graph for them."""
+    hp, row = model.hparams, model.row
+    if hp.n_layer_nextn == 0 or hp.router_layer >= 0:
+        raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
+    if row.known and (not row.mtp or rules.lacks(row.mtp_after)):
+        build = f"build {rules.number} " * bool(row.mtp)
+        raise LaunchRefused(f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks "
+                            f"of {row.name}")
+
+
+def _pooling(hp: Hparams, params: Params) -> str:
+    """--pooling, or what the file says."""
+    if params.pooling or params.reranking:
+        return params.pooling or "rank"
+    return dict(enumerate(POOLING_TYPES)).get(hp.pooling_type, "none")
 
 
 def _refuse_aborts(model: Model, context: Context) -> None:
@@ -172,13 +196,9 @@ def _refuse_aborts(model: Model, context: Context) -> None:
         raise LaunchRefused(f"llama.cpp aborts with a batch (-b {context.n_batch}) below the {slots} slots; "
                             f"use -np {context.n_batch} or a larger -b")
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
-    pooled_mean = hp.pooling_type_cls == POOLING_TYPES.index("mean")
-    mean = context.pooling == "mean" or (context.pooling == "rank" and pooled_mean)
-    # a prompt of one sequence is reserved too, and attention divides its tokens by the streams of all slots
-    alone = row.even_slots is not None and not context.kv_unified and context.rules.has(row.even_slots) \
-        and any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
-    if uneven and (alone or (context.embeddings and mean)):
-        what = "mean pooling" if context.embeddings and mean else f"{row.name} without --kv-unified"
+    mean = context.embeddings and _pools_mean(hp, context)
+    if uneven and (mean or _divides_by_streams(model, context)):
+        what = "mean pooling" if mean else f"{row.name} without --kv-unified"
         raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of "
                             f"the slots ({slots})")
     if row.one_stream and context.n_stream > 1:
@@ -187,6 +207,22 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     if row.needs_window and hp.swa_type == "none":
         raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds "
                             "the graph")
+
+
+def _pools_mean(hp: Hparams, context: Context) -> bool:
+    """Whether embeddings are means, a reranker's before its head too."""
+    if context.pooling == "rank":
+        return bool(hp.pooling_type_cls == POOLING_TYPES.index("mean"))
+    return context.pooling == "mean"
+
+
+def _divides_by_streams(model: Model, context: Context) -> bool:
+    """Whether the tokens of a prompt must divide by the slots: a prompt of one sequence is reserved
+    too, and attention divides its tokens by the streams of all slots."""
+    hp, row = model.hparams, model.row
+    if row.even_slots is None or context.kv_unified or not context.rules.has(row.even_slots):
+        return False
+    return any(not hp.is_recr(il) for il in range(hp.n_layer - 1))
 
 
 def refuse_first_token(model: Model, context: Context) -> None:
@@ -224,7 +260,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
         raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is "
                             "older)")
     for end, after in row.newer:
-        if rules.lacks(after) and any(f".{name}".endswith(f".{end}") for name in model.tensors):
+        if rules.lacks(after) and _has_tensor(model, end):
             raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
                                 f"{row.name}")
     if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
@@ -235,6 +271,11 @@ def _refuse_file(model: Model, rules: Rules) -> None:
     if wants_list and hp.n_swa and hp.get(pattern) is None:
         raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} "
                             "needs it)")
+
+
+def _has_tensor(model: Model, end: str) -> bool:
+    """Whether a tensor's name ends with these words."""
+    return any(f".{name}".endswith(f".{end}") for name in model.tensors)
 
 
 def _trained_context(model: Model, params: Params) -> int:
@@ -278,12 +319,7 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
     if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
         flash_attn = "off"
     if split_mode == "tensor":
-        if not rules.splits_tensors:
-            raise LaunchRefused("this llama.cpp has no -sm tensor")
-        if not row.split_tensor:
-            raise LaunchRefused(f"split mode tensor is not implemented for architecture {row.name}")
-        if flash_attn == "off":
-            raise LaunchRefused("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
+        _refuse_split(model, flash_attn, rules)
         flash_attn = "on"
     if (hp.is_mla or row.memory == "dsv4") and type_k != type_v and rules.mla_one_type:
         raise LaunchRefused(f"model does not support different K ({type_k}) and V ({type_v}) cache types")
@@ -294,10 +330,25 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
         if rules.quantised_v_flash:
             flash_attn = "on"
     if flash_attn != "off":
-        for letter, type_, head in (("K", type_k, hp.head_k), ("V", type_v, hp.head_v)):
-            block = BY_NAME[type_].blck_size
-            for il in range(hp.n_layer) if block > 1 else ():
-                if head(il) % block:
-                    raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not "
-                                        f"divide n_embd_head_{letter.lower()}={head(il)}")
+        _refuse_heads("K", type_k, hp.head_k, hp.n_layer)
+        _refuse_heads("V", type_v, hp.head_v, hp.n_layer)
     return flash_attn
+
+
+def _refuse_split(model: Model, flash_attn: str, rules: Rules) -> None:
+    """Raises LaunchRefused where -sm tensor does not run."""
+    if not rules.splits_tensors:
+        raise LaunchRefused("this llama.cpp has no -sm tensor")
+    if not model.row.split_tensor:
+        raise LaunchRefused(f"split mode tensor is not implemented for architecture {model.row.name}")
+    if flash_attn == "off":
+        raise LaunchRefused("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
+
+
+def _refuse_heads(letter: str, type_: str, head: Callable[[int], int], n_layer: int) -> None:
+    """Raises LaunchRefused if blocks of the cache's type do not fill a layer's head."""
+    block = BY_NAME[type_].blck_size
+    for il in range(n_layer) if block > 1 else ():
+        if head(il) % block:
+            raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not "
+                                f"divide n_embd_head_{letter.lower()}={head(il)}")

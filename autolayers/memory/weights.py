@@ -24,6 +24,7 @@ from .weight_op import weight_supported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from collections.abc import Hashable, Sequence
     from typing import Any
 
@@ -277,9 +278,8 @@ class _Table:
         if not params.no_host:
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
-        use_mmap = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock") and all(
-            parts[d.name].mmap and (slices is not None or d.kind != "igpu" or parts[d.name].igpu_mmap)
-            for d in used)
+        maps = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
+        use_mmap = maps and all(_maps(parts[d.name], d, slices is not None) for d in used)
         for _, target in params.overrides:
             if target != HOST and target not in backends:
                 raise LaunchRefused(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
@@ -358,6 +358,12 @@ class _Table:
         return self._overridden[overrides]
 
 
+def _maps(backend: Backend, device: Device, sliced: bool) -> bool:
+    """Whether a device leaves the file mapped."""
+    unlike = device.kind == "igpu" and not sliced
+    return backend.mmap and (not unlike or backend.igpu_mmap)
+
+
 class _Seen:
     """What one launch has created so far."""
 
@@ -433,13 +439,8 @@ class _Placing:
         if target in self.devices and target not in self.setting.mine:
             why = "and -sm tensor has no buffers of one device" if self.slices else "which the model does not use"
             raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts")
-        if table.twin[i]:
-            there = seen.there.setdefault(info.name, ())
-            always_copied = table.model.row.tied == "first" and info.name == "token_embd.weight"
-            if item.duplicate and buffer in there and not always_copied and not self.setting.every_copy:
-                return
-            if buffer not in there:
-                seen.there[info.name] = (*there, buffer)
+        if table.twin[i] and self.is_there(item, buffer, seen):
+            return
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
         parts = [(buffer, size)]
         if on_device and self.slices:
@@ -456,6 +457,17 @@ class _Placing:
             group.resident += needed
             if self.setting.use_mmap and buffer != REPACK:
                 group.mapped += needed
+
+    def is_there(self, item: Created, buffer: str, seen: _Seen) -> bool:
+        """Whether an earlier copy in this buffer serves for the tensor; if not, the buffer has it now."""
+        name = item.weight.info.name
+        there = seen.there.setdefault(name, ())
+        always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
+        shared = item.duplicate and not always_copied and not self.setting.every_copy
+        if buffer in there:
+            return shared
+        seen.there[name] = (*there, buffer)
+        return False
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
         """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and once for
@@ -484,15 +496,9 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
     hp, row = model.hparams, model.row
     output = hp.n_layer_all
     skip_from, leaks = hp.n_layer_all, None
-    if hp.n_layer_nextn and hp.router_layer < 0 and not (row.mtp_tensors
-                                                         and _loads_mtp(row, load_mtp, rules)):
-        import re  # only for MTP blocks
-
-        skip_from = hp.n_layer
-        loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
-        loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv       # create_tensor_qkv
-        loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)           # create_tensor_gate_up_exps
-        leaks = re.compile("|".join(loaded), re.ASCII) if loaded else None
+    loads_blocks = row.mtp_tensors and _loads_mtp(row, load_mtp, rules)
+    if hp.n_layer_nextn and hp.router_layer < 0 and not loads_blocks:
+        skip_from, leaks = hp.n_layer, _leaks(row, rules)
     created: list[Created] = []
     embedding = None
     for weight in model.weights:
@@ -513,13 +519,23 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
             created.append(Created(weight, -1 if weight.layer == "input" else output, False))
         if name == "token_embd.weight":
             embedding = weight
-    if embedding is not None and row.tied != "never" and (row.tied == "always"
-                                                          or "output.weight" not in model.tensors):
+    untied = row.tied != "always" and "output.weight" in model.tensors
+    if embedding is not None and row.tied != "never" and not untied:
         as_output = type(embedding)(embedding.info, "output", -1, "MUL_MAT", embedding.known)
         created.append(Created(as_output, output, True))
     elif embedding is None and row.output_twice:
         created += [item for item in created if item.weight.info.name == "output.weight"]
     return created
+
+
+def _leaks(row: Architecture, rules: Rules) -> re.Pattern[str] | None:
+    """Tensors of MTP blocks that llama.cpp creates although it skips the blocks."""
+    import re  # only for MTP blocks
+
+    loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
+    loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv       # create_tensor_qkv
+    loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)           # create_tensor_gate_up_exps
+    return re.compile("|".join(loaded), re.ASCII) if loaded else None
 
 
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
