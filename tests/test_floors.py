@@ -110,8 +110,8 @@ def test_no_two_modules_import_each_other_in_a_circle() -> None:
 
 
 LONGEST = 80
-# Pass by pass as ggml_backend_sched_split_graph
-MIRRORS = {("ggml/scheduler.py", "assign"), ("ggml/scheduler.py", "split")}
+# Pass 5 of ggml_backend_sched_split_graph
+MIRRORS = {("ggml/scheduler.py", "split")}
 
 
 def test_functions_are_short_but_for_mirrors_of_llama_cpp() -> None:

@@ -59,61 +59,109 @@ class Split:
 def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules,
            pins: bool = True) -> None:
     """Passes 1 to 4: set `backend` of every node and leaf; with `pins`, those of the graph builder count."""
-    cpu = len(backends) - 1
-    nodes = graph.nodes
-    supports = [backend.supports_op for backend in backends]
-    readers: dict[Buffer, list[int]] = {}
+    readers = _Readers(backends)
+    _assign_leafs(graph.leafs, readers, pins)
+    _assign_given(graph.nodes, readers, op_offload, rules.sinks_follow, pins)
+    real = [t for t in graph.nodes if t.op not in VIEW_OPS]
+    _spread(real, readers.supports)
+    _assign_rest(real, readers)
+    _assign_views(graph.nodes, readers.supports)
 
-    def from_buffer(buffer: Buffer, op: Tensor) -> int:
-        found = readers.get(buffer)
-        if found is None:
-            found = readers[buffer] = [b
-                                       for b, backend in enumerate(backends) if backend.supports_buft(buffer)]
-        for b in found:
-            if supports[b](op):
+
+class _Readers:
+    """Which backends run an operation and read a buffer."""
+
+    __slots__ = ("backends", "cpu", "reading", "supports")
+
+    def __init__(self, backends: Sequence[Backend]) -> None:
+        self.backends = backends
+        self.cpu = len(backends) - 1
+        self.supports = [backend.supports_op for backend in backends]
+        self.reading: dict[Buffer, list[int]] = {}
+
+    def from_buffer(self, buffer: Buffer, op: Tensor) -> int:
+        """ggml_backend_sched_backend_from_buffer: the first that reads the buffer and runs it, or -1."""
+        reading = self.reading.get(buffer)
+        if reading is None:
+            reading = [b for b, backend in enumerate(self.backends) if backend.supports_buft(buffer)]
+            self.reading[buffer] = reading
+        for b in reading:
+            if self.supports[b](op):
                 return b
         return -1
 
-    # pass 1: tensors already in a buffer, inputs, and ops that read weights
-    leafs: dict[object, int] = {}             # layers repeat
-    for t in graph.leafs:
+    def can_read(self, t: Tensor, b: int) -> bool:
+        """ggml_backend_sched_buffer_supported, also of tensors whose backend is not known yet."""
+        buffer = t.buffer
+        if buffer is None:
+            owner = t.backend
+            if owner == -1 and t.view_src is not None:
+                owner = t.view_src.backend
+            if owner == -1:
+                return False
+            buffer = self.backends[owner].buffer
+        return self.backends[b].supports_buft(buffer)
+
+    def offload(self, op: Tensor) -> int:
+        """The first GPU that takes an operation whose weights are in RAM, or the CPU."""
+        for b in range(self.cpu):
+            if self.supports[b](op) and self.backends[b].offload_op(op):
+                return b
+        return self.cpu
+
+
+def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> None:
+    """Pass 1: leafs that are in a buffer, and inputs."""
+    alike: dict[object, int] = {}             # layers repeat
+    for t in leafs:
         buffer = t.buffer
         if pins and t.pinned >= 0:
             t.backend = t.pinned
         elif buffer is None:
-            t.backend = cpu if t.is_input else -1
+            t.backend = readers.cpu if t.is_input else -1
         else:
             shape = (buffer, t.type, t.ne)
-            b = leafs.get(shape)
+            b = alike.get(shape)
             if b is None:
-                b = leafs[shape] = from_buffer(buffer, t)
-                if b < 0:
-                    raise _stuck(t, buffer)
+                b = alike[shape] = _of_buffer(t, buffer, readers)
             t.backend = b
+
+
+def _of_buffer(t: Tensor, buffer: Buffer, readers: _Readers) -> int:
+    b = readers.from_buffer(buffer, t)
+    if b < 0:
+        raise _stuck(t, buffer)
+    return b
+
+
+def _assign_given(nodes: Sequence[Tensor], readers: _Readers, op_offload: bool, sinks_follow: bool,
+                  pins: bool) -> None:
+    """Pass 1: nodes that are pinned or in a buffer, inputs, and operations that read weights."""
+    cpu = readers.cpu
     for t in nodes:
         if pins and t.pinned >= 0:
             t.backend = t.pinned
             continue
         if t.buffer is not None:
-            t.backend = from_buffer(t.buffer, t)
-            if t.backend < 0:
-                raise _stuck(t, t.buffer)
+            t.backend = _of_buffer(t, t.buffer, readers)
             continue
         t.backend = cpu if t.is_input else -1
-        if t.is_input or t.op == "ROPE" or (t.op == "FLASH_ATTN_EXT" and rules.sinks_follow):
+        # ROPE reads its factors, flash attention its sinks, which are weights that do not decide
+        if t.is_input or t.op == "ROPE" or (t.op == "FLASH_ATTN_EXT" and sinks_follow):
             continue
         for source in t.src:
             if source.weight:
                 buffer = source.buffer
                 assert buffer is not None
-                t.backend = from_buffer(buffer, t)
+                t.backend = readers.from_buffer(buffer, t)
                 if op_offload and t.backend == cpu and buffer.host:
-                    t.backend = next((b for b in range(cpu) if supports[b](t) and backends[b].offload_op(t)),
-                                     cpu)
+                    t.backend = readers.offload(t)
                 break
 
-    # pass 2: the neighbours, GPUs first
-    real = [t for t in nodes if t.op not in VIEW_OPS]
+
+def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
+    """Pass 2: nodes follow their neighbours, those of GPUs first."""
+    cpu = len(supports) - 1
     for skip_cpu in (True, False):
         for order in (real, real[::-1]):
             if all(t.backend != -1 for t in real):
@@ -126,37 +174,39 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
                 elif current != -1 and supports[current](t):
                     t.backend = current
 
-    def readable(t: Tensor, b: int) -> bool:
-        buffer = t.buffer
-        if buffer is None:
-            owner = t.backend
-            if owner == -1 and t.view_src is not None:
-                owner = t.view_src.backend
-            if owner == -1:
-                return False
-            buffer = backends[owner].buffer
-        return backends[b].supports_buft(buffer)
 
-    # pass 3: the rest goes where most of its sources can be read; others to a twin that shares the buffer
+def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
+    """Pass 3: the rest goes where most of its sources can be read, others to a twin with the same buffer."""
+    supports, backends = readers.supports, readers.backends
     twins = [[b for b in range(i) if backends[b].buffer is backend.buffer]
              for i, backend in enumerate(backends)]
     for t in real if any(twins) else [t for t in real if t.backend == -1]:
         if t.backend == -1:
-            best = -1
-            for b in range(len(backends)):
-                if supports[b](t):
-                    count = sum(1 for s in t.src if (s.backend != -1 or (s.view_src is not None
-                                and s.view_src.backend != -1)) and readable(s, b))
-                    if count > best:
-                        best = count
-                        t.backend = b
-        else:
-            for b in twins[t.backend]:
-                if supports[b](t) and all(readable(s, b) for s in t.src):
-                    t.backend = b
-                    break
+            _assign_by_sources(t, readers)
+            continue
+        for b in twins[t.backend]:
+            if supports[b](t) and all(readers.can_read(s, b) for s in t.src):
+                t.backend = b
+                break
 
-    # pass 4: views, and sources without a backend
+
+def _assign_by_sources(t: Tensor, readers: _Readers) -> None:
+    """Where most of its sources can be read, the first of several."""
+    best = -1
+    for b, supports in enumerate(readers.supports):
+        if supports(t):
+            count = sum([_has_backend(s) and readers.can_read(s, b) for s in t.src])
+            if count > best:
+                best = count
+                t.backend = b
+
+
+def _has_backend(t: Tensor) -> bool:
+    return t.backend != -1 or (t.view_src is not None and t.view_src.backend != -1)
+
+
+def _assign_views(nodes: Sequence[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
+    """Pass 4: views, and sources without a backend."""
     for t in nodes:
         if t.backend == -1 and t.view_src is not None:
             t.backend = t.view_src.backend
@@ -164,7 +214,7 @@ def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: R
             if s.backend == -1:
                 s.backend = s.view_src.backend if s.view_src is not None else t.backend
         if t.backend == -1:
-            t.backend = next((b for b in range(len(backends)) if supports[b](t)), -1)
+            t.backend = next((b for b, supported in enumerate(supports) if supported(t)), -1)
 
 
 def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
