@@ -32,16 +32,20 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
         return [], []
     paths = [f"{base}/{name}/device" for name in sorted(names, key=lambda name: int(name[4:]))]
     cards = [card for path in paths if (card := _card(path, root))]
-    notes: list[str] = []
     mask = next((name for name in _MASKS if name in environ), None)
     if mask and environ[mask] in ("", "-1"):
         return [], [f"{mask}={environ[mask]} hides every AMD GPU"] if cards else []
-    if cards and (mask or len(cards) > 1):
-        notes.append("the order of AMD GPUs is the kernel's"
-                     + (f", and {mask} is not applied" if mask else "") + "; only llama-server's own list is "
-                                                                          "certain")
+    notes = _order_notes(cards, mask)
     discrete = [card for card in cards if card.kind == "gpu"]
     return [replace(card, name=f"{Hip.name}{i}") for i, card in enumerate(discrete or cards)], notes
+
+
+def _order_notes(cards: list[Device], mask: str | None) -> list[str]:
+    """A note if ROCm may number the GPUs otherwise."""
+    if not cards or (len(cards) == 1 and not mask):
+        return []
+    applied = f", and {mask} is not applied" if mask else ""
+    return [f"the order of AMD GPUs is the kernel's{applied}; only llama-server's own list is certain"]
 
 
 def _card(path: str, root: str) -> Device | None:

@@ -96,12 +96,16 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
             warning = f"{name} reports more free memory than its total; its total is used"
         elif free == total and known.free_is_total:
             warning = "free is the GPU's total: the driver does not report other programs' use"
-        card = described(description, total // MiB)
-        built_in = is_integrated(description) and (card is None or card.unified)
-        kind = "rpc" if known.remote else "igpu" if built_in else "gpu"
+        kind = "rpc" if known.remote else _kind(description, total)
         listed.append(Device(name, total, min(free, total), description, canonical(prefix), kind,
                              includes_context=known.context_first, source="list-devices", warning=warning))
     return _as_used(listed, notes)
+
+
+def _kind(description: str, total: int) -> str:
+    """gpu, or igpu if it is a part of the processor."""
+    card = described(description, total // MiB)
+    return "igpu" if is_integrated(description) and (card is None or card.unified) else "gpu"
 
 
 def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list[str]]:
@@ -111,13 +115,11 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
     for device in listed:
         if device.kind == "rpc":
             continue
-        # each GPU of an earlier backend matches at most one of this backend
-        twins = [other for other in gpus if other.backend != device.backend and _same_card(other, device)]
-        before = [other for other in listed if other.backend == device.backend and _same_card(other, device)]
-        if before.index(device) < len(twins):
-            notes.append(f"{device.name} is {twins[before.index(device)].name} again and is left out")
-        else:
+        twin = _twin(device, gpus, listed)
+        if twin is None:
             gpus.append(device)
+        else:
+            notes.append(f"{device.name} is {twin.name} again and is left out")
     discrete = [device for device in gpus if device.kind == "gpu"]
     if discrete:
         notes += [f"{device.name} ({device.description}) is an integrated GPU, left out because of "
@@ -126,6 +128,14 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
     else:
         gpus = [device for device in gpus if device.backend == gpus[0].backend]
     return [device for device in listed if device.kind == "rpc"] + (discrete or gpus), notes
+
+
+def _twin(device: Device, gpus: list[Device], listed: list[Device]) -> Device | None:
+    """The same GPU under an earlier backend, each of whose GPUs matches at most one of this backend."""
+    same = [other for other in listed if other.backend == device.backend and _same_card(other, device)]
+    twins = [other for other in gpus if other.backend != device.backend and _same_card(other, device)]
+    number = same.index(device)
+    return twins[number] if number < len(twins) else None
 
 
 def _same_card(one: Device, other: Device) -> bool:

@@ -88,13 +88,23 @@ def _candidates(name: str) -> list[str]:
             return [key]
     if sized := [key for key, card in CARDS.items() if _plain(card.description) == wanted]:
         return sized
-    words = _words(name)
-    if all(word in _FAMILIES or _gib(word) for word in words):
+    return _with_words(_words(name))
+
+
+def _with_words(words: set[str]) -> list[str]:
+    """The cards whose keys have all of these words: those without further ones, if a number is among them."""
+    if all(map(_is_general, words)):
         return []
     among = [key for key in CARDS if words <= set(key.split("-"))]
-    bare = [key for key in among if all(word in words or word in _FAMILIES or _gib(word) for word in key.split("-"))]
-    numbered = any(c.isdigit() for word in words for c in word)
-    return bare if bare and numbered else among if len(among) <= _MOST else []
+    bare = [key for key in among if all(map(_is_general, set(key.split("-")) - words))]
+    if bare and any(c.isdigit() for c in "".join(words)):
+        return bare
+    return among if len(among) <= _MOST else []
+
+
+def _is_general(word: str) -> bool:
+    """Whether a word is that of a family or a size, and names no card."""
+    return word in _FAMILIES or _gib(word)
 
 
 def described(description: str, mib: int) -> Card | None:
@@ -104,15 +114,24 @@ def described(description: str, mib: int) -> Card | None:
 
     if not description or description.startswith("hypothetical") or ": " in description:
         return None
+    cards = _by_letters(description)
+    bare = "" if cards else _form(description)
+    if re.search(r"\d", bare):
+        cards = [card for card in CARDS.values() if _form(card.description) == bare]
+    return min(cards, key=lambda card: abs(card.usable - mib), default=None)
+
+
+def _by_letters(description: str) -> list[Card]:
+    """The cards with the letters of a description, or with all but those of a size."""
     wanted = _plain(description)
-    found = [card for card in CARDS.values() if wanted and _plain(card.description) == wanted]
-    keys = [] if found or not wanted else _of_maker(description, [
-        key for plain, key in _KEYS.items() if plain == wanted or _size(plain, wanted) or _size(wanted, plain)])
-    found = found or [CARDS[key] for key in keys]
-    if not found:
-        bare = _form(description)
-        found = [card for card in CARDS.values() if bare and re.search(r"\d", bare) and _form(card.description) == bare]
-    return min(found, key=lambda card: abs(card.usable - mib), default=None)
+    if not wanted:
+        return []
+    cards = [card for card in CARDS.values() if _plain(card.description) == wanted]
+    if cards:
+        return cards
+    keys = [key for plain, key in _KEYS.items()
+            if plain == wanted or _size(plain, wanted) or _size(wanted, plain)]
+    return [CARDS[key] for key in _of_maker(description, keys)]
 
 
 def completed(device: Device) -> Device:
