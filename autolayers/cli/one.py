@@ -112,7 +112,7 @@ def _picture(plan: Plan, arguments: Arguments, path: str) -> int:
     from ..report.table import Style
 
     arguments, _ = without_verbose(arguments)
-    style = Style(width=80, drawn=True, blocks=True)
+    style = Style(True, 80, drawn=True, blocks=True, painted=True)
     try:
         write_picture(summary(plan, style, other_words(arguments), _command(plan)), path)
     except OSError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 from ..units import GiB
 from .table import Style, blocks, shortened, table
 
@@ -19,6 +21,8 @@ ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))      # column
 _BAR = 10, 40        # columns of a bar, at least and at most
 _DECORATIONS = frozenset(("nvidia", "geforce", "amd", "radeon", "radeon(tm)", "intel(r)", "arc(tm)", "graphics",
                           "hypothetical"))
+FULL, HALF = "\u2588", "\u2584"
+LETTERS = "ABCDEFGHIJKLMNOP"      # of devices
 ALIKE = 3            # identical GPUs with the same free memory that share a row
 _SHOWN = GiB // 20   # less is 0.0 GiB
 _FULL = 0.02         # of a device's memory: less left is nearly full
@@ -64,25 +68,42 @@ def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> lis
 
 
 def strip(plan: Plan, style: Style) -> list[str]:
+    """A character for each layer, then what they stand for."""
+    lines, meaning = layers(plan, style)
+    return [*lines, *filter(None, [meaning])]
+
+
+def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     """A character for each layer: A, B, ... by device (# if there is one), in small letters (o) with weights in RAM,
-    and a dot on the CPU; then what they stand for."""
-    layers = [row for row in plan.layers if row.name != "input"]
-    if not style.drawn or not layers or plan.params.split_mode == "tensor":
-        return []
+    and a dot on the CPU; and what they stand for. With blocks one device's are full, or half with weights in RAM."""
+    rows = [row for row in plan.layers if row.name != "input"]
+    if not style.drawn or not rows or plan.params.split_mode == "tensor":
+        return [], ""
     known = {device.name for device in plan.devices}
-    devices = list(dict.fromkeys(row.device for row in layers if row.device in known))
-    whole, part = ("#", "o") if len(devices) == 1 else ("ABCDEFGHIJKLMNOP", "abcdefghijklmnop")
+    devices = list(dict.fromkeys(row.device for row in rows if row.device in known))
+    alone = len(devices) == 1
+    whole, part = LETTERS, LETTERS.lower()
+    if alone:
+        whole, part = (FULL, HALF) if style.blocks else ("#", "o")
     if len(devices) > len(whole):
-        return []
-    drawn = "".join([_layer(row, devices, whole, part) for row in layers])
+        return [], ""
+    drawn = "".join([_layer(row, devices, whole, part) for row in rows])
     room = style.width - 10
     lines = [drawn[at:at + room] for at in range(0, len(drawn), room)]
-    meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False)]
+    named = not (alone and style.blocks)       # else the device's bar has its name
+    meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False) if named]
     if any(mark in drawn for mark in part):
-        meaning.append(f"{part[0] if len(devices) == 1 else 'small'} partly in RAM")
+        meaning.append(f"{part if alone else 'small'} partly in RAM")
     if "." in drawn:
         meaning.append(". on the CPU")
-    return [*lines, "  ".join(meaning)]
+    return lines, "  ".join(meaning)
+
+
+def placed(line: str, style: Style) -> str:
+    """A line of layers in the colours of their places."""
+    whole = f"{LETTERS}{FULL}#"
+    runs = groupby(line, key=lambda mark: mark in whole)
+    return "".join(style("".join(marks), "gpu" if on_gpu else "ram") for on_gpu, marks in runs)
 
 
 def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]]:

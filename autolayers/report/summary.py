@@ -11,7 +11,7 @@ from math import ceil
 from ..quoting import shell
 from ..units import GiB
 from .measured import measured_words
-from .picture import PARTS, grouped, name, names, strip
+from .picture import HALF, PARTS, grouped, layers, name, names, placed
 from .table import Style, shortened, wrap
 from .text import assumed_words, bought, context_words, figures, fit_words, remedy_words, shortage, smaller_words
 
@@ -32,7 +32,7 @@ _LEAST, _WIDEST = 10, 60      # columns of a bar
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """What is known before the alternatives."""
     lines = [*_subject(plan, style), *_verdict(plan, style), "", *memory(plan, style)]
-    drawn = strip(plan, Style(style.on, style.width - _INDENT - 1, style.drawn, style.blocks))
+    drawn = _layers(plan, style)
     lines += [f"{' ' * _INDENT}{'layers' if i == 0 else '':{_LABEL}}{line}" for i, line in enumerate(drawn)]
     lines += wrap(plan.placement, style.width, f"{' ' * _INDENT}{'' if drawn else 'layers':{_LABEL}}",
                   " " * (_INDENT + _LABEL))
@@ -66,6 +66,18 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     return "\n".join(lines) + "\n"
 
 
+def _layers(plan: Plan, style: Style) -> list[str]:
+    """The strip of layers, with its meaning on the same line where there is room."""
+    lines, meaning = layers(plan, Style(False, style.width - _INDENT - 1, style.drawn, style.blocks))
+    if not lines:
+        return []
+    fits = _INDENT + _LABEL + len(lines[0]) + 3 + len(meaning) <= style.width
+    meaning = meaning.replace(HALF, style(HALF, "ram"))
+    if len(lines) == 1 and fits:
+        return [f"{placed(lines[0], style)}   {meaning}".rstrip()]
+    return [*(placed(line, style) for line in lines), *filter(None, [meaning])]
+
+
 def memory(plan: Plan, style: Style) -> list[str]:
     """A bar for each device, and for RAM."""
     groups = grouped(plan.devices, False)
@@ -80,7 +92,8 @@ def memory(plan: Plan, style: Style) -> list[str]:
     width = min(_WIDEST, style.width - _INDENT - left - max(map(len, amounts)) - 3)
     lines = []
     for (title, sizes, limit), amount in zip(rows, amounts, strict=True):
-        bar = drawn(sizes, limit, width, style) + "  " if style.drawn and width >= _LEAST else ""
+        place = "ram" if title == "RAM" else "gpu"
+        bar = style(drawn(sizes, limit, width, style), place) + "  " if style.drawn and width >= _LEAST else ""
         lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{amount}")
     return lines
 

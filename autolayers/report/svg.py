@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from html import escape
 from pathlib import Path
 
 from ..errors import AutolayersError, UsageError
+from .look import GPU, INK, MARK, PAPER, RAM, SOFT
+from .picture import FULL, HALF
+from .table import PLACES
 
 ENDINGS = (".svg", ".png")
 _CELL, _LINE, _MARGIN = 9, 20, 20
-_INK, _PAPER = "#1b2230", "#ffffff"
+_PAINT = {"": INK, "0": INK, "1": INK, **{PLACES[name]: colour for name, colour in (("gpu", GPU), ("ram", RAM))}}
+_CODE = re.compile(r"\x1b\[(\d+)m")
 _MOST = 60           # seconds for librsvg
 
 
@@ -34,13 +39,33 @@ def write_picture(text: str, path: str) -> None:
 
 
 def svg(text: str) -> str:
-    """The lines in cells of one width, on white."""
+    """The lines in cells of one width, on white, in the colours of a painted Style; with the mark."""
     lines = text.rstrip("\n").split("\n")
-    width = 2 * _MARGIN + _CELL * max(map(len, lines))
-    height = 2 * _MARGIN + _LINE * len(lines)
-    drawn = [f'<text x="{_MARGIN}" y="{_MARGIN + _LINE * (i + 1) - 5}" textLength="{_CELL * len(line)}" '
-             f'xml:space="preserve">{escape(line)}</text>' for i, line in enumerate(lines) if line]
+    width = 2 * _MARGIN + _CELL * max(len(_CODE.sub("", line)) for line in lines)
+    height = 2 * _MARGIN + _LINE * (len(lines) + 1)
+    drawn = [part for i, line in enumerate(lines) for part in _line(line, _MARGIN + _LINE * (i + 1) - 5)]
+    foot = height - _MARGIN
+    name = (f'<g transform="translate({width - _MARGIN - 112} {foot - 15})"><g transform="scale(.55)">{MARK}</g>'
+            f'<text x="22" y="15" fill="{SOFT}">autolayers</text></g>')
     return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
             f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" '
-            f'font-size="15" fill="{_INK}"><rect width="{width}" height="{height}" fill="{_PAPER}"/>\n'
-            + "\n".join(drawn) + "\n</svg>\n")
+            f'font-size="15" fill="{INK}"><rect width="{width}" height="{height}" fill="{PAPER}"/>\n'
+            + "\n".join([*drawn, name]) + "\n</svg>\n")
+
+
+def _line(line: str, y: int) -> list[str]:
+    """The line's runs of one colour; half blocks stand before full ones of the GPU's."""
+    found, x = [], _MARGIN
+    first, *others = _CODE.split(line)
+    for code, run in zip(["", *others[::2]], [first, *others[1::2]], strict=True):
+        if run.strip():
+            if HALF in run:
+                found.append(_run("".join(FULL if mark == HALF else " " for mark in run), x, y, GPU, False))
+            found.append(_run(run, x, y, _PAINT[code], code == "1"))
+        x += _CELL * len(run)
+    return found
+
+
+def _run(text: str, x: int, y: int, colour: str, bold: bool) -> str:
+    more = (f' fill="{colour}"' if colour != INK else "") + (' font-weight="bold"' if bold else "")
+    return f'<text x="{x}" y="{y}" textLength="{_CELL * len(text)}" xml:space="preserve"{more}>{escape(text)}</text>'

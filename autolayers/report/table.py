@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _CODES = {name: code for code, name in COLOURS.items()}
+PLACES = {"gpu": "34", "ram": "33"}      # where memory is, in pictures alone: a white terminal shows no yellow
 
 
 WIDTH = 80           # columns, if no terminal says
@@ -25,14 +26,17 @@ _NAME = 18           # of a name, at least
 
 class Style:
     """Colour if the terminal shows it (NO_COLOR and TERM=dumb override FORCE_COLOR, which overrides isatty),
-    its width in columns (COLUMNS overrides the terminal), and whether to draw: on a terminal that is not dumb."""
+    its width in columns (COLUMNS overrides the terminal), and whether to draw: on a terminal that is not dumb.
+    `painted`: of a picture, where bars have the colours of their places."""
 
-    def __init__(self, on: bool = False, width: int | None = WIDTH, drawn: bool = False, blocks: bool = False) -> None:
+    def __init__(self, on: bool = False, width: int | None = WIDTH, drawn: bool = False, blocks: bool = False,
+                 painted: bool = False) -> None:
         self.on = on
         self.width = width or WIDTH
         self.bounded = width is not None        # the width is known
         self.drawn = drawn                      # bars and strips may be drawn,
         self.blocks = blocks                    # with block characters
+        self.painted = painted
 
     @property
     def columns(self) -> int:
@@ -50,7 +54,8 @@ class Style:
 
     def __call__(self, text: str, name: str) -> str:
         text = printable(text)
-        return f"\x1b[{_CODES[name]}m{text}\x1b[0m" if self.on and text else text
+        shown = self.painted if name in PLACES else self.on
+        return f"\x1b[{PLACES.get(name) or _CODES[name]}m{text}\x1b[0m" if shown and text else text
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:

@@ -21,6 +21,7 @@ from autolayers.memory.layers import model_layers
 from autolayers.quoting import shell
 from autolayers.records import replace
 from autolayers.report.inspect import inspect_text
+from autolayers.report.look import GPU, RAM
 from autolayers.report.multi import together_text
 from autolayers.report.summary import drawn, summary
 from autolayers.report.summary import memory as memory_bars
@@ -153,6 +154,21 @@ def test_a_yellow_full_gpu_is_no_warning() -> None:
     """A white terminal shows all of a summary: no colour carries meaning."""
     text = summary(plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB"), Style(True, 80, True, True))
     assert set(re.findall(r"\x1b\[(\d+)m", text)) <= {"0", "1"}
+
+
+def test_a_picture_has_blue_for_gpus_and_amber_for_ram(tmp_path: pathlib.Path) -> None:
+    """In bars and layers alike; on a terminal, whose ground may be white, the shades alone say it."""
+    found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    style = Style(True, 80, drawn=True, blocks=True, painted=True)
+    write_picture(summary(found, style), str(tmp_path / "plan.svg"))
+    root = ElementTree.parse(tmp_path / "plan.svg").getroot()
+    fills: dict[str, list[str]] = {}
+    for line in root:
+        if line.tag.endswith("text") and {"\u2588", "\u2584"} & set(line.text or ""):
+            fills.setdefault(line.get("y", ""), []).append(line.get("fill", ""))
+    gpu, ram, layers = fills.values()
+    assert gpu == [GPU] and ram == [RAM] and layers[:3] == [GPU, RAM, GPU]
+    assert "\x1b[3" not in summary(found, Style(True, 80, drawn=True, blocks=True))
 
 
 def test_a_picture_of_the_summary(tmp_path: pathlib.Path) -> None:
