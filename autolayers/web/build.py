@@ -22,7 +22,7 @@ from .. import __version__
 from ..devices.cards import CARDS
 from ..errors import UsageError
 from .engine import CHIPS, PRESET, Engine
-from .pages import pages
+from .pages import MACHINES, MODELS, RAM, pages
 from .server import page_files
 
 TYPE_CHECKING = False
@@ -41,14 +41,21 @@ PYODIDE_FILES = {
     "pyodide-lock.json": (122027, "14d2c2dba101277999e17135e653d8f15389ad1437f53eae213bf0c3cdff723d"),
     "python_stdlib.zip": (2424003, "831fd1e535084b972f87c6a35275de3d236efd5166f5e77ce89497710635e73c"),
 }
+# Machines beside the chips whose list is written for `common`: a card without a name, two cards, laptops, Macs
+SIZES = ("6", "8", "12", "16", "24", "32", "48", "96")
+PAIRS = ("rtx-3060,rtx-3060", "rtx-4060-ti-16g,rtx-4060-ti-16g", "rtx-3090,rtx-3090", "rtx-5090,rtx-5090")
+OTHERS = ("rtx-3060-laptop", "rtx-4060-laptop", "rtx-4070-laptop", "radeon-780m-32g", "strix-halo-128g", "m2-16g",
+          "m4-16g", "m4-max-64g", "m3-ultra-256g")
+LISTS = {"chips": list(CHIPS), "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS], "all": [*CARDS, *SIZES, *PAIRS, "none"]}
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
 def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> list[str]:
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the files of
     PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files' digests. `url`: where the site
-    will be, for pages of single answers. `lists`: the cards whose list of models is written ("chips", "all", or names
-    with commas; "" for none), some 15 s of computing each. Raises UsageError, OSError."""
+    will be, for pages of single answers. `lists`: the machines whose list of models is
+    written ("chips", "common", "all", or names with commas; "" for none), some 15 s of computing each.
+    Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
@@ -63,17 +70,20 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     if url:
         written["index.html"] = _with_address(written["index.html"], url)
     written[WHEEL] = wheel()
-    written["first.json"] = _compact(_first())
-    answers = {json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())}
     engine = Engine()
+    offer = engine.call("start", {})
+    written["cards.json"] = _compact(offer["cards"])
+    written["first.json"] = _compact(_first(engine, offer))
+    answers = {json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())}
     for question, name in answers.items():
-        written[name] = _compact(engine.call("plan", json.loads(question)))
-    cards = _cards(lists)
-    written |= {f"known-{card}.json": _compact(known_list(card, engine)) for card in cards}
+        written[name] = _compact(whole_answer(engine, json.loads(question)))
+    found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in _machines(lists)}
+    written |= {name: _compact(known_list(gpus, engine)) for gpus, name in found.items()}
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {"engine": "pyodide", "pyodide": sources, "wheel": WHEEL, "first": "first.json", "sizes": sizes,
-              "answers": answers, "lists": cards,
+              "cards": "cards.json", "answers": answers, "lists": found,
+              "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
               "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
               "files": sorted(written)}
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
@@ -127,28 +137,36 @@ def _ram_of(card: str) -> str:
     return "" if card in CARDS and CARDS[card].ram else PRESET["ram"]
 
 
-def _cards(lists: str) -> list[str]:
-    """Raises UsageError for a card that is not known."""
-    if lists in ("all", "chips"):
-        return [*CARDS, "none"] if lists == "all" else list(CHIPS)
+def _machines(lists: str) -> list[str]:
+    """The GPUs of the lists, as the form has them. Raises UsageError for a card that is not known."""
+    if lists in LISTS:
+        return LISTS[lists]
     names = [name for name in lists.split(",") if name]
     for name in names:
         if name not in CARDS and name != "none":
-            raise UsageError(f"--lists: {name} is no known card: chips, all, or names of autolayers --gpu list")
+            raise UsageError(f"--lists: {name} is no known card: {', '.join(LISTS)}, or names of autolayers --gpu list")
     return names
 
 
-def known_list(card: str, engine: Engine) -> dict[str, Any]:
-    """What the card runs: {"question", "rows"}, a row for each model of today, its quantisation chosen."""
-    question = {"gpu": card, "ram": _ram_of(card)}
+def known_list(gpus: str, engine: Engine) -> dict[str, Any]:
+    """What these GPUs run: {"question", "rows"}, a row for each model of today, its quantisation chosen."""
+    question = {"gpu": gpus, "ram": _ram_of(gpus)}
     models = engine.call("start", {})["known"]
     return {"question": question, "rows": [engine.call("take", {**question, "model": model}) for model in models]}
 
 
-def _first() -> dict[str, Any]:
-    """What the page shows while Python loads: the answer to the form's presets."""
-    engine = Engine()
-    return {"offer": engine.call("start", {}), "question": PRESET, "answer": engine.call("plan", PRESET)}
+def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
+    """What the page shows while Python loads: the answer to the form's presets. cards.json has the other cards."""
+    few = [card for card in offer["cards"] if card["name"] in CHIPS]
+    return {"offer": {**offer, "cards": few}, "question": PRESET, "answer": whole_answer(engine, PRESET)}
+
+
+def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
+    """With all its reasons, and the memory at other contexts for the slider."""
+    answer = engine.call("plan", question)
+    while not (more := engine.call("more", question)).get("done"):
+        answer = more
+    return {**answer, "ahead": engine.call("ahead", question)["points"]}
 
 
 def wheel() -> bytes:

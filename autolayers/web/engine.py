@@ -34,11 +34,14 @@ from ..memory.estimate import Known
 from ..model import is_projector, read_model
 from ..planner import plan_in_steps, plan_request
 from ..planner.compare.choose import bits_per_weight
-from ..planner.compare.quality import usual
+from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
 from ..planner.quantisations import QUANTISATIONS, below
 from ..quoting import posix, powershell
 from ..records import replace
+from ..report.summary import summary
+from ..report.svg import svg
+from ..report.table import Style
 from ..report.text import bought, remedy_words
 from ..request import with_draft_checked
 from ..sources.http import open_url
@@ -47,7 +50,7 @@ from ..sources.offers import offers
 from .export import NAMES, export
 from .form import error_of, request_of, text, texts
 from .names import BUNDLED, family, known, near, quantisation, understood
-from .verdict import condition, verdict, where
+from .verdict import faster, loss, needed, verdict, where
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,11 +68,14 @@ if TYPE_CHECKING:
 
 FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are requested at first, and at most
 HUB = "https://huggingface.co"
+COLUMNS = 80                # of a picture
+LEAST = 2048                # the slider's first context
 MAX_LOG = 64 << 20          # characters of a log
 MAX_MODELS = 64             # kept at once; the oldest is dropped
 MAX_PARTS = 512
 MAX_LAUNCHES = 1024         # measured ones that are kept for the next questions
 MAX_STEPS = 4               # questions whose reasons are under way
+AHEAD = 8                   # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}      # of somebody without a machine here
 CHIPS = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rtx-5090", "rx-7900-xtx", "m4-pro-24g", "none")
@@ -114,11 +120,11 @@ class Engine:
         self._projectors: dict[str, Header] = {}
         self._parts: dict[str, dict[int, Header]] = {}      # model's name -> part's number -> its header
         self._steps: dict[str, tuple[Lock, Iterator[Plan]]] = {}
+        self._plans: dict[str, Plan] = {}                   # of the same questions, with what is known
         self._known: tuple[object, object, Known] = None, None, Known()      # model and build of the latest question
-        self._methods: dict[str, Callable[[Question], Answer]] = {
-            "start": self.start, "name": self.name, "open": self.open, "plan": self.plan, "more": self.more,
-            "row": self.row, "take": self.take, "rows": self.rows, "curve": self.curve, "file": self.file,
-            "locate": self.locate, "card": self.card, "machine": self.machine, "explain": self.explain}
+        asked = (self.start, self.name, self.open, self.plan, self.more, self.ahead, self.picture, self.row, self.take,
+                 self.rows, self.curve, self.file, self.locate, self.card, self.machine, self.explain)
+        self._methods: dict[str, Callable[[Question], Answer]] = {method.__name__: method for method in asked}
 
     def call(self, method: str, question: Question) -> Answer:
         """The answer, or {"error": one line, "kind": the error's class, "field": the form's, "" for none}."""
@@ -136,8 +142,8 @@ class Engine:
             "preset": PRESET, "home": _home(),
             "models": [*self._models, *bundled.models()], "known": _current(), "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
-            "cards": [{"name": name, "description": card.description, **({"ram": card.ram} if card.ram else {})}
-                      for name, card in CARDS.items()],
+            "cards": [{"name": name, "description": card.description, "gib": round(card.usable / 1024, 1),
+                       **({"ram": card.ram} if card.ram else {})} for name, card in CARDS.items()],
             "cache_types": list(CACHE_TYPES),
             "formats": [{"name": name, "file": file} for name, file in NAMES.items()],
             "workloads": [*WORKLOADS, "2048+512@16k"], "first_slice": FIRST_SLICE,
@@ -226,8 +232,7 @@ class Engine:
         return {"model": _summary(name, self._keep(name, model))}
 
     def _keep(self, name: str, model: Model) -> Model:
-        while len(self._models) >= MAX_MODELS:
-            self._models.pop(next(iter(self._models)))
+        _drop_oldest(self._models, MAX_MODELS - 1)
         self._models[name] = model
         return model
 
@@ -284,11 +289,45 @@ class Engine:
         """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by `more`."""
         name, request = text(question, "model"), self._request(question)
         steps = plan_in_steps(self.model(name), request, known=self._known_of(name, request))
-        answer = self._drawn(question, request, next(steps), False)
-        while len(self._steps) >= MAX_STEPS:
-            self._steps.pop(next(iter(self._steps)))
+        plan = next(steps)
+        answer = self._drawn(question, request, plan, False)
+        _drop_oldest(self._steps, MAX_STEPS - 1)
+        _drop_oldest(self._plans, MAX_STEPS - 1)
         self._steps[_key(question)] = Lock(), steps
+        self._plans[_key(question)] = plan
         return answer
+
+    def ahead(self, question: Question) -> Answer:
+        """The memory of the question's plan at other contexts, all else as placed: {"points": [{"n_ctx", "devices",
+        "host"}]}, for a slider that is dragged."""
+        name, request = text(question, "model"), self._request(question)
+        plan = self._planned(question)
+        model = self.model(name)
+        longest = max(model.n_ctx_train, CONTEXTS[0])
+        steps = (longest / LEAST) ** (1 / (AHEAD - 1))
+        contexts = {min(longest, round(LEAST * steps ** i / 1024) * 1024) for i in range(AHEAD)}
+        points = []
+        for n_ctx in sorted({*contexts, plan.breakdown.n_ctx}):
+            params = replace(plan.params, n_ctx=n_ctx)
+            asked = replace(request, arguments=replace(request.arguments, params=params))
+            try:
+                found = plan_request(model, asked).to_dict()
+            except LaunchRefused:
+                continue
+            points.append({"n_ctx": n_ctx, "devices": found["devices"], "host": found["host"]})
+        return {"points": points}
+
+    def picture(self, question: Question) -> Answer:
+        """What a terminal shows of the question's plan, as a picture to post: {"svg"}."""
+        words = ["llama-server", *self._launch_words(question)]
+        style = Style(True, COLUMNS, drawn=True, blocks=True, painted=True)
+        return {"svg": svg(summary(self._planned(question), style, command=words))}
+
+    def _planned(self, question: Question) -> Plan:
+        """The plan of a question, with the reasons that are known."""
+        if _key(question) not in self._plans:
+            self.plan(question)
+        return self._plans[_key(question)]
 
     def _known_of(self, name: str, request: Request) -> Known | None:
         """What earlier questions found out, where only the machine and the launch are others."""
@@ -308,17 +347,19 @@ class Engine:
         if found is None:
             self._steps.pop(_key(question), None)
             return {"done": True}
+        self._plans[_key(question)] = found
         return self._drawn(question, self._request(question), found, True)
 
     def _drawn(self, question: Question, request: Request, plan: Plan, reasons: bool) -> Answer:
         """"instead": the alternatives and their gains; "remedies": what would make it fit."""
         words = ["llama-server", *self._launch_words(question), *plan.flags,
                  *without_secrets(request.arguments.rest)[0]]
-        answer = {"plan": plan.to_dict(), "verdict": verdict(plan), "layers": _layers(plan),
+        answer: Answer = {"plan": plan.to_dict(), "verdict": verdict(plan), "layers": _layers(plan),
                   "command": {"bash": posix(words), "powershell": powershell(words)},
                   "get": self._get(question)}
         if reasons:
             answer["instead"] = [{"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives]
+            answer["faster"] = faster(plan)
             answer["remedies"] = [{"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies]
         return answer
 
@@ -334,25 +375,37 @@ class Engine:
                          *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in below(whole))]}
 
     def row(self, question: Question) -> Answer:
-        """One model of a table on the form's machine; with {"as"}, as if all of it had that type."""
+        """One model of a table on the form's machine; with {"as"}, as if all of it had that type; with {"at"}, at that
+        context, where it fits, so that rows are compared alike."""
         model, kind = self.model(text(question, "model")), text(question, "as")
         if kind:
             if kind not in QUANTISATIONS:
                 raise UsageError(f"as: expected one of {', '.join(QUANTISATIONS)}")
             model = model.quantised(kind, larger=True)
         quality = usual(model)
+        bits = bits_per_weight(model)
         row = {"model": text(question, "model"), "size": model.size, **_traits(text(question, "model")),
-               "bits": round(bits_per_weight(model), 2),
-               "quality": quality.to_dict() if quality else None, "context": 0, "rate": 0.0}
+               "bits": round(bits, 2),
+               "quality": quality.to_dict() if quality else None, "loss": loss(level(quality, None, bits)),
+               "context": 0, "rate": 0.0}
         try:
-            plan = plan_request(model, self._request(question))
+            plan = self._row_plan(model, question)
         except LaunchRefused as refusal:
             return {**row, "state": "no", "where": str(refusal)}
         found = verdict(plan)
         if not plan.fits:
             return {**row, "state": "no", "where": found["title"]}
-        return {**row, "state": found["state"], "where": where(plan), "condition": condition(plan),
+        return {**row, "state": found["state"], "where": where(plan), "needed": needed(plan),
                 "context": plan.breakdown.n_ctx, "rate": plan.speed.generation}
+
+    def _row_plan(self, model: Model, question: Question) -> Plan:
+        """At the context of the row, else, where that is none or does not fit, at the form's."""
+        at = question.get("at")
+        if isinstance(at, int) and 0 < at <= model.n_ctx_train and not text(question, "ctx"):
+            plan = plan_request(model, self._request({**question, "ctx": str(at)}))
+            if plan.fits:
+                return plan
+        return plan_request(model, self._request(question))
 
     def take(self, question: Question) -> Answer:
         """The row of {"model"}'s largest bundled quantisation that writes faster than one reads on the form's machine,
@@ -470,6 +523,11 @@ def _current() -> list[str]:
     """The bundled models that people take today, each as its usual quantisation."""
     found = {name: published.of(name) for name in known()}
     return [name for name, model in found.items() if model is not None and model.current]
+
+
+def _drop_oldest(kept: dict[str, Any], most: int) -> None:
+    while len(kept) > most:
+        kept.pop(next(iter(kept)))
 
 
 def _key(question: Question) -> str:

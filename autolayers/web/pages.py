@@ -17,6 +17,8 @@ from ..bundled import published
 from ..devices.cards import CARDS
 from ..planner import plan_request
 from ..quoting import posix
+from ..report.look import FREE, GPU, INK, MARGIN, MARK, PAPER, SHADES, SOFT, shade
+from ..report.look import RAM as RAM_COLOUR
 from ..units import GiB
 from .form import request_of
 from .verdict import rate, verdict
@@ -34,9 +36,6 @@ MODELS = ("qwen3-4b-q4_k_m", "qwen3-8b-q4_k_m", "llama-3.1-8b-q4_k_m", "gemma-3-
 MACHINES = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rx-7900-xtx", "rtx-5090")
 RAM = "64"
 COLOURS = {"yes": "#166534", "if": "#92400e", "no": "#b91c1c"}
-# parts of a bar: attribute, colour
-PARTS = (("model", "#2563eb"), ("context", "#0d9488"), ("compute", "#b45309"), ("extra", "#7c3aed"),
-         ("margin", "#94a3b8"))
 LEFT, BAR = 200, 940      # of the bars in a picture, 1200 wide
 _DOCUMENT = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -44,7 +43,7 @@ _DOCUMENT = Template("""<!doctype html>
 <meta property="og:type" content="article"><meta property="og:url" content="$url/$place">
 <meta property="og:title" content="$title"><meta property="og:description" content="$about">$image
 <link rel="icon" href="../icon.svg"><link rel="stylesheet" href="../style.css"></head>
-<body><header><p><a href="../">autolayers</a></p></header>
+<body><header><p><img src="../icon.svg" alt="" width="26" height="26"> <a href="../">autolayers</a></p></header>
 <main class="article"><h1>$title</h1>
 $body
 </main></body></html>
@@ -61,9 +60,10 @@ _ANSWER = Template("""<h2 class="$state">$sentence</h2>
 <table>$rows</table>
 <p class="hint">$placement. $exact Speeds are predicted. Planned for llama.cpp b$build on $date.</p>""")
 _PICTURE = Template("""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
- role="img" aria-label="$label" font-family="system-ui, sans-serif"><rect width="1200" height="630" fill="#ffffff"/>
+ role="img" aria-label="$label" font-family="system-ui, sans-serif"><rect width="1200" height="630" fill="$paper"/>
 $drawn
-<text x="1140" y="608" text-anchor="end" font-size="24" fill="#55607a">autolayers: exact memory of llama.cpp</text>
+<g transform="translate(60 578)">$mark</g>
+<text x="104" y="603" font-size="24" fill="$soft">autolayers: exact memory of llama.cpp</text>
 </svg>
 """)
 _BADGE = Template("""<svg xmlns="http://www.w3.org/2000/svg" width="$total" height="20" role="img" aria-label="$label"
@@ -105,19 +105,19 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
     """1200 x 630, as previews of links want it."""
     parts = said["parts"]
     lines = [said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
-    drawn = [_text(110, 46, "#1b2230", published.product(model), 700),
-             _text(170, 36, "#55607a", f"{CARDS[card].description}, {RAM} GiB of RAM")]
+    drawn = [_text(110, 46, INK, published.product(model), 700),
+             _text(170, 36, SOFT, f"{CARDS[card].description}, {RAM} GiB of RAM")]
     drawn += [_text(265 + 62 * i, 44 if i else 54, COLOURS[said["state"]], line, 400 if i else 700)
               for i, line in enumerate(lines)]
     for i, (name, whole, pieces) in enumerate(_bars(plan)):
         y = 440 + 80 * i
-        drawn += [_text(y + 32, 30, "#1b2230", name), _rect(LEFT, y, BAR, "#e2e8f0")]
+        drawn += [_text(y + 32, 30, INK, name), _rect(LEFT, y, BAR, FREE)]
         x = float(LEFT)
         for size, colour in pieces:
             width = max(0.0, min(BAR * size / whole, LEFT + BAR - x))
             drawn.append(_rect(x, y, width, colour))
             x += width
-    return _PICTURE.substitute(label=escape(" ".join(lines)), drawn="\n".join(drawn))
+    return _PICTURE.substitute(label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT)
 
 
 def _text(y: int, size: int, colour: str, text: str, weight: int = 400) -> str:
@@ -144,16 +144,17 @@ def _today() -> str:
 
 def short(said: dict[str, Any]) -> str:
     """A verdict in two words."""
-    return said["parts"][0].replace("About ", "~").partition(" (")[0] if said["parts"] else "does not fit"
+    return f"~{rate(said['rate'])} tokens/s" if said["rate"] else "does not fit"
 
 
 def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
     for device in plan.devices[:1]:
-        yield "GPU", device.free, [(getattr(device, part), colour) for part, colour in PARTS]
+        parts = [(getattr(device, part), shade(GPU, part)) for part in SHADES]
+        yield "GPU", device.free, [*parts, (device.margin, MARGIN)]
     host = plan.host
     title = f"RAM, +{host.growing / GiB:.0f} saved" if host.growing else "RAM"
-    yield title, host.free or host.needed, [(host.resident, PARTS[0][1]), (host.growing, "#be185d"),
-                                            (host.margin, PARTS[-1][1])]
+    yield title, host.free or host.needed, [(host.resident, RAM_COLOUR), (host.growing, shade(RAM_COLOUR, "extra")),
+                                            (host.margin, MARGIN)]
 
 
 def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str, Any]) -> str:

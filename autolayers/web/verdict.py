@@ -9,6 +9,7 @@ states: yes; if (it fits where enough RAM is free, but the RAM is not known, or 
 from __future__ import annotations
 
 from ..ollama.settings import is_embedding
+from ..quoting import posix
 from ..report.text import assumed_words, shortage
 from ..units import GiB, human
 
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..planner import Plan
+    from ..work.speed import Speed
 
 WORDS_PER_TOKEN = 0.75       # of English
 READING = 4                  # words a second
 PAGE = 400                   # words
+NOTED = 1.1                  # times the plan's rate
 
 
 def verdict(plan: Plan) -> dict[str, Any]:
@@ -31,16 +34,17 @@ def verdict(plan: Plan) -> dict[str, Any]:
         parts = [f"About {rate(asked.per_second)} inputs/s of {asked.tokens} tokens"]
     elif is_embedding(plan.model):
         parts = []
-    parts += [f"{thousands(plan.breakdown.n_ctx)} context", where(plan)]
+    parts += [f"{thousands(plan.breakdown.n_ctx)} context", place(plan)]
     if not plan.fits:
-        return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [], "plain": "", "assumed": ""}
+        return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [],
+                "plain": "", "assumed": "", "rate": 0.0}
     unknown = plan.host.free is None
     slow = _is_slow(plan)
     title = "Runs, but slowly" if slow else "Fits"
     if unknown:
         title = f"{title} if {_gib(plan.host.needed)} of RAM are free"
     return {"state": "if" if unknown or slow else "yes", "title": title, "parts": parts, "plain": _plain(plan),
-            "assumed": assumed(plan)}
+            "assumed": assumed(plan), "rate": asked.per_second if asked is not None else plan.speed.generation}
 
 
 def _is_slow(plan: Plan) -> bool:
@@ -51,8 +55,12 @@ def _is_slow(plan: Plan) -> bool:
 
 def spread(plan: Plan) -> str:
     """The range of the predicted rate: "28 to 52"."""
-    rates = plan.speed.generation, plan.speed.generation_spread
-    return f"{rate(rates[0] / rates[1])} to {rate(rates[0] * rates[1])}"
+    return " to ".join(map(rate, ends(plan.speed)))
+
+
+def ends(speed: Speed) -> tuple[float, float]:
+    """The range of the predicted rate, in tokens per second."""
+    return speed.generation / speed.generation_spread, speed.generation * speed.generation_spread
 
 
 def assumed(plan: Plan) -> str:
@@ -63,13 +71,44 @@ def assumed(plan: Plan) -> str:
     return "; ".join(parts)
 
 
-def condition(plan: Plan) -> str:
-    """What a plan still needs that fits, as far as is known; "" for nothing."""
-    return f"needs {_gib(plan.host.needed)} of RAM" if plan.fits and plan.host.free is None else ""
+def needed(plan: Plan) -> int:
+    """The bytes of RAM that a plan that fits needs where the RAM is not known; 0 otherwise."""
+    return plan.host.needed if plan.fits and plan.host.free is None else 0
+
+
+def faster(plan: Plan) -> dict[str, Any] | None:
+    """The fastest alternative that may be faster, but surely is not: {"flags", "words"}, so that the first sight says
+    why the plan does not take it."""
+    here = plan.speed
+    found = [other for other in plan.alternatives if other.speed.generation > here.generation * NOTED
+             and other.n_ctx >= plan.breakdown.n_ctx and other.speed.generation_spread > here.generation_spread]
+    if not found or not plan.fits:
+        return None
+    best = max(found, key=lambda other: other.speed.generation)
+    low, high = (f"{rate(value)}" for value in ends(best.speed))
+    worse = best.speed.generation / best.speed.generation_spread < here.generation
+    why = f"not taken, because it may be slower than {rate(here.generation)}" if worse else "less sure"
+    words = (f"Perhaps {rate(best.speed.generation)} tokens/s ({low} to {high}) with {posix(best.flags)}: {why}. "
+             "Measure both with autolayers tune.")
+    return {"flags": list(best.flags), "words": words}
+
+
+def loss(bits: int) -> str:
+    """What a quantisation of this level costs: "least", "little", "noticeable" or "heavy"."""
+    return "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
+
+
+def place(plan: Plan) -> str:
+    """Where the model is, for everybody."""
+    if not plan.devices or not plan.n_gpu_layers:
+        return "All of it on the CPU"
+    gpus = {device.name for device in plan.devices}
+    whole = all(row.device in gpus and gpus.issuperset(row.buffers) for row in plan.layers if row.name != "input")
+    return "All of it on the GPU" if whole else "Partly in RAM"
 
 
 def where(plan: Plan) -> str:
-    """Where the weights are."""
+    """Where the weights are, in the planner's words."""
     if not plan.devices or not plan.n_gpu_layers:
         return "All of it on the CPU"
     whole = f"{plan.n_layer + 1} of {plan.n_layer + 1} layers on the GPU"

@@ -3,8 +3,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { PARTS, rows } from "../../autolayers/web/static/charts.js";
+import { between, PARTS, rows } from "../../autolayers/web/static/bars.js";
 import { matching } from "../../autolayers/web/static/form.js";
+import { filtered } from "../../autolayers/web/static/known.js";
+import { canonical, nearestList } from "../../autolayers/web/static/machines.js";
 import { addAddress, addFiles } from "../../autolayers/web/static/models.js";
 import { fromHash, pinnedOf, toHash } from "../../autolayers/web/static/state.js";
 import { contextAt, positionOf, quoted, rate, sentence, size, thousands, ticks } from "../../autolayers/web/static/words.js";
@@ -94,4 +96,50 @@ test("an address that cannot be read says so", async () => {
   const engine = { call: async () => ({ urls: ["http://127.0.0.1:9/x.gguf"] }) };
   const found = await addAddress(engine, "http://127.0.0.1:9/x.gguf", 4);
   assert.match(found.error, /^http:\/\/127\.0\.0\.1:9\/x\.gguf: it cannot be reached/);
+});
+
+const CARDS = [["rtx-3060", "NVIDIA GeForce RTX 3060", 11.8], ["rtx-3090", "NVIDIA GeForce RTX 3090", 23.6],
+               ["rtx-4070-laptop", "NVIDIA GeForce RTX 4070 Laptop GPU", 7.6],
+               ["m4-pro-24g", "Apple M4 Pro", 17.8, 24], ["m4-max-64g", "Apple M4 Max", 48, 64],
+               ["radeon-780m-32g", "AMD Radeon 780M", 16, 32]]
+  .map(([name, description, gib, ram]) => ({ name, description, gib, ram }));
+
+test("cards are found as people write them", () => {
+  assert.deepEqual(canonical("RTX 3060", CARDS), ["rtx-3060"]);
+  assert.deepEqual(canonical("2x 3090, 24 GB", CARDS), ["rtx-3090", "rtx-3090", "24"]);
+  assert.deepEqual(canonical("RTX 3060 12 GB,24GiB", CARDS), ["rtx-3060", "24"]);
+  assert.deepEqual(canonical("", CARDS), []);
+});
+
+test("a machine without a list of its own gets that of the nearest smaller one", () => {
+  const lists = Object.fromEntries(["rtx-3060", "rtx-3090,rtx-3090", "6", "12", "24", "m4-pro-24g", "none"].map((name) => [name, `known-${name}`]));
+  const found = (gpu) => nearestList(lists, gpu, CARDS);
+  assert.deepEqual(found("rtx 3060"), { file: "known-rtx-3060", same: true });
+  assert.deepEqual(found("2x3090"), { file: "known-rtx-3090,rtx-3090", same: true });
+  assert.deepEqual(found("24GiB"), { file: "known-24", same: true });
+  assert.deepEqual(found(""), { file: "known-none", same: true });
+  assert.deepEqual(found("rtx-3090"), { file: "known-24", same: false });
+  assert.deepEqual(found("rtx-4070-laptop"), { file: "known-6", same: false });
+  assert.deepEqual(found("rtx-3060,rtx-3060"), { file: "known-24", same: false });
+  assert.deepEqual(found("m4-max-64g"), { file: "known-m4-pro-24g", same: false });
+  assert.equal(found("radeon-780m-32g"), null);      // no list of its maker
+  assert.equal(found("rtx 9999"), null);
+});
+
+test("a list has what one can read along first, the largest first", () => {
+  const rows = [["small", "yes", 1, 90], ["slow", "if", 9, 2], ["large", "yes", 5, 30], ["no", "no", 99, 0]]
+    .map(([model, state, size, rate]) => ({ model, state, size, rate, context: 8192 }));
+  const none = { context: 0, rate: 0, vision: false, coding: false };
+  assert.deepEqual(filtered(rows, none).map(({ model }) => model), ["large", "small", "slow", "no"]);
+  assert.deepEqual(filtered(rows, { ...none, rate: 40 }).map(({ model }) => model), ["small"]);
+  assert.deepEqual(filtered(rows, { ...none, coding: true }), []);
+});
+
+test("bars between two contexts are on the line between them", () => {
+  const point = (n_ctx, context) => ({ n_ctx, devices: [{ name: "CUDA0", context, used: context + 10 }], host: { needed: 5, free: null } });
+  const points = [point(4096, 100), point(8192, 200), point(40960, 1000)];
+  assert.equal(between(points, 6144).devices[0].context, 150);
+  assert.equal(between(points, 8192).devices[0].used, 210);
+  assert.deepEqual([between(points, 1024), between(points, 1 << 20)].map(({ devices }) => devices[0].context), [100, 1000]);
+  assert.equal(between(points, 6144).host.free, null);
 });

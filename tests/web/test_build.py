@@ -15,8 +15,10 @@ import pytest
 from support import ROOT, model
 
 import autolayers
+from autolayers.bundled import published
+from autolayers.devices.cards import CARDS
 from autolayers.web import pages
-from autolayers.web.build import PYODIDE_FILES, PYODIDE_VERSION, WHEEL
+from autolayers.web.build import LISTS, PYODIDE_FILES, PYODIDE_VERSION, WHEEL
 from autolayers.web.build import build as make
 
 
@@ -44,8 +46,13 @@ def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
     for question, name in config["answers"].items():
         answer = json.loads((site / name).read_text())
         assert answer["command"]["bash"].startswith("llama-server -hf "), question
-    assert config["lists"] == [] and sum((site / name).stat().st_size for name in config["files"] if name in (
-        "index.html", "style.css", "first.json") or name.endswith(".js")) < 150_000
+    before = ("index.html", "style.css", "icon.svg", "first.json")      # and what workers run comes after
+    sizes = {name: (site / name).stat().st_size for name in config["files"]}
+    scripts = [name for name in sizes if name.endswith(".js") and name not in ("sw.js", "worker.js")]
+    first_bytes = sum(sizes[name] for name in (*before, *scripts)) + (site / "config.json").stat().st_size
+    assert config["lists"] == {} and first_bytes < 150_000
+    assert {"ahead", "instead"} <= first["answer"].keys() and len(first["offer"]["cards"]) < 10
+    assert len(json.loads((site / "cards.json").read_text())) == len(CARDS)
     assert config["sha256"].keys() == PYODIDE_FILES.keys() and config["sizes"][WHEEL] == (site / WHEEL).stat().st_size
     with ZipFile(site / WHEEL) as wheel:
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
@@ -76,14 +83,27 @@ def test_a_list_of_models_for_a_card(tmp_path: pathlib.Path, monkeypatch: pytest
     monkeypatch.setattr("autolayers.web.engine.known", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"])
     names = make(tmp_path, lists="m4-pro-24g,none")
     config = json.loads((tmp_path / "config.json").read_text())
-    assert config["lists"] == ["m4-pro-24g", "none"] and {"known-m4-pro-24g.json", "known-none.json"} <= set(names)
+    assert config["lists"] == {card: f"known-{card}.json" for card in ("m4-pro-24g", "none")}
+    assert set(config["lists"].values()) <= set(names)
     mac, cpu = (json.loads((tmp_path / f"known-{card}.json").read_text()) for card in config["lists"])
     assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
     assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]         # llama 3.2 1B is of another year
+    sizes = [(tmp_path / name).stat().st_size for name in config["lists"].values()]
+    today = sum(known.current for known in published.MODELS.values())
+    assert max(sizes) * today < 30_000 * len(mac["rows"])
     plan = autolayers.plan(model("qwen3-8b-q8_0"), ["--gpu", "m4-pro-24g"])
     assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["state"] == "yes"
     done = build("build", str(tmp_path), "--lists", "rtx-9999")
     assert done.returncode == 2 and done.stderr.startswith("autolayers: --lists: rtx-9999 is no known card")
+
+
+def test_the_machines_of_the_lists_are_known() -> None:
+    """The chips, cards without a name, two cards, laptops, Macs, and no GPU."""
+    common = LISTS["common"]
+    assert {"none", "24", "rtx-3090,rtx-3090", "rtx-4060-laptop", "m4-16g"} <= set(common)
+    for gpus in common:
+        assert all(gpu in CARDS or gpu.isdigit() or gpu == "none" for gpu in gpus.split(",")), gpus
+    assert len(set(common)) == len(common)
 
 
 def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:

@@ -167,6 +167,48 @@ def test_which_quantisation() -> None:
     assert small["size"] < 5 << 30 < 8 << 30 < large["size"] and small["rate"] > large["rate"]
 
 
+def test_quantisations_are_compared_at_one_context() -> None:
+    """At the answer's; a context that is given stays."""
+    machine = {"gpu": "rtx-3060", "ram": "32"}
+    small, large = (ask("row", **machine, model=name, at=17664) for name in (MODELS[1], "qwen3-30b-a3b-q8_0"))
+    assert (small["context"], large["context"]) == (17664, 17664)
+    free = ask("row", **machine, model="qwen3-30b-a3b-q8_0")
+    assert free["context"] > 17664 and free["rate"] < large["rate"]
+    assert [small["loss"], large["loss"]] == ["little", "least"]
+    assert ask("row", **machine, model=MODELS[1], at=17664, ctx="8192")["context"] == 8192
+
+
+def test_the_slider_has_the_memory_of_other_contexts() -> None:
+    """All else as placed: what a launch of these flags takes, beyond the device too."""
+    question = {"model": MODELS[1], "gpu": "rtx-3060", "ram": "32"}
+    plan = ask("plan", **question)["plan"]
+    points = ask("ahead", **question)["points"]
+    assert points[0]["n_ctx"] == 2048 and points[-1]["n_ctx"] == 40960 and len(points) == 9
+    here = next(point for point in points if point["n_ctx"] == plan["launch"]["n_ctx"])
+    assert here["devices"] == plan["devices"] and here["host"] == plan["host"]
+    used = [point["devices"][0]["used"] for point in points]
+    assert used == sorted(used) and points[-1]["devices"][0]["remaining"] < 0 < points[0]["devices"][0]["remaining"]
+    words = [word for flag, word in zip(plan["flags"][::2], plan["flags"][1::2], strict=True) if flag != "-c"
+             for word in (flag, word)]
+    want = autolayers.plan(model(MODELS[1]), ["--gpu", "rtx-3060", "--ram", "32GiB", *words, "-c", "2048"])
+    assert want.devices[0].used == used[0]
+
+
+def test_what_may_be_faster_is_said_at_first_sight() -> None:
+    """With its range, and why the plan does not take it."""
+    answer = explained(model=MODELS[1], gpu="rtx-3060", ram="32")
+    found, plan = answer["faster"], answer["plan"]
+    other = next(one for one in plan["alternatives"] if one["flags"] == found["flags"])
+    rate = other["speed"]["generation_tokens_per_second"]
+    assert found["words"].startswith(f"Perhaps {rate:.0f} tokens/s (") and "may be slower than 38" in found["words"]
+    assert explained(model="llama-3.2-1b-q8_0", gpu="rtx-3060", ram="32")["faster"] is None
+
+
+def test_the_answer_is_a_picture() -> None:
+    drawn = ask("picture", model=MODELS[1], gpu="rtx-3060", ram="32")["svg"]
+    assert "on RTX 3060 12 GB + 32 GB RAM" in drawn and "llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M" in drawn
+
+
 @pytest.mark.parametrize(("question", "state", "title"), [
     ({"gpu": "8"}, "if", "Runs, but slowly if 129.5 GiB of RAM are free"),
     ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
@@ -182,7 +224,7 @@ def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: 
 
 def test_the_verdict_is_for_everybody() -> None:
     verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
-    assert verdict["parts"] == ["About 38 tokens/s (26 to 55)", "17k context", "Experts of 24 layers in RAM"]
+    assert verdict["parts"] == ["About 38 tokens/s (26 to 55)", "17k context", "Partly in RAM"]
     assert verdict["plain"].startswith("It writes about 29 words a second, faster than one reads")
     assert verdict["assumed"] == ("RAM assumed to be 38 GB/s; 8 cores assumed; nothing else is on the GPU, not even a "
                                   "display")

@@ -10,6 +10,8 @@ import subprocess
 import pytest
 from support import ROOT
 
+from autolayers.report.look import FREE, GPU, MARK, RAM, SHADES
+
 STATIC = ROOT / "autolayers" / "web" / "static"
 NODE = shutil.which("node")
 TSC = pathlib.Path(os.environ.get("AUTOLAYERS_NODE_MODULES", "")) / "typescript" / "bin" / "tsc"
@@ -35,3 +37,18 @@ def test_types() -> None:
 def test_every_module_is_checked() -> None:
     for path in STATIC.glob("*.js"):
         assert path.read_text().startswith("// @ts-check\n"), path.name
+
+
+def test_the_page_fetches_all_modules_at_once() -> None:
+    """One trip to the host, not one for each floor of imports."""
+    page = (STATIC / "index.html").read_text()
+    preloaded = {line.split('"')[3] for line in page.splitlines() if line.startswith('<link rel="modulepreload"')}
+    assert preloaded == {path.name for path in STATIC.glob("*.js")} - {"app.js", "sw.js", "worker.js"}
+
+
+def test_the_page_has_the_colours_of_pictures_and_icon() -> None:
+    style, icon = (STATIC / "style.css").read_text(), (STATIC / "icon.svg").read_text()
+    assert f"--gpu: light-dark({GPU}," in style and f"--ram: light-dark({RAM}," in style
+    assert MARK in icon and f"{FREE}" in style
+    for part, share in SHADES.items():
+        assert f".{part} {{ --share: {share:.0%}; }}" in style

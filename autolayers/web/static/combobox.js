@@ -1,7 +1,7 @@
 // @ts-check
 // A text field with a list, by the ARIA pattern "combobox with list autocomplete".
 
-import { element } from "./charts.js";
+import { element } from "./dom.js";
 
 /** @typedef {{value: string, label?: string, note?: string, choose?: () => void}} Option */
 

@@ -62,7 +62,7 @@ class Server {
   }
 }
 
-const ASIDE = new Set(["more", "rows", "row", "take", "curve"]);      // what a change need not wait for
+const ASIDE = new Set(["ahead", "more", "rows", "row", "take", "curve"]);      // what a change need not wait for
 const MEMORY = 4;                                                     // GiB, for a second Python
 
 // One Python for plans; a second one, started when the first is idle, for reasons and tables.

@@ -1,13 +1,12 @@
 // @ts-check
 // The form: its fields, rows of GPUs, and what the browser knows of this computer.
 
-import { element } from "./charts.js";
 import { combobox } from "./combobox.js";
+import { $, element } from "./dom.js";
+import { canonical } from "./machines.js";
 import { FIELDS } from "./state.js";
 import { contextAt, positionOf, soldAs } from "./words.js";
 
-/** @param {string} id @returns {any} */
-export const $ = (id) => document.getElementById(id);
 const SHOWN = 50;              // options of a list
 const LETTERS = /[^a-z0-9.]+/g;
 
@@ -34,9 +33,11 @@ export class Form {
     };
   }
 
-  sold(name) {
+  /** A GPU of the form as it is sold. @param {string} typed */
+  sold(typed) {
+    const name = canonical(typed, this.offer.cards)[0] ?? typed;
     const card = this.offer.cards.find((one) => one.name === name);
-    return card ? soldAs(card) : name;
+    return card ? soldAs(card) : Number(name) ? `a GPU of ${name} GB` : typed;
   }
 
   /** A projector and a draft belong to their model. */

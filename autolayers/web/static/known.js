@@ -1,63 +1,115 @@
 // @ts-check
-// What a machine runs: the list that the build computed for its card, its filters, and its table, updated in place.
+// What a machine runs: the list that the build computed for it or for the nearest size, refined row by row.
 
-import { element } from "./charts.js";
+import { $, element, button, table } from "./dom.js";
+import { ask, isNewest } from "./asking.js";
+import { nearestList } from "./machines.js";
+import { choose, page } from "./page.js";
 import { rate, size, thousands } from "./words.js";
 
 const SIGNS = { yes: "fits", if: "slow, or RAM unknown", no: "does not fit" };
+const ORDER = ["yes", "if", "", "no"];
+const HEADS = ["Model", "", "Tokens/s", "Context", "Size", "Where"];
+const FILTERS = ["least-context", "least-rate", "only-vision", "only-coding"];
+/** @type {any[]} */ let models = [];
+let machine = "";                  // that the list is of
 
-/** The rows that the build wrote for this card, or null. @param {any} config @param {any} question */
-export async function listOf(config, question) {
-  const card = question.machine ? "" : question.gpu || "none";
-  if (!config.lists?.includes(card)) return null;
-  const answer = await fetch(`known-${card}.json`).catch(() => null);
-  return answer?.ok ? (await answer.json()).rows : null;
+/** The list of the question's machine. @param {number} mine @param {any} question */
+export async function knownModels(mine, question) {
+  const clean = { gpu: question.gpu, ram: question.ram, machine: question.machine };
+  const built = await builtList(clean);
+  if (!isNewest(mine)) return;
+  if (machine !== JSON.stringify(clean)) forget();
+  machine = JSON.stringify(clean);
+  models = built?.rows ?? page.offer.known.map((name) => ({ model: name, state: "" }));
+  const guide = built && !built.same ? `First those of ${built.of}, then this machine's. ` : "";
+  draw(built ? models.length : 0, guide);
+  if (built?.same) return;
+  for (let i = 0; i < models.length; i++) {
+    const answer = await ask(mine, "take", { ...clean, model: models[i].model });
+    if (!answer) return;
+    if (!answer.error) models[i] = answer;
+    draw(i + 1, i + 1 < models.length ? guide : "");
+  }
+}
+
+// The rows that the build wrote for this machine (`same`), or for the nearest that it knows; null without any.
+async function builtList(asked) {
+  const found = listOf(asked);
+  if (!found) return null;
+  const answer = await fetch(found.file).catch(() => null);
+  if (!answer?.ok) return null;
+  const { rows, question } = await answer.json();
+  const same = found.same && asked.ram === question.ram;
+  const of = [question.gpu, question.ram && `${question.ram} GB of RAM`].filter(Boolean).join(", ");
+  return { rows, same, of };
+}
+
+/** Whether the list is there without Python. @param {any} question */
+export function isListed(question) {
+  return $("known-box").open && listOf(question) !== null;
+}
+
+function listOf({ gpu, machine: file }) {
+  return file ? null : nearestList(page.config.lists ?? {}, gpu, page.offer.cards);
+}
+
+/** Nothing of another machine is shown. */
+function forget() {
+  models = [];
+  $("known").replaceChildren();
+}
+
+/** Those that the filters leave. */
+export function wireFilters() {
+  for (const id of FILTERS) $(id).onchange = () => draw(models.length, "");
+}
+
+function draw(done, guide) {
+  const wanted = { context: Number($("least-context").value), rate: Number($("least-rate").value),
+                   vision: $("only-vision").checked, coding: $("only-coding").checked };
+  const counted = done < models.length ? `Computing ${done} of ${models.length}. ` : "";
+  $("known-hint").textContent = `${guide}${counted}The largest first among those that write faster than one reads; `
+    + "each in the best quantisation that does.";
+  fillTable($("known"), filtered(models, wanted));
 }
 
 /** Those that are wanted: the largest first, and what writes too slowly to read along, or does not fit, below.
  * @param {any[]} rows @param {{context: number, rate: number, vision: boolean, coding: boolean}} wanted */
 export function filtered(rows, wanted) {
-  const order = ["yes", "if", "", "no"];
   const kept = rows.filter((row) => !row.state || ((row.context ?? 0) >= wanted.context && (row.rate ?? 0) >= wanted.rate))
     .filter((row) => (!wanted.vision || row.vision) && (!wanted.coding || row.coding));
-  return kept.sort((a, b) => order.indexOf(a.state) - order.indexOf(b.state) || (b.size ?? 0) - (a.size ?? 0));
+  return kept.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (b.size ?? 0) - (a.size ?? 0));
 }
 
-/** The table in its place: a row of a model stays the same element, so that the focus stays.
- * @param {HTMLElement} place @param {any[]} rows @param {string} chosen @param {Record<string, string>} names
- * @param {(model: string) => void} choose */
-export function knownTable(place, rows, chosen, names, choose) {
-  if (!place.firstChild) {
-    const heads = ["Model", "", "Tokens/s", "Context", "Size", "Where"].map((title) => element("th", { scope: "col" },
-      title || element("span", { class: "hidden" }, "Verdict")));
-    place.append(element("table", { class: "known" }, element("thead", {}, element("tr", {}, ...heads)), element("tbody")));
-  }
+// A row of a model stays the same element, so that the focus stays.
+function fillTable(place, rows) {
+  if (!place.firstChild) place.append(table(HEADS, [], { class: "known" }));
   const body = /** @type {HTMLElement} */ (place.querySelector("tbody"));
   const before = new Map([...body.children].map((row) => [/** @type {HTMLElement} */ (row).dataset.model, row]));
   const held = document.activeElement;
-  const drawn = rows.map((row) => {
-    const line = before.get(row.model) ?? newRow(row.model, names[row.model] ?? row.model, choose);
-    fill(line, row, row.model === chosen);
+  const lines = rows.map((row) => {
+    const line = before.get(row.model) ?? newRow(row.model);
+    fill(line, row);
     return line;
   });
-  for (const [at, line] of drawn.entries()) if (body.children[at] !== line) body.insertBefore(line, body.children[at] ?? null);
-  while (body.children.length > drawn.length) body.lastChild?.remove();
+  for (const [at, line] of lines.entries()) if (body.children[at] !== line) body.insertBefore(line, body.children[at] ?? null);
+  while (body.children.length > lines.length) body.lastChild?.remove();
   if (held instanceof HTMLElement && body.contains(held) && document.activeElement !== held) held.focus();
 }
 
-function newRow(model, name, choose) {
-  const button = element("button", { type: "button" }, name);
-  button.onclick = () => choose(model);
-  const line = element("tr", {}, element("th", { scope: "row" }, button), ...Array.from({ length: 5 }, () => element("td")));
+function newRow(model) {
+  const act = button(page.offer.names[model] ?? model, () => choose(model));
+  const line = element("tr", {}, element("th", { scope: "row" }, act), ...HEADS.slice(1).map(() => element("td")));
   line.dataset.model = model;
   return line;
 }
 
-function fill(line, row, here) {
-  line.classList.toggle("here", here);
+function fill(line, row) {
+  line.classList.toggle("here", row.model === page.latest?.question.model);
   line.classList.toggle("faint", row.state === "if" || row.state === "no");
-  const texts = row.state ? [SIGNS[row.state], row.rate ? rate(row.rate) : "\u2013", row.context ? thousands(row.context) : "\u2013",
-                             size(row.size), row.where] : ["\u2026", "", "", "", ""];
+  const texts = row.state ? [SIGNS[row.state], row.rate ? rate(row.rate) : "–", row.context ? thousands(row.context) : "–",
+                             size(row.size), row.where] : ["…", "", "", "", ""];
   texts.forEach((text, i) => { line.children[i + 1].textContent = text; });
   line.children[1].className = `left how ${row.state}`;
   line.children[5].className = "left";

@@ -31,11 +31,11 @@ function quotedWord(word) {
   return runs.map((run) => (/^['\\]+$/.test(run) ? run.replace(/./g, "\\$&") : `'${run}'`)).join("") || "''";
 }
 
-/** A card as it is sold: "RTX 4060 Ti 16 GB". @param {{name: string, description: string}} card */
-export function soldAs({ name, description }) {
-  const memory = name.match(/-(\d+)g$/)?.[1];
+/** A card as it is sold: "RTX 4060 Ti 16 GB". @param {{name: string, description: string, gib?: number, ram?: number}} card */
+export function soldAs({ name, description, gib = 0, ram = 0 }) {
+  const memory = Number(name.match(/-(\d+)g$/)?.[1] ?? (ram || Math.ceil(gib)));
   const plain = description.replace(/^(NVIDIA GeForce|NVIDIA|AMD Radeon|AMD|Intel|Apple) /, "");
-  return memory && !plain.includes(`${memory} GB`) ? `${plain} ${memory} GB` : plain;
+  return memory && !/\d ?GB/.test(plain) ? `${plain} ${memory} GB` : plain;
 }
 
 /** The verdict as one line. @param {{title: string, parts: string[]}} verdict */

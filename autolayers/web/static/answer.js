@@ -1,0 +1,165 @@
+// @ts-check
+// The answer that is shown: verdict, command, bars, layers, reasons; or an error, which stands alone.
+
+import { bars, between, byteTable, strip } from "./bars.js";
+import { showComparison } from "./compare.js";
+import { $, button, element, kept, status } from "./dom.js";
+import { opened, page, product } from "./page.js";
+import { quoted, rate, sentence, size, thousands } from "./words.js";
+
+const FIELD_OF = { "-c": "ctx", "--ctx": "ctx", "-np": "np", "-ctk": "ctk", "-ctv": "ctv", "-ub": "ub", "-fa": "fa" };
+const SHOWN = ["subject", "verdict", "answer", "result"];
+
+/** An error: nothing of an older question is beside it. `choices`: what could have been meant.
+ * @param {{error: string, field?: string, choices?: {text: string, act: () => void}[]}} problem */
+export function fail({ error, field = "", choices = [] }) {
+  status("");
+  page.latest = null;
+  for (const id of SHOWN) $(id).hidden = true;
+  document.title = "autolayers";
+  page.form?.error(field, error);
+  const buttons = choices.map(({ text, act }) => button(text, act));
+  $("error").replaceChildren(element("p", { class: "problem" }, error), ...(buttons.length ? [element("p", {}, ...buttons)] : []));
+}
+
+/** @param {any} answer @param {any} question */
+export function show(answer, question) {
+  status("");
+  const { form, latest } = page;
+  const before = latest?.answer.plan ?? null;
+  page.latest = { answer, question };
+  form.error("", "");
+  $("error").replaceChildren();
+  for (const id of SHOWN) $(id).hidden = false;
+  const { plan, verdict } = answer;
+  form.longest = plan.model.n_ctx_train || 131072;
+  form.slide();
+  showVerdict(answer, question);
+  showCommand();
+  $("bars").replaceChildren(bars(plan, before));
+  $("strip").replaceChildren(...strip(answer.layers));
+  $("bytes").replaceChildren(byteTable(plan));
+  $("speed").textContent = speedWords(plan);
+  $("model-facts").textContent = facts(plan.model, opened.get(question.model));
+  $("quants-box")[verdict.state === "no" ? "before" : "after"]($("notes"));
+  for (const id of ["quants", "notes"]) $(id).style.minHeight = `${$(id).offsetHeight}px`;      // until they are filled again
+  for (const id of ["curve", "quants", "file-notes"]) $(id).replaceChildren();
+  $("file-text").hidden = true;
+  $("quants-hint").textContent = "";
+  $("read-all").hidden = true;
+  showReasons(answer);
+  showComparison();
+}
+
+function showVerdict({ plan, verdict, get }, question) {
+  const { here } = page.offer;
+  const said = sentence(verdict);
+  $("verdict").replaceChildren(element("span", { class: "sign" }, verdict.title), said.slice(verdict.title.length));
+  $("verdict").className = verdict.state;
+  $("answer").classList.toggle("not", verdict.state === "no");
+  document.title = `${verdict.title}: ${product(question.model)} on ${question.gpu || (here ? "this machine" : "no GPU")} – autolayers`;
+  $("subject").textContent = subject(question, plan);
+  $("plain").textContent = verdict.plain;
+  $("assumed").textContent = [verdict.assumed && `Predicted: ${verdict.assumed}.`, measuredWords(plan)].filter(Boolean).join(" ");
+  $("get-model").hidden = !get;
+  if (get) $("get-model").href = get;
+  $("get-model").textContent = `get the model (${size(plan.model.size)})`;
+}
+
+// What the answer is about, so that a picture or a print of it says so.
+function subject(question, plan) {
+  return `${product(question.model)} on ${machineWords(question, plan)}`;
+}
+
+function machineWords({ gpu, ram, machine }, plan) {
+  const { form, offer } = page;
+  const nothing = offer.here ? "this machine" : "the CPU";
+  const cards = machine ? plan.devices.map((device) => device.description) : gpu ? gpu.split(",").map((card) => form.sold(card)) : [nothing];
+  return `${cards.join(", ")}${ram ? `, ${ram.replace(/^(\d+)$/, "$1 GB")} of RAM` : ""}`;
+}
+
+function measuredWords(plan) {
+  const rows = Array.isArray(plan.measured) ? plan.measured : plan.measured ? [plan.measured] : [];
+  return rows.map((row) => ({ found: row.generation_tokens_per_second ?? row.tokens_per_second, source: row.source }))
+    .filter(({ found }) => found).map(({ found, source }) => `Measured: ${rate(found)} tokens/s${source ? ` (${source})` : ""}.`).join(" ");
+}
+
+function facts(model, found) {
+  return [`${model.name || model.path}: ${model.architecture}, ${size(model.size)}, ${model.n_layer} layers, trained for ${thousands(model.n_ctx_train)} of context`,
+          ...(found?.model?.warnings ?? []), ...(found?.notes ?? [])].join(". ");
+}
+
+function speedWords({ speed, placement, launch, exact }) {
+  const slots = launch.n_seq_max > 1 ? `, ${launch.n_seq_max} slots` : "";
+  return `${placement}, context ${launch.n_ctx}${slots}. ${exact ? "Sizes are exact to the byte." : "Sizes are upper bounds, not exact."}`
+    + (speed ? ` Speed is predicted, not measured, within a factor of ${speed.uncertainty_factor}: ${rate(speed.generation_tokens_per_second)} tokens/s, `
+      + `${rate(speed.generation_tokens_per_second_full_context)} with a full context; prompts ${rate(speed.prompt_tokens_per_second)} tokens/s.` : "");
+}
+
+/** What is known of the answer so far. @param {any} answer */
+export function showReasons(answer) {
+  const { plan, instead = [], remedies = [], verdict, faster = null } = answer;
+  $("faster").replaceChildren(...(faster ? [...tried(faster.flags, faster.words)] : []));
+  $("notes").replaceChildren(
+    ...listed(verdict.state === "no" ? "What would make it fit" : "What you could change", [
+      ...remedies.map(({ flags, words }) => element("li", {}, ...tried(flags, words))),
+      ...instead.map(({ flags, buys }) => element("li", {}, ...tried(flags, `${quoted(flags)}: ${buys}`))),
+      ...(plan.fit ? [element("li", {}, fitWords(plan.fit))] : [])], "why"),
+    ...listed("Good to know", plan.warnings.map((line) => element("li", {}, line)), "warning"),
+    ...listed("Why this plan", plan.reasons.map((line) => element("li", {}, line)), "why"));
+}
+
+function fitWords({ placement, n_ctx, speed, fits }) {
+  return `llama-server's own choice (--fit) would be ${placement}, context ${n_ctx}, ${rate(speed.generation_tokens_per_second)} tokens/s`
+    + (fits ? "" : "; that breaks these margins");
+}
+
+function listed(title, items, kind) {
+  return items.length ? [element("h3", {}, title), element("ul", { class: kind }, ...items)] : [];
+}
+
+// The words, after a button if flags can be tried.
+function tried(flags, words) {
+  if (!flags.length) return [words];
+  const tries = button("Try", () => use(flags));
+  tries.setAttribute("aria-label", `Try ${quoted(flags)}`);
+  return [tries, ` ${words}`];
+}
+
+function use(flags) {
+  const { form } = page;
+  const state = form.read(), others = [];
+  for (let i = 0; i < flags.length; i++) {
+    const field = FIELD_OF[flags[i]];
+    if (field) state[field] = flags[++i] ?? "";
+    else others.push(flags[i]);
+  }
+  state.flags = [state.flags, quoted(others)].filter(Boolean).join(" ");
+  form.fill(state);
+  form.changed(true);
+}
+
+/** For the chosen shell. */
+export function showCommand() {
+  if (!page.latest) return;
+  const words = page.latest.answer.command[$("shell").value].split(" ");
+  $("command").replaceChildren(...words.flatMap((word, i) => [i ? " " : "", element("span", { class: "word" }, word)]));
+}
+
+/** The bars at another context, while its slider is dragged: as placed now, until the plan for it comes.
+ * @param {number} context */
+export function preview(context) {
+  const { latest } = page;
+  const points = latest?.answer.ahead ?? [];
+  if (!points.length || !context) return;
+  $("bars").replaceChildren(bars(between(points, context), latest.answer.plan));
+}
+
+/** The shell of this system, as it was chosen before. */
+export function chooseShell() {
+  if (kept("shell") || /Windows/.test(navigator.userAgent)) $("shell").value = kept("shell") ?? "powershell";
+  $("shell").onchange = () => {
+    kept("shell", $("shell").value);
+    showCommand();
+  };
+}

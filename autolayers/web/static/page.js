@@ -1,0 +1,31 @@
+// @ts-check
+// What the parts of the page share: who answers, what is offered, the form, and the answer that is shown.
+
+export const page = {
+  /** @type {any} */ engine: null,
+  /** @type {any} */ offer: null,
+  /** @type {import("./form.js").Form | any} */ form: null,
+  /** @type {any} */ latest: null,        // {question, answer} that is shown
+  /** @type {any} */ pinned: null,        // {state, answer} that is compared with it
+  /** @type {any} */ config: {},
+};
+
+/** Models that were opened, by name. @type {Map<string, any>} */
+export const opened = new Map();
+
+/** Plans another model on this machine. @param {string} name */
+export function choose(name) {
+  page.form.fill({ ...page.form.read(), model: name, mmproj: "", draft: "" });
+  page.form.changed(true);
+}
+
+/** Plans another file of the same model, which keeps its projector. @param {string} name */
+export function retake(name) {
+  page.form.fill({ ...page.form.read(), model: name });
+  page.form.changed(true);
+}
+
+/** A model as people call it. @param {string} name */
+export function product(name) {
+  return page.offer.names[name] ?? name.split("/").pop();
+}

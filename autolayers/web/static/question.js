@@ -1,0 +1,127 @@
+// @ts-check
+// From the form to the answer: the plan first, then the list of models, the reasons and the tables.
+
+import { fail, show, showReasons } from "./answer.js";
+import { ask, begun, busy, isNewest, newest, once } from "./asking.js";
+import { showComparison } from "./compare.js";
+import { drawCurve } from "./curve.js";
+import { $ } from "./dom.js";
+import { isListed, knownModels } from "./known.js";
+import { open } from "./opening.js";
+import { opened, page } from "./page.js";
+import { quantisations } from "./quantisations.js";
+import { toHash } from "./state.js";
+
+const KEPT = 50;                             // answers
+const QUIET = 500;                           // milliseconds without a change before reasons are asked for
+const answers = new Map();                   // with all their reasons, by the question
+let timer = 0;
+
+/** Asks anew. @param {boolean} step the address follows, and the back button returns to the one before
+ * @param {number} [pause] milliseconds to wait for another change */
+export function changed(step, pause = 0) {
+  const { form, offer, pinned } = page;
+  const state = form.read();
+  if (offer.here) $("ram").placeholder = state.gpu ? "how much?" : "this machine's";
+  const hash = toHash(state, pinned?.state);
+  if (step && hash !== location.hash) history.pushState(null, "", hash);
+  clearTimeout(timer);
+  begun();
+  busy("plan");
+  timer = setTimeout(() => plan(form.read()), pause);
+}
+
+/** Answers the form. @param {any} state @param {boolean} quiet the answer is shown already, and its reasons follow */
+export async function plan(state, quiet = false) {
+  const mine = begun();
+  busy(quiet ? "reasons" : "plan");
+  try {
+    const found = await open(state, mine);
+    if (!isNewest(mine)) return;
+    if (found.error) return fail(found);
+    const question = { ...state, model: found.name };
+    const before = answers.get(JSON.stringify(question)) ?? null;
+    const built = before ?? (quiet ? page.latest.answer : await builtAnswer(question));
+    const answer = built ?? await ask(mine, "plan", question);
+    if (!answer) return;
+    // the engine was started anew, or has read too many since
+    if (answer.kind === "NotOpened" && opened.delete(state.model)) return await plan(state);
+    if (answer.error) return fail(withCards(answer));
+    if (!quiet) show(answer, question);
+    if (isListed(question)) once("known", mine, question, knownModels);
+    await rest(mine, question, built !== null);
+  } finally {
+    if (isNewest(mine)) busy("");
+  }
+}
+
+// The cards that a name could have meant, as buttons.
+function withCards(answer) {
+  const { form } = page;
+  return { ...answer, choices: (answer.near ?? []).map((card) => ({ text: form.sold(card), act: () => form.setCards([card]) })) };
+}
+
+// What was computed when the page was built, with all its reasons.
+async function builtAnswer(question) {
+  const asked = Object.entries(page.config.answers ?? {}).find(([key]) => toHash(JSON.parse(key)) === toHash(question));
+  if (!asked) return null;
+  const found = await fetch(asked[1]).catch(() => null);
+  return found?.ok ? found.json() : null;
+}
+
+// What is not needed at once, in pieces, so that a change waits for at most one of them.
+async function rest(mine, question, whole) {
+  busy("reasons");
+  await new Promise((done) => setTimeout(done, QUIET));
+  if (!await pinnedAnswer(mine)) return;
+  if (!whole && !await reasons(mine, question)) return;
+  if ($("known-box").open) await once("known", mine, question, knownModels);
+  if (isNewest(mine)) await quantisations(mine, question);
+  if (isNewest(mine)) for (const id of ["quants", "notes"]) $(id).style.minHeight = "";
+  if (isNewest(mine) && $("curve-box").open) await once("curve", mine, question, drawCurve);
+}
+
+// The other answer of a link that compares; false where a newer question came.
+async function pinnedAnswer(mine) {
+  const { pinned } = page;
+  if (pinned && !pinned.answer) {
+    const answer = await ask(mine, "plan", pinned.state);
+    if (!answer) return false;
+    page.pinned = answer.error ? null : { ...pinned, answer };
+    showComparison();
+  }
+  return isNewest(mine);
+}
+
+// One after the other, and the memory at other contexts first, for the slider.
+async function reasons(mine, question) {
+  const { latest } = page;
+  let ahead = latest.answer.ahead;
+  if (!ahead) {
+    const answer = await ask(mine, "ahead", question);
+    if (!answer) return false;
+    ahead = answer.points ?? [];
+    latest.answer.ahead = ahead;
+  }
+  for (;;) {
+    const more = await ask(mine, "more", question);
+    if (!more) return false;
+    if (more.error) return true;
+    if (more.done) break;
+    page.latest = { answer: { ...more, ahead }, question };
+    showReasons(more);
+  }
+  answers.set(JSON.stringify(question), page.latest.answer);
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value);
+  return true;
+}
+
+/** A table that was opened after the answer. @param {string} name
+ * @param {(mine: number, question: any) => Promise<void>} make */
+export async function again(name, make) {
+  if (!page.latest) return;
+  const mine = newest();
+  busy("reasons");
+  await once(name, mine, page.latest.question, make);
+  if (isNewest(mine)) busy("");
+}
