@@ -13,6 +13,7 @@ import re
 import shlex
 
 from ..devices import hypothetical, machine_file
+from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.own import LEAST_CTX
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 MAX_TEXT = 1 << 16
 MOST_REPEATS = 4       # in a pattern of -ot: 40 letters in up to 4 ways are a second for all tensors of a model
 MOST_GIB = 256         # of a GPU without a unit
+NEAR = 12              # cards that are offered for a name that is none
 NO_GPU = ("0", "none", "no", "cpu")
 # Form field -> its flag (llama-server's, or autolayers' own) and its label
 FIELDS = {"gpu": ("--gpu", "GPU"), "ram": ("--ram", "RAM"), "ctx": ("-c", "Context"), "np": ("-np", "Slots"),
@@ -100,6 +102,7 @@ def _words(question: Question, field: str) -> list[str]:
         value = "" if text(question, "machine") or value.lower() in NO_GPU \
             else ",".join(map(_in_gib, value.split(",")))
     elif field == "ram":
+        value = re.sub(r"^(\d+),(\d{1,2})$", r"\1.\2", value)       # a decimal comma
         value = value and re.sub(r"^\d{1,4}$", r"\g<0>GiB", _in_gib(value))
     elif field in ("ctx", "ub", "np"):
         value = re.sub(r"(?<=[\d])[ ,_'\u202f\u00a0](?=[\dkKmM])", "", value)
@@ -117,8 +120,9 @@ def _in_gib(value: str) -> str:
     return f"{(found[1] or '').replace('×', 'x')}{found[2]}GiB"
 
 
-def error_of(error: AutolayersError, question: Question) -> dict[str, str]:
-    """The error as one line in the page's words, and the field that it is about ("" for none)."""
+def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
+    """The error as one line in the page's words, and the field that it is about ("" for none); of GPUs the cards that
+    could be meant, as "near"."""
     said = " ".join(str(error).split())
     field = _field_of(error, question) if isinstance(error, UsageError) else ""
     for flag, here in _HERE:
@@ -127,7 +131,24 @@ def error_of(error: AutolayersError, question: Question) -> dict[str, str]:
         flag, label = FIELDS[field]
         said = said.removeprefix(flag).lstrip(" :")
         said = f"{label}: {said}"
-    return {"error": said, "kind": type(error).__name__, "field": field}
+    near = cards_near(text(question, "gpu")) if field == "gpu" else []
+    return {"error": said, "kind": type(error).__name__, "field": field, **({"near": near} if near else {})}
+
+
+def cards_near(gpus: str) -> list[str]:
+    """The cards whose name has what the first unknown one of `gpus` says, desktop cards first."""
+    for part in map(_in_gib, gpus.split(",")):
+        try:
+            hypothetical(part)
+        except AutolayersError:
+            wanted = _letters(part)
+            found = [name for name in CARDS if wanted and wanted in _letters(name)]
+            return sorted(found, key=lambda name: ("laptop" in name, len(name), name))[:NEAR]
+    return []
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _field_of(error: AutolayersError, question: Question) -> str:

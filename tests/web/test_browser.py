@@ -256,6 +256,42 @@ def test_a_bar_shows_what_the_answer_before_took(page: Any) -> None:
     assert page.locator(".bar .was").count() == 0
 
 
+def test_the_bars_follow_the_slider(page: Any) -> None:
+    """At once, before the plan for that context comes."""
+    choose(page, model="qwen3-30b-a3b-q4_k_m", gpu="rtx-3060", ram="32", ctx="")
+    settled(page)
+    before = page.locator("#bars .amount").first.inner_text()
+    dragged = """() => {
+        const slider = document.getElementById("ctx-slider");
+        slider.value = 100;
+        slider.dispatchEvent(new Event("input", { bubbles: true }));
+        return document.querySelector("#bars .amount").textContent;
+    }"""
+    assert "missing of" in page.evaluate(dragged)
+    answered(page)
+    assert page.input_value("#ctx") == "40960" and "missing" not in page.locator("#bars .amount").first.inner_text()
+    assert page.locator("#bars .amount").first.inner_text() != before
+
+
+def test_the_answer_is_saved_as_a_picture(page: Any) -> None:
+    with page.expect_download() as download:
+        page.click("#picture")
+    data = pathlib.Path(download.value.path()).read_bytes()
+    assert download.value.suggested_filename.endswith(".png") and data.startswith(b"\x89PNG")
+
+
+def test_nothing_jumps(page: Any) -> None:
+    """The layout shifts by less than 0.1 from the first paint to the last table, as Web Vitals want it."""
+    page.add_init_script("""window.shifted = 0;
+        new PerformanceObserver(list => list.getEntries().forEach(entry => {
+            window.shifted += entry.hadRecentInput ? 0 : entry.value;
+        })).observe({ type: "layout-shift", buffered: true });""")
+    page.goto(page.address.partition("?")[0] + "#model=qwen3-30b-a3b-q4_k_m&gpu=rtx-3060&ram=32")
+    page.reload()
+    settled(page)
+    assert page.evaluate("window.shifted") < 0.1
+
+
 def test_a_gpu_that_shares_the_ram_says_how_much_there_is(page: Any) -> None:
     choose(page, gpu="rtx-3060", ram="32")
     page.locator("#chips button", has_text="M4 Pro 24 GB").click()
@@ -271,11 +307,12 @@ def test_a_machine_without_a_gpu(page: Any) -> None:
 
 
 def test_a_row_of_the_quantisations_is_planned(page: Any) -> None:
-    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32")
+    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32", ctx="8192")
     settled(page)
     row = page.locator("#quants tr", has_text="Q8_0")
-    assert row.locator("td").nth(2).inner_text() == "almost the original"
-    rate = row.locator("td").nth(4).inner_text()
+    assert row.locator("td").nth(3).inner_text() == "almost the original"
+    assert set(page.locator("#quants td:last-child").all_inner_texts()) == {"8k"}
+    rate = row.locator("td").nth(1).inner_text()
     row.locator("button").click()
     answered(page)
     assert page.input_value("#model") == "qwen3-8b-q8_0" and f"About {rate} tokens/s (" in page.inner_text("#verdict")

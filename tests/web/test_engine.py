@@ -256,6 +256,15 @@ def test_errors_name_the_field(question: dict[str, str], field: str, error: str)
     assert answer["field"] == field and error in answer["error"] and "--gpu" not in answer["error"]
 
 
+def test_a_name_that_is_no_card_has_cards_beside_it() -> None:
+    near = ask("plan", model=MODELS[0], gpu="24,RTX 30")["near"]
+    assert {"rtx-3060", "rtx-3070", "rtx-3090"} <= set(near)
+    assert all("rtx30" in name.replace("-", "") for name in near) and len(near) == 12
+    assert ask("plan", model=MODELS[0], gpu="8", ram="x").get("near") is None
+    assert ask("plan", model=MODELS[0], gpu="8", ram="31,5")["plan"]["host"]["free"] == \
+        ask("plan", model=MODELS[0], gpu="8", ram="31.5")["plan"]["host"]["free"]
+
+
 @pytest.mark.parametrize(("typed", "name"), [
     ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
     ("huggingface.co/Qwen/Qwen3-8B-GGUF/tree/main", "hf:Qwen/Qwen3-8B-GGUF"),

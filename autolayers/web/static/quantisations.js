@@ -50,7 +50,7 @@ async function ofRepository(mine, question, model) {
 }
 
 function hint(context, more) {
-  const same = context ? `All at ${thousands(context)} of context, the answer's.` : "";
+  const same = context ? `All at ${thousands(context)} of context, the answer's; a click on one chooses its own.` : "";
   $("quants-hint").textContent = [same, HINT, more].filter(Boolean).join(" ");
 }
 
