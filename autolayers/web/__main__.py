@@ -1,5 +1,5 @@
-"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|all|CARD,...]`: the page as
-static files."""
+"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|common|all|CARD,...]`: the page
+as static files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import AutolayersError
 from .build import build
 
-USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|all|CARD,...]"
+USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|common|all|CARD,...]"
 
 
 def main(words: list[str]) -> int:

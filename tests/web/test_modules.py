@@ -46,9 +46,11 @@ def test_the_page_fetches_all_modules_at_once() -> None:
     assert preloaded == {path.name for path in STATIC.glob("*.js")} - {"app.js", "sw.js", "worker.js"}
 
 
-def test_the_page_has_the_colours_of_pictures_and_icon() -> None:
+def test_page_icon_and_docs_have_the_colours_of_pictures() -> None:
     style, icon = (STATIC / "style.css").read_text(), (STATIC / "icon.svg").read_text()
     assert f"--gpu: light-dark({GPU}," in style and f"--ram: light-dark({RAM}," in style
-    assert MARK in icon and f"{FREE}" in style
+    assert MARK in icon and FREE in style
+    docs = (ROOT / "docs" / "look.css").read_text()
+    assert GPU in docs and RAM in docs and (ROOT / "docs" / "images" / "mark.svg").read_text() == icon
     for part, share in SHADES.items():
         assert f".{part} {{ --share: {share:.0%}; }}" in style
