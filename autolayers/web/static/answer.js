@@ -15,6 +15,7 @@ const SHOWN = ["subject", "verdict", "answer", "result"];
 export function fail({ error, field = "", choices = [] }) {
   status("");
   page.latest = null;
+  document.body.classList.remove("unanswered");
   for (const id of SHOWN) $(id).hidden = true;
   document.title = "autolayers";
   page.form?.error(field, error);
@@ -30,6 +31,7 @@ export function show(answer, question) {
   page.latest = { answer, question };
   form.error("", "");
   $("error").replaceChildren();
+  document.body.classList.remove("unanswered");
   for (const id of SHOWN) $(id).hidden = false;
   const { plan, verdict } = answer;
   form.longest = plan.model.n_ctx_train || 131072;
