@@ -18,7 +18,7 @@ FIRST = 768 << 20       # bytes on a device before anything is measured,
 SHARE = 4               # but no more than this part of it
 GROWS = 0.2             # part of the graph buffers that at least grows with the micro-batch
 MASK = 2                # bytes of the mask for each token of the micro-batch and each of the context
-ALIKE = 7 / 8           # of the graph buffers of a similar placement
+ALIKE = 0.75            # of the graph buffers of a similar placement
 MASKS = 4               # that there may be
 LEAST = 0.5             # of the graph buffers of another kind of placement, or of a much larger context
 
@@ -72,8 +72,11 @@ class Buffers:
     def at(self, point: Point) -> dict[str, int]:
         """Expected bytes on each device."""
         frame, kind, n_ctx, n_ubatch = point
-        for share, like in ((1.0, (frame, kind)), (ALIKE, (frame, _related(kind))), (LEAST, (None, kind)),
-                            (LEAST, (frame, "")), (LEAST, (None, ""))):
+        same = {key[2:]: taken for key, taken in self.known.items() if key[:2] == (frame, kind)}
+        if same:
+            return self._of(same, n_ctx, n_ubatch, 1.0)
+        for share, like in ((ALIKE, (frame, _related(kind))), (LEAST, (None, kind)), (LEAST, (frame, "")),
+                            (LEAST, (None, ""))):
             known = {key[2:]: taken for key, taken in self.known.items() if _matches(key, *like)}
             if known:
                 return self._of(known, n_ctx, n_ubatch, share)

@@ -154,6 +154,15 @@ def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]
     assert found[1] <= found[0] * HUNDREDTH
 
 
+@pytest.mark.parametrize(("name", "words"), [
+    ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"), ("gpt-oss-20b-mxfp4:8", "--gpu 2GiB,3GiB --ram 32GiB"),
+    ("llama-3.1-8b-q4_k_m:8", "--gpu 1500MiB --ram 32GiB"), ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB")])
+def test_the_context_of_an_answer_is_no_other_question(name: str, words: str) -> None:
+    free = autolayers.plan(model(name), words.split())
+    given = autolayers.plan(model(name), [*words.split(), "-c", str(free.breakdown.n_ctx)])
+    assert given.flags == free.flags
+
+
 def test_each_price_says_what_why_and_where_it_is_tested() -> None:
     assert all(row.what and row.why and row.test for row in ROWS)
     assert len({row.what for row in ROWS}) == len(ROWS)
