@@ -46,6 +46,7 @@ _LACKS = (
 )
 IK_LLAMA = Engine(
     "ik_llama.cpp", whole_batches=True, one_sequence=True, one_cache=True,
+    shares_bytes=True, pipelines=False,
     seen="8337e4cd of 2026-08-15", said=Said(), lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
     rules=_RULES)
 

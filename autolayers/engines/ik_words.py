@@ -99,7 +99,8 @@ def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN
             found += more
             own += [] if more and word not in _UNMAPPED else [word, *[value] * count]
     _refuse(said)
-    return tuple(found), replace(IK_LLAMA, said=said, words=tuple(own)), notes
+    cuts = said.split in SPLITS or said.fit
+    return tuple(found), replace(IK_LLAMA, said=said, words=tuple(own), cuts=cuts), notes
 
 
 def is_own_type(value: str) -> bool:

@@ -28,6 +28,7 @@ from .meter import Meter
 from .reserve import GraphCache
 from .saved import state_of
 from .server import serving
+from .split import model_devices
 from .weights import WeightPlacer
 
 TYPE_CHECKING = False
@@ -217,12 +218,24 @@ class Estimator:
             self._placements[key] = self.placer.place(key[0], devices)
         return self._placements[key]
 
+    def shares(self, params: Params, devices: Sequence[Device], counts: Sequence[int] = ()) -> tuple[float, ...]:
+        """-ts that puts `counts` of layers on the devices, in a program whose -ts are parts of bytes; without them,
+        what its own split goes by, () where that takes no -ts."""
+        from .ik_llama import shares
+
+        used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
+        return shares(self.model, params, used, self.rules, counts)
+
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
         """The launch's graphs as steps, and which of its devices lack a kernel for them; None if the
         architecture's graph is unknown. Raises LaunchRefused."""
         launch = self._launch(params, devices)
-        return script(self.model, launch.params, launch.context, launch.placement, launch.memory,
-                      self._cache(tuple(devices)))
+        terms = launch.params, launch.context, launch.placement, launch.memory, self._cache(tuple(devices))
+        if self.rules.engine.is_llama_cpp:
+            return script(self.model, *terms)
+        from .ik_llama import script as own_script
+
+        return own_script(self.model, *terms)
 
     def expert_banks(self, params: Params, placement: Placement) -> Banks:
         """What --moe-cache-mib keeps on the devices with the layers of this placement, before other caches. Raises

@@ -30,8 +30,9 @@ _FEW = 12        # layers of a model whose graph is never shortened
 
 
 def prepare(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-            build: Builder, cache: GraphCache) -> Setting:
-    """Everything `reserve` needs, for one launch."""
+            build: Builder, cache: GraphCache, weights: type[Weights] | None = None) -> Setting:
+    """Everything `reserve` needs, for one launch. `weights`: what looks them up."""
+    found = weights or Weights
     hp = model.hparams
     backends: list[Backend] = [on(device, i, context.rules) for i, device in enumerate(placement.devices)]
     if placement.slices:
@@ -47,7 +48,7 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
     setting = Setting(
         hparams=hp, context=context, build=build,
-        weights=lambda: Weights(model, placement, buffers, cache.absent).__getitem__,
+        weights=lambda: found(model, placement, buffers, cache.absent).__getitem__,
         caches=_Caches(memory, context, hp, buffers).of, backends=backends, dev_layer=dev_layer,
         full_offload=_offloads_all(model, params), cache=cache, n_tensors=len(model.tensors),
         places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
@@ -117,6 +118,8 @@ def pipelined(model: Model, params: Params, context: Context, placement: Placeme
     """Whether prompts are pipelined over the devices, with copies of each input: pipeline_parallel of llama_context's
     constructor."""
     devices = placement.devices
+    if not context.rules.engine.pipelines:
+        return False
     if len(devices) < 2 or context.split_mode != "layer" or not context.offload_kqv:
         return False
     if params.overrides or context.moe_cache or not _offloads_all(model, params):
@@ -147,7 +150,11 @@ class Weights(dict):  # type: ignore[type-arg]
         else:
             placed = placement.lookup(base, int(il)) if at else placement.lookup(base)
             if placed is None and base not in self._model.tensors:
-                self._absent[name] = None
+                made = self.lacking(base)
+                if made is None:
+                    self._absent[name] = None
+                self[name] = made
+                return made
         if placed is None:
             self[name] = None
             return None
@@ -162,6 +169,10 @@ class Weights(dict):  # type: ignore[type-arg]
             self._made[key] = tensor
         self[name] = tensor
         return tensor
+
+    def lacking(self, name: str) -> Tensor | None:
+        """What stands for a weight that the file has not."""
+        return None
 
 
 class _Layers(dict):  # type: ignore[type-arg]

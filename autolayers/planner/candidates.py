@@ -19,7 +19,7 @@ from .evaluate import RAM_MARGIN
 from .one import overrides
 from .one.ladder import Ladder
 from .one.partition import best_partition, even_partition
-from .one.split import PAIRS, explicit_split
+from .one.split import PAIRS, explicit_split, shared
 from .prices import ENOUGH, is_part, worth
 
 TYPE_CHECKING = False
@@ -165,7 +165,7 @@ class Kind:
             yield params
             return
         split = self._split(ladder, layers, self.buffers.at(self.point(params)))
-        yield params if split is None else replace(params, tensor_split=split)
+        yield params if split is None else shared(self.evaluator, params, split)
 
     def _most(self, ladder: Ladder) -> tuple[int, Params] | None:
         """The largest count that should fit, and the launch with its split."""
@@ -185,7 +185,7 @@ class Kind:
             split = self._split(ladder, count, buffers)
             if split is not None:
                 params = ladder(count)
-                return count, params if len(self.frame.names) == 1 else replace(params, tensor_split=split)
+                return count, params if len(self.frame.names) == 1 else shared(self.evaluator, params, split)
         return None
 
     def _at_most(self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]) -> int:
@@ -297,15 +297,26 @@ class Kind:
         static = self.evaluator.static(params)
         if static is None or not any(splits):
             return None
+        if self.evaluator.engine.shares_bytes:
+            return self._own_first(params, static, splits, own)
         if splits[0] is not None and count == ladder.top and self.cost.clock(params, static).pipelined:
             splits.append(even_partition(sizes, seconds, room))
         found = [_short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(found) == 1:
             return found[0]
-        times = [self.cost.predict(replace(params, tensor_split=split), static).compared for split in found]
+        times = [self.cost.predict(shared(self.evaluator, params, split), static).compared for split in found]
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
         limit = min(times) * (AS_FAST if alike else 1.0)
         return next(split for split, time in zip(found, times, strict=True) if time <= limit)
+
+    def _own_first(self, params: Params, static: Static, splits: Sequence[tuple[int, ...] | None],
+                   own: tuple[int, ...]) -> tuple[float, ...]:
+        """The program's own split, if it is nearly as fast as the fastest."""
+        found = dict.fromkeys([split for split in splits if split is not None])
+        times = {split: self.cost.predict(shared(self.evaluator, params, split), static).compared for split in found}
+        best = min(times, key=lambda split: times[split])
+        near = own in times and times[own] <= times[best] * AS_FAST
+        return tuple(map(float, own if near else best))
 
     def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
         ends = [0, *itertools.accumulate(split)]
@@ -320,7 +331,7 @@ class Kind:
         layer = ladder.top - count - 1
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
         shapes = [less]
-        split = params.tensor_split or ()
+        split = () if self.evaluator.engine.shares_bytes else params.tensor_split or ()
         for device in range(1, len(split)):
             first = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
             if split[device] and split[0] > 1 and first > layer:

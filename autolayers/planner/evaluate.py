@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..backends.ops import Parts
     from ..builds import Build
+    from ..engines import Engine
     from ..flags.workload import Workload
     from ..memory.breakdown import Usage
     from ..memory.companions import Companions
@@ -218,6 +219,11 @@ class Evaluator:
     def described(self, params: Params) -> str:
         """Where these flags put the layers, in words."""
         return describe(self.placement(params), params, self.model.hparams.n_layer_all + 1)
+
+    @property
+    def engine(self) -> Engine:
+        """The program that is planned for."""
+        return self.estimator.rules.engine
 
     def cost(self, workload: Workload | None = None, drafting: Drafting | None = None) -> CostModel:
         """Predicts the speed of launches here."""

@@ -53,6 +53,8 @@ class Frame:
     @property
     def splits(self) -> bool:
         """Whether layers can be divided over several devices."""
+        if self.evaluator.engine.cuts:
+            return False
         return len(self.names) > 1 and self.given.tensor_split is None \
             and self.given.split_mode in (None, "layer")
 
@@ -142,7 +144,8 @@ class Frames:
         """All devices in their best order, and one of them alone."""
         first = Frame(self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole)
         yield first
-        if self._may_leave_out(given) and len(first.names) > 1 and given.split_mode is None:
+        whole = self.evaluator.engine.shares_bytes      # its own split is left alone where it fits
+        if not whole and self._may_leave_out(given) and len(first.names) > 1 and given.split_mode is None:
             yield from self._alone(given)
         if processor_alone(self.evaluator, given, self.problem.policy):
             yield Frame(self.problem, replace(given, device=()))
@@ -171,6 +174,8 @@ class Frames:
                 continue
             tried.add(kind)
             alone = replace(given, split_mode="none", main_gpu=i or None)
+            if self.evaluator.engine.shares_bytes:
+                alone = replace(given, device=(name,))
             whole = replace(self.at_least(alone), n_gpu_layers=everything)
             if anyhow or limits[name] >= ALONE * sum([limits[each] for each in names]) \
                     or self.evaluator.may_fit(whole):
@@ -215,7 +220,8 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     """
     names = problem.evaluator.device_names(given)
     fixed = given.device is not None or given.tensor_split is not None or given.main_gpu is not None
-    if fixed or given.split_mode is not None or len(names) < 2 or given.n_gpu_layers == 0:
+    engine = problem.evaluator.engine
+    if fixed or given.split_mode is not None or len(names) < 2 or given.n_gpu_layers == 0 or engine.cuts:
         return [given.device]
     by_name = {device.name: device for device in problem.machine.devices}
     limits, figures = problem.machine.limits, problem.cost.devices
@@ -224,7 +230,8 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [None] if near == names else [None, tuple(near)]
 
     def rank(name: str) -> tuple[bool, float, int]:
-        return limits[name] < SMALL, -figures[name].bandwidth, -(limits[name] >> 30)
+        size = 0 if engine.shares_bytes else limits[name] >> 30      # parts of bytes fit any order
+        return limits[name] < SMALL, -figures[name].bandwidth, -size
 
     best = sorted(names, key=rank)
     every = itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])

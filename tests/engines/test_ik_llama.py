@@ -13,6 +13,7 @@ from support import FIXTURES, HEADERS, MiB, command, gpus, model, says
 
 import autolayers
 from autolayers.engines.ik_llama import IK_LLAMA
+from autolayers.engines.ik_tensors import unread
 from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.machine import Device
@@ -86,7 +87,7 @@ def compare(rows: list[dict[str, Any]]) -> tuple[int, list[object]]:
 def test_buffers_are_those_of_its_own_graph() -> None:
     """Dense models, mixtures, latent attention in each form, RAM, several GPUs: every fourth launch."""
     count, wrong = compare([row for row in ROWS if "-sm graph" not in row["args"]][::4])
-    assert not wrong and count >= 35
+    assert not wrong and count >= 42
 
 
 def test_layers_that_are_cut_over_gpus() -> None:
@@ -102,13 +103,54 @@ def test_every_recorded_launch() -> None:
 
 
 def test_its_refusals_are_refused() -> None:
-    """Each row that it refuses or ends with, such as -sm graph that leaves a GPU nothing, and -fa without a value.
-    Small headers that it counts other tensors in are not known to be refused."""
+    """Each row that it refuses or ends with, such as -sm graph that leaves a GPU nothing, -fa without a value, and
+    tensors that its loader does not create."""
     for row in ROWS:
-        if row["error"] and "-moe" not in row["model"] and "-dense" not in row["model"]:
+        if row["error"]:
             with pytest.raises((UsageError, autolayers.LaunchRefused)):
                 estimator, params, devices = asked(row)
                 estimator.breakdown(params, devices)
+
+
+def test_a_tensor_that_its_loader_does_not_create() -> None:
+    """done_getting_tensors: "expected 60, got 25" of a header with scales; without them it loads."""
+    done = says(HEADERS / "qwen3-dense.gguf", "--engine", "ik_llama.cpp", "--gpu", "24GiB", "-c", "2048")
+    assert done.returncode == 2 and "wrong number of tensors; expected 60, got 25" in done.stderr
+    assert unread("qwen3", ["blk.0.attn_q.weight", "blk.0.attn_q.input_scale"]) == ["blk.0.attn_q.input_scale"]
+    assert not any(row["error"] is None and unread(of(row["model"]).architecture, of(row["model"]).tensors)
+                   for row in ROWS)
+
+
+@pytest.mark.parametrize(("gpu", "words", "flags"), [
+    # what its own split goes by: free memory less its margin of 1024 MiB
+    ("24GiB,24GiB", ["-c", "8192", "-ngl", "99"], "-ts 23552,23552"),
+    ("24GiB,12GiB", ["-c", "8192", "-ngl", "99", "--fit-margin", "2048"], "-ts 22528,10240"),
+    ("24GiB,12GiB", ["-c", "8192", "-ngl", "99", "--fit"], ""),
+    ("24GiB,24GiB", ["-c", "8192", "-ngl", "99", "-sm", "graph"], ""),
+])
+def test_its_own_split_is_written_in_bytes(gpu: str, words: list[str], flags: str) -> None:
+    """-ts 19,18 would be 19 of 37 bytes, not layers; --fit and -sm graph share out themselves."""
+    said = says(QWEN, "--engine", "ik_llama.cpp", "--gpu", gpu, *words).stdout
+    assert flags in said and ("-ts" in said) == bool(flags)
+
+
+def test_a_split_of_layers_is_what_the_plan_says() -> None:
+    """The counts that the search wants are the ones that its -ts, parts of bytes, gives."""
+    devices = gpus(24576, 8192)
+    request = for_model(of("qwen3-8b-q4_k_m"), Request.of(["-c", "8192", "--engine", IK_LLAMA.name], {},
+                                                         devices=devices))
+    estimator = Estimator(of("qwen3-8b-q4_k_m"), request.build)
+    params = replace(request.params, n_gpu_layers=99)
+    for counts in ((30, 7), (7, 30), (36, 1)):
+        shares = estimator.shares(params, devices, counts)
+        placed = estimator.placement(replace(params, tensor_split=shares), devices)
+        assert placed.dev_layer.count("CUDA0") == counts[0]
+
+
+def test_weights_that_it_derives_are_planned(tmp_path: Path) -> None:
+    """A file with attn_kv_b alone, which llama.cpp does not load."""
+    plan = autolayers.plan(of("deepseek-v3-3layers-kv_b-q4_k_m"), ["-c", "4096", "--engine", "ik_llama.cpp"], ["24GiB"])
+    assert plan.fits and plan.n_gpu_layers >= 4 and plan.speed.generation > 0
 
 
 def test_a_mixture_leaves_room_for_its_logits() -> None:

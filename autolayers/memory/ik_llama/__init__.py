@@ -11,15 +11,18 @@
 from __future__ import annotations
 
 from ...errors import LaunchRefused, ModelError
+from ...graph import builder
 from ...records import replace
 from .. import cache as llama_cache
 from ..bound import upper_bound
 from ..compute import measure
+from ..prepare import prepare
+from ..reserve import BROKEN, Contradiction, script_of_setting
 from . import bound
 from .cache import allocate, refuse
 from .placer import IkPlacer, said_of
-from .reserve import reserved
-from .split import latent_form
+from .reserve import IkWeights, reserved
+from .split import free_mib, latent_form, mib_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +36,10 @@ if TYPE_CHECKING:
     from ..cache import Memory
     from ..context import Context
     from ..reserve import GraphCache
+    from ..scheduled import Steps
     from ..weights import Placement, WeightPlacer
 
-__all__ = ["IkPlacer", "computed", "derived", "launch"]
+__all__ = ["IkPlacer", "computed", "derived", "launch", "script", "shares"]
 
 
 def launch(model: Model, params: Params, context: Context, devices: Sequence[Device],
@@ -64,7 +68,8 @@ def computed(model: Model, params: Params, context: Context, placement: Placemen
     try:
         measured = measure(model, params, context, placement, memory, cache)
     except (LaunchRefused, ModelError):      # of what llama.cpp has not
-        measured = replace(upper_bound(model, params, context, placement, memory), warning="")
+        measured = replace(upper_bound(model, params, context, placement, memory), warning="",
+                           steps=script(model, params, context, placement, memory, cache))
     own = allocate(model, context, placement, said, mla)
     several = len(placement.devices) > 1
     main = len(placement.devices) - 1 if said.fit and several else params.main_gpu or 0
@@ -77,3 +82,27 @@ def computed(model: Model, params: Params, context: Context, placement: Placemen
         warning = f"the graph of {name} is not modelled for this launch: its buffers are an upper bound"
         measured = replace(measured, warning=measured.warning or warning)
     return replace(measured, sizes=sizes, runtime=None)
+
+
+def shares(model: Model, params: Params, used: Sequence[Device], rules: Rules,
+           counts: Sequence[int]) -> tuple[float, ...]:
+    """-ts in MiB: of so many layers on each device, or as it shares them out without one; () with --fit, whose devices
+    it fills itself."""
+    said = said_of(rules)
+    if said.fit:
+        return ()
+    if counts:
+        return tuple(map(float, mib_of(model, params, said, counts)))
+    return tuple(map(float, free_mib(used, said)))
+
+
+def script(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
+           cache: GraphCache) -> Steps | None:
+    """The steps of llama.cpp's graph, with the weights that are derived; None where it is not known."""
+    build = builder(model.architecture, mtp=context.kind == "mtp")
+    if build is None:
+        return None
+    try:
+        return script_of_setting(prepare(model, params, context, placement, memory, build, cache, IkWeights))
+    except (Contradiction, LaunchRefused, ModelError, *BROKEN):
+        return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from ...backends import HOST
 from ...engines.ik_llama import ABSENT, ABSENT_TYPES
+from ...engines.ik_tensors import unread
 from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes
@@ -38,6 +39,11 @@ def refuse(model: Model, params: Params, context: Context) -> None:
     types = sorted({info.type for info in model.tensors.values()} & ABSENT_TYPES)
     if types:
         raise LaunchRefused(f"{name} has no tensor type {', '.join(types)}")
+    more = unread(model.architecture, model.tensors)
+    if more:
+        count = len(model.tensors)
+        raise LaunchRefused(f"wrong number of tensors; expected {count}, got {count - len(more)}: {name} of 2026-08-15 "
+                            f"does not read {more[0]}, and loads no file with it")
 
 
 def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterator[Extra]:

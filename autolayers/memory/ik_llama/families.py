@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor
+from .delta import qwen3next
 from .graph import Builder
 from .latent import deepseek2
 
@@ -363,6 +364,7 @@ _QWEN2 = _own()
 _MOE = _std(moe=True, normalised=True, late_ids=True)
 FAMILIES: dict[str, Family] = {
     "deepseek2": deepseek2,
+    **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), qwen3next),
     **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
     "mistral3": _std(moe=True, normalised=True, factors=True, bias=True),
     "qwen3": _std(), "qwen3vl": _std(), "seed_oss": _std(norm="post_attention_norm", ids_always=True),

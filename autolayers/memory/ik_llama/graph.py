@@ -35,6 +35,7 @@ class Builder:
         self.tokens = min(context.n_ctx, context.n_ubatch)
         self.outputs = said.logit_rows or self.tokens
         self.flash = context.flash_attn != "off"
+        self.hybrid = any(map(hp.is_recr, range(hp.n_layer)))      # its V is never kept transposed
         quantised = [is_quantised(said.type_k or context.type_k), is_quantised(said.type_v or context.type_v)]
         self.turns_k, self.turns_v = said.k_hadamard and quantised[0], said.v_hadamard and quantised[1]
 
@@ -312,7 +313,7 @@ class Builder:
         row, first = row_size(k_l.type, head), self.context.n_ctx - n
         view = g.view(k_l, (head, n * heads), (row,), row * heads * first)
         g.expand(g.cpy(k, view))
-        if self.flash:
+        if self.flash or self.hybrid:
             view = g.view(v_l, (n * width,), (), first * row_size(v_l.type, width))
         else:
             size = type_size(v_l.type)
@@ -329,16 +330,20 @@ class Builder:
         row = row_size(k_l.type, head_k)
         k = g.view(k_l, (head_k, n_kv, heads), (row * heads, row))
         wide = head_v * hp.n_head(il)
-        if self.flash:
+        if self.flash or self.hybrid:
             width = head_v * heads
             v = g.view(v_l, (head_v, n_kv, heads), (row_size(v_l.type, width), row_size(v_l.type, head_v)))
+        if self.flash:
             sources = (q, k, v, mask) if sinks is None else (q, k, v, mask, sinks)
             cur = Tensor("FLASH_ATTN_EXT", "f32", (head_v, q.ne[2], q.ne[1], q.ne[3]), sources, param=True)
             if self.turns_v and (side := hadamard(head_v)):
                 cur = turned(cur, side)
             return g.reshape(cur, wide, self.tokens)
         size = type_size(v_l.type)
-        v = g.view(v_l, (n_kv, head_v, heads), (size * n_kv, size * n_kv * head_v))
+        if self.hybrid:
+            v = g.cont(g.transpose(v))
+        else:
+            v = g.view(v_l, (n_kv, head_v, heads), (size * n_kv, size * n_kv * head_v))
         whole = k.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20)
         most = self.said.attention_mib
         if most == 0 or most >= whole or k.ne[2] != q.ne[2] or v.ne[2] != q.ne[2] or sinks is not None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...backends import Backend
     from ...engines.ik_llama import Said
     from ...machine import Device
-    from ...model import Hparams, Model
+    from ...model import Model
     from ..cache import Memory
     from ..context import Context
     from ..weights import Placement
@@ -33,6 +33,8 @@ iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs
 q5_K q6_K q5_0 q6_0
 """
 _REPACKED = frozenset(_REPACKED_TEXT.split()) | _BY_EIGHT
+# whose graphs have a table of rotations with -rcache
+_TABLED = ("bailingmoe2", "bailingmoe3", "deepseek2", "glm-dsa", "mistral4", "gemma3", "glm4moe", "qwen3")
 _KEPT = ("token_embd.weight", "per_layer_token_embd.weight")
 # what building a graph of tensors that contradict the keys may raise
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -51,7 +53,8 @@ def reserved(model: Model, context: Context, placement: Placement, memory: Memor
         sizes = _sizes(model, context, placement, memory, said, family, mla, used)
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
         whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
-        if not (said.rope_cache or said.merges):
+        tabled = said.rope_cache and model.architecture in _TABLED
+        if not (tabled or said.merges):
             return whole, True
         more = _slack(model, context, placement)
         return tuple([size + more if size else 0 for size in whole]), False
@@ -93,12 +96,10 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
         few = min(context.n_ctx, context.n_ubatch) < 32
         return at.get(placement.dev_layer[il], len(backends)) if full or few else -1
 
-    found = Weights(model, placement, buffers, {})
+    found = IkWeights(model, placement, buffers, {})
 
     def weights(name: str) -> Tensor | None:
         tensor: Tensor | None = found[name]
-        if tensor is None and name.endswith(("attn_k_b.weight", "attn_v_b.weight", "attn_kv_b.weight")):
-            tensor = found[name] = _derived(model.hparams, name, found, model.architecture)
         tied = name == "output.weight" and name not in model.tensors
         if tensor is not None and said.repacks and not tied:
             _repack(tensor)
@@ -137,20 +138,25 @@ def _slack(model: Model, context: Context, placement: Placement) -> int:
     return int(4 * u * (2 * widths + hp.n_embd + 2 * hp.n_rot(0))) + 2 * max(in_ram, default=0)
 
 
-def _derived(hp: Hparams, name: str, found: Weights, architecture: str) -> Tensor | None:
-    """A weight that llm_prepare_mla makes of the others, where they are."""
-    block, part = name.rsplit(".attn_", 1)
-    heads, il = latent_heads(hp, architecture), int(block.split(".")[1])
-    if heads is None:
-        return None
-    nope, value, rank, n_head = heads[0] - hp.n_rot(il), heads[1], hp.n_lora_kv, hp.n_head(il)
-    source = found[f"{block}.attn_{'k_b' if part.startswith('kv') else 'kv_b'}.weight"]
-    if source is None:
-        return None
-    ne = {"k": (nope, rank, n_head, 1), "v": (rank, value, n_head, 1), "kv": (rank, n_head * (nope + value), 1, 1)}
-    made = Tensor("NONE", "q8_0" if is_quantised(source.type) else source.type, ne[part.split("_")[0]])
-    made.name, made.buffer, made.weight = name, source.buffer, True
-    return made
+class IkWeights(Weights):
+    """With those that llm_prepare_mla makes of others, where they are."""
+
+    def lacking(self, name: str) -> Tensor | None:
+        block, _, part = name.rpartition(".attn_")
+        hp = self._model.hparams
+        heads = latent_heads(hp, self._model.architecture)
+        if heads is None or part not in ("k_b.weight", "v_b.weight", "kv_b.weight"):
+            return None
+        il = int(block.split(".")[1])
+        nope, value, rank, n_head = heads[0] - hp.n_rot(il), heads[1], hp.n_lora_kv, hp.n_head(il)
+        source = f"{block}.attn_{'k_b' if part.startswith('kv') else 'kv_b'}.weight"
+        if source not in self._model.tensors:
+            return None
+        of = self[source]
+        ne = {"k": (nope, rank, n_head, 1), "v": (rank, value, n_head, 1), "kv": (rank, n_head * (nope + value), 1, 1)}
+        made = Tensor("NONE", "q8_0" if is_quantised(of.type) else of.type, ne[part.split("_")[0]])
+        made.name, made.buffer, made.weight = name, of.buffer, True
+        return made
 
 
 def _alloc_size(backend: Backend) -> Callable[[Tensor], int]:

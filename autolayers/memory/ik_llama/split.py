@@ -182,6 +182,25 @@ def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -
     return Split(tuple(layers), overrides, tuple(shares), mode, tuple(default))
 
 
+def free_mib(devices: Sequence[Device], said: Said) -> list[int]:
+    """MiB of each device that its default split goes by."""
+    return [max(0, device.free - _margin(said, i) * MiB) // MiB for i, device in enumerate(devices)]
+
+
+def mib_of(model: Model, params: Params, said: Said, counts: Sequence[int]) -> list[int]:
+    """MiB of these counts of layers in their order, the last device with the rest: what -ts needs for them."""
+    n = model.hparams.n_layer_all
+    wanted = params.layers_wanted(1 << 20)
+    at, last = max(0, n - wanted), n + 1 if wanted > n else n
+    sizes = layer_sizes(model, params, said, latent_form(model, params, said))
+    found = []
+    for i, count in enumerate(counts):
+        end = min(last, at + count) if i + 1 < len(counts) else last
+        found.append(round((sizes.compute + sum(sizes.layers[at:end])) / MiB))
+        at = end
+    return found
+
+
 def _margin(said: Said, i: int) -> int:
     return dict(said.margins).get(i, said.fit_margin)
 

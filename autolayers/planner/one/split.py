@@ -214,18 +214,33 @@ def _fits(candidate: Candidate, ram: bool) -> bool:
 
 def is_free(evaluator: Evaluator, params: Params) -> bool:
     """Whether there is a split to choose: several devices, whole layers, and no flag that fixes it."""
+    if evaluator.engine.cuts:
+        return False
     return (len(evaluator.machine.devices) > 1 and params.tensor_split is None
             and params.split_mode in (None, "layer") and len(evaluator.device_names(params)) > 1)
 
 
 def explicit_split(evaluator: Evaluator, params: Params) -> Params:
     """The flags with layer counts instead of llama.cpp's own split: free memory may change before the
-    launch."""
+    launch. Of a program that shares out bytes, with what its own split goes by."""
     if params.n_gpu_layers == 0 or not is_free(evaluator, params):
         return params
+    if evaluator.engine.shares_bytes:
+        shares = evaluator.estimator.shares(params, evaluator.machine.devices)
+        given = replace(params, tensor_split=shares or None)
+        same = evaluator.placement(given).dev_layer == evaluator.placement(params).dev_layer
+        return given if same else params
     where = layer_devices(evaluator.placement(params))
     shares = _short([where.count(name) for name in evaluator.device_names(params)])
     return replace(params, tensor_split=shares) if len(shares) <= MOST_SHARES else params
+
+
+def shared(evaluator: Evaluator, params: Params, counts: Sequence[float]) -> Params:
+    """The flags with so many layers on each device."""
+    if len(counts) < 2 or not evaluator.engine.shares_bytes:
+        return replace(params, tensor_split=tuple(map(float, counts)))
+    shares = evaluator.estimator.shares(params, evaluator.machine.devices, tuple(map(int, counts)))
+    return replace(params, tensor_split=shares or None)
 
 
 def _short(counts: Sequence[int]) -> tuple[float, ...]:

@@ -1,0 +1,47 @@
+"""The tensors that ik_llama.cpp's loader creates (ik_tensors.csv): it refuses a file that has others.
+
+    unread("qwen3", ["blk.0.attn_q.weight", "blk.0.attn_q.input_scale"])      # ["blk.0.attn_q.input_scale"]
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+
+from ..tables import rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_GROUPS = {
+    "=ends": "token_embd output_norm output attn_norm",
+    "=attn": "attn_q attn_k attn_v attn_output",
+    "=qkv_bias": "attn_q.bias attn_k.bias attn_v.bias",
+    "=qk_norm": "attn_q_norm attn_k_norm",
+    "=ffn": "ffn_up ffn_gate ffn_down",
+    "=each": "ffn_up.N ffn_gate.N ffn_down.N",
+    "=split_exps": "ffn_gate_inp ffn_up_exps ffn_gate_exps ffn_down_exps",
+    "=exps": "ffn_gate_inp ffn_up_exps ffn_gate_exps ffn_down_exps ffn_gate_up_exps",
+    "=shexp": "ffn_up_shexp ffn_gate_shexp ffn_down_shexp",
+    "=nextn": "nextn.eh_proj nextn.enorm nextn.hnorm nextn.shared_head_norm",
+}
+
+
+@cache
+def created(architecture: str) -> frozenset[str]:
+    """Names without blk.N. and .weight; none for an architecture whose loader is not in the table."""
+    row = next((row for row in rows("engines/ik_tensors.csv") if row["architecture"] == architecture), None)
+    words = row["tensors"].split() if row else []
+    return frozenset(name for word in words for name in _GROUPS.get(word, word).split())
+
+
+def unread(architecture: str, names: Iterable[str]) -> list[str]:
+    """Those of a file's tensors that the loader does not create ("wrong number of tensors")."""
+    known = created(architecture)
+    return [name for name in names if known and _short(name) not in known]
+
+
+def _short(name: str) -> str:
+    found = re.sub(r"^blk\.\d+\.", "", name).removesuffix(".weight")
+    return re.sub(r"\.\d+$", ".N", found)
