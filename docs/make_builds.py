@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 from autolayers.builds import NEWEST, OLDEST_EXACT, Rule, Rules
+from autolayers.builds.sources import RECORDED
 from autolayers.flags.table import ARGUMENTS, LEGACY
 
 _HEAD = f"""# Builds of llama.cpp
 
 Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
 change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build b{OLDEST_EXACT} to
-b{NEWEST}, the newest known build and the default of a plan. Builds outside of this range, and builds
-between *not in* and *from* of a rule, get an upper bound and a warning.
+b{NEWEST}, the newest known build and the default of a plan, and at {', '.join(f'b{number}' for number in RECORDED)}, whose library alone was recorded.
+Other builds, and builds between *not in* and *from* of a rule, get an upper bound and a warning.
 
 - *from*, *to*: the first and the last build with the rule; without a last one, today's build has it too.
 - *not in*: the newest build whose source was seen without it; empty if that is the build before *from*.

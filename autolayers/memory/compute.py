@@ -97,6 +97,8 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         split = _UNFUSED_SPLIT if len(placement.devices) > 1 else 1.0
         factor = split if context.rules.expands_norms else _UNFUSED
         sizes = tuple([int(size * factor) for size in sizes])
+    if model.row.changed and model.row.changed[0] <= context.rules.number:
+        sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams
         kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4

@@ -149,6 +149,8 @@ class Architecture:
     newer: tuple[tuple[str, int], ...] = ()
     # the oldest build that it was compared with and equal; 0: the oldest of all compared ones
     exact_from: int = 0
+    # from this build on its graph is another, known by its sizes alone: at most so many times these
+    changed: tuple[int, float] | None = None
     proven: bool = True         # its numbers have been compared with llama.cpp's own
     known: bool = True          # False: generated for a name without a row
     note: str = ""              # for docs/architectures.md
@@ -233,7 +235,7 @@ _TABLE: Any = (
     _row("qwen4exp", "imrope", ple=True, embd_out="streams", memory="hybrid-idx", trunk_only=True,
          recurrent="interval", state="ssm-groups", rollback=True, indexer="attention", ops=_DELTA,
          lazy_embd=True, slices="gated", before=((Rules.qwen4exp_splits_tensors, _UNSPLIT),), after=10644,
-         exact_from=_LATE),
+         exact_from=_LATE, changed=(11739, 1.0)),
     _row("phi2", "neox", tied="never"),
     _row("phi3", "neox", note="the window is read and then disabled"),
     _row("phimoe", "neox", after=4440, exact_from=9905),
@@ -428,7 +430,8 @@ _TABLE: Any = (
     _row("glm5-next", "none", defaults=_SIGMOID, latent_value=True, mla="required", memory="hybrid-idx",
          trunk_only=True, recurrent="no-kv-all", state="kda", rollback=True, indexer="types-or-all",
          tied="never", ops={**_DELTA, "indexer_compressor_ape": "ADD"}, swiglu_clamp="fused",
-         split_tensor=False, note="value head is the KV LoRA rank", after=11269, exact_from=_LATE),
+         split_tensor=False, note="value head is the KV LoRA rank", after=11269, exact_from=_LATE,
+         changed=(11739, 1.3)),
     _row("talkie", "neox", tied="never", after=9326, exact_from=9905),
     _row("mellum", "neox", window=SlidingWindow(4, list_before=True), tied="never", after=9479,
          exact_from=10068),

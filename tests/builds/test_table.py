@@ -19,7 +19,8 @@ def test_rows() -> None:
     assert [row.part for row in rows] == sorted((row.part for row in rows), key=[row.part for row in rows].index)
     for row in rows:
         assert row.after < row.first and (not row.last or row.first <= row.last < row.until), row.name
-        assert max(row.first, row.last) <= NEWEST, f"{row.name}: that build is not in builds/sources.py"
+        newest = max(NEWEST, *sources.RECORDED)
+        assert max(row.first, row.last) <= newest, f"{row.name}: that build is not in builds/sources.py"
         assert row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#")), row.name
 
 
@@ -144,3 +145,14 @@ def test_a_build_without_a_number_is_as_large_as_the_oldest_that_it_may_be() -> 
         assert found.devices["CUDA0"].compute >= known.devices["CUDA0"].compute
         assert found.host.compute >= known.host.compute
     assert not found.exact
+
+
+def test_a_build_that_only_its_library_is_known_of() -> None:
+    """b11739, recorded from the wheel of llama-cpp-py-sync: exact there, the rules of b11549 before and no others."""
+    assert rules(11739).exact and rules(11739).pads_uncached and not rules().pads_uncached
+    between = rules(11640)
+    assert not between.exact and "was not compared" in between.warning
+    assert "newer than the rules known (build 11739)" in rules(11800).warning
+    for name, exact in (("qwen3-8b-q4_k_m", True), ("qwen4exp-80b", False)):
+        found = estimate(model(name), ["-c", "4096"], ["24GiB"], 11739)
+        assert found.exact is exact and ("another graph from llama.cpp build 11739 on" in str(found.warnings)) != exact

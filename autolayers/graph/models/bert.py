@@ -22,12 +22,17 @@ class Bert:
     def __call__(self, llm: Llm) -> Tensor:
         g = llm.graph
         pos = None if self.position == "alibi" else llm.build_inp_pos()
+        rows = None
+        if self.position == "learned":
+            rows = g.get_rows(llm.need("position_embd.weight"), pos)  # type: ignore[arg-type]
+        if rows is not None and llm.rules.positions_first:
+            g.expand(rows)
         cur = llm.build_inp_embd()
         types = llm.weight("token_types.weight")
         if types is not None:
             cur = g.add(cur, g.view(types, (llm.n_embd,)))
-        if self.position == "learned":
-            cur = g.add(g.get_rows(llm.need("position_embd.weight"), pos), cur)  # type: ignore[arg-type]
+        if rows is not None:
+            cur = g.add(rows, cur)
         weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
         cur = llm.build_norm(cur, weight, bias, "layer", 0)
         inp = llm.build_attn_inp_no_cache()

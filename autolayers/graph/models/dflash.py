@@ -35,7 +35,8 @@ class DFlash:
         if selects and hp.f_final_logit_softcapping > 0.0:
             logits = g.scale(g.unary("TANH", g.scale(logits)))
         logits = scattered(llm, logits)
-        g.expand(logits)
+        if not (selects and llm.rules.selects_first):
+            g.expand(logits)
         if llm.weight("markov_w1.weight") is not None:
             logits = self.markov(llm, logits, hidden, tokens)
         if selects:
