@@ -19,6 +19,7 @@ class Engine:
     whole_batches: bool = False
     reads_all: bool = False            # it asks for all of these logits, where others ask for the last ones
     one_sequence: bool = False         # it runs one where no number is given, llama-server four slots
+    spare_sequence: bool = False       # several slots share one cache, with one sequence more than slots
     rolls_back: bool = False           # a draft of any kind adds rollback steps to a recurrent state
     written_by: str = ""               # what writes its launch, if its words are not llama-server's
     # all slots share one cache in which sliding windows keep every position; flash attention is on but for -fa off

@@ -22,9 +22,10 @@ ENGINES = {row.name: row for row in (
     replace(_user("llama-perplexity"), reads_all=True),
     _user("llama-mtmd-cli"),
     replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
+    Engine("jan", one_sequence=True, written_by="Jan's settings, which start a llama-server"),
     replace(_user("lm-studio"), written_by="`lms load`, by the page of autolayers web"),      # not seen: the larger
-    # n_rs_seq is --draftamount with any draft
-    replace(_user("koboldcpp"), rolls_back=True, written_by="--format koboldcpp"),
+    # n_rs_seq is --draftamount with any draft; continuous batching has n_seq_max of slots + 1 and kv_unified
+    replace(_user("koboldcpp"), rolls_back=True, spare_sequence=True, written_by="--format koboldcpp"),
     IK_LLAMA,
 )}
 

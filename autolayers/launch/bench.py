@@ -235,6 +235,15 @@ def _last_line(text: str) -> str:
 
 # --- a plan for a llama-bench command
 
+# it then places the layers itself, and ends where some are placed already (common_fit_params)
+_FITS = frozenset(("-fitt", "--fit-target", "-fitc", "--fit-ctx"))
+
+
+def fits_itself(words: Sequence[str]) -> bool:
+    """Whether a llama-bench command leaves the placement to llama-bench."""
+    return not _FITS.isdisjoint(words)
+
+
 def for_bench(name: str, words: list[str]) -> list[str]:
     """The words of a plan's field for `autolayers run llama-bench`: its tests set the rest."""
     if name not in _PLACEMENT or not words:

@@ -255,6 +255,8 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
     twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
     words: list[str] = []
     notes: list[str] = []
+    if command.bench and bench.fits_itself(command.words):
+        return [], ["llama-bench fits the model itself (--fit-target): no flags are added"]
     server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
     for name, written in _by_field(wanted):
         if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):

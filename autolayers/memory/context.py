@@ -100,6 +100,8 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         n_seq_max, unified = (N_PARALLEL, True) if rules.auto_slots else (1, False)
     else:
         n_seq_max, unified = max(1, params.n_parallel), bool(params.kv_unified)
+    if rules.engine.spare_sequence and n_seq_max > 1:
+        n_seq_max, unified = n_seq_max + 1, True
     if n_seq_max > MAX_SEQUENCES:
         raise LaunchRefused(f"n_seq_max must be <= {MAX_SEQUENCES}")
     if n_batch == 0 and n_ubatch == 0:

@@ -106,6 +106,23 @@ def test_a_wrapped_llama_bench_is_planned_with_its_logits() -> None:
     assert "-ot" in bench or "-ngl 33" not in bench
 
 
+def test_a_llama_bench_that_fits_the_model_itself() -> None:
+    """-fitt and a number of layers exclude each other in common_fit_params."""
+    done = says("run", "--dry-run", "--gpu", "24GiB", "--llama-build", "11549", "llama-bench", "-m",
+                HEADERS / "qwen3-8b-q4_k_m.gguf", "-fitt", "1024")
+    assert done.returncode == 0 and "-ngl" not in done.stdout and "-fitt 1024" in done.stdout
+    assert "llama-bench fits the model itself" in done.stderr
+
+
+def test_koboldcpp_has_a_sequence_more_than_slots() -> None:
+    """In one cache for all: states of a hybrid model are those of five sequences, the cache of -c."""
+    rows = {name: taken("qwen3-next-80b-a3b-q4_k_m", name, "-c 8192 -np 4 -ngl 0") for name in
+            ("koboldcpp", "llama-completion")}
+    five = taken("qwen3-next-80b-a3b-q4_k_m", "llama-completion", "-c 8192 -np 5 -kvu -ngl 0")
+    assert rows["koboldcpp"].host.context == five.host.context > rows["llama-completion"].host.context
+    assert taken("qwen3-8b-q4_k_m", "koboldcpp", "-c 8192 -np 1 -ngl 0").n_seq_max == 1
+
+
 def test_a_micro_batch_is_chosen_at_its_cost() -> None:
     """Where the logits of a large one would cost the context or layers, it is not taken."""
     path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
