@@ -13,7 +13,8 @@ _HEAD = f"""# Builds of llama.cpp
 
 Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
 change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build b{OLDEST_EXACT} to
-b{NEWEST}, the newest known build and the default of a plan, and at {', '.join(f'b{number}' for number in RECORDED)}, whose library alone was recorded.
+b{NEWEST}, the newest known build and the default of a plan, and at
+{', '.join(f'b{number}' for number in RECORDED)}, whose library alone was recorded.
 Other builds, and builds between *not in* and *from* of a rule, get an upper bound and a warning.
 
 - *from*, *to*: the first and the last build with the rule; without a last one, today's build has it too.
