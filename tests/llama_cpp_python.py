@@ -4,7 +4,7 @@
     python tests/llama_cpp_python.py        # wants numpy, diskcache, jinja2 and typing_extensions; two downloads, once
 
 llama-cpp-python's newest sdist has its own Python code, which loads the library that LLAMA_CPP_LIB_PATH names: a
-wheel of xllamacpp, of a build whose parameters have its layout. What its log says of the tiny models here must be the plan's.
+wheel of xllamacpp, of a build whose parameters have its layout. What its log says of a tiny model must be the plan's.
 Exit code: 0 equal, 1 not.
 """
 

@@ -208,9 +208,14 @@ def _modelfile(command: _Command) -> int:
         _must_fit(advice)
         written = _new(source, advice)
     _say_all(advice)
-    for line in advice.server:
-        say(f"server setting: {line}")
+    _say_server(advice)
     return _written(command, written, advice.summary)
+
+
+def _say_server(advice: Advice) -> None:
+    """What the server's environment needs, once for all models."""
+    if advice.server:
+        say(f"settings of the Ollama server, for every model: {' '.join(advice.server)}")
 
 
 def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
@@ -248,8 +253,7 @@ def _create(command: _Command) -> int:
     parameters = advice.over(target.parameters)
     server.create(str(new), str(name), parameters)
     _say_all(advice)
-    for line in advice.server:
-        say(f"server setting: {line}")
+    _say_server(advice)
     _print(f"{new}: " + ", ".join(f"{key} {value}" for key, value in parameters.items()))
     return 0
 

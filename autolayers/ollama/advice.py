@@ -130,6 +130,12 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
     question = _Question(target, settings, devices, host, words)
     notes = [*target.notes, *settings.ignored]
     n_ctx, batch, use = question.launch(num_ctx, num_batch, notes)
+    if num_ctx is None and not pin and not question.context_is_said:
+        wanted = question.of_a_mixture(n_ctx, batch, use)
+        if wanted > n_ctx:
+            notes.append(f"num_ctx {wanted}: with experts in RAM a context larger than Ollama's default of {n_ctx} "
+                         "fits")
+            n_ctx, batch, use = question.launch(wanted, num_batch, notes)
     choice = question.placement(n_ctx, batch, use, pin)
     plan = choice.plan if not explain else question.ask(n_ctx, batch, use, choice.words, layers=choice.layers,
                                                         explain=True)
@@ -209,6 +215,18 @@ class _Question:
                                                      self.flash)
         return n_ctx, batch, use
 
+    @property
+    def context_is_said(self) -> bool:
+        """Whether the Modelfile or the server says how large a context is."""
+        return "num_ctx" in self.target.parameters or self.settings.context_length is not None
+
+    def of_a_mixture(self, n_ctx: int, batch: int, use: Sequence[Device]) -> int:
+        """num_ctx of the plain plan of a mixture that does not fit as a whole; 0: of another model."""
+        if not use or not self.target.model.is_moe or self.ask(n_ctx, batch, use).n_gpu_layers >= self.everything:
+            return 0
+        plain = self.ask(0, batch, use, layers=False)
+        return plain.breakdown.n_ctx // self.parallel if plain.fits else 0
+
     def visible(self, n_ctx: int) -> list[Device]:
         return rules.visible_devices(self.target.model, self.target.size, n_ctx, self.settings, self.devices,
                                      _whole(self.target.parameters.get("main_gpu")))
@@ -263,20 +281,16 @@ class _Question:
     def _experts(self, n_ctx: int, batch: int, use: Sequence[Device], more: tuple[str, ...], plan: Plan,
                  pin: bool, own: FitChoice | None) -> _Choice:
         """A mixture of experts that does not fit."""
-        notes = ["a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the "
-                 "GPU and "
-                 "moves only experts to RAM, which is faster" + ("" if pin else ", so num_gpu is not set "
-                                                                                "(--pin sets "
-                                                                  "it)")]
+        why = ("a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and "
+               "moves only experts to RAM, which is faster")
         if pin:
-            return _Choice(plan, plan.n_gpu_layers, more, notes=tuple(notes), own=own)
+            return _Choice(plan, plan.n_gpu_layers, more, notes=(why,), own=own)
         server, words = _server_settings(self.ask(n_ctx, batch, use, layers=False))
         exact = self.ask(n_ctx, batch, use, words, layers=False)
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
-        notes.append(f"LLAMA_ARG_FIT_TARGET={margins} on the server makes llama.cpp leave that many MiB free "
-                     "instead "
-                     f"than {FIT_PARAMS_TARGET}")
-        return _Choice(exact, None, words, False, tuple(notes), server, own)
+        note = (f"{why}, so num_gpu is not set (--pin sets it); the server's settings, or "
+                f"LLAMA_ARG_FIT_TARGET={margins} alone, leave less than {FIT_PARAMS_TARGET} MiB free")
+        return _Choice(exact, None, words, False, (note,), server, own)
 
     def _several(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, pin: bool, own: FitChoice,
                  layers: int) -> _Choice:
@@ -317,10 +331,11 @@ class _Question:
 
     def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
         """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot, None the
-        largest."""
+        largest, 0 what the plan chooses."""
         target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa",
                                       self.flash]
-        words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
+        if n_ctx != 0:
+            words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
             words += ["-ctk", self.settings.kv_cache_type, "-ctv", self.settings.kv_cache_type]
         if target.projectors:

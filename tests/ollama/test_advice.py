@@ -200,13 +200,17 @@ def test_the_batch_is_pinned_where_the_plan_depends_on_it():
 def test_a_mixture_of_experts_that_does_not_fit_is_left_to_ollama():
     model = target("gpt-oss-20b-mxfp4")
     advice = advise(model, PLAIN, [gpu(8)])
-    assert advice.num_gpu is None and advice.parameters == {"num_ctx": 4096}
-    assert advice.over({"num_gpu": 12}) == {"num_gpu": -1, "num_ctx": 4096}
-    assert any("mixture of experts" in note for note in advice.notes)
+    assert advise(model, PLAIN, [gpu(8)], num_ctx=4096).parameters == {"num_ctx": 4096}
+    # nothing says how much: as large as the plain plan's, and each thing once
+    plain = autolayers.plan(model.model, ["-np", "1", "-b", "512", "-ub", "512"], devices=[gpu(8)])
+    assert advice.num_gpu is None and advice.num_ctx == plain.breakdown.n_ctx > 4096
+    assert advice.over({"num_gpu": 12}) == {"num_gpu": -1, **advice.parameters}
+    assert sum("mixture of experts" in note for note in advice.notes) == 1
+    assert sum("LLAMA_ARG_FIT_TARGET" in note for note in advice.notes) == 1
     assert "LLAMA_ARG_N_GPU_LAYERS=25" in advice.server
     experts = next(int(line.partition("=")[2]) for line in advice.server if line.startswith("LLAMA_ARG_N_CPU_MOE="))
     # What is printed fits as it stands, fed back to the planner.
-    words = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512", "-ngl", "25", "-ncmoe", str(experts)]
+    words = ["-c", str(advice.num_ctx), "-np", "1", "-b", "512", "-ub", "512", "-ngl", "25", "-ncmoe", str(experts)]
     assert autolayers.plan(model.model, words, devices=[gpu(8)]).fits
     pinned = advise(model, PLAIN, [gpu(8)], pin=True)
     assert 0 < pinned.num_gpu < 25 and pinned.parameters["num_gpu"] == pinned.num_gpu
