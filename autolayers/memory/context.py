@@ -96,12 +96,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     embeddings = bool(params.embedding or params.reranking)
     if embeddings and n_batch > n_ubatch:
         n_batch = n_ubatch            # an embedding needs its whole input in one micro-batch
-    if params.n_parallel is None or params.n_parallel < 0:
-        n_seq_max, unified = (N_PARALLEL, True) if rules.auto_slots else (1, False)
-    else:
-        n_seq_max, unified = max(1, params.n_parallel), bool(params.kv_unified)
-    if rules.engine.spare_sequence and n_seq_max > 1:
-        n_seq_max, unified = n_seq_max + 1, True
+    n_seq_max, unified = _sequences(params, rules)
     if n_seq_max > MAX_SEQUENCES:
         raise LaunchRefused(f"n_seq_max must be <= {MAX_SEQUENCES}")
     if n_batch == 0 and n_ubatch == 0:
@@ -252,6 +247,15 @@ def _refuse_types(model: Model, rules: Rules) -> None:
     if types:
         raise LaunchRefused(f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp does (--engine "
                             "ik_llama.cpp)")
+
+
+def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
+    """(n_seq_max, kv_unified)."""
+    if params.n_parallel is None or params.n_parallel < 0:
+        return (N_PARALLEL, True) if rules.auto_slots else (1, False)
+    if rules.engine.spare_sequence and params.n_parallel > 1:
+        return params.n_parallel + 1, True
+    return max(1, params.n_parallel), bool(params.kv_unified)
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
