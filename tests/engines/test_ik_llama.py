@@ -147,7 +147,27 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
         assert placed.dev_layer.count("CUDA0") == counts[0]
 
 
-def test_weights_that_it_derives_are_planned(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "mib", "words"), [
+    ("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),                      # all of its layers, or not
+    ("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
+    ("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
+    ("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
+    ("qwen3-8b-q4_k_m", (8192, 8192), ["-c", "4096", "-sm", "graph"]),
+])
+def test_the_flags_of_a_plan_are_the_launch_that_it_describes(name: str, mib: tuple[int, ...],
+                                                              words: list[str]) -> None:
+    """Read again as they are, they give its bytes on every device: what is chosen is what was measured."""
+    devices = gpus(*mib)
+    plan = autolayers.plan(of(name), [*words, "--engine", IK_LLAMA.name], devices)
+    request = for_model(of(name), Request.of([*plan.flags, "--engine", IK_LLAMA.name], {}, devices=devices))
+    again = Estimator(of(name), request.build).breakdown(request.params, devices)
+    assert plan.fits and plan.n_gpu_layers > 1
+    for row in plan.devices:
+        use = again.devices[row.name]
+        assert (row.model, row.context, row.compute) == (use.model, use.context, use.compute)
+
+
+def test_weights_that_it_derives_are_planned() -> None:
     """A file with attn_kv_b alone, which llama.cpp does not load."""
     plan = autolayers.plan(of("deepseek-v3-3layers-kv_b-q4_k_m"), ["-c", "4096", "--engine", "ik_llama.cpp"], ["24GiB"])
     assert plan.fits and plan.n_gpu_layers >= 4 and plan.speed.generation > 0
