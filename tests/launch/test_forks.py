@@ -12,7 +12,8 @@ from support import HEADERS, command
 from autolayers.builds import NEWEST
 from autolayers.detect import detect, read_help
 
-QWEN, GEMMA, MLA = (HEADERS / f"{name}.gguf" for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek-v2-lite-q4_k_m"))
+QWEN, GEMMA, MLA = (HEADERS / f"{name}.gguf"
+                    for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek-v2-lite-q4_k_m"))
 
 # gpt_params_print_usage of its common/common.cpp: the lines that a plan's words and its own need
 IK = """usage: ./llama-server [options]
