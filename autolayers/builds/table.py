@@ -259,7 +259,7 @@ class Rules(RuleSet):
     grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
     pads_uncached = Rule("graph", 11739, "", "attention without a cache has keys and values for a multiple of 256 "
                          "tokens", after=11549)
-    mellum_gates = Rule("graph", 11739, "", "Mellum ends where expert_gating_func is 0", after=11549)
+    reads_gating = Rule("graph", 11739, "", "Mellum reads expert_gating_func, and ends where it is 0", after=11549)
     selects_first = Rule("graph", 11739, "", "DFlash2's selection is built before its logits", after=11549)
     positions_first = Rule("graph", 11739, "", "BERT's positions are looked up before its tokens", after=11549)
 

@@ -272,9 +272,10 @@ def _refuse_file(model: Model, rules: Rules) -> None:
     if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
         raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
                             f"{row.name}")
-    if rules.mellum_gates and row.name == "mellum" and hp.get("expert_gating_func") == 0:
-        raise LaunchRefused(f"mellum with an expert_gating_func of 0: llama.cpp build {rules.number} aborts while it "
-                            "builds the graph (build_moe_ffn)")
+    gates = row.reads_gating is not None and rules.has(row.reads_gating)
+    if gates and hp.get("expert_gating_func") == 0:
+        raise LaunchRefused(f"{row.name} with an expert_gating_func of 0: llama.cpp build {rules.number} aborts while "
+                            "it builds the graph (build_moe_ffn)")
     window, pattern = row.window, "attention.sliding_window_pattern"
     wants_list = window is not None and window.list_before and not rules.window_lists
     if wants_list and hp.n_swa and hp.get(pattern) is None:

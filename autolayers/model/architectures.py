@@ -151,6 +151,7 @@ class Architecture:
     exact_from: int = 0
     # from this build on its graph is another, known by its sizes alone: at most so many times these
     changed: tuple[int, float] | None = None
+    reads_gating: Rule | None = None   # from which on a gating function of 0 aborts
     proven: bool = True         # its numbers have been compared with llama.cpp's own
     known: bool = True          # False: generated for a name without a row
     note: str = ""              # for docs/architectures.md
@@ -434,7 +435,7 @@ _TABLE: Any = (
          changed=(11739, 1.3)),
     _row("talkie", "neox", tied="never", after=9326, exact_from=9905),
     _row("mellum", "neox", window=SlidingWindow(4, list_before=True), tied="never", after=9479,
-         exact_from=10068),
+         exact_from=10068, reads_gating=Rules.reads_gating),
     _row("nanbeige", loops=True, rope_users="physical", note="num_loops passes over the same blocks, each "
               "with its own cache", after=10151, exact_from=10280),
     _row("pockettts", tied="always", after=10362),
