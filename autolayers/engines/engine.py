@@ -24,7 +24,7 @@ class Engine:
     written_by: str = ""               # what writes its launch, if its words are not llama-server's
     # all slots share one cache in which sliding windows keep every position; flash attention is on but for -fa off
     one_cache: bool = False
-    shares_bytes: bool = False         # -ts are parts of bytes, and of its own split; -sm none leaves some of them
+    shares_bytes: bool = False         # -ts are parts of bytes, and -sm none leaves layers on other GPUs
     cuts: bool = False                 # words of its own cut each layer over the devices, or leave their split to it
     pipelines: bool = True             # several GPUs work on a prompt at once, with copies of their inputs
     seen: str = ""                     # its commit that is planned, if it is not llama.cpp
