@@ -66,6 +66,7 @@ class Device:
     limits: Mapping[str, int] | None = None   # the driver's limits, with the backend's keys; None: unknown
     driver: str = ""               # its version, empty: unknown
     power_limit: int | None = None   # watts, None: unknown
+    power_default: int | None = None   # watts as sold, None: unknown
     measured: tuple[Ratio, ...] = ()          # launches on this machine
 
     hypothetical: ClassVar[Callable[..., Device]]      # (size or GPU name, name="CUDA0"), set by devices/given.py

@@ -48,8 +48,8 @@ ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
 MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
 FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts", "bf16_experts",
           "chosen")
-MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 0.6,
-        "bus_copy": 1.0, "experts": 1.2, "prompt_read": 1.0, "stages": 1.0, "bf16_experts": 1.0, "chosen": 1.0,
+MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 1.0,
+        "experts": 1.2, "prompt_read": 1.0, "stages": 1.0, "bf16_experts": 1.0, "chosen": 1.0,
         "alone": 1.0}
 # Its one machine saved power under Windows
 LEAST = {("rates", ("Vulkan", "Gen9"), "read"): 0.58}
@@ -101,7 +101,8 @@ def machine_of(data: dict) -> Machine:
             d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
             kind="igpu" if d["unified"] and row_of(d["backend"]).has_igpu else "gpu", bandwidth=d["bandwidth"],
             compute_capability=tuple(capability) if capability else None, n_sm=d.get("n_sm"),
-            fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], includes_context=d["free"] < d["total"]))
+            fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], includes_context=d["free"] < d["total"],
+            power_limit=d.get("power_limit"), power_default=d.get("power_default")))
     ram = data["ram"]
     devices = list(map(completed, devices))
     return Machine(tuple(devices), {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
@@ -299,18 +300,26 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
 
 
 def fit(rows: list[Row], rounds: int = 12, near: dict | None = None,
-        only: frozenset[str] = frozenset()) -> tuple[tuple, dict]:
+        only: frozenset[str] = frozenset(), fields: frozenset[str] = frozenset()) -> tuple[tuple, dict]:
     """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at. `only`: backends
-    whose constants alone are fitted."""
+    whose constants alone are fitted; `fields`: constants of these names alone."""
     constants = Constants(rows)
-    near = {**(constants.known() if only else {}), **(near or {})}
-    free = numpy.array([not only or name[0] in ("ram", "bus") or (name[0] in ("rates", "age") and name[1][0] in only)
-                        for name in constants.names])
+    near = {**(constants.known() if only or fields else {}), **(near or {})}
+
+    def moves(name: tuple) -> bool:
+        """Whether a constant is fitted."""
+        if name[0] in ("ram", "bus") or not (only or fields):
+            return True
+        if fields:
+            return name[-1] in fields
+        return name[0] in ("rates", "age") and name[1][0] in only
+
+    free = numpy.array([moves(name) for name in constants.names])
     x = numpy.array([near.get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)])
     count = Counter((row.source, row.kind) for row in rows)
     weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
-    touched = [[i for i, row in enumerate(rows) if moves and constants.touches(name, row)]
-               for name, moves in zip(constants.names, free, strict=True)]
+    touched = [[i for i, row in enumerate(rows) if fitted and constants.touches(name, row)]
+               for name, fitted in zip(constants.names, free, strict=True)]
 
     def errors(x: numpy.ndarray, which: list[int]) -> numpy.ndarray:
         tables = constants.tables(x)
@@ -623,8 +632,8 @@ def write_doubts(folder: Path, found: Doubts) -> None:
 SHARED = speeds.Shared(
     token=170, prompt_experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, reduction=34,
     ram=0.95, ram_experts=0.88, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
-    bus_copy=0.54, ram_copy=0.44,
-    copied=0.17, several=1.3, stages=0.29)
+    ram_copy=0.5,
+    copied=0.3, several=1.3, stages=0.29)
 START = {
     "CUDA": speeds.Rates(0.83, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
     ("CUDA", "Turing"): speeds.Rates(0.8, 0.55, 2.0, 0.45, 0.33, 23, 0.2),

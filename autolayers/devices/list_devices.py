@@ -156,6 +156,6 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
             device = replace(device, uuid=card.uuid, pci_id=card.pci_id,
                              compute_capability=card.compute_capability, display=card.display,
                              bandwidth=card.bandwidth, n_sm=card.n_sm, kind=card.kind, driver=card.driver,
-                             power_limit=card.power_limit)
+                             power_limit=card.power_limit, power_default=card.power_default)
         result.append(device)
     return result

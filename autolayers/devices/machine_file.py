@@ -117,7 +117,7 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     _known(row, _DEVICE, what)
     values = {key: value for key, value in row.items() if value is not None and key not in ("card", "sure")}
     for key, least, most in (("total", 1, 1 << 60), ("free", 0, 1 << 60), ("ram", 1, 1 << 60),
-                             ("n_sm", 1, 4096), ("power_limit", 1, 100_000)):
+                             ("n_sm", 1, 4096), ("power_limit", 1, 100_000), ("power_default", 1, 100_000)):
         if key in values:
             values[key] = _number(values[key], least, most, f"{what}: {key}", whole=True)
     for key, low, high in (("bandwidth", *_RATE), ("link", *_RATE), ("fp16_tflops", 0.01, 1e5),

@@ -248,17 +248,22 @@ class _Driver:
         mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
         driver = self.ask("nvmlSystemGetDriverVersion") or ""
         mhz, bits = (value if value and value <= _MOST_RATE else None for value in (mhz, bits))
-        limit = self.ask("nvmlDeviceGetPowerManagementLimit", handle)
         return Device(
             name="", total=total, free=min(free, total), description=name, backend=Cuda.name, source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability, driver=driver,
-            power_limit=limit // 1000 if limit and 1000 <= limit <= 10**8 else None,
+            power_limit=self.watts("nvmlDeviceGetPowerManagementLimit", handle),
+            power_default=self.watts("nvmlDeviceGetPowerManagementDefaultLimit", handle),
             display=None if display is None else bool(display),
             # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,
             n_sm=cores // _CORES_PER_SM.get(capability, 128) if cores and capability else None)
+
+    def watts(self, question: str, handle: object) -> int | None:
+        """A limit of power that is plausible; NVML says milliwatts."""
+        limit = self.ask(question, handle)
+        return limit // 1000 if limit and 1000 <= limit <= 10**8 else None
 
     def unified(self, name: str, handle: object, code: int) -> bool:
         """NotSupported alone is not enough: the name or the addressing mode must match too."""

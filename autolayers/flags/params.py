@@ -83,6 +83,7 @@ class Params:
     yarn_orig_ctx: int | None = None
     numa: str | None = None
     n_threads: int | None = None             # -t; below 1: llama.cpp's default
+    n_threads_batch: int | None = None       # -tb, of prompts; below 1: as n_threads
 
     def layers_wanted(self, everything: int, limit: bool = True) -> int:
         """n_gpu_layers as a count: auto and all mean `everything`; larger numbers are capped at it unless

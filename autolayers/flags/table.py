@@ -142,7 +142,7 @@ ARGUMENTS = (
     Argument("--display-prompt", SWITCH, "", "", "--no-display-prompt"),
     Argument("-co --color", TEXT),
     Argument("-t --threads", INT, "n_threads", "LLAMA_ARG_THREADS"),
-    Argument("-tb --threads-batch", NUMBER),
+    Argument("-tb --threads-batch", INT, "n_threads_batch"),
     Argument("-C --cpu-mask", TEXT),
     Argument("-Cr --cpu-range", TEXT),
     Argument("--cpu-strict", TEXT),

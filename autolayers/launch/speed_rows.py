@@ -103,7 +103,7 @@ def _device(device: Device) -> dict[str, Any]:
         "free": device.free, "bandwidth": device.bandwidth,
         "compute_capability": list(device.compute_capability) if device.compute_capability else None,
         "fp16_tflops": device.fp16_tflops, "n_sm": device.n_sm, "unified": device.unified,
-        "power_limit": device.power_limit,
+        "power_limit": device.power_limit, "power_default": device.power_default,
     }
 
 
@@ -151,7 +151,8 @@ def _wrong_machine(machine: object) -> str:
             return f"{what}: name, description, backend and card must be texts"
         if not (_is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])):
             return f"{what}: total and free must be bytes, and free at most total"
-        for name, low, high in (("bandwidth", 1e7, 1e15), ("fp16_tflops", 0.01, 1e5), ("power_limit", 1, 1e5)):
+        for name, low, high in (("bandwidth", 1e7, 1e15), ("fp16_tflops", 0.01, 1e5), ("power_limit", 1, 1e5),
+                                ("power_default", 1, 1e5)):
             if device.get(name) is not None and not _is(device[name], low, high):
                 return f"{what}: {name} must be from {low:g} to {high:g}"
         capability = device.get("compute_capability")

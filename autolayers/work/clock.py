@@ -16,7 +16,7 @@
 
 from __future__ import annotations
 
-from math import hypot
+from math import exp, hypot, sqrt
 
 from ..flags.params import N_BATCH
 from .expert_cache import MOST_TOKENS, PROMPT
@@ -79,13 +79,14 @@ class Clock:
                  devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
                  n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
                  shares: Mapping[str, float] | None = None, reduced: bool = False, missing: float = 0.0,
-                 cached: ExpertCache | None = None, apart: float = 0.0) -> None:
+                 cached: ExpertCache | None = None, apart: float = 0.0, pinned: bool = False) -> None:
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
         self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing, self.cached = shares, missing, cached
         self.reduced = reduced       # by the devices themselves (split mode tensor): slices have kernels of their own
+        self.pinned = pinned     # weights in RAM, so that devices copy them without the CPU
         self.apart = apart       # seconds of a prompt's token in a delta net that is not one op
         self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
 
@@ -115,7 +116,7 @@ class Clock:
         common = shared.token * 1e-6
         in_ram = sums.copied[0] + sums.copied[1] * chosen
         if in_ram:
-            part = 1 - (1 - used) ** (shared.copied * n) if self.weights.n_expert else 1.0
+            part = 1 - exp(-shared.copied * sqrt(n * used)) if self.weights.n_expert else 1.0
             common += self._copy(sums.copied[0] + sums.copied[1] * part)
         for place, values in sums.places.items():
             if place == HOST:
@@ -135,7 +136,7 @@ class Clock:
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
-                attends = flops / self._core_flops if many else min(flops, GROUP * size) / self._core_attention
+                attends = flops / self._core_flops(n) if many else min(flops, GROUP * size) / self._core_attention(n)
                 common += hypot((size + state) / (host.ram * shared.ram), attends)
                 continue
             for name, share in self._parts(place):
@@ -182,6 +183,7 @@ class Clock:
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
+        dense *= self.weights.low_dense
         seconds = hypot(streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n), 2 * n * multiplies / rate)
         if experts:
             chosen = self._chosen(n, streams.spread)
@@ -205,6 +207,7 @@ class Clock:
         if many:
             bandwidth *= shared.prompt_read
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
+        dense *= 1.0 if many else self.weights.low_dense
         seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
         if experts:
             each = n * self.weights.used          # tokens per expert
@@ -239,7 +242,7 @@ class Clock:
     def _on_cpu(self, n: int, dense: float, experts: float, multiplies: float, expert_multiplies: float,
                 few: bool) -> float:
         shared, host = self.shared, self.host
-        cores = host.cores * shared.core * 1e9
+        cores = self._cores(n) * shared.core * 1e9
 
         def read(size: float, share: float) -> float:
             share *= 1.0 if self.devices else shared.alone
@@ -249,20 +252,24 @@ class Clock:
         if few:
             seconds = CPU.read(seconds, read(2 * multiplies, shared.ram), n)
         return hypot(seconds + read(experts, shared.ram_experts),
-                     2 * n * (multiplies + expert_multiplies / shared.core_experts) / self._core_flops)
+                     2 * n * (multiplies + expert_multiplies / shared.core_experts) / self._core_flops(n))
 
-    @property
-    def _core_attention(self) -> float:
-        return self.host.cores * self.shared.core_attention * 1e9
+    def _cores(self, n: int) -> int:
+        """The cores of a graph of n tokens: -tb's of more than one (llama_context::graph_compute)."""
+        return self.host.batch_cores or self.host.cores if n > 1 else self.host.cores
 
-    @property
-    def _core_flops(self) -> float:
-        return self.host.cores * self.shared.core_flops * 1e9
+    def _core_attention(self, n: int) -> float:
+        return self._cores(n) * self.shared.core_attention * 1e9
+
+    def _core_flops(self, n: int) -> float:
+        return self._cores(n) * self.shared.core_flops * 1e9
 
     def _copy(self, size: float) -> float:
-        """The CPU first copies pageable memory, so RAM counts as well as the bus."""
-        shared, host = self.shared, self.host
-        return size * max(1 / (host.bus * shared.bus_copy), 1 / (host.ram * shared.ram_copy))
+        """The CPU first copies memory that is not pinned, and then the bus does."""
+        host = self.host
+        if self.pinned:
+            return size / min(host.bus, host.ram)
+        return size * (1 / host.bus + 1 / (host.ram * self.shared.ram_copy))
 
     def prompt(self, n: int, depth: float) -> float:
         """Seconds of a prompt of n tokens after `depth` others."""

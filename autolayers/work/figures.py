@@ -8,6 +8,7 @@ from ..devices.assumed import DESKTOP, kind_of
 from ..devices.integrated import integrated
 from ..machine import OF_PEAK
 from ..records import dataclass, replace
+from .power import shares
 from .rates import FP16_PER_BANDWIDTH, FP16_UNKNOWN, aged, generation_of, rates_of
 from .streams import STREAMS, Streams, streams_of
 
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
     from .rates import Rates
 
 _IGPU_BANDWIDTH = 51e9         # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
-# RAM of desktops and laptops by what was sold with a GPU of that time, at what reading it reaches: DDR4, then DDR5
-_RAM_BANDWIDTH = {"Pascal": 26e9, "Volta": 30e9, "Turing": 26e9, "Ampere": 38e9, "Ada": 50e9, "Blackwell": 57e9,
-                  "RDNA3": 50e9, "RDNA4": 57e9, "Arc": 45e9}
+# RAM of desktops and laptops by what was sold with a GPU of that time, at what reading it reaches: DDR4, then DDR5 of
+# 4800 to 6000 MT/s in two channels, which has 77e9 to 96e9 at the peak
+_RAM_BANDWIDTH = {"Pascal": 26e9, "Volta": 30e9, "Turing": 26e9, "Ampere": 42e9, "Ada": 56e9, "Blackwell": 62e9,
+                  "RDNA3": 54e9, "RDNA4": 60e9, "Arc": 48e9}
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 DISK = 2.5e9
@@ -50,7 +52,9 @@ class Figures:
         fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else built_in[0] if built_in else bandwidth * per_byte
         network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
             device.link or NETWORK_RATE, ROUND_TRIP if device.latency is None else device.latency)
-        return cls(aged(rates_of(device), device.engine or device.backend, build), bandwidth, fp16,
+        reading, computing = shares(device)
+        return cls(aged(rates_of(device), device.engine or device.backend, build), bandwidth * reading,
+                   fp16 * computing,
                    bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network,
                    streams_of(device))
 
@@ -69,13 +73,21 @@ class HostFigures:
     disk: float
     known: bool          # RAM's bandwidth is not a default
     counted: bool        # the number of cores is not a default
+    batch_cores: int = 0       # those of prompts (-tb); 0: the same
 
-    def with_threads(self, n_threads: int | None) -> HostFigures:
-        """With so many threads (-t): one a core computes and reads, and more of them share the cores; below 1 and None
-        are llama.cpp's default, a thread per core. A number of cores that is not known is theirs."""
+    def with_threads(self, n_threads: int | None, n_threads_batch: int | None = None) -> HostFigures:
+        """With so many threads (-t, and -tb for prompts): one a core computes and reads, and more of them share the
+        cores; below 1 and None are llama.cpp's default, a thread per core, and for prompts as many as for tokens. A
+        number of cores that is not known is theirs."""
+        few, many = self._cores(n_threads), self._cores(n_threads_batch)
+        counted = self.counted or few > 0 or many > 0
+        return replace(self, cores=few or self.cores, batch_cores=many, counted=counted)
+
+    def _cores(self, n_threads: int | None) -> int:
+        """The cores that so many threads use, 0 if they are not said."""
         if n_threads is None or n_threads < 1:
-            return self
-        return replace(self, cores=min(n_threads, self.cores) if self.counted else n_threads, counted=True)
+            return 0
+        return min(n_threads, self.cores) if self.counted else n_threads
 
     @classmethod
     def of(cls, machine: Machine) -> HostFigures:
@@ -90,5 +102,6 @@ class HostFigures:
             or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
                    default=0.0) \
             or _BUS
-        return cls(ram, bus, machine.cores or kind.cores, machine.disk_bandwidth or DISK,
+        cores = machine.threads or machine.cores          # a plan's -t, where llama.cpp's own is wrong
+        return cls(ram, bus, cores or kind.cores, machine.disk_bandwidth or DISK,
                    bool(machine.ram_bandwidth or shared), machine.cores is not None)

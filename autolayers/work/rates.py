@@ -66,8 +66,7 @@ class Shared:
     core_experts: float       # share of it for experts
     core_attention: float     # 10**9 operations of attention per second per core
     core_kernel: float        # microseconds of CPU time per node of the graph
-    bus_copy: float           # weights copied for a prompt, share of the bus
-    ram_copy: float           # and of RAM
+    ram_copy: float           # weights that the CPU copies for the bus, share of RAM's bandwidth
     copied: float             # how quickly tokens spread over the experts that are copied
     several: float            # kernels of a launch on several devices
     # several devices: the part of the other stages that does not overlap with the slowest
@@ -132,9 +131,8 @@ SHARED = Shared(token=163,
                 core_experts=0.607,
                 core_attention=3.06,
                 core_kernel=1.94,
-                bus_copy=0.574,
-                ram_copy=0.429,
-                copied=0.187,
+                ram_copy=0.553,
+                copied=0.332,
                 several=1.56,
                 stages=0.275)
 

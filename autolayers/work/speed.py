@@ -282,11 +282,11 @@ class CostModel:
                 resident = self.placement(replace(params, overrides=tuple(
                     rule for rule in params.overrides if EXPERTS_REGEX not in rule[0])))
                 work = replace(work, token=homes.work(resident, where).token)
-        host = self.host.with_threads(params.n_threads)
+        host = self.host.with_threads(params.n_threads, params.n_threads_batch)
         clock = Clock(self.weights, work, self.caches(fused), devices, host, n_batch=use.n_batch,
                       n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
                       reduced=params.split_mode == "tensor", missing=self._missing(use), cached=cached,
-                      apart=self._apart(params, placement, devices))
+                      apart=self._apart(params, placement, devices), pinned=pinned(placement))
         if self.calibration.measured and cached is None:
             kind = self.kind(clock)
             clock.paces = self.calibration.of(kind, "pp").factor, self.calibration.of(kind, "tg").factor
@@ -444,7 +444,7 @@ class CostModel:
             last = self.weights.n_layer            # MTP blocks come before it
             for row in graphs.token.rows:
                 if row.place != HOST:
-                    size = row.dense + row.experts * self.weights.used * self.weights.low / rates.chosen
+                    size = row.dense * self.weights.low_dense + row.experts * self.weights.used * self.weights.low / rates.chosen
                     seconds[row.layer if row.layer < last else -1] += work.generate * (
                         size / read + row.kernels * rates.kernel * 1e-6)
             for row in graphs.prompt.rows:
@@ -479,6 +479,12 @@ class CostModel:
 
 def _key(params: Params, use: Static) -> Params:
     return params if params.n_ctx is not None else replace(params, n_ctx=use.n_ctx)
+
+
+def pinned(placement: Placement) -> bool:
+    """Whether weights in RAM are in memory that devices copy from directly, as they are unless the file is mapped."""
+    buffers = {on(device).host_buffer for device in placement.devices} - {""}
+    return not placement.mapped and any(placement.buffers.get(name) for name in buffers)
 
 
 def layer_devices(placement: Placement) -> list[str]:

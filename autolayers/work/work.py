@@ -31,7 +31,7 @@ TYPE_WORK = {
     "f32": 0.5, "f16": 0.99, "bf16": 1.05, "q8_0": 1.02, "q6_K": 0.75, "q5_K": 1.0, "q4_K": 1.0, "q3_K": 0.87,
     "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
 }
-# reading a token's experts of types that are unpacked slower than they are read, by llama.cpp's mul_mat_vec kernels
+# reading a token's matrices of types that are unpacked slower than they are read, by llama.cpp's mul_mat_vec kernels
 TYPE_READ = {"q2_K": 1.3, "iq1_s": 1.3, "iq1_m": 1.3, "iq2_xxs": 1.3, "iq2_xs": 1.3, "iq2_s": 1.3, "iq3_xxs": 1.2,
              "iq3_s": 1.2, "iq4_nl": 1.15, "iq4_xs": 1.1}
 KERNELS_UNKNOWN = 2.5       # per matrix, if the architecture's graph is unknown
@@ -116,7 +116,7 @@ class Weights:
         self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
         self.scan = STATE if any(name.endswith(".ssm_d") for name in model.tensors) else 1.0
         self.reads: dict[str, Reads] = {}
-        read = 0.0
+        read, low, size = 0.0, 0.0, 0
         for weight in model.weights:
             info = weight.info
             table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
@@ -127,11 +127,15 @@ class Weights:
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
             work = info.n_elements / TYPE_WORK.get(info.type, 0.95)
             bf16 = info.n_bytes * (self.used if expert else 1) if info.type == "bf16" else 0
-            read += info.n_bytes * TYPE_READ.get(info.type, 1.0) if expert else 0
+            slower = info.n_bytes * TYPE_READ.get(info.type, 1.0)
+            read += slower if expert else 0
+            low += 0 if expert else slower
+            size += 0 if expert else info.n_bytes
             self.reads[info.name] = Reads(0, info.n_bytes, 0.0, work * self.used, bf16) if expert else \
                 Reads(info.n_bytes, 0, work, 0.0, bf16)
-        # reading a token's experts, relative to types that only bandwidth limits
+        # reading a token's experts and its other matrices, relative to types that only bandwidth limits
         self.low = read / max(1, sum(each.experts for each in self.reads.values())) if read else 1.0
+        self.low_dense = low / max(1, size) if low else 1.0
 
     def of(self, step: Step) -> Reads | None:
         """What a step reads; of the input's table only single rows, which are negligible."""

@@ -34,7 +34,8 @@ FIELDS = frozenset((
     "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn",
     "cache_type_k", "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu",
     "device", "overrides", "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft",
-    "draft_n_max", "n_gpu_layers_draft", "spec_type", "lora", "override_kv", "n_threads"))
+    "draft_n_max", "n_gpu_layers_draft", "spec_type", "lora", "override_kv", "n_threads",
+    "n_threads_batch"))
 # arguments that do not affect memory, and KoboldCpp's names
 _FLAGS = {"-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
           "--chat-template-file": "--jinjatemplate", "--chat-template-kwargs": "--jinja_kwargs",

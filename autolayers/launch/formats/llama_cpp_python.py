@@ -27,7 +27,8 @@ FIELDS = frozenset((
     "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn",
     "cache_type_k", "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split",
     "main_gpu", "device", "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv",
-    "rope_scaling", "rope_scale", "yarn_orig_ctx", "numa", "n_threads"))
+    "rope_scaling", "rope_scale", "yarn_orig_ctx", "numa", "n_threads",
+    "n_threads_batch"))
 # arguments that do not affect memory: (Llama's name, how its value is read)
 _FLAGS: dict[str, tuple[str, Any]] = {
     "-tb": ("n_threads_batch", int), "-s": ("seed", int),

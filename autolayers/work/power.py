@@ -1,0 +1,34 @@
+"""What a power limit leaves of a card's rates.
+
+    reading, computing = shares(device)      # of its bandwidth and of its arithmetic; 1.0 without a limit
+
+Rates stay as they are down to a share of the watts as sold, and fall below it: measured on an RTX PRO 6000 (600 W) at
+500 to 200 W, an RTX 3090 at 250 of 350 W and an RTX 4090 at 275 of 450 W (tests/planner/test_cost.py).
+"""
+
+from __future__ import annotations
+
+from .rates import generation_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..machine import Device
+
+# Shares of the watts as sold from which on a limit is not felt: by generation, of reading
+READING = {"Ampere": 1.0, "Ada": 0.74, "Blackwell": 0.53}
+READING_UNKNOWN = 0.74
+COMPUTING = 0.72
+FALLS = 0.8          # a rate falls as this power of the watts
+
+
+def shares(device: Device) -> tuple[float, float]:
+    """The shares of the bandwidth and of the arithmetic that a device's power limit leaves."""
+    if not device.power_limit or not device.power_default:
+        return 1.0, 1.0
+    watts = device.power_limit / device.power_default
+    reading = READING.get(generation_of(device), READING_UNKNOWN)
+    return _left(watts, reading), _left(watts, COMPUTING)
+
+
+def _left(watts: float, enough: float) -> float:
+    return min(1.0, (watts / enough) ** FALLS)
