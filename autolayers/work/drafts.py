@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..backends import DEFAULT
+from ..builds import NEWEST
+from ..records import dataclass, replace
 from .rates import SHARED, generation_of
 
 TYPE_CHECKING = False
@@ -78,21 +80,28 @@ class Drafted:
 # By backend and generation (fixtures/levers/draft.jsonl)
 CHECKS = {
     ("CUDA", ""): Checks(0.09),
-    ("CUDA", "Volta"): Checks(0.15, 0.3),
+    ("CUDA", "Volta"): Checks(0.12, 0.0),
     ("CUDA", "Pascal"): Checks(0.12, 0.3),
     ("ROCm", ""): Checks(0.23),
+    ("ROCm", "RDNA4"): Checks(0.1),
     ("Vulkan", ""): Checks(0.0),
+    ("Vulkan", "RDNA4"): Checks(0.08),
     ("MTL", ""): Checks(0.42),
     ("", ""): Checks(0.1),
 }
+# What a drafted token of a hybrid model costs more under CUDA by builds before (an RTX PRO 6000, a V100)
+STATES_BEFORE, STATES = 10440, 0.18
 
 
-def checks_of(device: Device | None) -> Checks:
-    """The row of a device, None for the CPU."""
+def checks_of(device: Device | None, build: int = NEWEST, hybrid: bool = False) -> Checks:
+    """The row of a device, None for the CPU. `hybrid`: the model has recurrent states."""
     if device is None:
         return CHECKS["", ""]
     name = device.engine or device.backend
-    return CHECKS.get((name, generation_of(device))) or CHECKS.get((name, "")) or CHECKS["", ""]
+    found = CHECKS.get((name, generation_of(device))) or CHECKS.get((name, "")) or CHECKS["", ""]
+    if hybrid and name == DEFAULT.name and build < STATES_BEFORE:
+        return replace(found, more=found.more + STATES)
+    return found
 
 
 def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None) -> float:

@@ -226,7 +226,9 @@ class CostModel:
         depth, together = _middle(work, use)
         step, place = Step(clock, depth, together), drafting.place or clock.work.token.last
         passes = step.passes(drafting.model or self.estimator.model, place, drafting.model is None)
-        costs = checks_of(next((device for device in self.machine.devices if device.name == place), None))
+        device = next((device for device in self.machine.devices if device.name == place), None)
+        hybrid = any(cache is not None and cache.state for *_, cache in clock.tokens.caches)
+        costs = checks_of(device, self.estimator.rules.number, hybrid)
 
         def gain(n: int, text: str = "mixed") -> float:
             share = accepted(n, text, drafting.share)
