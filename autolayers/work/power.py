@@ -31,4 +31,4 @@ def shares(device: Device) -> tuple[float, float]:
 
 
 def _left(watts: float, enough: float) -> float:
-    return min(1.0, (watts / enough) ** FALLS)
+    return float(min(1.0, (watts / enough) ** FALLS))

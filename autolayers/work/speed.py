@@ -443,10 +443,12 @@ class CostModel:
             if device.network:
                 seconds[-1] = work.generate * 4 * self.weights.n_vocab / device.network
             read, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
-            last = self.weights.n_layer            # MTP blocks come before it
+            weights = self.weights
+            last = weights.n_layer            # MTP blocks come before it
             for row in graphs.token.rows:
                 if row.place != HOST:
-                    size = row.dense * self.weights.low_dense + row.experts * self.weights.used * self.weights.low / rates.chosen
+                    experts = row.experts * weights.used * weights.low / rates.chosen
+                    size = row.dense * weights.low_dense + experts
                     seconds[row.layer if row.layer < last else -1] += work.generate * (
                         size / read + row.kernels * rates.kernel * 1e-6)
             for row in graphs.prompt.rows:

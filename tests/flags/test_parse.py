@@ -124,8 +124,8 @@ def test_nonsense_names_the_flag_and_what_it_allows(line: str, message: str | No
 # --- what is not memory
 
 def test_the_rest_passes_unchanged_and_in_order() -> None:
-    words = ("--port 80 -c 64 --api_key=k --jinja --poll 4 --control-vector-layer-range 1 2 --new-thing 7 --other -ngl 3 "
-             "--neg -1 -v")
+    words = ("--port 80 -c 64 --api_key=k --jinja --poll 4 --control-vector-layer-range 1 2 --new-thing 7 --other "
+             "-ngl 3 --neg -1 -v")
     arguments = parse(words.split())
     assert " ".join(arguments.rest) == words.replace(" -c 64", "").replace(" -ngl 3", "").replace("_key=", "-key ")
     assert arguments.unknown == ("--new-thing", "--other", "--neg")

@@ -31,7 +31,8 @@ def test_rates_fall_with_the_watts_as_measured(watts: int, token: float, prompt:
     assert computing == pytest.approx(prompt / PRO_6000[0][2], rel=0.05)
 
 
-@pytest.mark.parametrize(("card", "watts", "sold", "share"), [("rtx-3090", 250, 350, 0.77), ("rtx-4090", 275, 450, 0.85)])
+@pytest.mark.parametrize(("card", "watts", "sold", "share"), [
+    ("rtx-3090", 250, 350, 0.77), ("rtx-4090", 275, 450, 0.85)])
 def test_reading_falls_by_generation(card: str, watts: int, sold: int, share: float) -> None:
     assert shares(limited(card, watts, sold))[0] == pytest.approx(share, rel=0.03)
 
