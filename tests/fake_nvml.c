@@ -144,6 +144,8 @@ int nvmlDeviceGetCudaComputeCapability(device *d, int *major, int *minor) {
 }
 
 int nvmlDeviceGetNumGpuCores(device *d, unsigned *out) { return small(d, "cores", out); }
+int nvmlDeviceGetPowerManagementLimit(device *d, unsigned *out) { return small(d, "milliwatts", out); }
+int nvmlDeviceGetPowerManagementDefaultLimit(device *d, unsigned *out) { return small(d, "milliwatts_default", out); }
 int nvmlDeviceGetMemoryBusWidth(device *d, unsigned *out) { return small(d, "bits", out); }
 int nvmlDeviceGetDisplayActive(device *d, unsigned *out) { return small(d, "display", out); }
 

@@ -50,7 +50,7 @@ _MOST_CORES, _MOST_CAPABILITY = 1 << 20, 99
 _MOST_RATE = 1 << 17                     # MHz, bits of a bus
 _FAILURES = 4                            # GPUs that may end or block the process that asks them
 _SENT = ("total", "free", "description", "uuid", "pci_id", "compute_capability", "display", "bandwidth", "n_sm",
-         "kind", "unified", "warning", "driver")
+         "kind", "unified", "warning", "driver", "power_limit", "power_default")
 
 
 def query(environ: Mapping[str, str], timeout: float = 10.0,

@@ -108,6 +108,13 @@ def test_one_gpu_says_everything_the_planner_wants(ask):
     assert device["bandwidth"] == pytest.approx(936e9, rel=0.001)
 
 
+def test_a_power_limit_is_beside_the_one_it_is_sold_with(ask):
+    device, = ask(RTX_3090 | {"milliwatts": 250_000, "milliwatts_default": 350_000})["devices"]
+    assert (device["power_limit"], device["power_default"]) == (250, 350)
+    device, = ask(RTX_3090)["devices"]
+    assert (device["power_limit"], device["power_default"]) == (None, None)
+
+
 def test_two_equal_gpus_need_no_cuda_to_be_ordered(ask):
     second = RTX_3090 | {"uuid": "GPU-3090cccc-0000-1111-2222-333333333333", "bus": 5, "free": 20 * GiB, "display": 0}
     answer = ask(RTX_3090, second)
