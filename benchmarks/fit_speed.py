@@ -58,6 +58,7 @@ WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention
          "quantised": 0.3, "bf16": 0.3, "experts": 0.3, "bf16_experts": 0.3, "chosen": 0.15}
 BACKEND_WIDTH = 0.3
 SHARED_WIDTH = 0.25
+RAM_WIDTH = 0.05          # of what reading RAM reaches: machines whose RAM is not known must not move it
 OLD = {"kernel": 2.1, "prompt": 0.8}      # builds of 2024, of today's
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
 AGES = ((6700, "2025-10"), (9400, "2026-06"))
@@ -196,7 +197,8 @@ class Constants:
                     self.parent[len(self.names)] = parent
                     self._add(("rates", key, field), first, WIDTH[field])
         for field in speeds.Shared.__record_fields__:
-            self._add(("shared", field), getattr(SHARED, field), SHARED_WIDTH)
+            width = RAM_WIDTH if field in ("ram", "ram_experts") else SHARED_WIDTH
+            self._add(("shared", field), getattr(SHARED, field), width)
         for field, value in OLD.items():
             self._add(("old", field), value, 0.3)
         for backend in backends:
@@ -631,8 +633,8 @@ def write_doubts(folder: Path, found: Doubts) -> None:
 # Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good kernel reaches
 SHARED = speeds.Shared(
     token=170, prompt_experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, reduction=34,
-    ram=0.95, ram_experts=0.88, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
-    ram_copy=0.5,
+    ram=0.95, ram_experts=0.95, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
+    ram_copy=0.55,
     copied=0.3, several=1.3, stages=0.29)
 START = {
     "CUDA": speeds.Rates(0.83, 0.55, 2.0, 0.45, 0.33, 23, 1.0),

@@ -201,7 +201,7 @@ def test_what_windows_would_move_to_ram_does_not_fit(whole: bool) -> None:
 # --- what a plan says of its figures
 
 @pytest.mark.parametrize(("name", "words", "assumed"), [
-    ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 38e9, "cores": 8}),
+    ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 42e9, "cores": 8}),
     ("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 64GiB", {"CUDA0": 400e9, "RAM": 38e9, "cores": 8}),
     ("llama-3.1-8b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {}),
 ])
