@@ -558,8 +558,9 @@ Made by `python benchmarks/fit_speed.py --docs`; do not edit. {len(rows)} measur
 **ratio**: the median of predicted / measured; **factor**: the median of how many times a prediction is off, up or
 down; **p80**: what 8 in 10 are within. The first table is of rows that the constants were fitted to, the others of rows
 whose source was left out of the fit: that is what a plan says of itself (`within x1.30`).
-Constants of ROCm and SYCL are fitted to all rows (`--only`); those of other backends are of before the rows of November
-2026 (n4-), which a new fit of all does not predict better when their sources are left out."""
+Constants of ROCm and SYCL are fitted to all rows (`--only`), and so is what copies of experts cost; those of other
+backends are of before the rows of November 2026 (n4-), which a new fit of all does not predict better when their
+sources are left out."""
     (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
