@@ -3,7 +3,8 @@
 Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
 constants that were fitted without its source; --docs keeps those tables in docs/speeds.md. --write puts the constants
 into autolayers/work (rates.csv, doubts.csv and rates.py), and --rows FILE adds rows, such as `autolayers tune --share`
-writes. --only ROCm,SYCL fits the constants of these backends alone, to their rows: all others stay as they are.
+writes. --only ROCm,SYCL fits the constants of these backends alone, to their rows, --fields copied,ram_copy those of
+these names: all others stay as they are.
 
 Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
 constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
@@ -564,12 +565,13 @@ sources are left out."""
     (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
-def without_source(rows: list[Row], near: dict, only: frozenset[str] = frozenset()) -> list[float]:
+def without_source(rows: list[Row], near: dict, only: frozenset[str] = frozenset(),
+                   fields: frozenset[str] = frozenset()) -> list[float]:
     """Each row's prediction with constants that were fitted without its source (and others: in FOLDS parts)."""
     found = [0.0] * len(rows)
     fold = {source: i % FOLDS for i, source in enumerate(sorted({row.source for row in rows}))}
     for left_out in range(FOLDS):
-        tables, _ = fit([row for row in rows if fold[row.source] != left_out], 4, near, only)
+        tables, _ = fit([row for row in rows if fold[row.source] != left_out], 4, near, only, fields)
         for i, row in enumerate(rows):
             if fold[row.source] == left_out:
                 found[i] = predict(row, *tables, plain=not row.old)
@@ -673,11 +675,13 @@ def main() -> None:
     options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
     options.add_argument("--show", type=int, default=0, help="so many of the worst rows")
     options.add_argument("--only", default="", help="fit the constants of these backends alone: ROCm,SYCL")
+    options.add_argument("--fields", default="", help="fit the constants of these names alone: copied,ram_copy")
     words = options.parse_args()
+    fields = frozenset(filter(None, words.fields.split(",")))
     only = frozenset(filter(None, words.only.split(",")))
     every = load([ROWS, *words.rows])
     rows = [row for row in every if not only or any(backend in only for backend, _ in row.keys)]
-    tables, near = fit(rows, only=only)
+    tables, near = fit(rows, only=only, fields=fields)
     rates, shared, old, ram = tables
     for key, rate in rates.items():
         print(f"{' '.join(key):24}", *(f"{field} {number(getattr(rate, field))}" for field in FIELDS))
@@ -698,14 +702,15 @@ def main() -> None:
         for row, p in order[:words.show]:
             print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
     if not words.quick:
-        left_out = [p for row, p in zip(rows, without_source(rows, near, only), strict=True) if not row.old]
+        without = without_source(rows, near, only, fields)
+        left_out = [p for row, p in zip(rows, without, strict=True) if not row.old]
         table("Rows since 2025, each predicted without its source", recent, left_out)
         found = Doubts(*doubts(recent, left_out), calibrated(recent, left_out), apart(recent, left_out))
         sources(recent, left_out)
-        if words.docs and not only:
+        if words.docs and not (only or fields):
             write_page(recent)
         if words.write:
-            write(tables, every, None if only else found, only)
+            write(tables, every, None if only or fields else found, only)
 
 
 @dataclass
