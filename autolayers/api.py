@@ -19,7 +19,7 @@ from .memory.breakdown import Breakdown
 from .memory.estimate import Estimator
 from .model import Model
 from .model import read_model as read_file
-from .planner import fit_choice_on, plan_request
+from .planner import answer, plan_request
 from .records import replace
 from .request import Request, companions_of, for_model
 
@@ -97,11 +97,11 @@ def plan_together(models: Sequence[Model | str | PathLike[str]],
                   **flags: Flag) -> Together:
     """Plans models that are loaded together, with the same given flags for each. `weights` are the models'
     shares of the requests, equal by default. Raises what `plan` raises."""
-    from .planner.several.multi import plan_together_on
+    from .planner.several import multi
 
     asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
     models = _read_all(models)
-    return plan_together_on(models, *asked.terms, _weighed(weights, len(models)))
+    return multi.plan_together(models, asked, _weighed(weights, len(models)))
 
 
 def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
@@ -109,11 +109,11 @@ def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[s
                 environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = (), **flags: Flag) -> Groups:
     """Plans models that take turns, in groups that fit together. `weights` are the models' shares of the
     requests, equal by default. Raises what `plan` raises."""
-    from .planner.several.groups import plan_groups_on
+    from .planner.several import groups
 
     asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
     models = _read_all(models)
-    return plan_groups_on(models, *asked.terms, _weighed(weights, len(models)))
+    return groups.plan_groups(models, asked, _weighed(weights, len(models)))
 
 
 def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
@@ -121,10 +121,10 @@ def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str]
              environ: Mapping[str, str] | None = None, **flags: Flag) -> AnyOf:
     """Plans models so that any `most` of them fit together, with the largest such `most`; see
     planner.several.groups. Raises what `plan` raises."""
-    from .planner.several.groups import plan_any_on
+    from .planner.several import groups
 
     asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
-    return plan_any_on(_read_all(models), *asked.terms)
+    return groups.plan_any(_read_all(models), asked)
 
 
 def choose(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
@@ -134,7 +134,7 @@ def choose(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] |
     from .planner.compare.choose import assess
 
     asked = Request.of(_all(words, flags, "choose"), environ, devices=devices, host=host)
-    return [assess(model, *asked.terms[:4]) for model in _read_all(models)]
+    return [assess(model, asked) for model in _read_all(models)]
 
 
 def sweep(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
@@ -145,10 +145,8 @@ def sweep(model: Model | str | PathLike[str], words: Sequence[str] | Params | Ar
     raises."""
     from .planner.compare import sweep as compare
 
-    params, policy, machine, companions, _ = Request.of(
-        _all(words, flags, "sweep"), environ, devices=devices, host=host).terms
-    asked = compare.cases([_read(model)], [("", machine)], params, contexts, types)
-    return list(compare.sweep(asked, params, policy, companions))
+    asked = Request.of(_all(words, flags, "sweep"), environ, devices=devices, host=host)
+    return list(compare.sweep(compare.cases([_read(model)], [("", asked)], contexts, types)))
 
 
 def fit_choice(model: Model, words: Sequence[str] | Params | Arguments,
@@ -156,7 +154,7 @@ def fit_choice(model: Model, words: Sequence[str] | Params | Arguments,
                environ: Mapping[str, str] | None = None) -> FitChoice | None:
     """What `llama-server --fit on`, its default, would choose for these flags; None if it refuses them."""
     asked = Request.of(words, environ, devices=devices, host=host)
-    return fit_choice_on(model, *asked.terms[:4])
+    return answer.fit_choice(model, asked)
 
 
 def estimate(model: Model | str | PathLike[str], params: Words = (), devices: Sequence[Device | str] | None = None,

@@ -62,7 +62,7 @@ class Request:
            devices: Sequence[Device | str] | None = None, host: Host | None = None,
            program: Sequence[str] = (), verbatim: Sequence[str] | None = None, checked: bool = True,
            amend: Callable[[Inventory], Inventory] | None = None,
-           of_program: Engine = LLAMA_SERVER) -> Request:
+           of_program: Engine = LLAMA_SERVER, most: int = 0) -> Request:
         """Resolves the words, and detects what they leave open.
 
         `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and decides
@@ -70,7 +70,8 @@ class Request:
         it is asked for its build, and for its devices if it is one word. `verbatim`: words that the program
         gets unchanged, besides the plan's flags. Not `checked`: the words are not for a llama-server, so the
         build need not know them. `amend` changes what was found on this machine. `of_program`: what
-        the program is, if neither --engine nor its own --help says another.
+        the program is, if neither --engine nor its own --help says another. `most`: devices of a machine that comes
+        later (`on`).
 
         Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for files of
         --mmproj, -md or --lora, DeviceError.
@@ -103,17 +104,24 @@ class Request:
             notes = tuple([note for note in notes if "no GPU found" not in note])
         notes = (*notes, *old, *doubts, *_more_than_shared(there, beside, policy),
                  *_cores_here(beside, host, policy))
-        return cls(arguments, policy, build, _machine(there, host, policy), host,
+        return cls(arguments, policy, build, _machine(there, host, policy, most), host,
                    companions_of(arguments.params, arguments), notes)
 
     @property
     def params(self) -> Params:
         return self.arguments.params
 
-    @property
-    def terms(self) -> tuple[Params, Policy, Machine, Companions, tuple[str, ...]]:
-        """The arguments of the planner's functions after the model, in their order."""
-        return self.params, self.policy, self.machine, self.companions, self.notes
+    def with_flags(self, **changes: Any) -> Request:
+        """The same with other constraints: fields of Params."""
+        return self.with_params(replace(self.params, **changes))
+
+    def with_params(self, params: Params) -> Request:
+        """The same with these constraints."""
+        return replace(self, arguments=replace(self.arguments, params=params))
+
+    def with_goals(self, **changes: Any) -> Request:
+        """The same with other goals: fields of Policy."""
+        return replace(self, policy=replace(self.policy, **changes))
 
     def asking(self, arguments: Arguments) -> Request:
         """The same machine and build with other flags. Raises as `of` does."""
@@ -327,9 +335,9 @@ def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[st
     return [f"--ram is more than the {human(here.total)} here: planned with the {host.cores} cores here (--cores N)"]
 
 
-def _machine(devices: Sequence[Device], host: Host | None, policy: Policy) -> Machine:
-    """The machine within --budget and --margin."""
-    policy.margins(len(devices))
+def _machine(devices: Sequence[Device], host: Host | None, policy: Policy, most: int = 0) -> Machine:
+    """The machine within --budget and --margin, which may be for as many as `most` devices."""
+    policy.margins(max(most, len(devices)))
     budget = dict(policy.budget)
     # for an RPC server that does not answer, only the budget is known
     devices = [replace(device, total=budget[device.name], free=budget[device.name])

@@ -19,13 +19,18 @@ from unittest import mock
 
 import pytest
 
+from autolayers.builds import TODAY
 from autolayers.cli import main
 from autolayers.devices.cards import CARDS
-from autolayers.flags.parse import parse
+from autolayers.flags.params import Params
+from autolayers.flags.parse import Arguments, parse
+from autolayers.flags.policy import Policy
 from autolayers.gguf import BY_NAME, FileInfo, Header, TensorInfo, n_bytes, read_header
-from autolayers.machine import Device
+from autolayers.machine import Device, Machine
+from autolayers.memory.companions import NONE, Companions
 from autolayers.memory.weights import Placement, place_weights
 from autolayers.model import Model, read_model
+from autolayers.request import Request
 
 TESTS = Path(__file__).parent
 RECORDED = 11549         # the build that fixtures/truth and fixtures/more are of, where a row does not say another
@@ -49,6 +54,12 @@ WHOLE = pytest.mark.parametrize("whole", [pytest.param(False, id="sample"),
 def slow(*case: Any, **more: Any) -> Any:
     """One case of a parametrised test that runs with -m slow: what a quicker case covers in every run."""
     return pytest.param(*case, marks=pytest.mark.slow, **more)
+
+
+def requested(params: Params, policy: Policy, machine: Machine | None = None,
+              companions: Companions = NONE) -> Request:
+    """The request of these flags and goals for a machine, by default one without devices."""
+    return Request(Arguments(params), policy, TODAY, machine or Machine((), {}), None, companions)
 
 
 def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ..sources.offers import Offer
 
 MOST = 1 << 24           # characters of --quality
+MOST_CARDS = 2           # of --for cards
 
 
 def main(words: list[str]) -> int:
@@ -52,14 +53,14 @@ def main(words: list[str]) -> int:
         return _cards(offered, arguments)
     if "speed" in own:
         raise UsageError("--speed needs --for cards")
-    params, policy, machine, companions, _ = Request.of(arguments, os.environ).said().terms
+    request = Request.of(arguments, os.environ).said()
     known, models = _models(offered, arguments)
     progress = Progress(len(models), "planning ")
 
     measured = _measured(own.get("quality"))
 
     def work(model: Model) -> Choice:
-        return assess(model, params, policy, machine, companions, measured)
+        return assess(model, request, measured)
 
     progress.show()
     found = in_processes(work, models, done=progress.step)
@@ -72,14 +73,14 @@ def main(words: list[str]) -> int:
     if not answered:
         raise ModelError("none of these models can be planned")
     choices = [choice for _, choice in answered]
-    n_ctx = wanted_ctx(params, policy)
+    n_ctx = wanted_ctx(request)
     advice = advise(choices, n_ctx)
     trained = max(choice.n_ctx_train for choice in choices)
-    if trained < n_ctx and (params.n_ctx or policy.n_ctx):
+    if trained < n_ctx and (request.params.n_ctx or request.policy.n_ctx):
         say(f"none of these models was trained for a context of {n_ctx}: the longest is {trained}")
     form = str(own.get("format") or "text")
     command = _command(answered[advice.take], arguments, form) if advice else ()
-    _print(form, names, answered, machine, n_ctx, command)
+    _print(form, names, answered, request.machine, n_ctx, command)
     return 0 if advice else DoesNotFit.exit_code
 
 
@@ -117,10 +118,10 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
         raise UsageError(f"--for cards takes one model, not {len(offered)}: name one, such as "
                          f"{shell([offered[0].source])}")
     (model,) = _models(offered, arguments)[1]
-    params, policy, _, companions, _ = Request.of(arguments, devices=["1GiB"] * 2).said().terms    # two at most
+    request = Request.of(arguments, devices=(), most=MOST_CARDS).said()
     least = float(arguments.own.get("speed", 0.0))
-    n_ctx = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
-    found = find(model, params, policy, n_ctx, companions, least, say)
+    n_ctx = min(wanted_ctx(request), max(1, model.n_ctx_train))
+    found = find(model, request, n_ctx, least, say)
     if form == "json":
         emit(json.dumps({"schema": 1, "autolayers": __version__,
                          "model": {"path": model.path, "size": model.size},
@@ -131,8 +132,8 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
         runs = example(found)
         command = [] if runs is None else [
             "autolayers", offered[0].source, "--gpu", runs.name if runs.count == 1 else f"{runs.count}x{runs.name}",
-            *(["--ram", f"{policy.ram / GiB:g}GiB"] if policy.ram else []), "-c", str(n_ctx),
-            *to_words(replace(params, model=None, n_ctx=None)), *other_words(arguments)]
+            *(["--ram", f"{request.policy.ram / GiB:g}GiB"] if request.policy.ram else []), "-c", str(n_ctx),
+            *to_words(replace(request.params, model=None, n_ctx=None)), *other_words(arguments)]
         show(cards_text(model.name, model.size, n_ctx, least, found, Style.of(sys.stdout, os.environ), command))
     return 0 if any(found.values()) else DoesNotFit.exit_code
 

@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
             say(note)
     model = load(names[1], arguments)
     request = Request.of(arguments, os.environ, devices=cluster.devices(), host=cluster.head.host).said()
-    together = plan_cluster(model, request.params, request.policy, cluster, request.companions)
+    together = plan_cluster(model, request, cluster)
     _print(together, cluster, arguments)
     if not together.best.plan.fits:
         say(f"does not fit: {shortage(together.best.plan)}")

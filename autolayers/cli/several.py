@@ -12,9 +12,9 @@ from ..flags.parse import config_files
 from ..launch.formats import write_several
 from ..model.models import Models
 from ..output import emit, say, show
-from ..planner.several.groups import plan_any_on, plan_groups_on
-from ..planner.several.matrix import plan_matrix_on
-from ..planner.several.multi import plan_together_on
+from ..planner.several.groups import plan_any, plan_groups
+from ..planner.several.matrix import plan_matrix
+from ..planner.several.multi import plan_together
 from ..quoting import shell
 from ..report.multi import groups_text, model_words, of_models, together_text
 from ..report.table import Style
@@ -43,7 +43,7 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     models = _models(names, arguments)
     with Progress(what="planning"):
         request = Request.of(arguments, os.environ)
-        together = plan_together_on(models, *request.terms, weights)
+        together = plan_together(models, request, weights)
     arguments = request.arguments
     if form not in ("text", "json", "flags") and not together.fits:
         say("they do not fit together: they take turns")
@@ -101,15 +101,15 @@ def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, 
     """llama-server's router limits the number of loaded models; everything else uses groups."""
     arguments = request.arguments
     if form == "preset":
-        found = plan_any_on(models, *request.terms)
+        found = plan_any(models, request)
         for i in found.alone:
             say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
         plans, refused, fits = list(found.plans), found.refused, found.fits
     elif form == "llama-swap-matrix":
-        matrix = plan_matrix_on(models, *request.terms, weights)
+        matrix = plan_matrix(models, request, weights)
         plans, refused, fits = list(matrix.plans), matrix.refused, matrix.fits
     else:
-        groups = plan_groups_on(models, *request.terms, weights)
+        groups = plan_groups(models, request, weights)
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
     if len(names) == 1 and reasons:

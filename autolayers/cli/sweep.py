@@ -47,15 +47,13 @@ def main(words: list[str]) -> int:
     requests = [Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs]
     for note in dict.fromkeys(note for request in requests for note in request.notes):
         say(note)
-    machines = [(spec or "this machine", request.machine)
-                for spec, request in zip(specs, requests, strict=True)]
+    named = [(spec or "this machine", request) for spec, request in zip(specs, requests, strict=True)]
     models = [load(name, arguments) for name in names]
-    params, policy, _, companions, _ = requests[0].terms
-    asked = cases(models, machines, params, contexts, own.get("types", ()))
+    asked = cases(models, named, contexts, own.get("types", ()))
     counted = Progress(len(asked))
     fits = False
     try:
-        points = _watched(sweep(asked, params, policy, companions), counted)
+        points = _watched(sweep(asked), counted)
         if own.get("format") == "json":
             found = list(points)
             fits = _any(found)

@@ -24,7 +24,8 @@ from ..launch.tune import Bench, quick, tune
 from ..launch.tuned import Tuned, keep, key, machine_of, question_of
 from ..output import emit, say, show
 from ..planner import plan_request
-from ..planner.compare.rivals import of_each_class, rivals_on, room_in
+from ..planner.compare.rivals import of_each_class, rivals, room_in
+from ..planner.problem import Problem
 from ..quoting import shell
 from ..records import replace
 from ..report.table import Style, stacked
@@ -71,8 +72,7 @@ def main(argv: Sequence[str]) -> int:
     _refuse_other_build(session, program, program.commit)
     if "quick" in own:
         return _quick(session, program, own)
-    rivals = _rivals(session)
-    return _measured(session, program, rivals, own)
+    return _measured(session, program, _rivals(session), own)
 
 
 def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
@@ -102,22 +102,22 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
 
 def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
     """Measures one launch of each class for the predictions of every model."""
-    params, policy, machine, companions, _ = session.request.terms
-    rivals = of_each_class(session.model, params, policy, machine, companions)
-    rest, missing = _named(session.command, program, rivals)
+    devices = session.request.machine.devices
+    fastest = of_each_class(Problem(session.model, session.request))
+    rest, missing = _named(session.command, program, fastest)
     if missing:
         say(f"llama-bench has no {', '.join(missing)}: measuring without")
-    outcome = quick(rivals, _bench(session, program, rest), own.get("limit", QUICK_LIMIT))
+    outcome = quick(fastest, _bench(session, program, rest), own.get("limit", QUICK_LIMIT))
     if not outcome.measured:
         if outcome.interrupted:
             return _INTERRUPTED
         raise AutolayersError("no launch could be measured")
     _refuse_other_build(session, program, outcome.measured[0].rates.commit)
     shared = _share(session, outcome, own.get("share"))
-    rows = ratios(runs_of(outcome.measured, outcome.test, machine.devices))
+    rows = ratios(runs_of(outcome.measured, outcome.test, devices))
     if not rows:
         raise AutolayersError("the measured speeds are not plausible: other programs, or another machine's clock")
-    calibrate.keep(rows, machine.devices, os.environ)
+    calibrate.keep(rows, devices, os.environ)
     if own.get("share") != "-":
         answer(rows, bool(own.get("json")))
     return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
@@ -125,15 +125,13 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
 
 def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
     """What measures the launches: llama-bench, in the memory that it needs itself."""
-    _, policy, machine, companions, _ = session.request.terms
-    missing = room_in(engine("llama-bench"), session.model, policy, machine, companions, session.build)
+    missing = room_in(engine("llama-bench"), session.model, session.request)
     return Bench(program, session.model.size, os.environ, tuple(rest), missing)
 
 
 def _rivals(session: Session) -> list[Rival]:
     """The plan's launch and those that predictions cannot tell from it, five at most."""
-    params, policy, machine, companions, _ = session.request.terms
-    return rivals_on(session.model, params, policy, machine, companions, _threads(session))
+    return rivals(Problem(session.model, session.request), _threads(session))
 
 
 def _threads(session: Session) -> tuple[int, ...]:

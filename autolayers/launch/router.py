@@ -17,11 +17,10 @@ from .. import state
 from ..errors import LaunchRefused, ModelError, UsageError
 from ..flags.parse import config_files, parse
 from ..gguf import first_part
-from ..memory.companions import Companions
 from ..model import read_model
 from ..model.models import Models
 from ..output import say
-from ..planner.several.groups import plan_any_on
+from ..planner.several.groups import plan_any
 from ..records import dataclass, replace
 from ..request import Request, companions_of
 from ..units import whole
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from ..flags.params import Params
     from ..flags.parse import Arguments
     from ..planner import Plan
     from .command import WrappedCommand
@@ -133,7 +131,7 @@ def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any]
         raise UsageError(f"{why}: leave out autolayers run")
     most = _number(read.value("--models-max"))
     chosen, beside = _companions(models, request)
-    found = plan_any_on(Models([entry.path for entry in chosen], read_model), *request.terms, limit=most, own=beside)
+    found = plan_any(Models([entry.path for entry in chosen], read_model), request, limit=most, own=beside)
     for i, reason in found.refused:
         say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
     plans = {chosen[i].name: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
@@ -161,16 +159,17 @@ def _number(text: str | None) -> int | None:
     return whole(text or "") or None
 
 
-def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, tuple[Params, Companions]]]:
+def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, Request]]:
     """The models whose own files can be read, and the requests of those that have some."""
     chosen: list[Listed] = []
-    own: dict[int, tuple[Params, Companions]] = {}
+    own: dict[int, Request] = {}
     for entry in models:
         try:
             if entry.mmproj or entry.draft:
                 params = replace(request.params, mmproj=entry.mmproj,
                                  model_draft=request.params.model_draft or entry.draft)
-                own[len(chosen)] = params, companions_of(params, request.arguments)
+                beside = companions_of(params, request.arguments)
+                own[len(chosen)] = replace(request.with_params(params), companions=beside)
             chosen.append(entry)
         except (ModelError, LaunchRefused) as error:
             say(f"{entry.name}: {error}")

@@ -19,7 +19,7 @@ from ..flags.parse import parse
 from ..memory.estimate import Estimator
 from ..model import read_model
 from ..net import Limit, NetError, request
-from ..planner import fit_choice_on
+from ..planner import fit_choice
 from ..records import dataclass, field, replace
 from ..request import Request, companions_of
 from .secrets import without_secrets
@@ -235,7 +235,7 @@ def _predicted(server: Server, arguments: Arguments, name: str, build: int, devi
         own = {"llama-build": build} if build else {}
         asked = Request.of(replace(arguments, params=params, own=own), devices=then, host=found.host, checked=False)
         if params.n_gpu_layers in (None, -1) and params.fit is not False and then:
-            chosen = fit_choice_on(model, *asked.terms[:4])
+            chosen = fit_choice(model, asked)
             params = chosen.params if chosen else params
             notes.append("placed as --fit does with the memory that is free without it")
         estimator = Estimator(model.overridden(params.override_kv), build or None, companions_of(params))

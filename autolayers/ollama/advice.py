@@ -16,7 +16,7 @@ from ..flags.parse import items, parse
 from ..flags.policy import arguments_of
 from ..flags.table import lookup
 from ..gguf import read_header
-from ..planner import fit_choice_on, plan_request
+from ..planner import fit_choice, plan_request
 from ..records import dataclass, replace
 from ..request import Request
 from ..units import MiB, human
@@ -325,7 +325,7 @@ class _Question:
         """Ollama's placement without num_gpu: --fit with its own margins and its own split."""
         own = [word for item in items(self.words) if item.name not in _NOT_OLLAMAS for word in item.words]
         words = [*self.words_for(n_ctx, batch), *own, "-fitt", ",".join(map(str, self._margins()))]
-        return fit_choice_on(self.target.model, *self._request(words, use).terms[:4])
+        return fit_choice(self.target.model, self._request(words, use))
 
     # --- plans
 

@@ -5,8 +5,8 @@ why it was chosen (explain.py)."""
 from __future__ import annotations
 
 from ..machine import Machine
-from .answer import fit_choice_on, plan_in_steps, plan_on, plan_request
+from .answer import fit_choice, plan_in_steps, plan_request
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
 
-__all__ = ["DeviceRow", "FitChoice", "HostRow", "LayerRow", "Machine", "Plan", "fit_choice_on", "plan_in_steps",
-           "plan_on", "plan_request"]
+__all__ = ["DeviceRow", "FitChoice", "HostRow", "LayerRow", "Machine", "Plan", "fit_choice", "plan_in_steps",
+           "plan_request"]

@@ -14,23 +14,22 @@ from ..devices.assumed import ALONE
 from ..errors import AutolayersError
 from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
 from ..flags.write import to_words
-from ..memory.estimate import Estimator
 from ..records import dataclass, replace
 from ..units import MiB
-from .evaluate import FULL, Evaluator
+from .evaluate import FULL
 from .one.bisection import last
 from .quantisations import below
-from .search import solve
+from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Literal
 
-    from ..flags.policy import Policy
     from ..machine import Machine
     from ..model import Model
     from .evaluate import Candidate
+    from .problem import Problem
 
 STEP = 64 * MiB         # memory to add is rounded up to these steps
 TRIES = 6
@@ -62,37 +61,29 @@ class Remedy:
                 "tokens_per_second": round(self.speed, 3), "held": self.held}
 
 
-def remedies(evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> Iterator[Remedy]:
+def remedies(problem: Problem, short: Candidate) -> Iterator[Remedy]:
     """Advice for a launch that does not fit (`short`), one after the other: each is planned."""
-    advice = _Advice(evaluator, given, policy, short)
+    advice = _Advice(problem.with_goals(alone=False), short)
     yield from advice.flags()
     yield from advice.memory()
     yield from advice.file()
 
 
 class _Advice:
-    def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, short: Candidate) -> None:
-        self.evaluator, self.model, self.machine = evaluator, evaluator.model, evaluator.machine
-        self.given, self.policy, self.short = given, replace(policy, alone=False), short
+    def __init__(self, problem: Problem, short: Candidate) -> None:
+        self.problem, self.model, self.machine = problem, problem.model, problem.machine
+        self.given, self.policy, self.short = problem.given, problem.policy, short
 
-    def launch(self, given: Params | None = None, machine: Machine | None = None, model: Model | None = None,
-               policy: Policy | None = None) -> Candidate | None:
-        """The plan's launch with one change, or the same launch if that fits on a larger machine; None if
-        llama.cpp would refuse it, or if the model has not what the change needs."""
-        policy, estimator = policy or self.policy, self.evaluator.estimator
-        if model is not None:
-            estimator = Estimator(model, policy.build, estimator.companions, meter=estimator.meter)
-        evaluator = Evaluator(estimator, machine or self.machine, policy.margin)
-        if given is None and model is None and policy is self.policy:
-            same = evaluator.candidate(self.short.params, FULL)
-            if same is not None and same.fits:
-                return same
-        if evaluator.exhausted:
-            return None
-        try:
-            return solve(evaluator, given or self.given, policy, evaluator.cost(policy.workload))
-        except AutolayersError:      # of a change alone
-            return None
+    def launch(self, given: Params | None = None, **goals: object) -> Candidate | None:
+        """The plan's launch with other flags and goals; None if llama.cpp would refuse it, or if the model has not what
+        the change needs."""
+        return _solution(self.problem.with_given(given or self.given).with_goals(**goals).on(self.machine))
+
+    def launch_on(self, machine: Machine) -> Candidate | None:
+        """The plan's launch if it fits on a larger machine, or the one that is planned there."""
+        other = self.problem.on(machine)
+        same = other.evaluator.candidate(self.short.params, FULL)
+        return same if same is not None and same.fits else _solution(other)
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
         """A launch that fits, if there is one. The full search runs only if weights and caches do not already
@@ -100,7 +91,7 @@ class _Advice:
         changed = {name: value for name, value in vars(given or self.given).items()
                    if value != getattr(self.given, name)}
         params = replace(self.short.params, **changed)
-        use = self.evaluator.static(params)
+        use = self.problem.evaluator.static(params)
         if use is not None and self.machine.ram is not None:
             need = use.resident + sum(usage.total for usage in use.devices.values())
             need += max(0, params.cache_ram or 0) * MiB
@@ -108,7 +99,7 @@ class _Advice:
                 need -= self.model.size - model.size
             if need > self.machine.ram + sum(self.machine.limits.values()):
                 return None
-        found = self.launch(given, model=model)
+        found = self.launch(given) if model is None else _solution(self.problem.of(model))
         return found if found is not None and found.fits else None
 
     # --- flags
@@ -145,7 +136,7 @@ class _Advice:
     def _words(self, change: dict[str, object], found: Candidate) -> Remedy:
         words = to_words(Params(**change)) # type: ignore[arg-type]
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
-        speed = self.evaluator.cost(self.policy.workload).speed(found)
+        speed = self.problem.cost.speed(found)
         return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words),
                       speed=speed.generation)
 
@@ -153,11 +144,10 @@ class _Advice:
         given, use = self.given, self.short.breakdown
         if given.n_gpu_layers not in (None, -1):
             if self.model.is_moe and not given.overrides:
-                spared = self.launch(policy=replace(self.policy, strategy="auto"))
+                spared = self.launch(strategy="auto")
                 if spared is not None and spared.fits and spared.params.overrides:
                     yield {"overrides": _as_flag(spared.params.overrides)}
-            fewer = self.launch(replace(given, n_gpu_layers=None),
-                                policy=replace(self.policy, strategy="layers"))
+            fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
@@ -190,7 +180,7 @@ class _Advice:
         """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with more in RAM, to an
         eighth of it."""
         open_ = replace(self.given, n_ctx=None)
-        found = [self.launch(open_, policy=replace(self.policy, n_ctx=most)) for most in (None, "max")]
+        found = [self.launch(open_, n_ctx=most) for most in (None, "max")]
         fits = max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
         too_large = self.short.breakdown.n_ctx
         if not fits or fits >= too_large:
@@ -201,7 +191,7 @@ class _Advice:
 
         def holds(i: int) -> bool:
             given = replace(self.given, n_ctx=grid[i])
-            launch = self.launch(given, policy=replace(self.policy, n_ctx=None))
+            launch = self.launch(given, n_ctx=None)
             return launch is not None and launch.fits
 
         return grid[last(0, len(grid) - 1, holds)]
@@ -217,7 +207,7 @@ class _Advice:
         if self._of_ram() and self._may_shorten():
             given = replace(self.given, n_ctx=SMALLEST)
             short = self.launch(given)
-            more = _Advice(self.evaluator, given, self.policy, short)._more("ram") if short is not None else None
+            more = None if short is None else _Advice(self.problem.with_given(given), short)._more("ram")
             if more is not None and more.held:
                 yield replace(more, flags=("-c", str(SMALLEST)))
 
@@ -249,7 +239,7 @@ class _Advice:
                 ram += _step(max(found.ram_missing, *of_ram, 0))
             devices = {name: devices.get(name, 0) + _step(missing.get(name, 0))
                        for name in limits if name in devices or name in missing}
-            found = self.launch(machine=self._with(devices, ram))
+            found = self.launch_on(self._with(devices, ram))
             if found is not None and found.fits:
                 return Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
         return None
@@ -282,6 +272,16 @@ class _Advice:
                 bits = round(8 * smaller.size / elements, 2)
                 yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=bits)
                 return
+
+
+def _solution(problem: Problem) -> Candidate | None:
+    """The best launch of a changed problem, None where there is none."""
+    if problem.evaluator.exhausted:
+        return None
+    try:
+        return search(problem).candidate
+    except AutolayersError:      # of the change alone
+        return None
 
 
 def _as_flag(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -5,26 +5,27 @@ from __future__ import annotations
 from functools import partial
 
 from ..backends import HOST, on
-from ..builds import TODAY, Build
 from ..errors import AutolayersError, LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
-from ..memory.companions import NONE, with_draft_type
+from ..memory.companions import with_draft_type
 from ..memory.context import resolve
-from ..records import lazy, replace
+from ..records import replace
 from ..units import human, mib
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
 from . import cache_types, host_limits, serving
 from .embedder import embeds, suits, ways
-from .evaluate import FULL, RAM_MARGIN, Evaluator
+from .evaluate import FULL, RAM_MARGIN
 from .one.alone import layers_alone
 from .one.contexts import contexts
 from .one.expert_cache import FLAG, hits
 from .one.fit import fit
 from .one.overrides import merged
 from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
+from .problem import Problem
+from .search import Solved, search
 from .unused import unused
 
 TYPE_CHECKING = False
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from ..builds import Build
     from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..machine import Device, Machine
+    from ..machine import Device
     from ..memory.companions import Companions
     from ..memory.estimate import Known
     from ..memory.meter import Meter
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from .advice import Remedy
     from .evaluate import Candidate
     from .explain import Alternative, Lever
-    from .search import Solved
 
     # the next step's price, what computes the levers, --fit's answer, alternatives
     Explained = tuple[tuple[str, ...], Callable[[], tuple[Lever, ...]], FitChoice | None, tuple[Alternative, ...]]
@@ -58,14 +58,13 @@ NOTHING: Explained = ((), tuple, None, ())
 
 
 @without_gc
-def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
-            notes: tuple[str, ...] = (), *, explain: bool = False, advise: bool = False,
-            known: Known | None = None, processes: int = 1, meter: Meter | None = None) -> Plan:
-    """The plan for a known machine; `notes` become warnings of the plan. `explain` adds the cost of the next
+def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
+                 known: Known | None = None, processes: int = 1, meter: Meter | None = None) -> Plan:
+    """The plan for a request, whose notes become warnings of the plan. `explain` adds the cost of the next
     step, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
     what would make a launch fit. Plans of one model share `known`, those of one question a `meter`. Raises
     LaunchRefused."""
-    answer, notes, why = _solved(model, params, policy, machine, companions, notes, known, meter)
+    answer, notes, why = _solved(Problem(model, request, known=known, meter=meter))
     plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
     if not (explain or advise):
         return plan
@@ -75,8 +74,8 @@ def plan_on(model: Model, params: Params, policy: Policy, machine: Machine, comp
 def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Known | None = None) -> Iterator[Plan]:
     """The plan without its reasons, then the same with one more of them each time, or with `processes` to work
     them out with all: the last is plan_request's with `explain`. Who no longer wants them stops asking. `known` as
-    in plan_on."""
-    answer, notes, why = without_gc(_solved)(model, *request.terms, known)
+    in plan_request."""
+    answer, notes, why = without_gc(_solved)(Problem(model, request, known=known))
     yield answer.plan(notes, why, NOTHING)
     if processes:
         plan = answer.plan(notes, why, without_gc(answer.explained)(processes))
@@ -100,31 +99,24 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
         yield last
 
 
-def _solved(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
-            notes: tuple[str, ...], known: Known | None = None,
-            meter: Meter | None = None) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
+def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
     """The launch, the warnings and the reasons that its search found."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
-                             companions, known, meter)
-    solved = None
-    why: tuple[str, ...] = ()
-    if not _build(policy).knows("-ot") and params.n_gpu_layers is None:
-        policy = replace(policy, strategy="layers")       # no override places a single tensor
+    notes = problem.request.notes
+    if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
+        problem = problem.with_goals(strategy="layers")       # no override places a single tensor
+    evaluator, policy = problem.evaluator, problem.policy
     if policy.alone:
-        candidate = layers_alone(evaluator, params)
+        solved = Solved(problem, layers_alone(evaluator, problem.given))
     else:
-        solved = _best_way(evaluator, params, policy)
-        params, candidate, why = solved.given, solved.candidate, solved.reasons
-        if candidate is not None and policy.workload.reuses:
-            from .one.reuse import reusing
+        solved = _best_way(problem)
+    candidate, why = solved.candidate, solved.reasons
+    if candidate is not None and policy.workload.reuses and not policy.alone:
+        from .one.reuse import reusing
 
-            candidate, more = reusing(evaluator, solved.cost, params, candidate)
-            why += more
+        candidate, more = reusing(solved.problem, candidate)
+        why += more
     if candidate is None and evaluator.estimator.meter.refused:
-        layers = 0 if params.n_gpu_layers in (None, -1) else params.n_gpu_layers
-        bare = replace(params, n_ctx=params.n_ctx or contexts(model, params, policy).least,
-                       n_gpu_layers=layers)
-        candidate = evaluator.candidate(bare, FULL, last=True)
+        candidate = evaluator.candidate(_bare(solved.problem), FULL, last=True)
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if evaluator.estimator.meter.refused:
@@ -134,82 +126,75 @@ def _solved(model: Model, params: Params, policy: Policy, machine: Machine, comp
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
-    return _Answer(evaluator, solved, params, policy, answer), notes, why
+    return _Answer(problem, solved, answer), notes, why
 
 
-def _best_way(evaluator: Evaluator, given: Params, policy: Policy) -> Solved:
+def _bare(problem: Problem) -> Params:
+    """The launch with the least that the flags allow, where the budget did not last for any."""
+    given = problem.given
+    layers = 0 if given.n_gpu_layers in (None, -1) else given.n_gpu_layers
+    return replace(given, n_ctx=given.n_ctx or contexts(problem, given).least, n_gpu_layers=layers)
+
+
+def _best_way(problem: Problem) -> Solved:
     """As _search, of the first way to launch the model that suits it."""
-    for params in ways(evaluator.model, given, policy):
-        found = _search(evaluator, params, policy)
-        if found.candidate is not None and suits(evaluator.model, evaluator.machine, found.candidate):
+    for given in ways(problem):
+        found = _search(problem.with_given(given))
+        if found.candidate is not None and suits(problem, found.candidate):
             break
     return found
 
 
-def _search(evaluator: Evaluator, params: Params, policy: Policy) -> Solved:
+def _search(problem: Problem) -> Solved:
     """The launch of a request, of people or of a model with a draft."""
-    if policy.users is not None:
+    users = problem.policy.users
+    if users is not None:
         from .users import for_users
 
-        return for_users(evaluator, params, policy, policy.users)
-    if params.spec_type or evaluator.estimator.companions.draft is not None:
+        return for_users(problem, users)
+    if problem.given.spec_type or problem.request.companions.draft is not None:
         from .drafts import drafts, with_draft
 
-        if drafts(params, evaluator):
-            return with_draft(evaluator, params, policy)
-    from .problem import Problem
-    from .search import Solved, search
-
-    problem = Problem.of(evaluator, params, policy, evaluator.cost(policy.workload))
+        if drafts(problem):
+            return with_draft(problem)
     found = search(problem)
-    solved = Solved(params, problem.cost, found.candidate, paid=found.paid)
-    if may_part(evaluator.model, evaluator.estimator.rules):
+    solved = Solved(problem, found.candidate, paid=found.paid)
+    if may_part(problem.model, problem.evaluator.estimator.rules):
         from .one.fused import kept_fused
 
         return kept_fused(problem, solved)
     return solved
 
 
-def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
-                 processes: int = 1, meter: Meter | None = None) -> Plan:
-    """The plan for a request; see plan_on."""
-    return plan_on(model, *request.terms, explain=explain, advise=advise, processes=processes, meter=meter)
-
-
-def fit_choice_on(model: Model, params: Params, policy: Policy, machine: Machine,
-                  companions: Companions = NONE) -> FitChoice | None:
+def fit_choice(model: Model, request: Request) -> FitChoice | None:
     """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None if
     llama.cpp would refuse it."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
-                             companions)
-    chosen = fit(evaluator, params, FULL)
+    return _fit_choice(Problem(model, request))
+
+
+def _fit_choice(problem: Problem) -> FitChoice | None:
+    evaluator = problem.evaluator
+    chosen = fit(evaluator, problem.given, FULL)
     if chosen is None:
         return None
-
-    from .problem import Problem
-
-    cost = Problem.of(evaluator, params, policy, evaluator.cost(policy.workload)).cost
-    speed = cost.price(chosen)
-    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, speed, evaluator.described(chosen.params))
+    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, problem.cost.price(chosen),
+                     evaluator.described(chosen.params))
 
 
 class _Answer:
     """One solved launch."""
 
-    def __init__(self, evaluator: Evaluator, solved: Solved | None, given: Params, policy: Policy,
-                 candidate: Candidate) -> None:
-        self.evaluator, self.given, self.policy, self.candidate = evaluator, given, policy, candidate
-        self._cost = None if solved is None else solved.cost
-        self.paid = (0, 1.0) if solved is None else solved.paid
-        self.requests = None if solved is None else solved.requests
-        self.everything = evaluator.model.hparams.n_layer_all + 1
+    def __init__(self, problem: Problem, solved: Solved, candidate: Candidate) -> None:
+        """`problem` as it was asked; the one that was solved may draft, or have more requests at once."""
+        self.problem, self.candidate = solved.problem, candidate
+        self.policy, self.evaluator, self.given = problem.policy, problem.evaluator, solved.problem.given
+        self.paid, self.requests, self.everything = solved.paid, solved.requests, problem.everything
         assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
         self.use = candidate.breakdown
 
-    @lazy
+    @property
     def cost(self) -> CostModel:
-
-        return self._cost or self.evaluator.cost(self.policy.workload)
+        return self.problem.cost
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Explained) -> Plan:
         """The plan with these explanations."""
@@ -225,12 +210,12 @@ class _Answer:
         host = self._host()
         why, levers, fit_choice, others = explained
         idle = () if self.policy.alone else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
-        predict = (lambda: self.cost.price(self.candidate)) if self._cost is None else self._cost.later(self.candidate)
+        predict = self.cost.later(self.candidate)
         if (served := self.requests) is not None:
             predict = partial(_with_requests, predict, served)
         return Plan(
             self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given, _build(self.policy))), self._described(params), predict,
+            tuple(_flags(params, self.given, self.problem.build)), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
             (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept(), *why, *self._limited()),
@@ -329,11 +314,11 @@ class _Answer:
                                          self._next_price] if evaluator.machine.devices else []
         first = len(work)
         if candidate.fits:
-            work += [partial(alternative, evaluator, self.cost, self.given, self.policy, candidate, change)
-                     for change in changes(evaluator, self.given, self.policy, candidate)]
+            work += [partial(alternative, self.problem, candidate, change)
+                     for change in changes(self.problem, candidate)]
             if candidate.params.overrides and not evaluator.machine.expert_upload \
-                    and may_cache(evaluator, self.given, self.policy):
-                work.append(partial(with_expert_cache, evaluator, self.cost, self.given, self.policy, candidate))
+                    and may_cache(self.problem, self.given):
+                work.append(partial(with_expert_cache, self.problem, candidate))
         return work, first
 
     def sorted(self, answers: Sequence[Any], first: int) -> Explained:
@@ -353,7 +338,8 @@ class _Answer:
             return iter(())
         from .advice import remedies
 
-        return remedies(self.evaluator, self.given, self.policy, self.candidate)
+        asked = self.problem.drafting_with(None).with_goals(workload=self.policy.workload)
+        return remedies(asked, self.candidate)
 
     def hinted(self, plan: Plan, explained: bool) -> Plan:
         """With what is much faster, and is not among the alternatives of an explained plan."""
@@ -364,8 +350,8 @@ class _Answer:
         from .faster import smaller, with_cache
 
         try:
-            other = smaller(evaluator, self.cost, policy, chosen, explained)
-            known = None if explained else with_cache(evaluator, self.cost, self.given, policy, chosen)
+            other = smaller(self.problem, chosen, explained)
+            known = None if explained else with_cache(self.problem, chosen)
         except AutolayersError:      # the plan stands without it
             return plan
         if other is None and known is None:
@@ -381,7 +367,7 @@ class _Answer:
     def _next_step(self) -> tuple[str, Params] | None:
         from .one.ladder import Ladders
 
-        return Ladders(self.evaluator.model, self.given, self.policy).next_step(self.candidate.params)
+        return Ladders(self.problem, self.given).next_step(self.candidate.params)
 
     def _next_price(self) -> tuple[str, ...]:
         from .explain import price_of
@@ -395,11 +381,7 @@ class _Answer:
         return levers(self.evaluator, self.candidate, self._next_step())
 
     def _fit_choice(self) -> FitChoice | None:
-        chosen = fit(self.evaluator, self.given, FULL)
-        if chosen is None:
-            return None
-        return FitChoice(chosen.params, chosen.breakdown, chosen.fits, self.cost.price(chosen),
-                         self._described(chosen.params))
+        return _fit_choice(self.problem)
 
     def _warnings(self, host: HostRow) -> tuple[str, ...]:
         model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare
@@ -532,13 +514,6 @@ def _layers(placer: WeightPlacer, params: Params, companions: Companions,
             buffers[buffer] = buffers.get(buffer, 0) + size
     names = ("input", *map(str, range(len(placement.dev_layer))), "output")
     return tuple(map(LayerRow, names, (HOST, *placement.dev_layer, placement.dev_output), found))
-
-
-def _build(policy: Policy) -> Build:
-    """The llama.cpp build of the plan."""
-    if isinstance(policy.build, Build):
-        return policy.build
-    return Build(policy.build) if policy.build else TODAY
 
 
 def _flags(params: Params, given: Params, build: Build) -> list[str]:

@@ -281,7 +281,7 @@ class Kind:
         n_ubatch = ladder.base.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
-        self.evaluator.estimator.meter.spent += len(sizes) ** 2 * len(names) // PAIRS
+        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
         splits = [best_partition(sizes, seconds, room, hop, visits)]
         where = layer_devices(self.evaluator.placement(ladder(count)))        # llama.cpp's own, by free memory
         own = tuple([where.count(name) for name in names])

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..machine import Machine
     from ..model import Model
     from ..work.speed import Speed
     from .evaluate import Candidate
+    from .problem import Problem
 
 RANK = 4            # llama_pooling_type; those before it pool an input into one embedding
 NOT_POOLED = 0
@@ -47,9 +46,10 @@ def embeds(params: Params) -> bool:
     return bool(params.embedding or params.reranking)
 
 
-def ways(model: Model, params: Params, policy: Policy) -> Iterator[Params]:
+def ways(problem: Problem) -> Iterator[Params]:
     """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of a whole context, or
     of SHORT tokens. Other models have one way."""
+    model, params, policy = problem.model, problem.given, problem.policy
     if encodes(model) and not embeds(params):
         rank = model.hparams.pooling_type == RANK
         params = replace(params, reranking=True) if rank else replace(params, embedding=True)
@@ -63,11 +63,11 @@ def ways(model: Model, params: Params, policy: Policy) -> Iterator[Params]:
     yield params
 
 
-def suits(model: Model, machine: Machine, found: Candidate) -> bool:
+def suits(problem: Problem, found: Candidate) -> bool:
     """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches take no layer off
     the GPUs."""
-    everything = model.hparams.n_layer_all + 1
-    return found.fits and (not machine.devices or found.params.layers_wanted(everything) == everything)
+    everything = problem.everything
+    return found.fits and (not problem.machine.devices or found.params.layers_wanted(everything) == everything)
 
 
 def inputs(params: Params, speed: Speed, n_ctx_seq: int) -> Inputs | None:

@@ -101,9 +101,13 @@ class Evaluator:
         margin. `known`: earlier measurements of this model for these devices. `meter`: of the question."""
         return cls(Estimator(model, build, companions, known, meter), machine, target)
 
+    def on(self, machine: Machine) -> Evaluator:
+        """Measures the same model's launches on another machine; nothing is measured there yet."""
+        return Evaluator(self.estimator, machine, self.target)
+
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
         """The same, with this limit per device and unlimited system memory."""
-        other = Evaluator(self.estimator, replace(self.machine, limits=limits, ram=None), self.target)
+        other = self.on(replace(self.machine, limits=limits, ram=None))
         other._static, other._layers = self._static, self._layers
         return other
 
@@ -111,6 +115,10 @@ class Evaluator:
     def exhausted(self) -> bool:
         """Whether the question's budget is spent: then only the final launch of a search is still measured."""
         return self.estimator.meter.exhausted
+
+    def spend(self, nodes: int) -> None:
+        """Counts work besides measuring, which takes as long as so many nodes of a graph."""
+        self.estimator.meter.spent += nodes
 
     @property
     def measured(self) -> list[Candidate]:

@@ -15,16 +15,16 @@ from .frames import processor_alone
 from .one.expert_cache import FLAG
 from .one.ladder import may_split_tensors
 from .projector import image_words, on_a_device
-from .search import solve
+from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..flags.policy import Policy
     from ..memory.breakdown import Static
-    from ..work.speed import CostModel, Speed
+    from ..work.speed import Speed
     from .evaluate import Candidate, Evaluator
+    from .problem import Problem
 
 SHOWN = 5                # alternatives
 FASTER, LARGER = 1.03, 1.05      # an alternative must gain this factor in tokens per second or in context
@@ -63,23 +63,22 @@ class Alternative:
                 "n_ctx": self.n_ctx, "speed": self.speed.to_dict(), "note": self.note}
 
 
-def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy, chosen: Candidate,
-                change: dict[str, object]) -> Alternative | None:
+def alternative(problem: Problem, chosen: Candidate, change: dict[str, object]) -> Alternative | None:
     """The plan with one of `changes`, if it fits and gains speed or context."""
-    params, everything = replace(given, **change), evaluator.model.hparams.n_layer_all + 1  # type: ignore[arg-type]
+    evaluator, cost, given, everything = problem.evaluator, problem.cost, problem.given, problem.everything
     here = cost.price(chosen)
     if evaluator.exhausted:
         return None
     if "spec_type" in change:
         from .drafts import with_draft
 
-        drafted = with_draft(evaluator, params, policy)
-        cost, candidate = drafted.cost, drafted.candidate
+        drafted = with_draft(problem.drafting_with(None).with_flags(**change))
+        cost, candidate = drafted.problem.cost, drafted.candidate
         if candidate is None or cost.speed(candidate).generation < here.generation * GAIN:
             return None
         change = {**change, "draft_n_max": candidate.params.draft_n_max}
     else:
-        candidate = solve(evaluator, params, policy, cost)
+        candidate = search(problem.with_flags(**change)).candidate
     if candidate is None or not candidate.fits:
         return None
     if "overrides" in change:        # what takes the place of given rules
@@ -95,7 +94,7 @@ def alternative(evaluator: Evaluator, cost: CostModel, given: Params, policy: Po
     words = to_words(Params(**change))  # type: ignore[arg-type]
     return Alternative((*words, *_none(change)), evaluator.described(candidate.params),
                        candidate.params.layers_wanted(everything), n_ctx, speed,
-                       image_words(evaluator, cost) if "mmproj_offload" in change else
+                       image_words(problem) if "mmproj_offload" in change else
                        _IN_PLACE if "overrides" in change else _by_text(speed))
 
 
@@ -109,25 +108,24 @@ def _by_text(speed: Speed) -> str:
     return "" if speed.draft is None else ", ".join(f"{text} {rate:.0f} tokens/s" for text, rate in speed.draft.rates)
 
 
-def with_expert_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
-                      chosen: Candidate) -> Alternative | None:
+def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
     """The plan with a cache of experts at an assumed upload rate, if it then gains: the machine's own decides."""
-    machine = replace(evaluator.machine, expert_upload=cost.host.bus * OF_LINK)
-    other = type(evaluator)(evaluator.estimator, machine, evaluator.target)
-    found = None if other.exhausted else solve(other, given, policy, other.cost(policy.workload))
+    evaluator, cost, everything = problem.evaluator, problem.cost, problem.everything
+    machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
+    found = None if evaluator.exhausted else search(problem.on(machine)).candidate
     if found is None or not found.fits or not found.params.moe_cache_mib:
         return None
-    speed, everything = cost.price(found), evaluator.model.hparams.n_layer_all + 1
+    speed = cost.price(found)
     if speed.generation <= cost.price(chosen).generation * FASTER:
         return None
     return Alternative((FLAG, str(found.params.moe_cache_mib)), evaluator.described(found.params),
                        found.params.layers_wanted(everything), found.breakdown.n_ctx, speed)
 
 
-def changes(evaluator: Evaluator, given: Params, policy: Policy,
-            chosen: Candidate) -> Iterator[dict[str, object]]:
+def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     """The flags of each alternative, which is planned by itself."""
-    use, trained, everything = chosen.breakdown, evaluator.model.n_ctx_train, evaluator.model.hparams.n_layer_all + 1
+    evaluator, given, policy, everything = problem.evaluator, problem.given, problem.policy, problem.everything
+    use, trained = chosen.breakdown, problem.model.n_ctx_train
     all_given = given.layers_wanted(everything) == everything
     open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
     whole = chosen.params.layers_wanted(everything) == everything \
@@ -142,11 +140,11 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy,
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
-    if on_a_device(evaluator, given):
+    if on_a_device(problem):
         yield {"mmproj_offload": False}
-    if _drafts_itself(evaluator, given):
+    if _drafts_itself(problem):
         yield {"spec_type": ("draft-mtp",)}
-    if processor_alone(evaluator, given, policy) and chosen.params.device is None:
+    if processor_alone(problem, given) and chosen.params.device is None:
         yield {"device": ()}
     if given.n_parallel is None and use.n_seq_max > 1:
         single = replace(chosen.params, n_parallel=1)
@@ -161,11 +159,13 @@ def changes(evaluator: Evaluator, given: Params, policy: Policy,
         yield {"n_ctx": use.n_ctx // 2}
 
 
-def _drafts_itself(evaluator: Evaluator, given: Params) -> bool:
+def _drafts_itself(problem: Problem) -> bool:
     """Whether the model has an MTP block that this build drafts with, and no flag says what drafts."""
-    model, rules = evaluator.model, evaluator.estimator.rules
-    return bool(model.hparams.n_layer_nextn and model.row.mtp) and not rules.lacks(model.row.mtp_after) \
-        and not given.spec_type and evaluator.estimator.companions.draft is None and rules.number >= NAMED
+    model, rules = problem.model, problem.evaluator.estimator.rules
+    if problem.given.spec_type or problem.request.companions.draft is not None:
+        return False
+    has_block = model.hparams.n_layer_nextn and model.row.mtp
+    return bool(has_block) and not rules.lacks(model.row.mtp_after) and rules.number >= NAMED
 
 
 def _context(use: Static) -> int:

@@ -11,16 +11,15 @@ from ..flags.params import Params
 from ..flags.write import to_words
 from ..memory.breakdown import Breakdown
 from ..records import replace
-from .evaluate import FULL, Evaluator
+from .evaluate import FULL
 from .plan import TOO_SLOW, Faster, Smaller
 from .quantisations import below
-from .search import solve
+from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ..flags.policy import Policy
-    from ..work.speed import CostModel
     from .evaluate import Candidate
+    from .problem import Problem
 
 GAIN = 1.5           # a change is said from this factor in tokens per second on
 READABLE = 8.0       # tokens per second: below, a file at Q3 is said too
@@ -30,20 +29,20 @@ ALL = -2             # n_gpu_layers
 CACHE = "q8_0"
 
 
-def with_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Policy,
-               chosen: Candidate) -> Faster | None:
+def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     """A q8_0 cache, if it brings all weights onto the devices at this context and is GAIN times faster."""
-    fixed = given.cache_type_k or given.cache_type_v or policy.kv_types or given.flash_attn == "off"
+    given, cost = problem.given, problem.cost
+    typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     placed = given.overrides or given.n_gpu_layers not in (None, -1)
-    if fixed or placed or not cost.in_ram(chosen):
+    if typed or given.flash_attn == "off" or placed or not cost.in_ram(chosen):
         return None
-    params = replace(given, n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
-    use = evaluator.static(replace(params, n_gpu_layers=ALL))
+    other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
+    use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL))
     if use is None:
         return None
-    if sum(usage.total for usage in use.devices.values()) + _overheads(chosen) > _room(evaluator):
+    if sum(usage.total for usage in use.devices.values()) + _overheads(chosen) > _room(problem):
         return None
-    found = solve(evaluator, params, policy, cost)
+    found = search(other).candidate
     if found is None or not found.fits:
         return None
     rate = cost.price(found).generation
@@ -51,31 +50,30 @@ def with_cache(evaluator: Evaluator, cost: CostModel, given: Params, policy: Pol
     return Faster(tuple(words), rate) if rate >= GAIN * cost.price(chosen).generation else None
 
 
-def smaller(evaluator: Evaluator, cost: CostModel, policy: Policy, chosen: Candidate,
-            priced: bool = False) -> Smaller | None:
+def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
     """The largest quantisation that is wholly on the devices, of a launch with weights in RAM: at Q4 or above if that
     is GAIN times faster (`priced`: its rate is computed), at Q3 where the launch is not READABLE, any where it is
     TOO_SLOW. None where nothing is to be said."""
+    cost = problem.cost
     rate = cost.price(chosen).generation
     slow = rate < TOO_SLOW
     if not (slow or priced) or not cost.in_ram(chosen):
         return None
-    if not evaluator.machine.devices or chosen.params.device == ():
+    if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
     caches = sum(usage.context for usage in chosen.breakdown.devices.values()) + chosen.breakdown.host.context
-    room = _room(evaluator) - _overheads(chosen) - caches
-    for kind, model in below(evaluator.model):
+    room = _room(problem) - _overheads(chosen) - caches
+    for kind, model in below(problem.model):
         if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else FAIR)):
             continue
         if not priced:
             return Smaller(kind, model.size)
-        other = Evaluator.of(model, evaluator.machine, policy.build, evaluator.target,
-                             evaluator.estimator.companions, meter=evaluator.estimator.meter)
+        other = problem.of(model)
         whole = replace(chosen.params, n_gpu_layers=ALL, overrides=(), tensor_split=None, device=None, n_threads=None)
-        found = other.candidate(whole, FULL)
+        found = other.evaluator.candidate(whole, FULL)
         if found is None or not found.fits:
             continue
-        faster = other.cost(policy.workload).price(found).generation
+        faster = other.cost.price(found).generation
         return Smaller(kind, model.size, faster) if faster >= GAIN * rate else None
     return Smaller("", 0) if slow else None
 
@@ -88,5 +86,5 @@ def _overheads(chosen: Candidate) -> int:
     return margins + sum(usage.compute + extras.get(name, 0) for name, usage in use.devices.items())
 
 
-def _room(evaluator: Evaluator) -> int:
-    return sum(evaluator.machine.limits.values())
+def _room(problem: Problem) -> int:
+    return sum(problem.machine.limits.values())

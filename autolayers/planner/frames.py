@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..flags.params import Params
-    from ..flags.policy import Policy
-    from .evaluate import Evaluator
     from .one.contexts import Contexts
     from .problem import Problem
 
@@ -40,7 +38,7 @@ class Frame:
         self.problem, self.given, self.whole = problem, given, whole
         self.evaluator, self.cost = problem.evaluator, problem.cost
         self.contexts = _contexts(problem, given)
-        self.ladders = Ladders(self.evaluator.model, given, problem.policy)
+        self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
         self.key = given.device, given.split_mode, given.main_gpu, given.n_parallel, given.cache_type_k, \
             given.tensor_split
@@ -91,7 +89,7 @@ class Frame:
 
 def _contexts(problem: Problem, given: Params) -> Contexts:
     """The contexts to choose from; at most LONG a sequence with a cache type below q8_0 that is not the only one."""
-    span, types = contexts(problem.evaluator.model, given, problem.policy), problem.policy.kv_types
+    span, types = contexts(problem, given), problem.policy.kv_types
     if given.cache_type_k == problem.given.cache_type_k or not low(given.cache_type_k or "f16") \
             or all(map(low, types)) or span.most is None:
         return span
@@ -123,7 +121,7 @@ class Frames:
                 yield replace(slots, tensor_split=shares)
 
     def at_least(self, given: Params) -> Params:
-        return replace(given, n_ctx=contexts(self.problem.model, given, self.problem.policy).least)
+        return replace(given, n_ctx=contexts(self.problem, given).least)
 
     def _slots(self, given: Params) -> Iterator[Params]:
         """Concurrent requests want a slot each, with its own cache: attention reads the cells of all slots in a
@@ -147,7 +145,7 @@ class Frames:
         whole = self.evaluator.engine.shares_bytes      # its own split is left alone where it fits
         if not whole and self._may_leave_out(given) and len(first.names) > 1 and given.split_mode is None:
             yield from self._alone(given)
-        if processor_alone(self.evaluator, given, self.problem.policy):
+        if processor_alone(self.problem, given):
             yield Frame(self.problem, replace(given, device=()))
 
     def left_out(self) -> Iterator[Frame]:
@@ -182,7 +180,7 @@ class Frames:
                 yield Frame(self.problem, alone, self.whole)
 
     def _may_leave_out(self, given: Params) -> bool:
-        return may_leave_out(given, self.problem.policy) and bool(self.evaluator.machine.devices)
+        return may_leave_out(self.problem, given) and bool(self.evaluator.machine.devices)
 
 
 def plain(problem: Problem) -> Params:
@@ -199,17 +197,19 @@ def plain(problem: Problem) -> Params:
     return given
 
 
-def may_leave_out(given: Params, policy: Policy) -> bool:
+def may_leave_out(problem: Problem, given: Params) -> bool:
     """Whether no flag fills the devices."""
-    return given.n_gpu_layers in (None, -1) and not given.overrides and given.split_mode in (None, "layer") \
-        and given.main_gpu is None and given.tensor_split is None and policy.strategy != "layers"
+    placed = given.n_gpu_layers not in (None, -1) or given.overrides or problem.policy.strategy == "layers"
+    split = given.split_mode not in (None, "layer") or given.main_gpu is not None or given.tensor_split is not None
+    return not (placed or split)
 
 
-def processor_alone(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
+def processor_alone(problem: Problem, given: Params) -> bool:
     """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag chooses them."""
-    devices = evaluator.machine.devices
-    return bool(devices) and all(device.kind == "igpu" for device in devices) and policy.n_ctx != "max" \
-        and given.device is None and may_leave_out(given, policy)
+    kinds = {device.kind for device in problem.machine.devices}
+    if kinds != {"igpu"} or problem.policy.n_ctx == "max":
+        return False
+    return given.device is None and may_leave_out(problem, given)
 
 
 def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:

@@ -7,38 +7,42 @@
 from __future__ import annotations
 
 from ..builds import TODAY, Build
-from ..flags.parse import Arguments
 from ..flags.workload import CHAT
 from ..records import dataclass, lazy, replace
-from ..request import Request
 from .evaluate import Evaluator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from ..flags.params import Params
     from ..flags.policy import Policy
     from ..machine import Machine
+    from ..memory.companions import Companions
+    from ..memory.estimate import Known
+    from ..memory.meter import Meter
     from ..model import Model
+    from ..request import Request
+    from ..work.drafts import Drafting
     from ..work.speed import CostModel
     from .evaluate import Candidate
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A model and a Request; what measures and what predicts launches is made on first use."""
+    """A model's file and a Request; what measures and what predicts launches is made on first use. `drafting`: how they
+    draft. Problems of one model share `known`, those of one question a `meter`."""
 
-    model: Model
+    file: Model
     request: Request
+    drafting: Drafting | None = None
+    known: Known | None = None
+    meter: Meter | None = None
 
-    @classmethod
-    def of(cls, evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Problem:
-        """The problem of an evaluator and a cost that are there already."""
-        build = policy.build if isinstance(policy.build, Build) else Build(policy.build) if policy.build else TODAY
-        request = Request(Arguments(given), policy, build, evaluator.machine, None, evaluator.estimator.companions)
-        problem = cls(evaluator.model, request)
-        vars(problem)["evaluator"] = evaluator
-        vars(problem)["cost"] = cost.at_depths(fills(given, policy))
-        return problem
+    @property
+    def model(self) -> Model:
+        """The model with --override-kv."""
+        return self.evaluator.model
 
     @property
     def given(self) -> Params:
@@ -52,31 +56,89 @@ class Problem:
 
     @property
     def machine(self) -> Machine:
-        return self.evaluator.machine
+        return self.request.machine
+
+    @property
+    def build(self) -> Build:
+        """The llama.cpp that launches are planned for."""
+        build = self.policy.build
+        if isinstance(build, Build):
+            return build
+        return Build(build) if build else TODAY
+
+    @property
+    def everything(self) -> int:
+        """Layers and the output."""
+        return self.model.hparams.n_layer_all + 1
+
+    @property
+    def fills(self) -> bool:
+        """Whether a context is given that will be filled: launches are then compared at several depths. A --workload
+        says its own depth."""
+        context = self.given.n_ctx or isinstance(self.policy.n_ctx, int)
+        return bool(context) and self.policy.workload == CHAT
 
     @lazy
     def evaluator(self) -> Evaluator:
         request = self.request
-        return Evaluator.of(self.model.overridden(self.given.override_kv), request.machine, self.policy.build,
-                            self.policy.margin, request.companions)
+        return Evaluator.of(self.file.overridden(self.given.override_kv), request.machine, self.policy.build,
+                            self.policy.margin, request.companions, self.known, self.meter)
 
     @lazy
     def cost(self) -> CostModel:
-        return self.evaluator.cost(self.policy.workload).at_depths(fills(self.given, self.policy))
+        return self.evaluator.cost(self.policy.workload, self.drafting).at_depths(self.fills)
+
+    @lazy
+    def reference(self) -> CostModel:
+        """As `cost`, but launches are compared at the reference depth alone."""
+        return self.cost.at_depths(False)
 
     def whole(self, candidate: Candidate) -> bool:
         """Whether all layers are on devices, no weight was sent to the host, and no attention runs on the CPU."""
-        params, everything = candidate.params, self.evaluator.model.hparams.n_layer_all + 1
-        return params.layers_wanted(everything) == everything \
+        params = candidate.params
+        return params.layers_wanted(self.everything) == self.everything \
             and len(params.overrides) == len(self.given.overrides) and not self.cost.attends_on_cpu(candidate)
 
-    def asking(self, **changes: object) -> Problem:
-        """The same with other given flags, measured by the same evaluator."""
-        given = replace(self.given, **changes)  # type: ignore[arg-type]
-        return Problem.of(self.evaluator, given, self.policy, self.cost)
+    # --- the same with a change
 
+    def with_flags(self, **changes: Any) -> Problem:
+        """The same with other given flags: fields of Params."""
+        return self.with_given(replace(self.given, **changes))
 
-def fills(given: Params, policy: Policy) -> bool:
-    """Whether a context is given that will be filled: launches are then compared at several depths. A --workload says
-    its own depth."""
-    return bool(given.n_ctx or isinstance(policy.n_ctx, int)) and policy.workload == CHAT
+    def with_given(self, given: Params) -> Problem:
+        """The same with these given flags."""
+        return self if given == self.given else self._priced_alike(self.request.with_params(given))
+
+    def with_goals(self, **changes: Any) -> Problem:
+        """The same with other goals: fields of Policy."""
+        request = self.request.with_goals(**changes)
+        if request.policy.workload == self.policy.workload:
+            return self._priced_alike(request)
+        return self._measured_alike(request, self.drafting)
+
+    def drafting_with(self, drafting: Drafting | None) -> Problem:
+        """The same with launches that draft in another way."""
+        return self._measured_alike(self.request, drafting)
+
+    def on(self, machine: Machine) -> Problem:
+        """The same on another machine with devices of the same kinds."""
+        other = replace(self, request=replace(self.request, machine=machine))
+        vars(other)["evaluator"] = self.evaluator.on(machine)
+        return other
+
+    def of(self, model: Model, companions: Companions | None = None) -> Problem:
+        """The same of another file, or with other companions; within the same budget."""
+        request = self.request if companions is None else replace(self.request, companions=companions)
+        return replace(self, file=model, request=request, known=None, meter=self.evaluator.estimator.meter)
+
+    def _measured_alike(self, request: Request, drafting: Drafting | None) -> Problem:
+        """Another request for the same model and machine: what was measured stays."""
+        other = replace(self, request=request, drafting=drafting)
+        vars(other)["evaluator"] = self.evaluator
+        return other
+
+    def _priced_alike(self, request: Request) -> Problem:
+        """The same where the workload is the same too: what was predicted stays."""
+        other = self._measured_alike(request, self.drafting)
+        vars(other)["cost"] = self.cost.at_depths(other.fills)
+        return other

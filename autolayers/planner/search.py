@@ -30,17 +30,16 @@ from .one.fit import fit
 from .one.parts import parts
 from .one.split import TensorSplit
 from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
-from .problem import Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..work.speed import Answers, CostModel
+    from ..work.speed import Answers
     from .candidates import Launch
-    from .evaluate import Candidate, Evaluator, Fidelity
+    from .evaluate import Candidate, Fidelity
+    from .problem import Problem
 
 OTHERS = 8            # promises that are kept
 TRIES = 12            # launches that are measured of one promise
@@ -68,34 +67,26 @@ class Found:
 
 @dataclass(frozen=True)
 class Solved:
-    """A launch as a plan needs it: what counts as given with it, what prices it, the reasons, what its context costs
-    (Found.paid), and what each of several people gets."""
+    """A launch as a plan needs it: the problem that it solves, in which more may be given than was, the reasons, what
+    its context costs (Found.paid), and what each of several people gets."""
 
-    given: Params
-    cost: CostModel
+    problem: Problem
     candidate: Candidate | None
     reasons: tuple[str, ...] = ()
     paid: tuple[int, float] = (0, 1.0)
     requests: Answers | None = None
 
 
-def solve(evaluator: Evaluator, given: Params, policy: Policy, cost: CostModel) -> Candidate | None:
-    """The best launch of given flags, fully measured; one that does not fit if none does; None if llama.cpp would
-    refuse all of them."""
-    return search(Problem.of(evaluator, given, policy, cost)).candidate
-
-
 @without_gc
 def search(problem: Problem) -> Found:
     """The best launch of a problem, fully measured; one that does not fit if none does."""
     given = plain(problem)
-    asked = problem if given == problem.given else problem.asking(**_changes(problem.given, given))
+    asked = problem.with_given(given)
     found = _with_most_context(asked) if asked.policy.n_ctx == "max" else _by_cache_type(asked)
-    floor = contexts(asked.model, given, asked.policy).least
+    floor = contexts(asked, given).least
     fits = found.candidate is not None and found.candidate.fits
     if not fits and floor == MIXTURE and asked.policy.n_ctx_min is None:
-        policy = replace(asked.policy, n_ctx_min=FIT_PARAMS_MIN_CTX)
-        less = _by_cache_type(Problem.of(asked.evaluator, given, policy, asked.cost))
+        less = _by_cache_type(asked.with_goals(n_ctx_min=FIT_PARAMS_MIN_CTX))
         found = found if less.candidate is None else less
     if found.candidate is None or given == problem.given:
         return found
@@ -108,8 +99,7 @@ def search(problem: Problem) -> Found:
 
 def _with_most_context(problem: Problem) -> Found:
     """The largest context, of launches with nothing in RAM if the best one is of these: so it is no smaller."""
-    policy = replace(problem.policy, n_ctx=None)
-    best = _by_cache_type(Problem.of(problem.evaluator, problem.given, policy, problem.cost)).candidate
+    best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
     whole = best is not None and best.fits and problem.whole(best) and bool(problem.machine.devices)
     most = _by_cache_type(problem, whole)
     return Found(best) if best is not None and best.fits and not _has_as_much(most.candidate, best) else most
@@ -128,7 +118,7 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     answers = []
     for name in types:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
-        least = contexts(problem.evaluator.model, typed, problem.policy).least or 0
+        least = contexts(problem, typed).least or 0
         if low(name) and not all(map(low, types)) and least > LONG * streams(typed):
             continue
         found = Search(problem, typed, whole).best()
@@ -490,7 +480,7 @@ class Search:
         found = winner.measured
         assert found is not None
         frame = winner.kind.frame
-        if self.evaluator.machine.expert_upload and may_cache(self.evaluator, frame.given, self.policy):
+        if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
             found = with_expert_cache(self.evaluator, self.cost, frame.ladders, found, winner.kind.shape, self.fidelity)
         found = self._grown(frame, found)
         answer = self.evaluator.candidate(found.params, FULL, last=True)

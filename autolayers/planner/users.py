@@ -1,6 +1,6 @@
 """Slots and context for people: -np, -c, the cache's kind and types for --users, and what each of them gets.
 
-    given, cost, candidate, why = for_users(evaluator, params, policy, Users(8, context=16384, rate=20, first=5))
+    solved = for_users(problem, Users(8, context=16384, rate=20, first=5))
 
 Each number of people is planned as a launch with a slot for each, priced as so many requests at once, and simulated
 (work/queue.py). The caches are of f16 unless that takes weights off the GPUs; then q8_0 is tried.
@@ -15,16 +15,14 @@ from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
 from .plan import TOO_SLOW
-from .search import Solved, solve
+from .search import Solved, search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ..flags.params import Params
-    from ..flags.policy import Policy
-    from ..work.speed import CostModel
-    from .evaluate import Candidate, Evaluator
+    from .evaluate import Candidate
+    from .problem import Problem
 
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256              # slots of a llama-server
@@ -70,18 +68,23 @@ class Requests:
 class _Launch:
     """The launch for a number of people."""
 
-    def __init__(self, given: Params, cost: CostModel, candidate: Candidate, row: Row) -> None:
-        self.given, self.cost, self.candidate, self.row = given, cost, candidate, row
+    def __init__(self, problem: Problem, candidate: Candidate, row: Row) -> None:
+        self.problem, self.candidate, self.row = problem, candidate, row
+
+    @property
+    def in_ram(self) -> bool:
+        """Whether a significant part of the weights is in RAM."""
+        return self.problem.cost.in_ram(self.candidate)
 
 
 class _People:
     """Plans launches for numbers of people, each once."""
 
-    def __init__(self, evaluator: Evaluator, given: Params, policy: Policy, wanted: Users) -> None:
-        self.evaluator, self.given, self.policy, self.wanted = evaluator, given, policy, wanted
-        work = policy.workload
+    def __init__(self, problem: Problem, wanted: Users) -> None:
+        self.problem, self.given, self.wanted = problem, problem.given, wanted
+        work = problem.policy.workload
         needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
-        self.context = wanted.context or pad(min(needed, evaluator.model.n_ctx_train or needed), CELL_BLOCK)
+        self.context = wanted.context or pad(min(needed, problem.model.n_ctx_train or needed), CELL_BLOCK)
         self._known: dict[int, _Launch | None] = {}
 
     def slots(self, users: int) -> int:
@@ -106,7 +109,7 @@ class _People:
         return best
 
     def _whole(self, found: _Launch | None) -> bool:
-        return found is not None and found.row.fits and not found.cost.in_ram(found.candidate)
+        return found is not None and found.row.fits and not found.in_ram
 
     def _serves_more(self, fewer: _Launch | None, found: _Launch | None) -> bool:
         if fewer is None or not fewer.row.fits:
@@ -115,27 +118,34 @@ class _People:
 
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         n_ctx = self.given.n_ctx or slots * self.context
-        given = replace(self.given, n_parallel=slots, n_ctx=n_ctx)
-        found = self._solved(given, users)
+        problem = self._asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
+        found = self._solved(problem, users)
         whole = self._whole(found)
         one = found if users == 1 else self.launch(1)
-        partly = one is not None and one.row.fits and one.cost.in_ram(one.candidate)  # so it is for more
-        fixed = given.cache_type_k or given.cache_type_v or self.policy.kv_types or given.flash_attn == "off"
-        if whole or partly or fixed:
+        partly = one is not None and one.row.fits and one.in_ram  # so it is for more
+        given = self.given
+        typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
+        if whole or partly or typed or given.flash_attn == "off":
             return found
-        smaller = self._solved(replace(given, cache_type_k="q8_0", cache_type_v="q8_0"), users)
+        smaller = self._solved(problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0"), users)
         return smaller if self._serves_more(smaller, found) else found
 
-    def _solved(self, given: Params, users: int) -> _Launch | None:
-        work = replace(self.policy.workload, requests=users)
-        cost = self.evaluator.cost(work)
-        candidate = solve(self.evaluator, given, replace(self.policy, workload=work), cost)
+    def _asking(self, users: int) -> Problem:
+        """The problem with so many requests at once."""
+        return self.problem.with_goals(workload=replace(self.problem.policy.workload, requests=users))
+
+    def _solved(self, problem: Problem, users: int) -> _Launch | None:
+        candidate = search(problem).candidate
         if candidate is None:
             return None
-        use = candidate.breakdown
-        served = simulate(cost.clock(candidate.params, use), work, users, use.n_seq_max, use.n_ctx_seq)
+        use, clock = candidate.breakdown, problem.cost.clock(candidate.params, candidate.breakdown)
+        served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
         context = use.host.context + sum(usage.context for usage in use.devices.values())
-        return _Launch(given, cost, candidate, Row(users, use.n_seq_max, served, context, candidate.fits))
+        return _Launch(problem, candidate, Row(users, use.n_seq_max, served, context, candidate.fits))
+
+    def unsolved(self, users: int) -> Solved:
+        """What there is where llama.cpp would refuse all launches."""
+        return Solved(self._asking(users), None)
 
     def keeps(self, users: int) -> bool:
         """Who waits for a slot gets nothing until then, which a promised first token alone counts."""
@@ -165,7 +175,8 @@ class _People:
         found, slots = self.launch(users), self.slots(users + 1)
         if found is None or self.given.n_ctx is not None or slots == self.slots(users) or found.row.slots < users:
             return 0
-        use = self.evaluator.static(replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context))
+        more = replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context)
+        use = self.problem.evaluator.static(more)
         return 0 if use is None else use.host.context + sum(
             usage.context for usage in use.devices.values()) - found.row.context
 
@@ -190,17 +201,16 @@ def too_many(requests: object) -> Iterator[str]:
     yield f"{said}: --users {most.users} gives each {most.served.rate:.1f}, and the others wait in llama-server's queue"
 
 
-def for_users(evaluator: Evaluator, given: Params, policy: Policy, wanted: Users) -> Solved:
+def for_users(problem: Problem, wanted: Users) -> Solved:
     """The launch, and what each person gets."""
-    if wanted.context and given.n_ctx:
+    if wanted.context and problem.given.n_ctx:
         raise UsageError("--ctx-per-user and -c both say how large the caches are: give one of them")
-    people = _People(evaluator, given, policy, wanted)
+    people = _People(problem, wanted)
     kept = people.most() if wanted.promise else None
     users = wanted.count or kept or 1
     found = people.launch(users)
     if found is None:
-        cost = evaluator.cost(replace(policy.workload, requests=users))
-        return Solved(given, cost, None)
+        return people.unsolved(users)
     table: list[Row] = []
     if not wanted.promise:
         for count in TABLE:
@@ -215,7 +225,7 @@ def for_users(evaluator: Evaluator, given: Params, policy: Policy, wanted: Users
     short = not found.row.fits or (wanted.promise and not people.keeps(users))
     machines = -(-users // kept) if kept and kept < users and short else None
     requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
-    return Solved(found.given, found.cost, found.candidate, _reasons(requests, wanted), requests=requests)
+    return Solved(found.problem, found.candidate, _reasons(requests, wanted), requests=requests)
 
 
 def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..errors import AutolayersError, LaunchRefused
 from ..records import dataclass, replace
 from ..units import GiB, human
-from .evaluate import FIT, Evaluator
+from .evaluate import FIT
 from .prices import priced, worth
 from .problem import Problem
 from .quantisations import below
@@ -123,7 +123,7 @@ def _short(candidate: Candidate) -> int:
 
 def _more(problem: Problem, chosen: Candidate, now: float) -> str:
     """What one more GiB buys: on the device with the least left, or of RAM without devices."""
-    evaluator, machine = problem.evaluator, problem.machine
+    machine = problem.machine
     if machine.limits:
         name = min(chosen.spare or machine.limits, key=lambda name: chosen.spare.get(name, machine.limits[name]))
         larger: Machine = replace(machine, limits={**machine.limits, name: machine.limits[name] + GiB}, devices=tuple(
@@ -134,22 +134,17 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
         larger, what = replace(machine, ram=machine.ram + GiB), "of RAM"
     else:
         return ""
-    other = Evaluator(evaluator.estimator, larger, evaluator.target)
-    return f"1 GiB more {what}: {_outcome(other, problem, now)}"
+    return f"1 GiB more {what}: {_outcome(problem.on(larger), now)}"
 
 
 def _smaller(problem: Problem, now: float) -> str:
     """What the largest quantisation below this one changes."""
-    evaluator, request = problem.evaluator, problem.request
     for kind, smaller in below(problem.model):
-        other = Evaluator.of(smaller, evaluator.machine, request.policy.build, evaluator.target, request.companions,
-                             meter=evaluator.estimator.meter)
-        return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(other, problem, now)}"
+        return f"as {kind.upper()}, {human(smaller.size)}: {_outcome(problem.of(smaller), now)}"
     return ""
 
 
-def _outcome(evaluator: Evaluator, problem: Problem, now: float) -> str:
-    other = Problem.of(evaluator, problem.given, problem.policy, evaluator.cost(problem.policy.workload))
+def _outcome(other: Problem, now: float) -> str:
     try:
         found = search(other).candidate
     except AutolayersError:      # of this machine or file alone
@@ -158,4 +153,4 @@ def _outcome(evaluator: Evaluator, problem: Problem, now: float) -> str:
         return "fits no better"
     seconds = other.cost.speed(found).compared
     change = f"{now / seconds:.2f} times as fast" if seconds < 0.99 * now else "no faster"
-    return f"{evaluator.described(found.params)}, context {found.breakdown.n_ctx}, {change}"
+    return f"{other.evaluator.described(found.params)}, context {found.breakdown.n_ctx}, {change}"

@@ -421,9 +421,8 @@ class Engine:
         model = self.model(text(question, "model"))
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
-        params, policy, machine, companions, _ = self._request({**question, "ctx": "", "ctk": "", "ctv": ""}).terms
-        asked = cases([model], [("", machine)], params, contexts, texts(question, "types"))
-        points = sweep(asked, params, policy, companions)
+        request = self._request({**question, "ctx": "", "ctk": "", "ctv": ""})
+        points = sweep(cases([model], [("", request)], contexts, texts(question, "types")))
         return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
 
     def file(self, question: Question) -> Answer:

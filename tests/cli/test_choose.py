@@ -308,5 +308,5 @@ def test_the_documented_examples(hub, chosen, monkeypatch: pytest.MonkeyPatch) -
 def test_the_launch_is_the_one_that_a_plan_proposes(name: str, gpus: str) -> None:
     model = read_model(str(HEADERS / f"{name}.gguf"))
     request = Request.of(["--gpu", gpus, "--ram", "64GiB"], {})
-    choice = assess(model, request.params, request.policy, request.machine)
+    choice = assess(model, request)
     assert choice.flags == plan_request(model, request).flags and choice.n_ctx >= 8192

@@ -116,10 +116,13 @@ def less(asked: Question, rich: Plan, poor: Plan, larger: Question | None = None
     return poor.fits and worth_of(larger or asked, rich) > worth_of(asked, poor) * MISSED
 
 
+def problem_of(asked: Question) -> Problem:
+    return Problem(asked.model, Request.of(asked.words, devices=asked.devices, host=asked.host))
+
+
 def worth_of(asked: Question, plan: Plan) -> float:
     """Seconds times the prices."""
-    problem = Problem(asked.model, Request.of(asked.words, devices=asked.devices, host=asked.host))
-    return worth(problem, replace(plan.params, n_threads=None), plan.breakdown)
+    return worth(problem_of(asked), replace(plan.params, n_threads=None), plan.breakdown)
 
 
 def back(asked: Question, found: Plan) -> Iterator[str]:
@@ -165,9 +168,10 @@ def _wider(one: Plan, other: Plan) -> bool:
 
 def least(asked: Question) -> int:
     """The least context that the plan may have."""
-    params, policy = read(asked.words, None)
-    found = contexts(asked.model, params, policy).least or 0
-    return min(found, 4096) if asked.model.is_moe and found == MIXTURE and policy.n_ctx_min is None else found
+    problem = problem_of(asked)
+    found = contexts(problem, problem.given).least or 0
+    usual = found == MIXTURE and problem.policy.n_ctx_min is None
+    return min(found, 4096) if asked.model.is_moe and usual else found
 
 
 def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support import model
+from support import model, requested
 
 import autolayers
 from autolayers.devices import Host
@@ -25,7 +25,7 @@ from autolayers.devices.given import hypothetical
 from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
-from autolayers.planner.evaluate import FULL, PROMPT, Evaluator
+from autolayers.planner.evaluate import FULL, PROMPT
 from autolayers.planner.frames import MICRO_BATCHES
 from autolayers.planner.one.ladder import Ladders
 from autolayers.planner.prices import worth
@@ -38,12 +38,12 @@ CARDS = ("rtx-3060", "rtx-3090", "rtx-4090", "rtx-3070", "rx-7900-xtx", "rtx-207
 WORDS = ("", "-c 8192", "-np 1", "--ctx-min 16k", "-ctk q8_0 -ctv q8_0", "--workload 4k+128")
 
 
-def launches(evaluator: Evaluator, given: Params, policy: object, n_ctx: int) -> Iterator[Params]:
+def launches(problem: Problem, n_ctx: int) -> Iterator[Params]:
     """Every launch of the space, at one context."""
-    ladders = Ladders(evaluator.model, given, policy)  # type: ignore[arg-type]
-    at = replace(given, n_ctx=n_ctx)
+    ladders = Ladders(problem, problem.given)
+    at = replace(problem.given, n_ctx=n_ctx)
     batches = [at, *[replace(at, n_ubatch=size, n_batch=max(2048, size)) for size in MICRO_BATCHES]]
-    names = evaluator.device_names(at)
+    names = problem.evaluator.device_names(at)
     for params in batches:
         for ladder in (ladders.layers(params), ladders.in_ram(params), ladders.bare(params)):
             for count in range(ladder.top + 1) if ladder is not None else ():
@@ -84,12 +84,12 @@ def regret(seed: int) -> tuple[float, str]:
     text = f"{name} {' '.join(gpus)} --ram {ram} {words}: {' '.join(plan.flags)}"
     if not plan.fits:
         return 1.0, text
-    evaluator = Evaluator.of(model(name), Machine.of(cards, host, None, {}), policy.build, policy.margin)
-    problem = Problem.of(evaluator, params, policy, evaluator.cost(policy.workload))
+    problem = Problem(model(name), requested(params, policy, Machine.of(cards, host, None, {})))
+    evaluator = problem.evaluator
     mine = evaluator.candidate(replace(plan.params, n_threads=params.n_threads), FULL)
     assert mine is not None
     best, best_launch = worth(problem, mine.params, mine.breakdown), mine
-    for launch in launches(evaluator, params, policy, plan.breakdown.n_ctx):
+    for launch in launches(problem, plan.breakdown.n_ctx):
         static = evaluator.static(launch)
         if static is None or worth(problem, launch, static) >= best * 0.999:
             continue

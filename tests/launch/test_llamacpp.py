@@ -29,7 +29,7 @@ from typing import Any, cast
 import launch_targets
 import pytest
 from random_launches import written
-from support import FIXTURES
+from support import FIXTURES, requested
 
 import autolayers
 from autolayers.cli import main
@@ -394,7 +394,7 @@ def test_a_cluster_of_four_servers_and_its_survivors(binaries: pathlib.Path, tmp
             left = [size for i, size in enumerate(sizes) if i not in lost]
             budget = ",".join(f"RPC{i}={size}MiB" for i, size in enumerate(left))
             params, policy = read_flags([*given, *its_build(binaries), "-fitt", "0", "--budget", budget], None)
-            plan = use_of(model, params, policy, found, found.boxes).plan
+            plan = use_of(model, requested(params, policy), found, found.boxes).plan
             assert plan.fits and sum(row.used > 0 for row in plan.devices) >= 3 and plan.breakdown.exact
             assert plan.params.rpc == tuple(endpoint for box in found.boxes for endpoint in box.endpoints)
             gpus = remote(*(f"RPC{i}" for i in range(len(left))))

@@ -33,7 +33,7 @@ SEVEN = ("q2_k", "ud-q3_k_xl", "iq4_xs", "q4_0", "ud-q4_k_xl", "ud-q8_k_xl", "bf
 
 def taken(files: dict[str, Model], words: str) -> tuple[str, Choice, Advice]:
     asked = Request.of(words.split(), {})
-    choices = [assess(file, asked.params, asked.policy, asked.machine) for file in files.values()]
+    choices = [assess(file, asked) for file in files.values()]
     advice = advise(choices, 8192)
     assert advice is not None
     return list(files)[advice.take], choices[advice.take], advice
@@ -92,7 +92,7 @@ def choice(bits: float, rate: float, verdict: str = PARTLY, mixture: bool = Fals
 @cache
 def any_speed() -> Speed:
     asked = Request.of(["--gpu", "24GiB"], {})
-    known = assess(model("llama-3.2-1b-q8_0:2"), asked.params, asked.policy, asked.machine).speed
+    known = assess(model("llama-3.2-1b-q8_0:2"), asked).speed
     assert known is not None
     return known
 

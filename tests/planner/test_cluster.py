@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from support import model, slow
+from support import model, requested, slow
 
 import autolayers
 from autolayers import Device
@@ -40,8 +40,8 @@ FEW = (box("shed", "1GiB", (3e8, 2.5e-4), 2), box("attic", "1500MiB", (2.5e7, 4e
     *(pytest.param(name, HEAD, (SHED, ATTIC), marks=pytest.mark.slow)
       for name in ("llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m", "qwen3-30b-a3b-q4_k_m"))])
 def test_the_best_of_all_sets(name: str, head: Box, boxes: tuple[Box, ...]) -> None:
-    found = plan_cluster(model(name), Params(), POLICY, Cluster(head, boxes))
-    every = [use_of(model(name), Params(), POLICY, Cluster(head, boxes), some)
+    found = plan_cluster(model(name), requested(Params(), POLICY), Cluster(head, boxes))
+    every = [use_of(model(name), requested(Params(), POLICY), Cluster(head, boxes), some)
              for count in range(3) for some in combinations(boxes, count)]
     assert 1 + len(found.others) == len(every) == 4
     assert found.best.plan.fits
@@ -65,7 +65,7 @@ def test_a_token_costs_a_round_trip_for_each_server() -> None:
 
     def seconds(latency: float, rate: float) -> float:
         shed = box("shed", "rtx-3060", (rate, latency), 2)
-        return 1 / use_of(target, flags, Policy(), Cluster(HEAD, (shed,)), (shed,)).plan.speed.generation
+        return 1 / use_of(target, requested(flags, Policy()), Cluster(HEAD, (shed,)), (shed,)).plan.speed.generation
 
     near, far = seconds(0.0, 1e12), seconds(5e-3, 1e12)
     assert far - near == pytest.approx(2 * 5e-3, rel=1e-3)
@@ -111,8 +111,8 @@ def test_what_lies_in_ram_belongs_to_the_devices_that_are_here() -> None:
     target, boxes = model("llama-4-scout-q4_k_m:8"), (part(SHED), part(ATTIC))
     own = ("RPC0", "RPC1", "RPC2", "CUDA0")
     found, *before = (
-        use_of(target, Params(n_ctx=16384, device=order, tensor_split=split), Policy(), Cluster(part(HEAD), boxes),
-               boxes).plan
+        use_of(target, requested(Params(n_ctx=16384, device=order, tensor_split=split), Policy()),
+               Cluster(part(HEAD), boxes), boxes).plan
         for order, split in ((None, None), *((own, (n, 0, 0, 9 - n)) for n in range(1, 5))))
     assert found.params.device == ("CUDA0", "RPC2", "RPC0", "RPC1") and found.fits and found.params.overrides
     assert found.speed.request < min(plan.speed.request for plan in before if plan.fits)
@@ -124,18 +124,18 @@ def test_a_slow_network_makes_fewer_boxes_faster() -> None:
     target, slow = model("qwen3-30b-a3b-q4_k_m:8"), box("attic", "3GiB", (1e6, 0.2))
     head = Box("desk", (Device.hypothetical("2GiB"),), HEAD.host)
     near = box("attic", "3GiB", (1.25e9, 1e-4))
-    assert plan_cluster(target, Params(), POLICY, Cluster(head, (near,))).best.boxes == (near,)
-    assert plan_cluster(target, Params(), POLICY, Cluster(head, (slow,))).best.boxes == ()
+    assert plan_cluster(target, requested(Params(), POLICY), Cluster(head, (near,))).best.boxes == (near,)
+    assert plan_cluster(target, requested(Params(), POLICY), Cluster(head, (slow,))).best.boxes == ()
 
 
 def test_a_budget_is_of_the_device_with_that_name_where_all_boxes_are_used() -> None:
     target, cluster = model("llama-3.2-1b-q8_0"), Cluster(HEAD, (SHED, ATTIC))
     policy = Policy(n_ctx_min=8192, budget=(("RPC2", 4 << 30), ("RPC0", 5 << 30)))
-    free = {boxes: [row.free for row in use_of(target, Params(), policy, cluster, boxes).plan.devices]
+    free = {boxes: [row.free for row in use_of(target, requested(Params(), policy), cluster, boxes).plan.devices]
             for boxes in ((SHED, ATTIC), (ATTIC,))}
     assert free[SHED, ATTIC][::2] == [5 << 30, 4 << 30] and free[ATTIC,][0] == 4 << 30
     with pytest.raises(UsageError, match="there is no device RPC3"):
-        plan_cluster(target, Params(), Policy(budget=(("RPC3", 4 << 30),)), cluster)
+        plan_cluster(target, requested(Params(), Policy(budget=(("RPC3", 4 << 30),))), cluster)
 
 
 @pytest.mark.slow
@@ -144,16 +144,17 @@ def test_a_margin_is_of_the_device_at_that_place_where_all_boxes_are_used() -> N
     shed = replace(shed, devices=tuple(Device.hypothetical("2GiB") for _ in range(2)))
     target, cluster = model("llama-3.3-70b-q4_k_m:8"), Cluster(replace(LITTLE, devices=shed.devices[:1]), (shed, attic))
     policy = Policy(n_ctx_min=8192, margin=(1 << 28, 2 << 28, 3 << 28))
-    kept = {boxes: [row.margin >> 28 for row in use_of(target, Params(), policy, cluster, boxes).plan.devices]
+    request = requested(Params(), policy)
+    kept = {boxes: [row.margin >> 28 for row in use_of(target, request, cluster, boxes).plan.devices]
             for boxes in ((shed, attic), (attic,), ())}
     assert kept == {(shed, attic): [1, 2, 3, 3], (attic,): [3, 3], (): [3]}
     with pytest.raises(UsageError, match="--margin has 5 sizes for 4 devices"):
-        plan_cluster(target, Params(), Policy(margin=(1 << 30,) * 5), cluster)
+        plan_cluster(target, requested(Params(), Policy(margin=(1 << 30,) * 5)), cluster)
 
 
 def test_the_heads_file_says_how_many_threads_compute() -> None:
     head = Box("desk", HEAD.devices, replace(HEAD.host, threads=6))
-    found = plan_cluster(model("llama-3.3-70b-q4_k_m"), Params(n_ctx=8192), POLICY, Cluster(head, ()))
+    found = plan_cluster(model("llama-3.3-70b-q4_k_m"), requested(Params(n_ctx=8192), POLICY), Cluster(head, ()))
     assert found.best.plan.params.n_threads == 6
 
 
@@ -163,6 +164,6 @@ def test_the_heads_file_says_how_many_threads_compute() -> None:
     pytest.param("llama-3.3-70b-q4_k_m", HEAD, "rtx-3060", 6, marks=pytest.mark.slow)])
 def test_of_many_boxes_one_after_the_other_is_dropped(name: str, head: Box, card: str, count: int) -> None:
     boxes = tuple(box(f"b{i}", card, (1e9, 1e-4)) for i in range(count))
-    found = plan_cluster(model(name), Params(), POLICY, Cluster(head, boxes))
+    found = plan_cluster(model(name), requested(Params(), POLICY), Cluster(head, boxes))
     assert found.best.plan.fits and len(found.others) == count
     assert 0 < len(found.best.boxes) <= count // 2

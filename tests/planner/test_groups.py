@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from support import model, slow
+from support import model, requested, slow
 
 from autolayers import Device, estimate
 from autolayers.api import plan_groups
@@ -17,8 +17,8 @@ from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.planner.evaluate import RAM_MARGIN
+from autolayers.planner.several import groups as several
 from autolayers.planner.several.assign import Option
-from autolayers.planner.several.groups import plan_any_on, plan_groups_on
 from autolayers.planner.several.options import Launches
 
 SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")     # of two layers
@@ -42,11 +42,12 @@ class Case:
                    for i, size in enumerate(int(total * share) + MiB for share in shares)]
         host = Host(1 << 40, RAM_MARGIN + int(sum(m.size for m in self.models) * rng.uniform(0.5, 3)), "given")
         self.machine = Machine.of(devices, host, None, {})
+        self.request = requested(self.params, self.policy, self.machine)
         self.whole = [self.every_whole_launch(i) for i in range(len(self.models))]
 
     def every_whole_launch(self, i: int) -> list[Option]:
         """On each device; cut over several in every way, where no device has the memory."""
-        launches = Launches(lambda: self.models[i], self.params, self.policy, self.machine)
+        launches = Launches(lambda: self.models[i], self.request)
         if launches.whole or not launches.divisible:
             return launches.whole
         names = [home[0] for home in launches.homes if home]
@@ -87,7 +88,7 @@ def partitions(numbers: tuple[int, ...]) -> Iterator[Sets]:
 def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
     for number in range(cases):
         case = Case(100 * seed + number)
-        found = plan_groups_on(case.models, case.params, case.policy, case.machine, weights=case.weights)
+        found = several.plan_groups(case.models, case.request, case.weights)
         assert found.proven and sorted(itertools.chain(*found.members)) == list(range(len(case.models)))
         alone = [i for i in range(len(case.models)) if not case.fits((i,))]
         assert all((i,) in found.members for i in alone)
@@ -106,7 +107,7 @@ def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
 def test_no_more_models_may_be_loaded_at_once_whichever_they_are(seed: int, cases: int) -> None:
     for number in range(cases):
         case = Case(10_000 + 100 * seed + number)
-        found = plan_any_on(case.models, case.params, case.policy, case.machine)
+        found = several.plan_any(case.models, case.request)
         n = len(case.models)
 
         def together(most: int, case: Case = case) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from support import FIXTURES, model
+from support import FIXTURES, model, requested
 
 import autolayers
 from autolayers import Device
@@ -13,7 +13,8 @@ from autolayers.devices import completed, list_devices
 from autolayers.devices.smbios import OF_PEAK
 from autolayers.flags.policy import read
 from autolayers.machine import Host, Machine
-from autolayers.planner.compare.rivals import rivals_on
+from autolayers.planner.compare.rivals import rivals
+from autolayers.planner.problem import Problem
 from autolayers.records import replace
 from autolayers.work.figures import Figures
 
@@ -93,6 +94,6 @@ def test_tune_measures_the_processor_too() -> None:
     device = igpu(UHD)
     params, policy = read(["-c", "8192"], None)
     machine = Machine((device,), {device.name: device.free}, 32 * GiB, 24 * GiB, cores=4)
-    rivals = rivals_on(model("gemma4-e2b"), params, policy, machine)
-    assert {rival.params.device for rival in rivals} == {None, ()}
-    assert any("-dev none" in rival.placement for rival in rivals)
+    found = rivals(Problem(model("gemma4-e2b"), requested(params, policy, machine)))
+    assert {rival.params.device for rival in found} == {None, ()}
+    assert any("-dev none" in rival.placement for rival in found)

@@ -14,7 +14,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
-from support import HEADERS, blocks, header, model, slow, swept
+from support import HEADERS, blocks, header, model, requested, slow, swept
 
 import autolayers
 from autolayers import Device, LaunchRefused, estimate
@@ -23,9 +23,10 @@ from autolayers.devices import Host
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.model.models import KEPT, Models
-from autolayers.planner import Plan, plan_on
+from autolayers.planner import Plan, plan_request
 from autolayers.planner.evaluate import FULL, RAM_MARGIN, Evaluator
-from autolayers.planner.several.multi import Together, plan_together_on
+from autolayers.planner.several import multi
+from autolayers.planner.several.multi import Together
 from autolayers.planner.several.options import Launches
 
 PATH = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
@@ -104,11 +105,11 @@ class Case:
         ram = RAM_MARGIN + int(sum(m.size for m in self.models) * rng.uniform(0.3, 3))
         host = rng.choice([None, Host(1 << 40, ram, "given")])
         self.machine = Machine.of(devices, host, None, {})
-        self.launches = [Launches(lambda m=m: m, self.params, self.policy, self.machine)  # type: ignore[misc]
-                         for m in self.models]
+        self.request = requested(self.params, self.policy, self.machine)
+        self.launches = [Launches(lambda m=m: m, self.request) for m in self.models]  # type: ignore[misc]
 
     def planned(self) -> Together:
-        return plan_together_on(self.models, self.params, self.policy, self.machine, weights=self.weights)
+        return multi.plan_together(self.models, self.request, self.weights)
 
     def price(self, plans: list[Plan]) -> float:
         """The sum that is compared: weighted seconds, where a model that fits on one device is not to be cut."""
@@ -162,7 +163,7 @@ class Case:
             found = []
             for home in (*launches.homes, self.params.device):
                 try:
-                    plan = plan_on(own, replace(self.params, device=home), self.policy, here)
+                    plan = plan_request(own, replace(self.request.with_flags(device=home), machine=here))
                 except LaunchRefused:
                     continue
                 whole = plan.n_gpu_layers > plan.n_layer and not plan.params.overrides

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from support import model, slow
+from support import model, requested, slow
 
 from autolayers.flags.policy import read
 from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
 from autolayers.machine import Device, Host, Machine
 from autolayers.memory.companions import Companions
-from autolayers.planner import plan_on
+from autolayers.planner import plan_request
 
 
 def projector() -> Header:
@@ -30,7 +30,8 @@ def test_a_projector_in_ram_is_proposed_where_layers_make_room_for_it(words: str
     params, policy = read(f"-c 8192 --mmproj p.gguf {words}".split(), None)
     gpu = Device.hypothetical("7GiB")
     machine = Machine.of([gpu], Host(64 << 30, 60 << 30, "given", cores=8), None, {})
-    plan = plan_on(model("llama-3.1-8b-q4_k_m"), params, policy, machine, Companions(mmproj=projector()), explain=True)
+    request = requested(params, policy, machine, Companions(mmproj=projector()))
+    plan = plan_request(model("llama-3.1-8b-q4_k_m"), request, explain=True)
     found = [other for other in plan.alternatives if "--no-mmproj-offload" in other.flags]
     assert bool(found) == proposed
     if proposed:

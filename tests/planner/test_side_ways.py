@@ -73,7 +73,7 @@ def test_a_failed_alternative_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_failed_advice_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advice, "solve", failing)
+    monkeypatch.setattr(advice, "search", failing)
     found = autolayers.plan(model("llama-3.2-1b-q8_0:4"), ["--gpu", "1GiB", "--ram", "1GiB", "-c", "131072"],
                             explain=True)
     assert not found.fits and found.devices

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from support import FEW_CARDS, model, slow
+from support import FEW_CARDS, model, requested, slow
 
 import autolayers
 from autolayers.devices.cards import CARDS
@@ -39,7 +39,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
 def found(request: pytest.FixtureRequest) -> Iterator[Found]:
     name, which = request.param
     with cards_of(which):
-        yield name, find(model(name), Params(), Policy(), N_CTX)
+        yield name, find(model(name), requested(Params(), Policy()), N_CTX)
 
 
 def plan(name: str, gpu: str, *words: str) -> autolayers.Plan:
@@ -62,7 +62,7 @@ def test_a_mac_is_listed_by_its_own_ram(ram: int | None, monkeypatch: pytest.Mon
     """--ram is that of the machines that the cards are put into."""
     macs = {name: CARDS[name] for name in ("m1-8g", "m1-16g", "m3-ultra-512g", "gb10")}
     monkeypatch.setattr(cards, "CARDS", macs)
-    found = find(model("gpt-oss-20b-mxfp4"), Params(), Policy(ram=ram), 8192)[UNIFIED]
+    found = find(model("gpt-oss-20b-mxfp4"), requested(Params(), Policy(ram=ram)), 8192)[UNIFIED]
     memory = {runs.name: runs.memory >> 20 for runs in found}
     assert memory == {"m1-16g": 12124, "gb10": 124610, "m3-ultra-512g": 475136}
 
@@ -101,7 +101,7 @@ def test_experts_in_ram(found: Found) -> None:
         assert not plan(name, runs.name, "-ncmoe", str(runs.n_cpu_moe - 1), "-ngl", "99").fits
     if kinds[EXPERTS]:
         with cards_of("few"):
-            less = find(model(name), Params(), Policy(ram=4 << 30), N_CTX)
+            less = find(model(name), requested(Params(), Policy(ram=4 << 30)), N_CTX)
         assert len(less[EXPERTS]) < len(kinds[EXPERTS]) and less[ONE]
         assert all(runs.ram < 4 << 30 for runs in less[EXPERTS])
 
@@ -126,11 +126,11 @@ def test_cards_of_every_size_run_a_mixture_with_experts_in_ram(found: Found) -> 
 def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "llama-3.1-8b-q4_k_m"
     monkeypatch.setattr(cards, "MOST", min(cards.MOST, len(cards.CARDS) // 4))
-    fast = find(model(name), Params(), Policy(), N_CTX, least=60)
+    fast = find(model(name), requested(Params(), Policy()), N_CTX, least=60)
     assert all(runs.speed.generation >= 60 for rows in fast.values() for runs in rows)
     assert fast[UNIFIED] and len(fast[ONE]) >= cards.MOST
     assert len({runs.memory >> 30 for runs in fast[ONE]}) < len(fast[ONE])      # all of one size, though there are more
-    assert not any(find(model(name), Params(), Policy(), N_CTX, least=10_000).values())
+    assert not any(find(model(name), requested(Params(), Policy()), N_CTX, least=10_000).values())
 
 
 def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,7 +139,7 @@ def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(monkeypa
 
     def among(*some: str) -> list[Runs]:
         monkeypatch.setattr(cards, "CARDS", {name: CARDS[name] for name in some})
-        return find(model("qwen3-30b-a3b-q4_k_m"), Params(), Policy(), 8192)[EXPERTS]
+        return find(model("qwen3-30b-a3b-q4_k_m"), requested(Params(), Policy()), 8192)[EXPERTS]
 
     alone = {name: among(name)[0].speed.request for name in names}
     assert [runs.name for runs in among(*names)] == [min(alone, key=lambda name: alone[name])]
@@ -149,7 +149,7 @@ def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cards, "CARDS", FEW_CARDS)
     monkeypatch.setattr(cards, "SEARCHES", 0)
     said: list[str] = []
-    found = find(model("gpt-oss-20b-mxfp4"), Params(), Policy(), N_CTX, say=said.append)
+    found = find(model("gpt-oss-20b-mxfp4"), requested(Params(), Policy()), N_CTX, say=said.append)
     assert said[-1].startswith("experts in RAM: from rtx-") and "on no card was tried" in said[-1]
     assert not found[EXPERTS]
 
@@ -159,10 +159,10 @@ def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) ->
     usual = {name: CARDS[name] for name in cards.USUAL}
     monkeypatch.setattr(cards, "CARDS", {**usual, **{name: CARDS[name] for name in ("rx-9070-gre", "rtx-5080")}})
     monkeypatch.setattr(cards, "MOST", 2)
-    found = find(model("gpt-oss-120b-mxfp4"), Params(), Policy(ram=64 << 30), 8192)
+    found = find(model("gpt-oss-120b-mxfp4"), requested(Params(), Policy(ram=64 << 30)), 8192)
     assert usual.keys() <= {runs.name for runs in found[EXPERTS]}
     assert {"rx-9070-gre", "rtx-5080"} <= {runs.name for runs in found[EXPERTS]}      # the fastest of their sizes
-    found = find(model("llama-3.1-8b-q4_k_m"), Params(), Policy(), 8192)
+    found = find(model("llama-3.1-8b-q4_k_m"), requested(Params(), Policy()), 8192)
     assert usual.keys() <= {runs.name for runs in found[ONE]}
     assert found[ONE] == sorted(found[ONE], key=lambda runs: (-(-runs.memory // (1 << 30)), -runs.speed.generation))
     example = cards.example(found)

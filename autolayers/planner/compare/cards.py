@@ -1,7 +1,7 @@
 """Which GPU to buy: known GPUs, pairs of them and machines with unified memory that run a model, smallest
 first.
 
-    kinds = find(model, params, policy, n_ctx=32768)
+    kinds = find(model, request, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
 Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take the same
@@ -17,15 +17,13 @@ from ...devices.cards import CARDS
 from ...devices.given import numbered
 from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
 from ...machine import Device, Machine
-from ...memory.companions import NONE
-from ...memory.estimate import Estimator
 from ...memory.meter import BUDGET, Meter
 from ...records import dataclass, replace
 from ...units import GiB, MiB
-from ...work.speed import CostModel
-from ..evaluate import FIT, FULL, Evaluator
+from ..evaluate import FIT, FULL
 from ..measured import beside
 from ..one.split import TensorSplit
+from ..problem import Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +31,8 @@ if TYPE_CHECKING:
 
     from ...devices.cards import Card
     from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ...work.speed import Speed
     from ..evaluate import Candidate
     from ..measured import Measured
@@ -74,76 +71,73 @@ class Runs:
 class Wanted:
     """One model at the wanted context, to try on GPUs."""
 
-    def __init__(self, model: Model, params: Params, policy: Policy, n_ctx: int,
-                 companions: Companions = NONE) -> None:
-        model = model.overridden(params.override_kv)
-        self.policy = policy
-        self.estimator = Estimator(model, policy.build, companions, meter=Meter(BUDGET * SEARCHES))
-        self.model = model
-        self.whole = replace(params, n_ctx=n_ctx, n_gpu_layers=model.hparams.n_layer_all + 1)
+    def __init__(self, model: Model, request: Request, n_ctx: int) -> None:
+        self.problem = Problem(model, request, meter=Meter(BUDGET * SEARCHES))
+        self.model = self.problem.model
+        self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
         """How it runs on so many of this card, with as few layers' `experts` in RAM as it takes; None where it does not
         fit."""
-        evaluator = self._evaluator(name, count)
+        problem = self._on(name, count)
         if not experts:
-            return self._runs(evaluator, name, card, count, self.whole)
+            return self._runs(problem, name, card, self.whole)
         low, high = 0, self.model.n_layer
         while low < high:
             middle = (low + high) // 2
-            found = evaluator.candidate(self._with_experts(middle), FULL)
+            found = problem.evaluator.candidate(self._with_experts(middle), FULL)
             if found is not None and min(found.spare.values(), default=-1) >= 0:
                 high = middle
             else:
                 low = middle + 1
-        runs = self._runs(evaluator, name, card, count, self._with_experts(low))
+        runs = self._runs(problem, name, card, self._with_experts(low))
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
 
-    def _evaluator(self, name: str, count: int) -> Evaluator:
+    def _on(self, name: str, count: int) -> Problem:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
-        size = devices[0].ram or self.policy.ram
+        size = devices[0].ram or self.problem.policy.ram
         host = None if size is None else host_of(size, devices)
-        return Evaluator(self.estimator, Machine.of(devices, host, None, {}), self.policy.margin)
+        return self.problem.on(Machine.of(devices, host, None, {}))
 
     @property
     def exhausted(self) -> bool:
         """Whether no further card can be tried."""
-        return self.estimator.meter.exhausted
+        return self.problem.evaluator.exhausted
 
     def _with_experts(self, layers: int) -> Params:
         """With the experts of so many layers in RAM, as -ncmoe has them."""
         more = ((rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i in range(layers))
         return replace(self.whole, overrides=(*self.whole.overrides, *more))
 
-    def _runs(self, evaluator: Evaluator, name: str, card: Card, count: int, params: Params) -> Runs | None:
+    def _runs(self, problem: Problem, name: str, card: Card, params: Params) -> Runs | None:
+        evaluator, count = problem.evaluator, len(problem.machine.devices)
         if not evaluator.may_fit(params, any_split=True):
             return None
-        cost = evaluator.cost(self.policy.workload)
         found = evaluator.candidate(params, FULL)
         if found is not None and not found.fits and count > 1:
-            found = self._split(evaluator, cost, params)
+            found = self._split(problem, params)
         if found is None or not found.fits:
             return None
-        speed, device = cost.price(found), evaluator.machine.devices[0]
+        speed, device = problem.cost.price(found), problem.machine.devices[0]
         return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
                     speed, measured=beside(self.model, [name] * count, device.backend, speed))
 
-    def _split(self, evaluator: Evaluator, cost: CostModel, params: Params) -> Candidate | None:
+    def _split(self, problem: Problem, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""
-        best = TensorSplit(evaluator, cost, FIT).best(params)
-        return None if best is None else evaluator.candidate(best.params, FULL)
+        best = TensorSplit(problem.evaluator, problem.reference, FIT).best(params)
+        return None if best is None else problem.evaluator.candidate(best.params, FULL)
 
 
 def _nothing(note: str) -> None:
     """For who needs no notes."""
 
 
-def find(model: Model, params: Params, policy: Policy, n_ctx: int, companions: Companions = NONE,
-         least: float = 0.0, say: Callable[[str], None] = _nothing) -> dict[str, list[Runs]]:
+def find(model: Model, request: Request, n_ctx: int, least: float = 0.0,
+         say: Callable[[str], None] = _nothing) -> dict[str, list[Runs]]:
     """The smallest that reach the wanted tokens per second, and the USUAL ones, by category: least memory first, of
     equal memory the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM. `say` is
     told if not all were tried."""
-    wanted = Wanted(model, params, policy, n_ctx, companions)
+    wanted = Wanted(model, request, n_ctx)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
     for kind, count, unified in ((ONE, 1, False), (UNIFIED, 1, True), (TWO, 2, False), (EXPERTS, 1, False)):

@@ -1,6 +1,6 @@
 """Which file: quantisations of a model, or any models, each planned for one machine, and the recommended one.
 
-    assess(model, params, policy, machine)     # Choice: how it runs, its largest context, its speed
+    assess(model, request)                     # Choice: how it runs, its largest context, its speed
     advise(choices)                            # Advice: which one to take and by which rule, and the next one up
 
 Of the quantisations of one model that fit, the first of these rules that has any decides:
@@ -16,20 +16,16 @@ As fast as people read is READABLE tokens per second, of a mixture FLUENT: what 
 from __future__ import annotations
 
 from ...errors import LaunchRefused
-from ...memory.companions import NONE
 from ...records import dataclass, replace
-from ..answer import plan_on
+from ..answer import plan_request
 from .quality import DECIDED, closer, level, of, usual
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...machine import Machine
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ...work.speed import Speed
     from ..embedder import Inputs
     from ..measured import Measured as Beside
@@ -113,34 +109,36 @@ class Advice:
     over: int | None = None      # the largest that is fully offloaded, where another model is larger and no slower
 
 
-def wanted_ctx(params: Params, policy: Policy) -> int:
+def wanted_ctx(request: Request) -> int:
     """The minimum context that the user wants."""
+    params, policy = request.params, request.policy
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
     return given or policy.n_ctx_min or max(WANTED_CTX, policy.workload.context)
 
 
-def assess(model: Model, params: Params, policy: Policy, machine: Machine,
-           companions: Companions = NONE, quality: Sequence[Measured] = ()) -> Choice:
+def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
     """How a model runs, and its quality. `quality`: what was measured of any files."""
-    choice = _assess(model, params, policy, machine, companions)
+    choice = _assess(model, replace(request, notes=()))
     weights = sum(info.n_elements for info in model.header.tensors.values())
     return replace(choice, usual=usual(model), measured=of(model, quality), mixture=model.is_moe,
                    family=f"{model.architecture} {weights}")
 
 
-def _assess(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions) -> Choice:
+def _assess(model: Model, request: Request) -> Choice:
     """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at least that; with a
     smaller one if nothing else fits."""
-    least = min(wanted_ctx(params, policy), max(1, model.n_ctx_train))
-    given = params.n_ctx or policy.n_ctx or policy.n_ctx_min
-    params, policy = replace(params, n_ctx=None), replace(policy, n_ctx=None, n_ctx_min=None)
+    least = min(wanted_ctx(request), max(1, model.n_ctx_train))
+    given = request.params.n_ctx or request.policy.n_ctx or request.policy.n_ctx_min
+    open_ = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
     try:
-        own = None if given else plan_on(model, params, policy, machine, companions)
-        plan = own if own is not None and own.fits and own.breakdown.n_ctx_seq >= least else \
-            plan_on(model, params, replace(policy, n_ctx_min=least), machine, companions)
+        own = None if given else plan_request(model, open_)
+        if own is not None and own.fits and own.breakdown.n_ctx_seq >= least:
+            plan = own
+        else:
+            plan = plan_request(model, open_.with_goals(n_ctx_min=least))
         fits = plan.fits
         if not fits:
-            smaller = own or plan_on(model, params, policy, machine, companions)
+            smaller = own or plan_request(model, open_)
             plan = smaller if smaller.fits else plan
         return _choice(plan, fits)
     except LaunchRefused as refusal:

@@ -1,7 +1,7 @@
 """Several machines: which of them one llama-server should use over RPC, given what the network costs per
 token and while loading.
 
-    together = plan_cluster(model, params, policy, cluster)
+    together = plan_cluster(model, request, cluster)
     together.best.boxes, together.best.plan.speed, together.best.load
     together.others                 # what fewer boxes would do
 
@@ -14,20 +14,17 @@ from itertools import combinations, compress
 
 from ...errors import LaunchRefused
 from ...machine import Machine
-from ...memory.companions import NONE
 from ...memory.ram import within
 from ...records import dataclass, replace
-from ..answer import plan_on
+from ..answer import plan_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from ...devices.cluster_file import Box, Cluster
-    from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ..plan import Plan
 
 _ALL_SETS = 4          # up to this many machines, every set is planned
@@ -71,15 +68,14 @@ class Together:
                                                         "others": [use.to_dict() for use in self.others]}}
 
 
-def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
-                 companions: Companions = NONE) -> Together:
+def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
     """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused if all sets are
     refused, with the reason of the full one."""
     uses: list[Use] = []
     refusal: LaunchRefused | None = None
     for boxes in _sets(cluster.boxes):
         try:
-            uses.append(use_of(model, params, policy, cluster, boxes, companions))
+            uses.append(use_of(model, request, cluster, boxes))
         except LaunchRefused as error:
             refusal = refusal or error
     if not uses:
@@ -88,19 +84,19 @@ def plan_cluster(model: Model, params: Params, policy: Policy, cluster: Cluster,
     return Together(ranked[0], tuple(ranked[1:]))
 
 
-def use_of(model: Model, params: Params, policy: Policy, cluster: Cluster, boxes: Sequence[Box],
-           companions: Companions = NONE) -> Use:
+def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box]) -> Use:
     """The plan with these machines. Raises LaunchRefused; UsageError for sizes of devices that do not
     exist."""
+    policy = request.policy
     used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
     machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram,
                          _budget(cluster, boxes, used, dict(policy.budget)))
     if policy.ram_limit is not None:
         machine = machine.limited(within(policy.ram_limit))
     if policy.margin is not None:
-        policy = replace(policy, margin=tuple(compress(policy.margins(len(used)), used)))
+        request = request.with_goals(margin=tuple(compress(policy.margins(len(used)), used)))
     endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)
-    plan = plan_on(model, replace(params, rpc=endpoints), policy, machine, companions)
+    plan = plan_request(model, replace(request.with_flags(rpc=endpoints), machine=machine, notes=()))
     sent, at = {}, 0
     for box in boxes:
         rows = plan.devices[at:at + len(box.devices)]

@@ -1,7 +1,7 @@
 """Which other launches may be fastest: those whose predicted speed overlaps with the best one's, to be
 measured.
 
-    for rival in rivals_on(model, params, policy, machine):     # the best predicted one first, five at most
+    for rival in rivals(Problem(model, request)):     # the best predicted one first, five at most
         rival.params, rival.placement, rival.seconds(prompt_rate, token_rate, test)
 """
 
@@ -9,30 +9,26 @@ from __future__ import annotations
 
 from ...errors import DoesNotFit, LaunchRefused
 from ...flags.params import N_BATCH
-from ...memory.companions import NONE
 from ...records import dataclass, replace
-from ...work.speed import CostModel
-from ..evaluate import FULL, Evaluator
+from ..evaluate import FULL
 from ..frames import MICRO_BATCHES, processor_alone
 from ..one.fit import fit
 from ..one.ladder import Ladders, may_split_tensors
 from ..one.split import TensorSplit
-from ..search import solve
+from ..problem import Problem
+from ..search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from ...builds import Build
     from ...engines import Engine
     from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...machine import Machine
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ...work.clock import Clock
-    from ...work.speed import Speed
+    from ...work.speed import CostModel, Speed
     from ..evaluate import Candidate
 
 MOST = 5              # at most this many launches are measured
@@ -84,45 +80,42 @@ class Rival:
                 test.generate * self.clock.token(test.depth + test.generate / 2))
 
 
-def rivals_on(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions = NONE,
-              threads: tuple[int, ...] = ()) -> list[Rival]:
+def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
     """The plan's launch, then those that may be faster within the uncertainty of both predictions, all with
     its context.
 
     `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no launch
     fits."""
-    evaluator, cost, chosen, at = _chosen(model, params, policy, machine, companions)
+    cost, chosen = problem.reference, _chosen(problem)
     found: dict[str, list[Candidate]] = {}
-    for kind, candidate in [("", chosen), *_alternatives(evaluator, cost, at, policy, chosen)]:
+    for kind, candidate in [("", chosen), *_alternatives(problem, chosen)]:
         if candidate is not None and candidate.fits:
             known = found.setdefault(kind, [])
             near = [cost.speed(other).request / cost.speed(candidate).request for other in known]
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
                 known.append(candidate)
-    rivals = [_rival(evaluator, cost, candidate) for candidate in _near(cost, chosen, found)]
-    on_processor = [rival for rival in rivals if rival.clock.on_cpu]
+    chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, found)]
+    on_processor = [rival for rival in chosen_first if rival.clock.on_cpu]
     more = [replace(rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}")
-            for rival in on_processor[:1] for n in threads if params.n_threads is None]
-    return [*rivals[:MOST - len(more)], *more]
+            for rival in on_processor[:1] for n in threads if problem.given.n_threads is None]
+    return [*chosen_first[:MOST - len(more)], *more]
 
 
-def of_each_class(model: Model, params: Params, policy: Policy, machine: Machine,
-                  companions: Companions = NONE) -> list[Rival]:
+def of_each_class(problem: Problem) -> list[Rival]:
     """The plan's launch, and one of each other class of launches that fits: the fastest predicted. Raises as
-    `rivals_on`."""
-    evaluator, cost, chosen, at = _chosen(model, params, policy, machine, companions)
+    `rivals`."""
+    cost, chosen = problem.reference, _chosen(problem)
     best = {cost.speed(chosen).kind: chosen}
-    others = [candidate for _, candidate in _alternatives(evaluator, cost, at, policy, chosen)
-              if candidate is not None and candidate.fits and machine.devices]
+    others = [candidate for _, candidate in _alternatives(problem, chosen)
+              if candidate is not None and candidate.fits and problem.machine.devices]
     for candidate in sorted(others, key=lambda candidate: cost.speed(candidate).request):
         best.setdefault(cost.speed(candidate).kind, candidate)
-    return [_rival(evaluator, cost, candidate) for candidate in best.values()]
+    return [_rival(problem, candidate) for candidate in best.values()]
 
 
-def room_in(engine: Engine, model: Model, policy: Policy, machine: Machine, companions: Companions,
-            build: Build) -> Callable[[Rival, Trial], int]:
+def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, Trial], int]:
     """The bytes that a device lacks when another program measures a launch; 0: it has room."""
-    evaluator = Evaluator.of(model, machine, replace(build, engine=engine), policy.margin, companions)
+    evaluator = Problem(model, request.with_goals(build=replace(request.build, engine=engine))).evaluator
 
     def missing(rival: Rival, test: Trial) -> int:
         cells = test.prompt + test.generate + test.depth
@@ -133,18 +126,14 @@ def room_in(engine: Engine, model: Model, policy: Policy, machine: Machine, comp
     return missing
 
 
-def _chosen(model: Model, params: Params, policy: Policy, machine: Machine,
-            companions: Companions) -> tuple[Evaluator, CostModel, Candidate, Params]:
-    """The plan's launch, and the flags that give others its context."""
-    evaluator = Evaluator.of(model.overridden(params.override_kv), machine, policy.build, policy.margin,
-                             companions)
-    cost = evaluator.cost(policy.workload)
-    chosen = solve(evaluator, params, policy, cost)
+def _chosen(problem: Problem) -> Candidate:
+    """The plan's launch."""
+    chosen = search(problem).candidate
     if chosen is None:
-        raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+        raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if not chosen.fits:
         raise DoesNotFit("no launch of this model fits: nothing to measure")
-    return evaluator, cost, chosen, replace(params, n_ctx=chosen.breakdown.n_ctx)
+    return chosen
 
 
 def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:
@@ -169,8 +158,8 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
     return [chosen, *(candidate for _, _, candidate in sorted(order.values(), key=lambda row: row[:2]))]
 
 
-def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival:
-    use = candidate.breakdown
+def _rival(problem: Problem, candidate: Candidate) -> Rival:
+    evaluator, cost, use = problem.evaluator, problem.reference, candidate.breakdown
     clock = cost.own(candidate)
     params = evaluator.bounded(candidate).params
     threads = evaluator.machine.threads
@@ -184,10 +173,10 @@ def _rival(evaluator: Evaluator, cost: CostModel, candidate: Candidate) -> Rival
     return Rival(params, placement, cost.price(candidate), clock, use.n_ctx_seq)
 
 
-def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Policy,
-                  chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
-    """(kind of placement, a launch of it), without changing any given flag."""
-    devices = evaluator.machine.devices
+def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
+    """(kind of placement, a launch of it), with the context of the plan's, without changing any given flag."""
+    evaluator, cost, devices = problem.evaluator, problem.reference, problem.machine.devices
+    at = replace(problem.given, n_ctx=chosen.breakdown.n_ctx)
     sizes: tuple[dict[str, Any], ...] = ({},)
     if at.n_ubatch is None and at.n_batch is None and not at.embedding and not at.reranking:
         sizes = ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
@@ -198,12 +187,12 @@ def _alternatives(evaluator: Evaluator, cost: CostModel, at: Params, policy: Pol
         return
     for changes in sizes:
         params = replace(at, **changes)
-        ladders, split = Ladders(evaluator.model, params, policy), TensorSplit(evaluator, cost, FULL)
+        ladders, split = Ladders(problem, params), TensorSplit(evaluator, cost, FULL)
         layers, in_ram = ladders.layers(params), ladders.in_ram(params)
         if layers is not None:
             yield "layers", split.most(layers)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
-        if processor_alone(evaluator, at, policy):
+        if processor_alone(problem, at):
             yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
         if in_ram is not None:
             yield in_ram.kind, split.most(in_ram)

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 from ...errors import LaunchRefused
-from ...memory.companions import NONE
 from ...memory.estimate import Known
 from ...records import dataclass, replace
-from ..answer import plan_on
+from ..answer import plan_request
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ...flags.params import Params
-    from ...flags.policy import Policy
     from ...machine import Machine
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ..plan import Plan
 
 
 @dataclass(frozen=True)
 class Case:
-    """What to plan: a model on a machine, with the `name` to show."""
+    """What to plan: a model and the request, with the machine's `name` to show."""
 
     model: Model
     name: str
-    machine: Machine
+    request: Request
     cache_type: str
     n_ctx: int
+
+    @property
+    def machine(self) -> Machine:
+        return self.request.machine
+
+    @property
+    def asked(self) -> Request:
+        """The request with this case's context and cache type."""
+        asked = self.request.with_flags(n_ctx=self.n_ctx)
+        if self.cache_type == "f16":
+            return asked
+        return asked.with_flags(cache_type_k=self.cache_type, cache_type_v=asked.params.cache_type_v or self.cache_type)
 
 
 @dataclass(frozen=True)
@@ -64,33 +73,28 @@ CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
 TYPES = ("f16", "q8_0", "q4_0")
 
 
-def cases(models: Sequence[Model], machines: Sequence[tuple[str, Machine]], params: Params,
-          contexts: Sequence[int] = (), types: Sequence[str] = ()) -> list[Case]:
-    """All cases: models in the outermost loop, contexts in the innermost. Contexts default to powers of two
-    up to the trained one."""
-    kinds = tuple(dict.fromkeys(types)) or ((params.cache_type_k,) if params.cache_type_k else TYPES)
+def cases(models: Sequence[Model], requests: Sequence[tuple[str, Request]], contexts: Sequence[int] = (),
+          types: Sequence[str] = ()) -> list[Case]:
+    """All cases of a request for one or several machines, by the names to show: models in the outermost loop, contexts
+    in the innermost. Contexts default to powers of two up to the trained one."""
+    given = requests[0][1].params.cache_type_k
+    kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
     found = []
     for model in models:
         powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
         here = list(dict.fromkeys(contexts)) or powers or [model.n_ctx_train or CONTEXTS[0]]
-        found += [Case(model, name, machine, kind, n) for name, machine in machines for kind in kinds
-                  for n in here]
+        found += [Case(model, name, replace(request, notes=()), kind, n) for name, request in requests
+                  for kind in kinds for n in here]
     return found
 
 
-def sweep(asked: Sequence[Case], params: Params, policy: Policy,
-          companions: Companions = NONE) -> Iterator[Point]:
+def sweep(asked: Sequence[Case]) -> Iterator[Point]:
     """The cases, each planned on demand."""
     known: dict[int, Known] = {}         # by model
     for case in asked:
-        wanted = replace(params, n_ctx=case.n_ctx)
-        if case.cache_type != "f16":
-            wanted = replace(wanted, cache_type_k=case.cache_type,
-                             cache_type_v=params.cache_type_v or case.cache_type)
         plan, reason = None, ""
         try:
-            plan = plan_on(case.model, wanted, policy, case.machine, companions,
-                           known=known.setdefault(id(case.model), Known()))
+            plan = plan_request(case.model, case.asked, known=known.setdefault(id(case.model), Known()))
         except LaunchRefused as refusal:
             reason = str(refusal)
         yield Point(case.model, case.name, case.cache_type, case.n_ctx, plan, reason)

@@ -9,8 +9,7 @@ from ...records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...model import Model
+    from ..problem import Problem
 
 
 MIXTURE = 8192      # least of a mixture of experts where that fits: more experts in RAM cost little
@@ -30,8 +29,8 @@ class Contexts:
         return self.least == self.most
 
 
-def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
-    """What -c, --ctx and --ctx-min leave open, in cells of the whole cache.
+def contexts(problem: Problem, params: Params) -> Contexts:
+    """What -c, --ctx and --ctx-min leave open with these given flags, in cells of the whole cache.
 
     Without a unified cache each slot has a stream with an equal part, so the range is per sequence times the
     number of streams, as in common_params_fit_impl.
@@ -41,6 +40,7 @@ def contexts(model: Model, params: Params, policy: Policy) -> Contexts:
     auto_slots = params.n_parallel is None or params.n_parallel < 0
     slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
     streams = 1 if auto_slots or params.kv_unified else slots
+    model, policy = problem.model, problem.policy
     trained = max(1, model.n_ctx_train)
     if isinstance(policy.n_ctx, int):
         return Contexts(policy.n_ctx, policy.n_ctx)

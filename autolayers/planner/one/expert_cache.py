@@ -4,7 +4,6 @@ known."""
 from __future__ import annotations
 
 from ...backends import HOST
-from ...builds import TODAY, Build
 from ...records import replace
 from ...units import MiB, human
 from ...work.expert_cache import DOUBT, loses
@@ -14,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ...flags.params import Params
-    from ...flags.policy import Policy
     from ...work.speed import CostModel
     from ..evaluate import Candidate, Evaluator, Fidelity
+    from ..problem import Problem
     from .ladder import Ladders
 
 FLAG = "--moe-cache-mib"
@@ -24,12 +23,14 @@ STEP = 64          # MiB
 TRIES = 3
 
 
-def may_cache(evaluator: Evaluator, given: Params, policy: Policy) -> bool:
+def may_cache(problem: Problem, given: Params) -> bool:
     """Whether a cache of experts may be added: no given flag decides about it, the build has it and it did not lose
     on every such machine."""
-    return (given.moe_cache_mib is None and given.split_mode in (None, "layer", "none") and policy.strategy != "layers"
-            and bool(evaluator.model.hparams.n_expert and evaluator.machine.devices)
-            and _build(policy).knows(FLAG) and not loses(evaluator.machine))
+    decided = given.moe_cache_mib is not None or given.split_mode not in (None, "layer", "none")
+    if decided or problem.policy.strategy == "layers":
+        return False
+    possible = problem.model.hparams.n_expert and problem.machine.devices
+    return bool(possible) and problem.build.knows(FLAG) and not loses(problem.machine)
 
 
 def hits(cost: CostModel, candidate: Candidate) -> tuple[str, ...]:
@@ -41,10 +42,6 @@ def hits(cost: CostModel, candidate: Candidate) -> tuple[str, ...]:
     return (f"{FLAG} {candidate.params.moe_cache_mib}: about {100 * cached.hit:.0f} % of a token's experts are there, "
             f"{human(int(sent))} are uploaded at {'' if cached.measured else 'an assumed '}"
             f"{cached.upload / 1e9:.3g} GB/s",)
-
-
-def _build(policy: Policy) -> Build:
-    return policy.build if isinstance(policy.build, Build) else Build(policy.build) if policy.build else TODAY
 
 
 def with_expert_cache(evaluator: Evaluator, cost: CostModel, ladders: Ladders, found: Candidate, params: Params,

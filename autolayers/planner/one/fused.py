@@ -27,14 +27,14 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         changes["op_offload"] = False
     best, found, flag = chosen, solved, ""
     for name, value in changes.items():
-        asked = problem.asking(**{name: value})
+        asked = problem.with_flags(**{name: value})
         other = search(asked)
         candidate = other.candidate
         if candidate is None or (best.fits and not candidate.fits):
             continue
         if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
             best, flag = candidate, FLAGS[name]
-            found = Solved(asked.given, cost, candidate, paid=other.paid)
+            found = Solved(asked, candidate, paid=other.paid)
     if not flag:
         return solved
     before, after = cost.speed(chosen).prompt, cost.speed(best).prompt

@@ -21,9 +21,8 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...model import Model
     from ..evaluate import Evaluator
+    from ..problem import Problem
 
     Kind = Literal["layers", "experts", "ffn", "bare"]
 
@@ -56,13 +55,14 @@ class Ladders:
     """The ladders of a model that the given flags leave open. `everything`: its layers and the output; `top`:
     the most that may be on the GPUs; `literal`: their number is given."""
 
-    def __init__(self, model: Model, given: Params, policy: Policy) -> None:
+    def __init__(self, problem: Problem, given: Params) -> None:
+        model = problem.model
         self.given, self.n_layer = given, model.hparams.n_layer_all
         self.everything = self.n_layer + 1
         n = given.n_gpu_layers
         self.literal = n is not None and n != -1
         self.top = n if n is not None and n >= 0 else self.everything
-        self.whole_layers = policy.strategy == "layers"      # nothing finer is wanted
+        self.whole_layers = problem.policy.strategy == "layers"      # nothing finer is wanted
         self._experts = bool(model.hparams.n_expert)
         self._ffn = f"blk.{self.n_layer - 1}.ffn_down.weight" in model.tensors
 

@@ -14,18 +14,18 @@ from ..prices import REUSE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...flags.params import Params
-    from ...work.speed import CostModel
     from ..evaluate import Candidate, Evaluator
+    from ..problem import Problem
 
 CHUNK = 256        # least tokens to move, as in llama.cpp's own presets
 
 
-def reusing(evaluator: Evaluator, cost: CostModel, given: Params,
-            chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
+def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
     """The launch with these flags if they are nearly free, and the reason."""
     if not chosen.fits:
         return chosen, ()
-    model, reasons = evaluator.model, []
+    evaluator, cost, given = problem.evaluator, problem.cost, problem.given
+    model, reasons = problem.model, []
     if model.hparams.is_swa_any and given.swa_full is None:
         full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)
         before = cost.speed(chosen).request

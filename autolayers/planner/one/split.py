@@ -138,7 +138,7 @@ class TensorSplit:
         seconds = [costs[name][-count:] for name in names]
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
-        self.evaluator.estimator.meter.spent += len(sizes) ** 2 * len(names) // PAIRS
+        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
         splits = [best_partition(sizes, seconds, capacities, hop, visits)]
         for i, name in enumerate(names):
             room = limits[name] - self._of_output(params, name, overheads.get(name, 0))

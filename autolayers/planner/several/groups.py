@@ -1,7 +1,7 @@
 """Models that take turns: which sets of them fit at the same time, each planned for its set.
 
-    plan_groups_on     groups that are loaded in turn; each model is in one, fully offloaded if possible
-    plan_any_on        launches sized so that any N fit together: llama-server's router limits by count (--models-max)
+    plan_groups     groups that are loaded in turn; each model is in one, fully offloaded if possible
+    plan_any        launches sized so that any N fit together: llama-server's router limits by count (--models-max)
 
 A model that is partly in RAM even alone has the machine to itself.
 """
@@ -11,10 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import LaunchRefused, ModelError
-from ...memory.companions import NONE
 from ...memory.estimate import Known
 from ...records import dataclass, replace
-from ..answer import plan_on
+from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
 from .assign import MOST_EXACT, STEPS, Assignment, Choice, Option, Search
 from .multi import SharedOut, Together, measured_plan, settled, with_others
@@ -26,14 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import Any
 
-    from ...flags.params import Params
-    from ...flags.policy import Policy
     from ...machine import Machine
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ..plan import Plan
-
-    Own = Mapping[int, tuple[Params, Companions]]
 
 MOST_SEARCHED = 200      # sets to search for a way to fit
 _TRIES = 4               # attempts to fit a multi-device launch
@@ -86,10 +81,9 @@ class AnyOf:
 class _Question:
     """The shared request, and each model's options that need no RAM."""
 
-    def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                 companions: Companions, notes: tuple[str, ...], own: Own | None = None) -> None:
-        self.models, self.params, self.policy, self.machine = models, params, policy, machine
-        self.companions, self.notes, self.own = companions, notes, own or {}
+    def __init__(self, models: Sequence[Model], request: Request, own: Mapping[int, Request] | None = None) -> None:
+        self.models, self.request, self.own = models, request, own or {}
+        self.machine = machine = request.machine
         self.servers = servers_of(machine.devices)
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
@@ -104,8 +98,7 @@ class _Question:
     def _whole(self, i: int) -> list[Option]:
         """A model's launches that are fully offloaded and fit by themselves."""
         model = self.models[i]
-        params, companions = self.files(i)
-        launches = Launches(lambda: model, params, self.policy, self.machine, companions)
+        launches = Launches(lambda: model, self.asked(i))
         found = list(launches.whole)
         if not found and launches.divisible:
             cut = _whole_cut(launches, self.machine.limits, None)
@@ -133,15 +126,14 @@ class _Question:
         whole = [i for i, options in self.options.items() if options]
         return sorted(whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i]))
 
-    def files(self, i: int) -> tuple[Params, Companions]:
+    def asked(self, i: int) -> Request:
         """The request for one model, with the files that are loaded with it."""
-        return self.own.get(i, (self.params, self.companions))
+        return self.own.get(i, self.request)
 
     def alone(self, i: int) -> Plan | None:
         """A model's plan for the whole machine; None if llama.cpp would refuse it."""
-        params, companions = self.files(i)
         try:
-            return settled(plan_on(self.models[i], params, self.policy, self.machine, companions, self.notes))
+            return settled(plan_request(self.models[i], self.asked(i)))
         except LaunchRefused as refusal:
             self.refused.append((i, str(refusal)))
             return None
@@ -281,19 +273,17 @@ def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int,
     return [dict(sorted(group.chosen.items())) for group in packed]
 
 
-def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                   companions: Companions = NONE, notes: tuple[str, ...] = (),
-                   weights: Sequence[float] = ()) -> Groups:
+def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Groups:
     """Groups with the fewest swaps between them; no model fits into a group that is requested as often as its
     own, or more often. `weights` say how often each model is requested, by default equally."""
-    asked = _Question(models, params, policy, machine, companions, notes)
+    asked, machine = _Question(models, request), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     found: list[tuple[tuple[int, ...], Together]] = []
     packed, proven = _sets(asked, factors)
     for chosen in packed:
         members = tuple(chosen)
         best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
-        plans = SharedOut(Some(models, members), params, policy, machine, companions, notes, best).plans()
+        plans = SharedOut(Some(models, members), request, best).plans()
         own = tuple(factors[i] for i in members)
         found.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
     for i, options in asked.options.items():
@@ -305,12 +295,11 @@ def plan_groups_on(models: Sequence[Model], params: Params, policy: Policy, mach
                   tuple(asked.refused), proven)
 
 
-def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                companions: Companions = NONE, notes: tuple[str, ...] = (), *, limit: int | None = None,
-                own: Own | None = None) -> AnyOf:
+def plan_any(models: Sequence[Model], request: Request, *, limit: int | None = None,
+             own: Mapping[int, Request] | None = None) -> AnyOf:
     """The launches with which the most models, `limit` of them where it is given, may be loaded at once, whichever
-    they are. `own`: the request and companions of a model, by its index, where they are not those of all."""
-    asked = _Question(models, params, policy, machine, companions, notes, own)
+    they are. `own`: the request for a model, by its index, where it is not that of all."""
+    asked, machine = _Question(models, request, own), request.machine
     order = asked.by_size()
     alone = tuple(i for i, options in asked.options.items() if not options)
     most, chosen = 1, None
@@ -329,8 +318,7 @@ def plan_any_on(models: Sequence[Model], params: Params, policy: Policy, machine
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
         mine = replace(machine, limits=limits, ram=None if ram is None else RAM_MARGIN + ram[i])
-        plan = settled(measured_plan(models[i], option, asked.files(i)[0], policy, mine, asked.files(i)[1], notes,
-                                     Known()))
+        plan = settled(measured_plan(models[i], option, replace(asked.asked(i), machine=mine), Known()))
         found.append(with_own_servers(plan, machine.devices))
     return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
 

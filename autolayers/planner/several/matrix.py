@@ -3,20 +3,17 @@ machine holds at the same time (llama-swap's matrix; groups.py has disjoint sets
 
 from __future__ import annotations
 
-from ...memory.companions import NONE
 from ...records import dataclass
-from .groups import Some, plan_any_on, plan_groups_on
+from .groups import Some, plan_any, plan_groups
 from .multi import Together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...flags.params import Params
-    from ...flags.policy import Policy
     from ...machine import Machine
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ..plan import Plan
 
 _MOST_ALL = 12       # models of which all sets are looked at
@@ -41,20 +38,19 @@ class Matrix:
         return all(plan.fits for plan in self.plans)
 
 
-def plan_matrix_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                   companions: Companions = NONE, notes: tuple[str, ...] = (),
-                   weights: Sequence[float] = ()) -> Matrix:
+def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Matrix:
     """The launches with which two requests in a row, in proportion to `weights`, are most often for models that may
-    be loaded together: those of plan_any_on for all but some of the largest, which get the machine, or those of
-    plan_groups_on."""
+    be loaded together: those of plan_any for all but some of the largest, which get the machine, or those of
+    plan_groups."""
+    machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
-    groups = plan_groups_on(models, params, policy, machine, companions, notes, factors)
+    groups = plan_groups(models, request, factors)
     plans = groups.plans()
     ways = [_Way(plans, machine, factors)]
     order = sorted(plans, key=lambda i: -plans[i].model.size)
     for largest in range(min(_MOST_WAYS, len(order) - 1)):
         some = order[largest:]
-        found = plan_any_on(Some(models, some), params, policy, machine, companions, notes)
+        found = plan_any(Some(models, some), request)
         if found.most > 1:
             mine = {some[i]: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
             ways.append(_Way({**plans, **mine}, machine, factors))

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...flags.params import FIT_PARAMS_MIN_CTX
-from ...memory.companions import NONE
 from ...memory.estimate import Known
 from ...memory.margin import least
 from ...model.models import KEPT
 from ...records import dataclass, replace
-from ..answer import plan_on
+from ..answer import plan_request
 from ..evaluate import RAM_MARGIN
 from ..prices import WIDER
 from .assign import MOST_EXACT, Assignment
@@ -24,11 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...flags.params import Params
-    from ...flags.policy import Policy
     from ...machine import Machine
-    from ...memory.companions import Companions
     from ...model import Model
+    from ...request import Request
     from ..plan import Plan
     from .assign import Option
 
@@ -90,23 +87,21 @@ class Together:
         }
 
 
-def plan_together_on(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                     companions: Companions = NONE, notes: tuple[str, ...] = (),
-                     weights: Sequence[float] = ()) -> Together:
+def plan_together(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Together:
     """Plans models to be loaded at once, with the same given flags for each.
 
     If they do not all fit, each gets a share of the memory in proportion to its size. `models` may read each
     on demand (model.models): only outlines of planned models are kept. Raises LaunchRefused.
     """
-    known = _Measured()
+    known, machine = _Measured(), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
-    cannot = _too_large(models, machine) or _too_many(len(models), params, policy, machine)
-    shared = None if cannot else _shared(models, params, policy, machine, companions, factors, known)
+    cannot = _too_large(models, machine) or _too_many(len(models), request)
+    shared = None if cannot else _shared(models, request, factors, known)
     if shared is None:
-        plans = _by_size(models, params, policy, machine, companions, notes, known)
+        plans = _by_size(models, request, known)
         return Together(tuple(plans), machine, factors)
     sharing, found = shared
-    plans = SharedOut(models, params, policy, machine, companions, notes, found, known).plans()
+    plans = SharedOut(models, request, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
     return Together(tuple(with_others(plans, machine)), machine, factors, alone,
                     _costs(sharing, found, plans), found.exact)
@@ -119,34 +114,36 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
     return sum(model.size for model in models) * LOADED > machine.ram + sum(machine.limits.values())
 
 
-def _too_many(count: int, params: Params, policy: Policy, machine: Machine) -> bool:
+def _too_many(count: int, request: Request) -> bool:
     """Whether the CUDA contexts of this many processes alone exceed the devices; not checked if flags may
     leave a device unused."""
-    if not machine.devices or policy.margin or params.fit_target or params.n_gpu_layers == 0 or params.device == ():
+    params, machine = request.params, request.machine
+    unused = not machine.devices or params.n_gpu_layers == 0 or params.device == ()
+    if unused or request.policy.margin or params.fit_target:
         return False
     sizes = {device.name: least(device) for device in machine.devices}
     return all(sizes.values()) and sum(machine.limits[name] // size for name, size in sizes.items()) < count
 
 
-def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Machine, companions: Companions,
-            weights: Sequence[float], known: _Measured) -> tuple[Sharing, Assignment] | None:
+def _shared(models: Sequence[Model], request: Request, weights: Sequence[float],
+            known: _Measured) -> tuple[Sharing, Assignment] | None:
     """The best launches at the smallest contexts; of several cache types, the first with which all are fully
     offloaded. None if they do not fit together."""
+    params, machine = request.params, request.machine
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
-    ladder = () if params.cache_type_k or params.cache_type_v else policy.kv_types
+    ladder = () if params.cache_type_k or params.cache_type_v else request.policy.kv_types
     best: tuple[Sharing, Assignment] | None = None
     for name in ladder or (None,):
-        given = params if name is None else replace(params, cache_type_k=name, cache_type_v=name)
+        asked = request if name is None else request.with_flags(cache_type_k=name, cache_type_v=name)
         launches: list[Launches] = []
         for i, model in enumerate(models):
-            launches.append(Launches(lambda i=i: models[i], given, policy, machine, companions,  # type: ignore[misc]
-                                     known.of(model)))
+            launches.append(Launches(lambda i=i: models[i], asked, known.of(model)))  # type: ignore[misc]
             if len(models) > MOST_EXACT:
                 launches[-1].settle()
         sharing = Sharing(launches, weights, machine, ram)
         found = sharing.best()
         if found is None or not all(option.whole for option in found.chosen):
-            found = _finer(sharing, found, policy)
+            found = _finer(sharing, found)
         if found is not None and (best is None or found.price < best[1].price):
             best = sharing, found
         if found is not None and all(option.whole for option in found.chosen):
@@ -154,7 +151,7 @@ def _shared(models: Sequence[Model], params: Params, policy: Policy, machine: Ma
     return best
 
 
-def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assignment | None:
+def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
     """What was found, or, if better, the models planned one after another with what each leaves: a separate
     plan can also use parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
@@ -168,8 +165,8 @@ def _finer(sharing: Sharing, found: Assignment | None, policy: Policy) -> Assign
             machine = replace(launches.machine, limits=dict(left),
                               ram=None if ram is None else RAM_MARGIN + ram)
             try:
-                plan = plan_on(launches.read(), launches.params, policy, machine, launches.companions,
-                               known=launches.known)
+                asked = replace(launches.request.with_params(launches.params), machine=machine, notes=())
+                plan = plan_request(launches.read(), asked, known=launches.known)
             except LaunchRefused:
                 return found
             option = launches.option(replace(plan.params, cache_ram=launches.given.cache_ram,
@@ -194,11 +191,10 @@ class SharedOut:
     """Shares out what the launches of an assignment leave: first to make those in RAM faster, then in equal
     parts per device to the others' contexts."""
 
-    def __init__(self, models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-                 companions: Companions, notes: tuple[str, ...], found: Assignment,
+    def __init__(self, models: Sequence[Model], request: Request, found: Assignment,
                  known: _Measured | None = None) -> None:
-        self.models, self.params, self.policy, self.machine = models, params, policy, machine
-        self.companions, self.notes, self.chosen = companions, notes, found.chosen
+        self.models, self.request, self.chosen = models, request, found.chosen
+        self.machine = machine = request.machine
         self.known = known or _Measured()
         self.spare = dict(machine.limits)
         self.ram_spare = None if machine.ram is None else machine.ram - RAM_MARGIN
@@ -223,29 +219,25 @@ class SharedOut:
             limits.update({name: size + self.spare[name] // parts[name]
                            for name, size in option.takes.items()})
             ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
-            mine = replace(self.machine, limits=limits, ram=ram)
-            plan = settled(measured_plan(self.models[i], option, self.params, self.policy, mine,
-                                         self.companions, self.notes, self.known.of(self.models[i])))
+            mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
+            plan = settled(measured_plan(self.models[i], option, mine, self.known.of(self.models[i])))
             found[i] = with_own_servers(plan, self.machine.devices)
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
         return [found[i] for i in range(len(order))]
 
 
-def measured_plan(model: Model, option: Option, params: Params, policy: Policy, machine: Machine,
-                  companions: Companions, notes: tuple[str, ...], known: Known) -> Plan:
+def measured_plan(model: Model, option: Option, request: Request, known: Known) -> Plan:
     """The best plan on the option's devices, or the option itself if that is better."""
-    chosen = option.params
-    given = replace(params, device=chosen.device, cache_type_k=chosen.cache_type_k,
-                    cache_type_v=chosen.cache_type_v)
-    plan = plan_on(model, given, policy, machine, companions, notes, known=known)
-    larger = params.n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
+    chosen, n_ctx = option.params, request.params.n_ctx
+    there = request.with_flags(device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v)
+    plan = plan_request(model, there, known=known)
+    larger = n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
         return plan
-    literal = replace(chosen, n_ctx=params.n_ctx)
+    literal = request.with_params(replace(chosen, n_ctx=n_ctx)).with_goals(strategy=None, kv_types=())
     try:
-        other = plan_on(model, literal, replace(policy, strategy=None, kv_types=()), machine, companions, notes,
-                        known=known)
+        other = plan_request(model, literal, known=known)
     except LaunchRefused:
         return plan
     fitting = [found for found in (plan, other) if found.fits]
@@ -298,9 +290,9 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 # --- where they do not fit
 
-def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: Machine,
-             companions: Companions, notes: tuple[str, ...], known: _Measured) -> list[Plan]:
+def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> list[Plan]:
     """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC servers."""
+    params, machine = request.params, request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
     limits, ram = dict(machine.limits), None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
@@ -309,13 +301,14 @@ def _by_size(models: Sequence[Model], params: Params, policy: Policy, machine: M
         rest = max(1, sum(sizes[i:]))
         mine = {name: limit if owners.get(name) == i else limit * sizes[i] // rest for name, limit in limits.items()}
         own = tuple(name for name in (limits if params.device is None else params.device) if owners.get(name, i) == i)
-        given = replace(params, device=own) if owners else params
+        asked = request.with_flags(device=own) if owners else request
         # one margin is enough for all
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
-        at = policy if params.n_ctx is not None else replace(policy, n_ctx=policy.n_ctx_min or min(
-            FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train)))
-        plan = settled(plan_on(model, given, at, replace(machine, limits=mine, ram=share), companions, notes,
-                               known=known.of(model)))
+        if params.n_ctx is None:
+            usual = min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))
+            asked = asked.with_goals(n_ctx=request.policy.n_ctx_min or usual)
+        asked = replace(asked, machine=replace(machine, limits=mine, ram=share))
+        plan = settled(plan_request(model, asked, known=known.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
         limits = {name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()}
         ram = None if ram is None else max(0, ram - plan.host.taken)

@@ -12,17 +12,16 @@ A model is split only if no single device is free; a split is never priced below
 from __future__ import annotations
 
 from ...flags.params import N_BATCH
-from ...memory.companions import NONE
 from ...memory.estimate import Known
 from ...records import lazy, replace
-from ...work.speed import CostModel
 from .. import serving
-from ..evaluate import FULL, Evaluator
+from ..evaluate import FULL
 from ..one.bisection import last
 from ..one.contexts import contexts
 from ..one.ladder import Ladders
 from ..one.split import TensorSplit, is_free
 from ..overheads import ALIKE, Overheads
+from ..problem import Problem
 from .assign import Choice, Option
 
 TYPE_CHECKING = False
@@ -30,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...flags.params import Params
-    from ...flags.policy import Policy
-    from ...machine import Device, Machine
-    from ...memory.companions import Companions
+    from ...machine import Device
     from ...model import Model
-    from ..evaluate import Candidate
+    from ...request import Request
+    from ...work.speed import CostModel
+    from ..evaluate import Candidate, Evaluator
     from ..one.ladder import Ladder
 
     Home = tuple[str, ...] | None
@@ -50,12 +49,11 @@ class Launches:
     """The options of one model, which `read` returns. `given` are its flags, `params` the same at the
     smallest context."""
 
-    def __init__(self, read: Callable[[], Model], given: Params, policy: Policy, machine: Machine,
-                 companions: Companions = NONE, known: Known | None = None) -> None:
-        self.read, self.given, self.policy, self.machine, self.companions = read, given, policy, machine, companions
-        self.known = known or Known()
-        self.params = replace(given, n_ctx=contexts(self.evaluator.model, given, policy).least)
-        self.ladders = Ladders(self.evaluator.model, given, policy)
+    def __init__(self, read: Callable[[], Model], request: Request, known: Known | None = None) -> None:
+        self.read, self.request, self.known = read, request, known or Known()
+        self.given, self.policy, self.machine = request.params, request.policy, request.machine
+        self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).least)
+        self.ladders = Ladders(self.problem, self.given)
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
         self._overheads: dict[Home, Overheads] = {}         # by devices
@@ -63,23 +61,25 @@ class Launches:
         self._ram: dict[Home, int] = {}
         self._numbers: dict[Home, list[set[int]]] = {}      # layer counts in RAM to try, by ladder
         self._cuts: dict[object, Option | None] = {}
-        self._cut_overheads = Overheads(machine.limits)
+        self._cut_overheads = Overheads(self.machine.limits)
 
     @lazy
+    def problem(self) -> Problem:
+        return Problem(self.read(), self.request, known=self.known)
+
+    @property
     def evaluator(self) -> Evaluator:
-        model = self.read().overridden(self.given.override_kv)
-        return Evaluator.of(model, self.machine, self.policy.build, self.policy.margin, self.companions,
-                            self.known)
+        return self.problem.evaluator
 
     @lazy
     def cost(self) -> CostModel:
-        return self.evaluator.cost(self.policy.workload)
+        return self.problem.reference
 
     def settle(self) -> None:
-        """Computes `whole` and `ideal`, then drops the evaluator to save memory (used for many models)."""
+        """Computes `whole` and `ideal`, then drops what was measured to save memory (used for many models)."""
         _ = self.whole, self.ideal
         self.few = FEW_OF_MANY
-        for name in ("evaluator", "cost"):
+        for name in ("problem", "cost"):
             self.__dict__.pop(name, None)
         self.known = Known()
 
