@@ -140,6 +140,7 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
         cls.__delattr__ = _refuse_del
     cls.__record_fields__ = fields
     setattr(cls, "__match_args__", names)  # noqa: B010
+    cls.__values_of__ = values_of
     cls.__dataclass_fields__ = _Fields()
     cls.__signature__ = _Signature()
     return cls
@@ -147,8 +148,16 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
 
 def _replace(record: Any, /, **changes: Any) -> Any:
     """A copy with some fields changed."""
-    return record.__class__(**{**{name: record.__dict__[name] for name in record.__record_fields__},
-                               **changes})
+    cls = record.__class__
+    names = cls.__match_args__
+    if len(names) < 2 or cls.__init__.__module__ != __name__:       # of a class with an __init__ of its own
+        return cls(**{**{name: record.__dict__[name] for name in names}, **changes})
+    if not cls.__record_fields__.keys() >= changes.keys():
+        raise TypeError(f"{cls.__name__}() got an unexpected keyword argument "
+                        f"{min(changes.keys() - cls.__record_fields__.keys())!r}")
+    copy = cls.__new__(cls)
+    _set(copy, "__dict__", dict(zip(names, cls.__values_of__(record.__dict__), strict=True)) | changes)
+    return copy
 
 
 class _Lazy:

@@ -158,7 +158,7 @@ def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Ar
                                make)
     if line and form not in ("text", "json"):
         say(line)
-    return replace(plan, reasons=(line, *plan.reasons)) if line else plan
+    return replace(plan, found=(line, *plan.found)) if line else plan
 
 
 def _render(plan: Plan, form: str, arguments: Arguments) -> str:

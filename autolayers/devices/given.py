@@ -74,10 +74,10 @@ def _size(text: str) -> int | None:
 
 def _times(part: str) -> tuple[int, str]:
     """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's name counts nothing."""
+    if "x" not in part.lower() or candidates(part):
+        return 1, part
     import re  # few calls
 
-    if candidates(part):
-        return 1, part
     if before := re.fullmatch(r"(\d{1,3}) *[xX] *(.*)", part):
         return int(before[1]), before[2]
     after = re.fullmatch(r"(.*?) *[xX] *(\d{1,3})", part)

@@ -65,6 +65,8 @@ def candidates(name: str) -> list[str]:
     >>> candidates("RX 580"), candidates("rtx4090m")
     (['rx-580-4g', 'rx-580-8g'], ['rtx-4090-laptop'])
     """
+    if name.lower().endswith(("gib", "mib")) and name[:-3].rstrip().isdecimal():
+        return []           # a size: most questions, and a fifth of the time of a small one's answer
     import re  # few calls
 
     found = _of_maker(name, _candidates(name))

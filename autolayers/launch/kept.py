@@ -13,7 +13,7 @@ from .. import __version__, state
 from ..errors import AutolayersError
 from ..flags.parse import parse
 from ..flags.write import to_words
-from ..planner.plan import Faster, Smaller
+from ..planner.plan import Faster, Reasons, Smaller
 from ..records import dataclass, replace
 from ..units import MiB
 from . import store, tuned
@@ -107,7 +107,7 @@ def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> 
         plan = again(request.asking(replace(arguments, params=params, own=own)))
         if plan.fits and plan.flags == kept.flags:
             faster, smaller = kept.hints
-            return replace(plan, paid=kept.paid, idle=kept.idle, faster=faster, smaller=smaller)
+            return replace(plan, paid=kept.paid, idle=kept.idle, why=Reasons(faster=faster, smaller=smaller))
     return None
 
 

@@ -200,7 +200,7 @@ class Session:
                    "as "
                    f"predicted ({parts})")
         return replace(plan, breakdown=replace(plan.breakdown, exact=False),
-                       warnings=(*plan.warnings, warning))
+                       noted=(*plan.noted, warning))
 
     def _observed(self, plan: Plan) -> Observation | None:
         if self.build.engine is not LLAMA_SERVER:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
+from itertools import islice
 
 from ..backends import HOST, on
 from ..errors import AutolayersError, LaunchRefused
@@ -11,7 +13,7 @@ from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
 from ..memory.companions import with_draft_type
 from ..memory.context import resolve
-from ..records import replace
+from ..records import lazy, replace
 from ..units import human, mib
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
@@ -23,7 +25,7 @@ from .one.contexts import contexts
 from .one.expert_cache import FLAG, hits
 from .one.fit import fit
 from .one.overrides import merged
-from .plan import DeviceRow, FitChoice, HostRow, LayerRow, Plan
+from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .problem import Problem
 from .search import Solved, search
 from .unused import unused
@@ -46,15 +48,12 @@ if TYPE_CHECKING:
     from .advice import Remedy
     from .evaluate import Candidate
     from .explain import Alternative, Lever
-
-    # the next step's price, what computes the levers, --fit's answer, alternatives
-    Explained = tuple[tuple[str, ...], Callable[[], tuple[Lever, ...]], FitChoice | None, tuple[Alternative, ...]]
+    from .plan import Faster, Smaller
 
 LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 UNQUANTISED = {"f32", "f16", "bf16"}
 ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
 NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
-NOTHING: Explained = ((), tuple, None, ())
 
 
 @without_gc
@@ -65,10 +64,8 @@ def plan_request(model: Model, request: Request, *, explain: bool = False, advis
     what would make a launch fit. Plans of one model share `known`, those of one question a `meter`. Raises
     LaunchRefused."""
     answer, notes, why = _solved(Problem(model, request, known=known, meter=meter))
-    plan = answer.plan(notes, why, answer.explained(processes) if explain else NOTHING)
-    if not (explain or advise):
-        return plan
-    return answer.ended(answer.hinted(replace(plan, remedies=tuple(answer.advice(plan))), explain))
+    reasons = Explained(answer, explain, processes) if explain or advise else NO_REASONS
+    return answer.plan(notes, why, reasons)
 
 
 def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Known | None = None) -> Iterator[Plan]:
@@ -76,27 +73,10 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     them out with all: the last is plan_request's with `explain`. Who no longer wants them stops asking. `known` as
     in plan_request."""
     answer, notes, why = without_gc(_solved)(Problem(model, request, known=known))
-    yield answer.plan(notes, why, NOTHING)
-    if processes:
-        plan = answer.plan(notes, why, without_gc(answer.explained)(processes))
-        yield answer.ended(answer.hinted(replace(plan, remedies=without_gc(tuple)(answer.advice(plan))), True))
-        return
-    work, first = answer.work()
-    found: list[Any] = []
-    for task in work:
-        try:
-            found.append(without_gc(task)())
-        except AutolayersError as error:
-            found.append(error)
-        yield answer.plan(notes, why, answer.sorted(found, first))
-    plan = answer.plan(notes, why, answer.sorted(found, first))
-    advice = answer.advice(plan)
-    while (remedy := without_gc(next)(advice, None)) is not None:
-        plan = replace(plan, remedies=(*plan.remedies, remedy))
-        yield plan
-    last = answer.ended(answer.hinted(plan, True))
-    if last is not plan:
-        yield last
+    yield (plan := answer.plan(notes, why, NO_REASONS))
+    reasons = Explained(answer, True, processes)
+    for found in [reasons] if processes else reasons.in_steps():
+        yield replace(plan, why=found)
 
 
 def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
@@ -196,7 +176,7 @@ class _Answer:
     def cost(self) -> CostModel:
         return self.problem.cost
 
-    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Explained) -> Plan:
+    def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Reasons) -> Plan:
         """The plan with these explanations."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
@@ -208,7 +188,6 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
-        why, levers, fit_choice, others = explained
         idle = () if self.policy.alone else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
         predict = self.cost.later(self.candidate)
         if (served := self.requests) is not None:
@@ -218,8 +197,8 @@ class _Answer:
             tuple(_flags(params, self.given, self.problem.build)), self._described(params), predict,
             partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
                     self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept(), *why, *self._limited()),
-            notes + self._warnings(host), fit_choice, levers, others, paid=self._paid(), idle=idle,
+            (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept()), self._limited(),
+            notes + self._warnings(host), explained, paid=self._paid(), idle=idle,
             engine=self.evaluator.estimator.rules.engine.name)
 
     def _kept(self) -> tuple[str, ...]:
@@ -281,88 +260,45 @@ class _Answer:
                        use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
                        machine.ram, machine.ram_total, self.evaluator.shared(use), mapped)
 
-    def explained(self, processes: int) -> Explained:
-        """The cost of the next step, --fit's answer and the alternatives, in parallel."""
-        from ..parallel import in_processes
-
-        work, first = self.work()
-        meter = self.evaluator.estimator.meter
-        # processes do not share what they measure: a third more CPU time, for half of the time of a large model
-        processes = processes if meter.spent > LARGE else 1
-        before, budget = meter.spent, meter.budget
-
-        def timed(task: Callable[[], Any]) -> tuple[Any, int, bool]:
-            start = meter.spent
-            if processes > 1:       # nor what they spend
-                meter.budget = start + max(0, budget - before) // len(work)
-            return task(), meter.spent - start, meter.refused
-
-        answers: list[Any] = in_processes(timed, work, processes)
-        found = [answer for answer in answers if not isinstance(answer, AutolayersError)]
-        meter.budget, meter.spent = budget, max(meter.spent, before + sum(spent for _, spent, _ in found))
-        meter.refused = any(refused for _, _, refused in found) or meter.refused
-        return self.sorted([answer if isinstance(answer, AutolayersError) else answer[0] for answer in answers], first)
-
-    def work(self) -> tuple[list[Callable[[], Any]], int]:
-        """What explains the answer, each part by itself, and the number of the first alternative: --fit starts first,
+    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
+        """What computes each part of the reasons that may be computed in a process of its own: --fit starts first,
         since it takes the longest."""
         from .explain import alternative, changes, with_expert_cache
         from .one.expert_cache import may_cache
 
         evaluator, candidate = self.evaluator, self.candidate
-        work: list[Callable[[], Any]] = [self._fit_choice,
-                                         self._next_price] if evaluator.machine.devices else []
-        first = len(work)
+        tasks: dict[str, Sequence[Callable[[], Any]]] = {}
+        if evaluator.machine.devices:
+            tasks["fit_choice"], tasks["price"] = [self._fit_choice], [self._next_price]
         if candidate.fits:
-            work += [partial(alternative, self.problem, candidate, change)
-                     for change in changes(self.problem, candidate)]
+            others: list[Callable[[], Any]] = [partial(alternative, self.problem, candidate, change)
+                                               for change in changes(self.problem, candidate)]
             if candidate.params.overrides and not evaluator.machine.expert_upload \
                     and may_cache(self.problem, self.given):
-                work.append(partial(with_expert_cache, self.problem, candidate))
-        return work, first
+                others.append(partial(with_expert_cache, self.problem, candidate))
+            tasks["alternatives"] = others
+        return tasks
 
-    def sorted(self, answers: Sequence[Any], first: int) -> Explained:
-        """The parts of `work` that are there, as a Plan has them. A part that ended in an error is left out: the plan
-        stands without it."""
-        from .explain import SHOWN
-
-        answers = [None if isinstance(answer, AutolayersError) else answer for answer in answers]
-        fit_choice = answers[0] if first and answers else None
-        why = (answers[1] if first and len(answers) > 1 else None) or ()
-        return why, self._levers if first else tuple, fit_choice, tuple([
-            answer for answer in answers[first:] if answer is not None][:SHOWN])
-
-    def advice(self, plan: Plan) -> Iterator[Remedy]:
+    def advice(self) -> Iterator[Remedy]:
         """What would make it fit, one after the other."""
-        if plan.fits or self.evaluator.exhausted:
+        if self.candidate.fits or self.evaluator.exhausted:
             return iter(())
         from .advice import remedies
 
         asked = self.problem.drafting_with(None).with_goals(workload=self.policy.workload)
         return remedies(asked, self.candidate)
 
-    def hinted(self, plan: Plan, explained: bool) -> Plan:
-        """With what is much faster, and is not among the alternatives of an explained plan."""
+    @property
+    def may_hint(self) -> bool:
+        """Whether a hint may be given of what is much faster: not where the input layer's weights alone are in RAM."""
         evaluator, policy, chosen = self.evaluator, self.policy, self.candidate
         drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
-        if not plan.fits or evaluator.exhausted or drafts or policy.users is not None or embeds(chosen.params):
-            return plan
-        from .faster import smaller, with_cache
-
-        try:
-            other = smaller(self.problem, chosen, explained)
-            known = None if explained else with_cache(self.problem, chosen)
-        except AutolayersError:      # the plan stands without it
-            return plan
-        if other is None and known is None:
-            return plan
-        return replace(plan, smaller=other, faster=known)
-
-    def ended(self, plan: Plan) -> Plan:
-        """The plan, with a line where the budget did not last for its reasons or remedies."""
-        if not self.evaluator.estimator.meter.refused or ENDED in plan.warnings:
-            return plan
-        return replace(plan, warnings=(*plan.warnings, NO_MORE))
+        other = drafts or policy.users is not None or embeds(chosen.params)
+        if not chosen.fits or other or evaluator.exhausted:
+            return False
+        devices = {device.name for device in evaluator.machine.devices}
+        layers = [group for group in evaluator.placement(chosen.params).groups if group.layer >= 0]
+        return any(buffer not in devices for group in layers for buffer in group.buffers)
 
     def _next_step(self) -> tuple[str, Params] | None:
         from .one.ladder import Ladders
@@ -375,7 +311,7 @@ class _Answer:
         step = self._next_step()
         return price_of(self.evaluator, self.candidate, step) if step else ()
 
-    def _levers(self) -> tuple[Lever, ...]:
+    def levers(self) -> tuple[Lever, ...]:
         from .explain import levers
 
         return levers(self.evaluator, self.candidate, self._next_step())
@@ -495,6 +431,142 @@ class _Answer:
         names = TensorMatcher([*self.evaluator.model.tensors])
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
                 for pattern in patterns if not names.find(pattern)]
+
+
+class Explained(Reasons):
+    """The reasons for an answer, each computed when it is first read; of a large model all in parallel. What ends in an
+    error is left out: the plan stands without it."""
+
+    answer: _Answer
+    explain: bool
+    processes: int
+    meter: Meter
+    ended: bool         # the budget did not last for the launch itself, which says so
+
+    def __init__(self, answer: _Answer, explain: bool, processes: int = 1) -> None:
+        """Without `explain` only what would make a launch fit, or is much faster."""
+        meter = answer.evaluator.estimator.meter
+        vars(self).update(answer=answer, explain=explain, processes=processes, meter=meter, ended=meter.refused)
+
+    @lazy
+    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
+        return self.answer.tasks() if self.explain else {}
+
+    @lazy
+    def shared(self) -> dict[str, list[Any]] | None:
+        """The parts that several processes computed; None where they do not pay: they do not share what they measure,
+        a third more CPU time for half of the time of a large model."""
+        if self.processes < 2 or self.meter.spent <= LARGE:
+            return None
+        from ..parallel import in_processes
+
+        meter, work = self.meter, [(name, task) for name, tasks in self.tasks.items() for task in tasks]
+        before, budget = meter.spent, meter.budget
+
+        def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
+            start = meter.spent
+            meter.budget = start + max(0, budget - before) // len(work)      # nor do they share what they spend
+            return row[1](), meter.spent - start, meter.refused
+
+        found: dict[str, list[Any]] = {}
+        spent = 0
+        for (name, _), answer in zip(work, in_processes(timed, work, self.processes), strict=True):
+            if not isinstance(answer, AutolayersError):
+                found.setdefault(name, []).append(answer[0])
+                spent += answer[1]
+                meter.refused = meter.refused or answer[2]
+        meter.budget, meter.spent = budget, max(meter.spent, before + spent)
+        return found
+
+    def answers(self, part: str) -> Iterator[Any]:
+        """The answers of a part's tasks, one after the other."""
+        if self.shared is not None:
+            yield from self.shared.get(part, ())
+            return
+        for task in self.tasks.get(part, ()):
+            with suppress(AutolayersError):
+                yield without_gc(task)()
+
+    @lazy
+    def price(self) -> tuple[str, ...]:
+        return next(self.answers("price"), ())
+
+    @lazy
+    def levers(self) -> tuple[Lever, ...]:
+        return without_gc(self.answer.levers)() if "price" in self.tasks else ()
+
+    @lazy
+    def fit_choice(self) -> FitChoice | None:
+        return next(self.answers("fit_choice"), None)
+
+    @lazy
+    def alternatives(self) -> tuple[Alternative, ...]:
+        return tuple(self._alternatives())
+
+    def _alternatives(self) -> Iterator[Alternative]:
+        """As many as are shown."""
+        if not self.explain:
+            return iter(())
+        from .explain import SHOWN
+
+        return islice(filter(None, self.answers("alternatives")), SHOWN)
+
+    @lazy
+    def remedies(self) -> tuple[Remedy, ...]:
+        return without_gc(tuple)(self.answer.advice())
+
+    @lazy
+    def faster(self) -> Faster | None:
+        answer = self.answer
+        if self.explain or not answer.may_hint:
+            return None
+        from .faster import with_cache
+
+        with suppress(AutolayersError):
+            return without_gc(with_cache)(answer.problem, answer.candidate)
+        return None
+
+    @lazy
+    def smaller(self) -> Smaller | None:
+        answer = self.answer
+        if not answer.may_hint:
+            return None
+        from .faster import smaller
+
+        with suppress(AutolayersError):
+            return without_gc(smaller)(answer.problem, answer.candidate, self.explain)
+        return None
+
+    @lazy
+    def warnings(self) -> tuple[str, ...]:
+        """A line where the budget did not last for all of them, which are computed to know it."""
+        if not self.ended:
+            self.all()
+        return (NO_MORE,) if self.meter.refused and not self.ended else ()
+
+    def all(self) -> None:
+        """Computes every part but the levers. A plan that is only advised may be kept for as long as its launch
+        runs: it then lets go of what it was computed from."""
+        for part in (self.fit_choice, self.price, self.alternatives, self.remedies, self.smaller, self.faster):
+            _ = part
+        if not self.explain:
+            vars(self).pop("answer", None)
+
+    def in_steps(self) -> Iterator[Reasons]:
+        """What is known, with one part more each time."""
+        known = Reasons()
+        if self.tasks.get("price"):
+            yield (known := replace(known, fit_choice=self.fit_choice))
+            yield (known := replace(known, price=self.price, levers=self.levers))
+        for other in self._alternatives():
+            yield (known := replace(known, alternatives=(*known.alternatives, other)))
+        advice = self.answer.advice()
+        while (remedy := without_gc(next)(advice, None)) is not None:
+            yield (known := replace(known, remedies=(*known.remedies, remedy)))
+        smaller = self.smaller
+        cut = (NO_MORE,) if self.meter.refused and not self.ended else ()
+        if smaller is not None or cut:
+            yield replace(known, smaller=smaller, warnings=cut)
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:

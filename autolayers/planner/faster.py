@@ -55,9 +55,11 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
     is GAIN times faster (`priced`: its rate is computed), at Q3 where the launch is not READABLE, any where it is
     TOO_SLOW. None where nothing is to be said."""
     cost = problem.cost
+    if not cost.in_ram(chosen):
+        return None
     rate = cost.price(chosen).generation
     slow = rate < TOO_SLOW
-    if not (slow or priced) or not cost.in_ram(chosen):
+    if not (slow or priced):
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None

@@ -147,6 +147,24 @@ class Smaller:
 
 
 @dataclass(frozen=True)
+class Reasons:
+    """What explains a launch, and what could be launched instead: nothing, or what is known so far. Those of a plan
+    that is explained or advised (answer.Explained) are computed when they are first read."""
+
+    price: tuple[str, ...] = ()                   # what the next step would cost
+    levers: tuple[Lever, ...] = ()                # what the usual changes would free on the devices
+    fit_choice: FitChoice | None = None
+    alternatives: tuple[Alternative, ...] = ()    # if the plan fits
+    remedies: tuple[Remedy, ...] = ()             # if it does not
+    faster: Faster | None = None                  # if it fits and is advised, not explained: a known alternative
+    smaller: Smaller | None = None                # if it fits: a smaller file that is worth it
+    warnings: tuple[str, ...] = ()                # of what was left out
+
+
+NO_REASONS = Reasons()
+
+
+@dataclass(frozen=True)
 class Plan:
     """A launch and what it allocates.
 
@@ -164,14 +182,10 @@ class Plan:
     placement: str                 # in words: "33 of 33 layers on the GPU"
     predict: Callable[[], Speed]   # computes `speed`
     place: Callable[[], tuple[LayerRow, ...]]      # computes `layers`
-    reasons: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    fit_choice: FitChoice | None = None
-    weigh: Callable[[], tuple[Lever, ...]] = tuple      # computes `levers`
-    alternatives: tuple[Alternative, ...] = ()    # if the plan fits and is explained
-    remedies: tuple[Remedy, ...] = ()    # if the plan does not fit and is explained
-    faster: Faster | None = None         # if it fits and is advised, not explained: a known alternative
-    smaller: Smaller | None = None       # if it fits and is advised or explained: a smaller file that is worth it
+    found: tuple[str, ...] = ()    # the reasons that its search found
+    limits: tuple[str, ...] = ()   # what raises the limit of a GPU that uses RAM
+    noted: tuple[str, ...] = ()    # warnings of the launch
+    why: Reasons = NO_REASONS
     paid: str = ""                       # the reason that says what a larger context costs
     idle: tuple[str, ...] = ()           # the reasons that say why a device has nothing of the launch
     engine: str = LLAMA_SERVER.name      # the program that it is for
@@ -187,10 +201,45 @@ class Plan:
         several models, of which only a summary is kept."""
         return self.place()
 
-    @lazy
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why it was chosen, and if it is explained what the next step would cost."""
+        return *self.found, *self.why.price, *self.limits
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Of the launch, and of what the budget did not last for."""
+        return *self.noted, *self.why.warnings
+
+    @property
     def levers(self) -> tuple[Lever, ...]:
         """What the usual changes would free on the devices, if the plan is explained."""
-        return self.weigh()
+        return self.why.levers
+
+    @property
+    def fit_choice(self) -> FitChoice | None:
+        """What --fit does, if the plan is explained."""
+        return self.why.fit_choice
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """If the plan fits and is explained."""
+        return self.why.alternatives
+
+    @property
+    def remedies(self) -> tuple[Remedy, ...]:
+        """What would make it fit, if it does not and is advised."""
+        return self.why.remedies
+
+    @property
+    def faster(self) -> Faster | None:
+        """If it fits and is advised, not explained: a known alternative."""
+        return self.why.faster
+
+    @property
+    def smaller(self) -> Smaller | None:
+        """If it fits and is advised or explained: a smaller file that is worth it."""
+        return self.why.smaller
 
     @property
     def inputs(self) -> Inputs | None:

@@ -37,7 +37,7 @@ from autolayers.records import dataclass
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Usage
 from autolayers.memory.ram import Ram
-from autolayers.planner.plan import HostRow
+from autolayers.planner.plan import NO_REASONS, HostRow, Reasons
 from autolayers.cli.run import main
 
 MiB = 1 << 20
@@ -47,7 +47,7 @@ class Plan:
     flags: tuple
     fits: bool
     breakdown: Breakdown
-    warnings: tuple = ()
+    noted: tuple = ()
     devices: tuple = ()
     host: HostRow = HostRow(0, 0, 0)
     ram: Ram = Ram(100 * MiB, 200 * MiB, 0)
@@ -56,6 +56,11 @@ class Plan:
     idle: tuple = ()
     faster: None = None
     smaller: None = None
+    why: Reasons = NO_REASONS
+
+    @property
+    def warnings(self) -> tuple:
+        return self.noted
 
 def planner(model, request, advise=False):
     given, devices, host = request.params.n_gpu_layers, request.machine.devices, request.host

@@ -192,7 +192,7 @@ CASES = {
 
 @pytest.mark.parametrize("case", ["fits", "does not fit", slow("alike"), "processor", slow("draft")])
 def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
-    found = replace(plan(*CASES[case]), warnings=())           # of the fixtures' paths
+    found = replace(plan(*CASES[case]), noted=())              # of the fixtures' paths
     for verbose, width in itertools.product((False, True), (60, 80, 120)):
         wide = plan_text(found, Style(width=400), verbose=verbose).split()
         text = plan_text(found, Style(width=width), verbose=verbose)
