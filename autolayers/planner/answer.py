@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
-from itertools import islice
 
 from ..backends import HOST, on
-from ..errors import AutolayersError, LaunchRefused
+from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
 from ..memory.breakdown import Breakdown
 from ..memory.companions import with_draft_type
 from ..memory.context import resolve
-from ..records import lazy, replace
+from ..records import replace
 from ..units import human, mib
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
@@ -27,6 +25,7 @@ from .one.fit import fit
 from .one.overrides import merged
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .problem import Problem
+from .reasons import Explained
 from .search import Solved, search
 from .unused import unused
 
@@ -47,13 +46,10 @@ if TYPE_CHECKING:
     from ..work.speed import Answers, CostModel, Speed
     from .advice import Remedy
     from .evaluate import Candidate
-    from .explain import Alternative, Lever
-    from .plan import Faster, Smaller
+    from .explain import Lever
 
-LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 UNQUANTISED = {"f32", "f16", "bf16"}
 ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
-NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
 
 
 @without_gc
@@ -75,11 +71,15 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     answer, notes, why = without_gc(_solved)(Problem(model, request, known=known))
     yield (plan := answer.plan(notes, why, NO_REASONS))
     reasons = Explained(answer, True, processes)
-    for found in [reasons] if processes else reasons.in_steps():
+    if processes:
+        reasons.all()
+        yield replace(plan, why=reasons)
+        return
+    for found in reasons.in_steps():
         yield replace(plan, why=found)
 
 
-def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
+def _solved(problem: Problem) -> tuple[Answer, tuple[str, ...], tuple[str, ...]]:
     """The launch, the warnings and the reasons that its search found."""
     notes = problem.request.notes
     if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
@@ -106,7 +106,7 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
-    return _Answer(problem, solved, answer), notes, why
+    return Answer(problem, solved, answer), notes, why
 
 
 def _bare(problem: Problem) -> Params:
@@ -161,7 +161,7 @@ def _fit_choice(problem: Problem) -> FitChoice | None:
                      evaluator.described(chosen.params))
 
 
-class _Answer:
+class Answer:
     """One solved launch."""
 
     def __init__(self, problem: Problem, solved: Solved, candidate: Candidate) -> None:
@@ -431,142 +431,6 @@ class _Answer:
         names = TensorMatcher([*self.evaluator.model.tensors])
         return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
                 for pattern in patterns if not names.find(pattern)]
-
-
-class Explained(Reasons):
-    """The reasons for an answer, each computed when it is first read; of a large model all in parallel. What ends in an
-    error is left out: the plan stands without it."""
-
-    answer: _Answer
-    explain: bool
-    processes: int
-    meter: Meter
-    ended: bool         # the budget did not last for the launch itself, which says so
-
-    def __init__(self, answer: _Answer, explain: bool, processes: int = 1) -> None:
-        """Without `explain` only what would make a launch fit, or is much faster."""
-        meter = answer.evaluator.estimator.meter
-        vars(self).update(answer=answer, explain=explain, processes=processes, meter=meter, ended=meter.refused)
-
-    @lazy
-    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        return self.answer.tasks() if self.explain else {}
-
-    @lazy
-    def shared(self) -> dict[str, list[Any]] | None:
-        """The parts that several processes computed; None where they do not pay: they do not share what they measure,
-        a third more CPU time for half of the time of a large model."""
-        if self.processes < 2 or self.meter.spent <= LARGE:
-            return None
-        from ..parallel import in_processes
-
-        meter, work = self.meter, [(name, task) for name, tasks in self.tasks.items() for task in tasks]
-        before, budget = meter.spent, meter.budget
-
-        def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
-            start = meter.spent
-            meter.budget = start + max(0, budget - before) // len(work)      # nor do they share what they spend
-            return row[1](), meter.spent - start, meter.refused
-
-        found: dict[str, list[Any]] = {}
-        spent = 0
-        for (name, _), answer in zip(work, in_processes(timed, work, self.processes), strict=True):
-            if not isinstance(answer, AutolayersError):
-                found.setdefault(name, []).append(answer[0])
-                spent += answer[1]
-                meter.refused = meter.refused or answer[2]
-        meter.budget, meter.spent = budget, max(meter.spent, before + spent)
-        return found
-
-    def answers(self, part: str) -> Iterator[Any]:
-        """The answers of a part's tasks, one after the other."""
-        if self.shared is not None:
-            yield from self.shared.get(part, ())
-            return
-        for task in self.tasks.get(part, ()):
-            with suppress(AutolayersError):
-                yield without_gc(task)()
-
-    @lazy
-    def price(self) -> tuple[str, ...]:
-        return next(self.answers("price"), ())
-
-    @lazy
-    def levers(self) -> tuple[Lever, ...]:
-        return without_gc(self.answer.levers)() if "price" in self.tasks else ()
-
-    @lazy
-    def fit_choice(self) -> FitChoice | None:
-        return next(self.answers("fit_choice"), None)
-
-    @lazy
-    def alternatives(self) -> tuple[Alternative, ...]:
-        return tuple(self._alternatives())
-
-    def _alternatives(self) -> Iterator[Alternative]:
-        """As many as are shown."""
-        if not self.explain:
-            return iter(())
-        from .explain import SHOWN
-
-        return islice(filter(None, self.answers("alternatives")), SHOWN)
-
-    @lazy
-    def remedies(self) -> tuple[Remedy, ...]:
-        return without_gc(tuple)(self.answer.advice())
-
-    @lazy
-    def faster(self) -> Faster | None:
-        answer = self.answer
-        if self.explain or not answer.may_hint:
-            return None
-        from .faster import with_cache
-
-        with suppress(AutolayersError):
-            return without_gc(with_cache)(answer.problem, answer.candidate)
-        return None
-
-    @lazy
-    def smaller(self) -> Smaller | None:
-        answer = self.answer
-        if not answer.may_hint:
-            return None
-        from .faster import smaller
-
-        with suppress(AutolayersError):
-            return without_gc(smaller)(answer.problem, answer.candidate, self.explain)
-        return None
-
-    @lazy
-    def warnings(self) -> tuple[str, ...]:
-        """A line where the budget did not last for all of them, which are computed to know it."""
-        if not self.ended:
-            self.all()
-        return (NO_MORE,) if self.meter.refused and not self.ended else ()
-
-    def all(self) -> None:
-        """Computes every part but the levers. A plan that is only advised may be kept for as long as its launch
-        runs: it then lets go of what it was computed from."""
-        for part in (self.fit_choice, self.price, self.alternatives, self.remedies, self.smaller, self.faster):
-            _ = part
-        if not self.explain:
-            vars(self).pop("answer", None)
-
-    def in_steps(self) -> Iterator[Reasons]:
-        """What is known, with one part more each time."""
-        known = Reasons()
-        if self.tasks.get("price"):
-            yield (known := replace(known, fit_choice=self.fit_choice))
-            yield (known := replace(known, price=self.price, levers=self.levers))
-        for other in self._alternatives():
-            yield (known := replace(known, alternatives=(*known.alternatives, other)))
-        advice = self.answer.advice()
-        while (remedy := without_gc(next)(advice, None)) is not None:
-            yield (known := replace(known, remedies=(*known.remedies, remedy)))
-        smaller = self.smaller
-        cut = (NO_MORE,) if self.meter.refused and not self.ended else ()
-        if smaller is not None or cut:
-            yield replace(known, smaller=smaller, warnings=cut)
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:

@@ -10,7 +10,7 @@ from autolayers.flags.parse import parse
 from autolayers.memory import meter
 from autolayers.memory.meter import Meter
 from autolayers.planner import plan_request
-from autolayers.planner.answer import NO_MORE
+from autolayers.planner.reasons import NO_MORE
 from autolayers.request import Request
 
 SAID = "the search ended early, as this model's graphs are very large: other flags may be faster"

@@ -13,8 +13,7 @@ import autolayers
 from autolayers.errors import LaunchRefused, ModelError
 from autolayers.flags.params import Params
 from autolayers.machine import Machine
-from autolayers.memory.meter import Meter
-from autolayers.planner import advice, explain, plan_in_steps, plan_request
+from autolayers.planner import advice, explain, plan_in_steps
 from autolayers.planner.evaluate import FULL, Evaluator
 from autolayers.planner.why import why
 from autolayers.request import Request
@@ -71,21 +70,6 @@ def test_a_failed_alternative_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
     found = autolayers.plan(target, words, explain=True)
     assert found.fits and not found.alternatives and found.fit_choice is not None
     assert [*plan_in_steps(target, Request.of(words))][-1].to_dict() == found.to_dict()
-
-
-def test_a_reason_is_computed_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The launch of an explained plan costs what it costs alone, and so does each of its reasons."""
-    target, request = model("llama-3.2-1b-q8_0:4"), Request.of(["--gpu", "1GiB", "--ram", "16GiB", "-c", "16384"])
-    plan_request(target, request, meter=(alone := Meter()))
-    tried: list[dict[str, object]] = []
-    found = plan_request(target, request, explain=True, advise=True, meter=(meter := Meter()))
-    assert found.flags and found.speed and meter.spent == alone.spent
-    compute = explain.alternative
-    monkeypatch.setattr(explain, "alternative", lambda *args: tried.append(args[-1]) or compute(*args))
-    assert found.fit_choice is not None and not tried and meter.spent > alone.spent
-    assert found.alternatives and len(tried) >= len(found.alternatives)
-    count, spent = len(tried), meter.spent
-    assert found.alternatives and found.fit_choice and (len(tried), meter.spent) == (count, spent)
 
 
 def test_failed_advice_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

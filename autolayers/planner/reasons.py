@@ -1,0 +1,166 @@
+"""The reasons for a plan: each part is computed when it is first read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+
+from ..errors import AutolayersError
+from ..garbage import without_gc
+from ..records import lazy, replace
+from .plan import Reasons
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from ..memory.meter import Meter
+    from .advice import Remedy
+    from .answer import Answer
+    from .explain import Alternative, Lever
+    from .plan import Faster, FitChoice, Smaller
+
+LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
+NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
+
+
+class Explained(Reasons):
+    """The reasons for an answer, each computed when it is first read; of a large model all in parallel. What ends in an
+    error is left out: the plan stands without it."""
+
+    answer: Answer
+    explain: bool
+    processes: int
+    meter: Meter
+    ended: bool         # the budget did not last for the launch itself, which says so
+
+    def __init__(self, answer: Answer, explain: bool, processes: int = 1) -> None:
+        """Without `explain` only what would make a launch fit, or is much faster."""
+        meter = answer.evaluator.estimator.meter
+        vars(self).update(answer=answer, explain=explain, processes=processes, meter=meter, ended=meter.refused)
+
+    __eq__, __hash__ = object.__eq__, object.__hash__       # to compare parts would compute them
+
+    def __repr__(self) -> str:
+        return f"Explained(explain={self.explain})"
+
+    @lazy
+    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
+        return self.answer.tasks() if self.explain else {}
+
+    @lazy
+    def shared(self) -> dict[str, list[Any]] | None:
+        """The parts that several processes computed; None where they do not pay: they do not share what they measure,
+        a third more CPU time for half of the time of a large model."""
+        if self.processes < 2 or self.meter.spent <= LARGE:
+            return None
+        from ..parallel import in_processes
+
+        meter, work = self.meter, [(name, task) for name, tasks in self.tasks.items() for task in tasks]
+        before, budget = meter.spent, meter.budget
+
+        def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
+            start = meter.spent
+            meter.budget = start + max(0, budget - before) // len(work)      # nor do they share what they spend
+            return row[1](), meter.spent - start, meter.refused
+
+        found: dict[str, list[Any]] = {}
+        spent = 0
+        for (name, _), answer in zip(work, in_processes(timed, work, self.processes), strict=True):
+            if not isinstance(answer, AutolayersError):
+                found.setdefault(name, []).append(answer[0])
+                spent += answer[1]
+                meter.refused = meter.refused or answer[2]
+        meter.budget, meter.spent = budget, max(meter.spent, before + spent)
+        return found
+
+    def answers(self, part: str) -> Iterator[Any]:
+        """The answers of a part's tasks, one after the other."""
+        if self.shared is not None:
+            yield from self.shared.get(part, ())
+            return
+        for task in self.tasks.get(part, ()):
+            with suppress(AutolayersError):
+                yield without_gc(task)()
+
+    @lazy
+    def price(self) -> tuple[str, ...]:
+        return next(self.answers("price"), ())
+
+    @lazy
+    def levers(self) -> tuple[Lever, ...]:
+        return without_gc(self.answer.levers)() if "price" in self.tasks else ()
+
+    @lazy
+    def fit_choice(self) -> FitChoice | None:
+        return next(self.answers("fit_choice"), None)
+
+    @lazy
+    def alternatives(self) -> tuple[Alternative, ...]:
+        return tuple(self._alternatives())
+
+    def _alternatives(self) -> Iterator[Alternative]:
+        """As many as are shown."""
+        if not self.explain:
+            return iter(())
+        from .explain import SHOWN
+
+        return islice(filter(None, self.answers("alternatives")), SHOWN)
+
+    @lazy
+    def remedies(self) -> tuple[Remedy, ...]:
+        return without_gc(tuple)(self.answer.advice())
+
+    @lazy
+    def faster(self) -> Faster | None:
+        answer = self.answer
+        if self.explain or not answer.may_hint:
+            return None
+        from .faster import with_cache
+
+        with suppress(AutolayersError):
+            return without_gc(with_cache)(answer.problem, answer.candidate)
+        return None
+
+    @lazy
+    def smaller(self) -> Smaller | None:
+        answer = self.answer
+        if not answer.may_hint:
+            return None
+        from .faster import smaller
+
+        with suppress(AutolayersError):
+            return without_gc(smaller)(answer.problem, answer.candidate, self.explain)
+        return None
+
+    @lazy
+    def warnings(self) -> tuple[str, ...]:
+        """A line where the budget did not last for all of them, which are computed to know it."""
+        if not self.ended:
+            self.all()
+        return (NO_MORE,) if self.meter.refused and not self.ended else ()
+
+    def all(self) -> None:
+        """Computes every part but the levers. A plan that is only advised may be kept for as long as its launch
+        runs: it then lets go of what it was computed from."""
+        for part in (self.fit_choice, self.price, self.alternatives, self.remedies, self.smaller, self.faster):
+            _ = part
+        if not self.explain:
+            vars(self).pop("answer", None)
+
+    def in_steps(self) -> Iterator[Reasons]:
+        """What is known, with one part more each time."""
+        known = Reasons()
+        if self.tasks.get("price"):
+            yield (known := replace(known, fit_choice=self.fit_choice))
+            yield (known := replace(known, price=self.price, levers=self.levers))
+        for other in self._alternatives():
+            yield (known := replace(known, alternatives=(*known.alternatives, other)))
+        advice = self.answer.advice()
+        while (remedy := without_gc(next)(advice, None)) is not None:
+            yield (known := replace(known, remedies=(*known.remedies, remedy)))
+        smaller = self.smaller
+        cut = (NO_MORE,) if self.meter.refused and not self.ended else ()
+        if smaller is not None or cut:
+            yield replace(known, smaller=smaller, warnings=cut)
