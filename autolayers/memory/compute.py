@@ -86,7 +86,7 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         parts = [part for backend in setting.backends for part in backend.parts]
         other = tuple([part.otherwise() or device for device, part in zip(placement.devices, parts, strict=False)])
         placement = replace(placement, devices=other)
-        again = GraphCache(meter=cache.meter)
+        again = cache.otherwise(tuple([part.undecided for part in parts]))
         sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, again), measuring)
         warning = next((part.undecided_doubt for part in parts if part.undecided), "")
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:

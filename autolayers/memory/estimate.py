@@ -33,7 +33,7 @@ from .weights import WeightPlacer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from typing import TypeVar
 
     from ..backends.ops import Ops, Parts
@@ -58,12 +58,19 @@ def _placer(model: Model, rules: Rules) -> WeightPlacer:
     return IkPlacer(model, rules)
 
 
+def _as_graphs_see(device: Device, rules: Rules) -> Hashable:
+    """What graphs on a device depend on, which is neither how much memory it has nor how fast it is."""
+    backend = on(device, rules=rules)
+    limits = tuple(sorted((device.limits or {}).items()))
+    return device.name, device.backend, device.engine, backend.kind, backend.max_size, limits
+
+
 class Known:
     """What estimates of one model, build and companions found out, for those that follow."""
 
     def __init__(self) -> None:
         self.launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
-        self.graphs: dict[tuple[Device, ...], GraphCache] = {}      # by devices, the latest
+        self.graphs: dict[tuple[Hashable, ...], GraphCache] = {}    # by devices that are alike, the latest
 
 
 @dataclass(frozen=True)
@@ -99,6 +106,7 @@ class Estimator:
         self.placer = _placer(model, self.rules)
         self.meter = meter or Meter()
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
+        self._alike: dict[tuple[Hashable, ...], GraphCache] = {}
         self._known = known or Known()
         self._memory: tuple[object, Memory] | None = None
         self._cache_layers: dict[object, Layers] = {}
@@ -109,10 +117,16 @@ class Estimator:
         self._ops: dict[object, Ops] = {}
         self._others: dict[tuple[int, bool], Estimator] = {}        # for the other builds that it may be
 
+    def alike(self, devices: Sequence[Device]) -> tuple[Hashable, ...]:
+        """What graphs on devices depend on: equal for those that compute the same in the same way."""
+        return tuple([_as_graphs_see(device, self.rules) for device in devices])
+
     def _cache(self, devices: tuple[Device, ...]) -> GraphCache:
         if devices not in self._graphs:
-            self._graphs[devices] = self._known.graphs[devices] = GraphCache(
-                self._known.graphs.get(devices), self.meter)
+            alike = self.alike(devices)
+            if alike not in self._alike:
+                self._alike[alike] = self._known.graphs[alike] = GraphCache(self._known.graphs.get(alike), self.meter)
+            self._graphs[devices] = self._alike[alike]
         return self._graphs[devices]
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:

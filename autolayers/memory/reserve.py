@@ -66,6 +66,7 @@ class GraphCache:
         self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers are like (repeats.py)
         self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
         self._numbers: dict[Hashable, int] = {}
+        self._others: dict[tuple[bool, ...], GraphCache] = {}
         if before is not None:
             for name in ("fused", "asked", "graphs", "structures", "absent", "_numbers"):
                 setattr(self, name, getattr(before, name).copy())       # another thread may still add to them
@@ -73,6 +74,12 @@ class GraphCache:
     def number(self, key: Hashable) -> int:
         """The same for equal keys."""
         return self._numbers.setdefault(key, len(self._numbers))
+
+    def otherwise(self, undecided: tuple[bool, ...]) -> GraphCache:
+        """That of the same devices where these have the other of two properties."""
+        if undecided not in self._others:
+            self._others[undecided] = GraphCache(meter=self.meter)
+        return self._others[undecided]
 
 
 @dataclass(frozen=True)

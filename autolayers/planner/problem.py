@@ -124,6 +124,7 @@ class Problem:
         """The same on another machine with devices of the same kinds."""
         other = replace(self, request=replace(self.request, machine=machine))
         vars(other)["evaluator"] = self.evaluator.on(machine)
+        vars(other)["cost"] = self.cost.on(machine)
         return other
 
     def of(self, model: Model, companions: Companions | None = None) -> Problem:

@@ -26,7 +26,7 @@ from .work import HOST, Homes, Weights, Work, fallen, work_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from typing import Protocol, TypeVar
 
     from ..flags.params import Params
@@ -138,14 +138,28 @@ class CostModel:
         """The same predictions, with `deep` as given."""
         if deep == self.deep:
             return self
-        other = CostModel(self.estimator, self.machine, self.workload, self.drafting, deep)
-        other._seconds, other._caches, other._homes, other._scripts = \
-            self._seconds, self._caches, self._homes, self._scripts
+        other = self._like(self.machine, deep)
+        other._seconds = self._seconds
+        return other
+
+    def on(self, machine: Machine) -> CostModel:
+        """That of the same model on another machine."""
+        return self._like(machine, self.deep)
+
+    def _like(self, machine: Machine, deep: bool) -> CostModel:
+        other = CostModel(self.estimator, machine, self.workload, self.drafting, deep)
+        other._homes, other._scripts, other._caches = self._homes, self._scripts, self._caches
+        vars(other)["weights"] = self.weights
         return other
 
     @lazy
     def weights(self) -> Weights:
         return Weights(self.estimator.model)
+
+    @lazy
+    def _alike(self) -> tuple[Hashable, ...]:
+        """What graphs on the machine depend on."""
+        return self.estimator.alike(self.machine.devices)
 
     @lazy
     def devices(self) -> dict[str, Figures]:
@@ -317,7 +331,7 @@ class CostModel:
         offload = params.op_offload is not False and placement.slices is None
         names = tuple(device.name for device in placement.devices)
         kind = params.cache_type_k, params.cache_type_v, params.flash_attn, params.kv_offload, offload
-        key = (kind, params.device, params.split_mode, names)
+        key = (kind, params.device, params.split_mode, names, self._alike)
         if key not in self._homes:
             script, listed = self._script(params, kind, names)
             self._homes[key] = Homes(self.weights, script, listed, params.kv_offload is not False, offload, names)
@@ -330,7 +344,7 @@ class CostModel:
         listed = tuple([device.name for device in model_devices(own, self.machine.devices, self.estimator.rules)[0]])
         if params.split_mode not in (None, "layer", "none") or not set(names) <= set(listed):
             own, listed = params, names
-        key = kind, own.device, own.split_mode, listed
+        key = kind, own.device, own.split_mode, listed, self._alike
         if key not in self._scripts:
             alike = replace(own, n_ctx=_SHORT, n_parallel=1, kv_unified=None, kv_unified_per_slot=None,
                             n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None, n_batch=None)
@@ -467,7 +481,7 @@ class CostModel:
     def caches(self, params: Params) -> list[Attention | None]:
         """What attention reads and computes in each layer."""
         windows = self.estimator.model.hparams.is_swa_any        # their cells depend on the micro-batch
-        key = (params.cache_type_k, params.cache_type_v, params.flash_attn,
+        key = (self._alike, params.cache_type_k, params.cache_type_v, params.flash_attn,
                (params.swa_full, params.n_ubatch) if windows else ())
         if key not in self._caches:
             # without the copies of states that drafts are rolled back to

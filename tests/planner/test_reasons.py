@@ -53,7 +53,8 @@ def test_a_command_that_prints_no_reason_computes_none(words: list[str], path: s
     assert capfd.readouterr().out and not calls
 
 
-def test_a_page_and_json_compute_what_they_print(path: str, calls: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_page_and_json_compute_what_they_print(path: str, calls: list[str],
+                                                 capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", path, *FULL, "--json"]) == 0
     assert {*calls} == {name for _, name in PARTS}
     calls.clear()

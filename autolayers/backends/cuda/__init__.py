@@ -8,7 +8,7 @@ from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from ..sign import INDEX, MIB, Sign
 from . import pool
-from .fattn import ADA, AMD, with_converted_cache
+from .fattn import ADA, AMD, generation, with_converted_cache
 from .fusion import add_alloc_deps, with_shared_experts
 from .supported import supports_op
 
@@ -116,6 +116,10 @@ class Cuda(CudaBuffers):
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
         self.all_quants = bool(((device and device.limits) or {}).get(ALL_QUANTS))
 
+    @property
+    def kind(self) -> Hashable:
+        return self.name, generation(self.cc), self.all_quants
+
     def splits_rows(self) -> bool:
         return self.rules.cuda_splits_rows
 
@@ -199,10 +203,6 @@ class Hip(Cuda):
         version = limits.get("gfx_target_version", 0) or _version(device.description if device else "")
         self.cc = AMD + _gfx(version)
         self.proven = version > 0
-
-    @property
-    def kind(self) -> Hashable:
-        return self.name, self.cc
 
     @property
     def doubt(self) -> str:

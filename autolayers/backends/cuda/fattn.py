@@ -17,6 +17,7 @@ ADA = 890                       # compute capability 8.9, assumed if unknown
 # GGML_CUDA_CC_OFFSET_AMD: AMD GPUs are this plus their gfx number, 0 if unknown
 AMD = 0x1000000
 _CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
+_FIRST = (0, 700, 750, ADA, AMD, AMD + 1, _CDNA, _RDNA, _RDNA3)       # from which on flash_kernel has other answers
 _KQ_STRIDE = 256                # FATTN_KQ_STRIDE
 _NO_MATRIX_CORES = (40, 72)     # heads that no matrix core computes
 _VECTOR_HEADS = frozenset((64, 128, 256))
@@ -118,6 +119,11 @@ def _vector_pays(q: Tensor, k: Tensor, ratio: int, grouped: bool, quantised: boo
         return False
     many_heads = ratio > 4 and (q.ne[0] >= 256 or k.ne[1] >= 8192)
     return not grouped or (cc >= ADA and q.ne[3] == 1 and not many_heads)
+
+
+def generation(cc: int) -> int:
+    """The first `cc` that has the same kernels."""
+    return max(first for first in _FIRST if first <= cc)
 
 
 def _effective(ratio: int, head: int) -> int:

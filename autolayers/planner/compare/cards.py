@@ -11,6 +11,8 @@ memory, so they share an Estimator.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
+from itertools import accumulate
 
 from ...devices.assumed import host_of
 from ...devices.cards import CARDS
@@ -18,7 +20,7 @@ from ...devices.given import numbered
 from ...flags.params import EXPERTS_REGEX, HOST_BUFFER
 from ...machine import Device, Machine
 from ...memory.meter import BUDGET, Meter
-from ...records import dataclass, replace
+from ...records import dataclass, lazy, replace
 from ...units import GiB, MiB
 from ..evaluate import FIT, FULL
 from ..measured import beside
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate
     from ..measured import Measured
 
+_GUESSES = 4       # launches of a card that are measured where sizes say, before the range is halved
 SEARCHES = 5        # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
@@ -82,16 +85,33 @@ class Wanted:
         problem = self._on(name, count)
         if not experts:
             return self._runs(problem, name, card, self.whole)
-        low, high = 0, self.model.n_layer
-        while low < high:
-            middle = (low + high) // 2
-            found = problem.evaluator.candidate(self._with_experts(middle), FULL)
-            if found is not None and min(found.spare.values(), default=-1) >= 0:
-                high = middle
-            else:
-                low = middle + 1
+        low = self._fewest(problem)
         runs = self._runs(problem, name, card, self._with_experts(low))
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
+
+    def _fewest(self, problem: Problem) -> int:
+        """The fewest layers whose experts are in RAM so that the others are on the card, all of them for none."""
+        low, high = 0, self.model.n_layer
+        middle, tries = high // 2, 0
+        while low < high:
+            found = problem.evaluator.candidate(self._with_experts(middle), FULL)
+            left = min(found.spare.values(), default=-1) if found is not None else -1
+            low, high = (low, middle) if left >= 0 else (middle + 1, high)
+            tries += 1
+            expected = bisect_left(self._experts, self._experts[middle] - left)     # if nothing else took another size
+            known = found is not None and tries <= _GUESSES
+            middle = max(low, min(expected, high - 1)) if known else (low + high) // 2
+        return low
+
+    @lazy
+    def _experts(self) -> list[int]:
+        """Bytes of the experts of the first layers, for each number of layers."""
+        found = [0] * self.model.n_layer
+        for name, info in self.model.tensors.items():
+            layer = re.fullmatch(rf"blk\.(\d+){EXPERTS_REGEX}.*", name)
+            if layer and int(layer[1]) < len(found):
+                found[int(layer[1])] += info.n_bytes
+        return list(accumulate(found, initial=0))
 
     def _on(self, name: str, count: int) -> Problem:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
