@@ -8,7 +8,7 @@ fixtures/measured.py` of the rows that the constants are fitted to. It is read w
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import exp, log, log2
 from statistics import median
 
@@ -122,6 +122,7 @@ class Asked:
         return replace(self, depth=depth)
 
 
+@lru_cache(maxsize=1)
 def active(model: Model) -> int:
     """Bytes of weights that a token reads: of experts those that are chosen."""
     weights = Weights(model)
@@ -147,9 +148,9 @@ def nearest(asked: Asked, kind: str) -> Row | None:
 
 
 def _is(row: Row, asked: Asked) -> bool:
-    where = same(row.cards, asked.cards) and row.backend == asked.backend and row.placement == asked.placement
-    twin = row.architecture == asked.architecture and abs(log(row.active / asked.active)) <= log(1 + TWIN)
-    return where and twin
+    if (row.architecture, row.backend, row.placement) != (asked.architecture, asked.backend, asked.placement):
+        return False
+    return abs(log(row.active / asked.active)) <= log(1 + TWIN) and same(row.cards, asked.cards)
 
 
 def same(some: Iterable[str], others: Iterable[str]) -> bool:
