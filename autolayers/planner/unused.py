@@ -6,7 +6,7 @@ from ..memory.breakdown import Breakdown
 from ..records import replace
 from ..units import human
 from .evaluate import FIT
-from .one.fit import fit
+from .one.fit import fit_estimated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,12 @@ def unused(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candida
         yield f"{name} left idle: {_why(evaluator, cost, given, chosen, devices[0])}"
 
 
+def _as_fit(evaluator: Evaluator, given: Params) -> Candidate | None:
+    """About what --fit would launch."""
+    params = fit_estimated(evaluator, given, FIT)
+    return None if params is None else evaluator.candidate(params, FIT)
+
+
 def _used(candidate: Candidate, device: Device) -> bool:
     usage = candidate.breakdown.devices.get(device.name)
     return usage is not None and usage.total > 0
@@ -51,7 +57,7 @@ def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
     found += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
     ways: tuple[Callable[[], Candidate | None], ...] = (
-        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT), lambda: fit(evaluator, given, FIT),
+        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT), lambda: _as_fit(evaluator, given),
         lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT))
     for way in (lambda: None, *ways):
         found += filter(None, [way()])
