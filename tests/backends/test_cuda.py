@@ -7,7 +7,7 @@ from support import gpus
 
 from autolayers.backends import Cuda, on
 from autolayers.backends.backend import batch_size
-from autolayers.backends.cuda.fattn import flash_kernel
+from autolayers.backends.cuda.fattn import AMD, flash_kernel, generation
 from autolayers.builds import NEWEST_RULES, rules
 from autolayers.ggml.tensor import Graph, Tensor, row_size
 from autolayers.machine import Device
@@ -211,3 +211,25 @@ def test_a_fusion_at_the_end_of_its_split_holds_until_the_next() -> None:
 ])
 def test_amds_matrix_cores_pay_off_from_some_columns_on(gfx: int, shape: dict, kernel: str) -> None:
     assert flash_kernel(attention(**shape), 0x1000000 + gfx, NEWEST_RULES) == kernel
+
+
+def test_cards_of_one_generation_have_the_same_kernels() -> None:
+    """What a launch allocates on one of them is taken for all: Backend.kind."""
+    ccs = [350, 520, 610, 700, 720, 750, 800, 860, 890, 900, 1030, 1200, 1210]
+    ccs += [AMD + gfx for gfx in (0, 0x803, 0x906, 0x908, 0x90A, 0x942, 0x1010, 0x1030, 0x1100, 0x1151, 0x1201)]
+    values = {192: 128, 320: 256, 576: 512}
+    shapes = [attention(head, heads, kv, n, 4096, k, k, values.get(head, head))
+              for head in (40, 64, 128, *values) for heads, kv in ((32, 32), (32, 8), (32, 1))
+              for n in (1, 2, 4, 17, 512) for k in ("f16", "q8_0")]
+    found: dict[tuple[int, int], set[tuple[str, ...]]] = {}
+    for cc in ccs:
+        for build in (NEWEST_RULES, rules(6100)):
+            row = tuple([flash_kernel(op, cc, build) for op in shapes])
+            found.setdefault((generation(cc), build.number), set()).add(row)
+    assert len(found) > 9 and all(len(rows) == 1 for rows in found.values())
+
+
+def test_a_kind_has_one_generation_of_cards_and_one_build_option() -> None:
+    ada, blackwell, turing = [on(Device("CUDA0", 1, 1, compute_capability=cc)) for cc in ((8, 9), (12, 0), (7, 5))]
+    quants = on(Device("CUDA0", 1, 1, compute_capability=(8, 9), limits={"fa_all_quants": 1}))
+    assert ada.kind == blackwell.kind and len({ada.kind, turing.kind, quants.kind}) == 3

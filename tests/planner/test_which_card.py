@@ -12,9 +12,11 @@ import autolayers
 from autolayers.devices.cards import CARDS
 from autolayers.flags.params import Params
 from autolayers.flags.policy import Policy
+from autolayers.machine import Device, Machine
 from autolayers.planner.compare import cards
 from autolayers.planner.compare.cards import EXPERTS, ONE, TWO, UNIFIED, Runs, find
 from autolayers.planner.compare.choose import WHOLLY, verdict
+from autolayers.planner.evaluate import FULL
 
 MODELS = ("llama-3.1-8b-q4_k_m", "gpt-oss-20b-mxfp4", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m")
 N_CTX = 16384
@@ -167,3 +169,15 @@ def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) ->
     assert found[ONE] == sorted(found[ONE], key=lambda runs: (-(-runs.memory // (1 << 30)), -runs.speed.generation))
     example = cards.example(found)
     assert example is not None and example.name == "rtx-3060"
+
+
+def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
+    """Sizes say where to look, measured launches decide."""
+    name = "qwen3-30b-a3b-q4_k_m:16"
+    wanted = cards.Wanted(model(name), requested(Params(), Policy()), 4096)
+    size = wanted.problem.model.size * 3 // 5
+    problem = wanted.problem.on(Machine((device := Device.hypothetical("24GiB"),), {device.name: size}))
+    fitting = [n for n in range(17) if (found := problem.evaluator.candidate(wanted._with_experts(n), FULL))
+               and min(found.spare.values()) >= 0]
+    again = cards.Wanted(model(name), requested(Params(), Policy()), 4096).problem.on(problem.machine)
+    assert wanted._fewest(again) == fitting[0] > 0 and len(again.evaluator.measured) <= 4
