@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...builds import NEWEST_RULES
-from ...records import replace
+from ...records import lazy, replace
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
 from ..sign import INDEX, MIB, Sign
@@ -116,7 +116,7 @@ class Cuda(CudaBuffers):
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
         self.all_quants = bool(((device and device.limits) or {}).get(ALL_QUANTS))
 
-    @property
+    @lazy
     def kind(self) -> Hashable:
         return self.name, generation(self.cc), self.all_quants
 
