@@ -84,7 +84,7 @@ def test_whatever_is_used_first_is_there(first: str) -> None:
 
 def test_help_shows_fields_and_their_types() -> None:
     parameters = inspect.signature(autolayers.Plan).parameters
-    assert parameters["fits"].annotation == "bool" and parameters["alternatives"].default == ()
+    assert parameters["fits"].annotation == "bool" and parameters["found"].default == ()
     assert "words: 'Sequence[str] | Params | Arguments'" in str(inspect.signature(autolayers.plan))
 
 

@@ -21,18 +21,16 @@ from .evaluate import FULL, RAM_MARGIN
 from .one.alone import layers_alone
 from .one.contexts import contexts
 from .one.expert_cache import FLAG, hits
-from .one.fit import fit
 from .one.overrides import merged
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .problem import Problem
-from .reasons import Explained
+from .reasons import Explained, fit_choice_of
 from .search import Solved, search
 from .unused import unused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
 
     from ..builds import Build
     from ..flags.params import Params
@@ -44,9 +42,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..request import Request
     from ..work.speed import Answers, CostModel, Speed
-    from .advice import Remedy
     from .evaluate import Candidate
-    from .explain import Lever
 
 UNQUANTISED = {"f32", "f16", "bf16"}
 ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
@@ -60,7 +56,7 @@ def plan_request(model: Model, request: Request, *, explain: bool = False, advis
     what would make a launch fit. Plans of one model share `known`, those of one question a `meter`. Raises
     LaunchRefused."""
     answer, notes, why = _solved(Problem(model, request, known=known, meter=meter))
-    reasons = Explained(answer, explain, processes) if explain or advise else NO_REASONS
+    reasons = answer.explained(explain, processes) if explain or advise else NO_REASONS
     return answer.plan(notes, why, reasons)
 
 
@@ -70,7 +66,7 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
     in plan_request."""
     answer, notes, why = without_gc(_solved)(Problem(model, request, known=known))
     yield (plan := answer.plan(notes, why, NO_REASONS))
-    reasons = Explained(answer, True, processes)
+    reasons = answer.explained(True, processes)
     if processes:
         reasons.all()
         yield replace(plan, why=reasons)
@@ -79,7 +75,7 @@ def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Kno
         yield replace(plan, why=found)
 
 
-def _solved(problem: Problem) -> tuple[Answer, tuple[str, ...], tuple[str, ...]]:
+def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]]:
     """The launch, the warnings and the reasons that its search found."""
     notes = problem.request.notes
     if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
@@ -106,7 +102,7 @@ def _solved(problem: Problem) -> tuple[Answer, tuple[str, ...], tuple[str, ...]]
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
     if policy.alone:
         notes, why = notes + why, ()
-    return Answer(problem, solved, answer), notes, why
+    return _Answer(problem, solved, answer), notes, why
 
 
 def _bare(problem: Problem) -> Params:
@@ -149,19 +145,10 @@ def _search(problem: Problem) -> Solved:
 def fit_choice(model: Model, request: Request) -> FitChoice | None:
     """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None if
     llama.cpp would refuse it."""
-    return _fit_choice(Problem(model, request))
+    return fit_choice_of(Problem(model, request))
 
 
-def _fit_choice(problem: Problem) -> FitChoice | None:
-    evaluator = problem.evaluator
-    chosen = fit(evaluator, problem.given, FULL)
-    if chosen is None:
-        return None
-    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, problem.cost.price(chosen),
-                     evaluator.described(chosen.params))
-
-
-class Answer:
+class _Answer:
     """One solved launch."""
 
     def __init__(self, problem: Problem, solved: Solved, candidate: Candidate) -> None:
@@ -175,6 +162,10 @@ class Answer:
     @property
     def cost(self) -> CostModel:
         return self.problem.cost
+
+    def explained(self, explain: bool, processes: int) -> Explained:
+        asked = self.problem.drafting_with(None).with_goals(workload=self.policy.workload)
+        return Explained(self.problem, asked, self.candidate, explain, processes)
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Reasons) -> Plan:
         """The plan with these explanations."""
@@ -259,65 +250,6 @@ class Answer:
         return HostRow(use.host.model, use.host.context, use.host.compute,
                        use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
                        machine.ram, machine.ram_total, self.evaluator.shared(use), mapped)
-
-    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        """What computes each part of the reasons that may be computed in a process of its own: --fit starts first,
-        since it takes the longest."""
-        from .explain import alternative, changes, with_expert_cache
-        from .one.expert_cache import may_cache
-
-        evaluator, candidate = self.evaluator, self.candidate
-        tasks: dict[str, Sequence[Callable[[], Any]]] = {}
-        if evaluator.machine.devices:
-            tasks["fit_choice"], tasks["price"] = [self._fit_choice], [self._next_price]
-        if candidate.fits:
-            others: list[Callable[[], Any]] = [partial(alternative, self.problem, candidate, change)
-                                               for change in changes(self.problem, candidate)]
-            if candidate.params.overrides and not evaluator.machine.expert_upload \
-                    and may_cache(self.problem, self.given):
-                others.append(partial(with_expert_cache, self.problem, candidate))
-            tasks["alternatives"] = others
-        return tasks
-
-    def advice(self) -> Iterator[Remedy]:
-        """What would make it fit, one after the other."""
-        if self.candidate.fits or self.evaluator.exhausted:
-            return iter(())
-        from .advice import remedies
-
-        asked = self.problem.drafting_with(None).with_goals(workload=self.policy.workload)
-        return remedies(asked, self.candidate)
-
-    @property
-    def may_hint(self) -> bool:
-        """Whether a hint may be given of what is much faster: not where the input layer's weights alone are in RAM."""
-        evaluator, policy, chosen = self.evaluator, self.policy, self.candidate
-        drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
-        other = drafts or policy.users is not None or embeds(chosen.params)
-        if not chosen.fits or other or evaluator.exhausted:
-            return False
-        devices = {device.name for device in evaluator.machine.devices}
-        layers = [group for group in evaluator.placement(chosen.params).groups if group.layer >= 0]
-        return any(buffer not in devices for group in layers for buffer in group.buffers)
-
-    def _next_step(self) -> tuple[str, Params] | None:
-        from .one.ladder import Ladders
-
-        return Ladders(self.problem, self.given).next_step(self.candidate.params)
-
-    def _next_price(self) -> tuple[str, ...]:
-        from .explain import price_of
-
-        step = self._next_step()
-        return price_of(self.evaluator, self.candidate, step) if step else ()
-
-    def levers(self) -> tuple[Lever, ...]:
-        from .explain import levers
-
-        return levers(self.evaluator, self.candidate, self._next_step())
-
-    def _fit_choice(self) -> FitChoice | None:
-        return _fit_choice(self.problem)
 
     def _warnings(self, host: HostRow) -> tuple[str, ...]:
         model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare

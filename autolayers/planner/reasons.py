@@ -3,42 +3,125 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 
 from ..errors import AutolayersError
 from ..garbage import without_gc
-from ..records import lazy, replace
-from .plan import Reasons
+from ..records import dataclass, lazy, replace
+from .embedder import embeds
+from .evaluate import FULL
+from .one.fit import fit
+from .plan import FitChoice, Reasons
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
+    from ..flags.params import Params
     from ..memory.meter import Meter
     from .advice import Remedy
-    from .answer import Answer
+    from .evaluate import Candidate
     from .explain import Alternative, Lever
-    from .plan import Faster, FitChoice, Smaller
+    from .plan import Faster, Smaller
+    from .problem import Problem
 
 LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
 NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
+
+
+def fit_choice_of(problem: Problem) -> FitChoice | None:
+    """What --fit makes of a problem's flags; None if llama.cpp would refuse it."""
+    evaluator = problem.evaluator
+    chosen = fit(evaluator, problem.given, FULL)
+    if chosen is None:
+        return None
+    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, problem.cost.price(chosen),
+                     evaluator.described(chosen.params))
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What computes the reasons for the launch that solves a problem."""
+
+    problem: Problem
+    asked: Problem
+    candidate: Candidate
+
+    def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
+        """What computes each part of the reasons that may be computed in a process of its own: --fit starts first,
+        since it takes the longest."""
+        from .explain import alternative, changes, with_expert_cache
+        from .one.expert_cache import may_cache
+
+        problem, candidate, machine = self.problem, self.candidate, self.problem.machine
+        tasks: dict[str, Sequence[Callable[[], Any]]] = {}
+        if machine.devices:
+            tasks["fit_choice"], tasks["price"] = [partial(fit_choice_of, problem)], [self._next_price]
+        if candidate.fits:
+            others: list[Callable[[], Any]] = [partial(alternative, problem, candidate, change)
+                                               for change in changes(problem, candidate)]
+            if candidate.params.overrides and not machine.expert_upload \
+                    and may_cache(problem, problem.given):
+                others.append(partial(with_expert_cache, problem, candidate))
+            tasks["alternatives"] = others
+        return tasks
+
+    def advice(self) -> Iterator[Remedy]:
+        """What would make it fit, one after the other."""
+        if self.candidate.fits or self.problem.evaluator.exhausted:
+            return iter(())
+        from .advice import remedies
+
+        return remedies(self.asked, self.candidate)
+
+    @property
+    def may_hint(self) -> bool:
+        """Whether a hint may be given of what is much faster: not where the input layer's weights alone are in RAM."""
+        evaluator, policy, chosen = self.problem.evaluator, self.asked.policy, self.candidate
+        drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
+        other = drafts or policy.users is not None or embeds(chosen.params)
+        if not chosen.fits or other or evaluator.exhausted:
+            return False
+        devices = {device.name for device in evaluator.machine.devices}
+        layers = [group for group in evaluator.placement(chosen.params).groups if group.layer >= 0]
+        return any(buffer not in devices for group in layers for buffer in group.buffers)
+
+    def _next_step(self) -> tuple[str, Params] | None:
+        from .one.ladder import Ladders
+
+        return Ladders(self.problem, self.problem.given).next_step(self.candidate.params)
+
+    def _next_price(self) -> tuple[str, ...]:
+        from .explain import price_of
+
+        step = self._next_step()
+        return price_of(self.problem.evaluator, self.candidate, step) if step else ()
+
+    def levers(self) -> tuple[Lever, ...]:
+        from .explain import levers
+
+        return levers(self.problem.evaluator, self.candidate, self._next_step())
 
 
 class Explained(Reasons):
     """The reasons for an answer, each computed when it is first read; of a large model all in parallel. What ends in an
     error is left out: the plan stands without it."""
 
-    answer: Answer
+    parts: _Parts
     explain: bool
     processes: int
     meter: Meter
     ended: bool         # the budget did not last for the launch itself, which says so
 
-    def __init__(self, answer: Answer, explain: bool, processes: int = 1) -> None:
-        """Without `explain` only what would make a launch fit, or is much faster."""
-        meter = answer.evaluator.estimator.meter
-        vars(self).update(answer=answer, explain=explain, processes=processes, meter=meter, ended=meter.refused)
+    def __init__(self, solved: Problem, asked: Problem, candidate: Candidate, explain: bool,
+                 processes: int = 1) -> None:
+        """For the launch that solves a problem, which may draft or have more requests at once than was asked. Without
+        `explain` only what would make a launch fit, or is much faster."""
+        meter = solved.evaluator.estimator.meter
+        vars(self).update(parts=_Parts(solved, asked, candidate), explain=explain, processes=processes, meter=meter,
+                          ended=meter.refused)
 
     __eq__, __hash__ = object.__eq__, object.__hash__       # to compare parts would compute them
 
@@ -47,7 +130,7 @@ class Explained(Reasons):
 
     @lazy
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        return self.answer.tasks() if self.explain else {}
+        return self.parts.tasks() if self.explain else {}
 
     @lazy
     def shared(self) -> dict[str, list[Any]] | None:
@@ -90,7 +173,7 @@ class Explained(Reasons):
 
     @lazy
     def levers(self) -> tuple[Lever, ...]:
-        return without_gc(self.answer.levers)() if "price" in self.tasks else ()
+        return without_gc(self.parts.levers)() if "price" in self.tasks else ()
 
     @lazy
     def fit_choice(self) -> FitChoice | None:
@@ -110,28 +193,28 @@ class Explained(Reasons):
 
     @lazy
     def remedies(self) -> tuple[Remedy, ...]:
-        return without_gc(tuple)(self.answer.advice())
+        return without_gc(tuple)(self.parts.advice())
 
     @lazy
     def faster(self) -> Faster | None:
-        answer = self.answer
-        if self.explain or not answer.may_hint:
+        parts = self.parts
+        if self.explain or not parts.may_hint:
             return None
         from .faster import with_cache
 
         with suppress(AutolayersError):
-            return without_gc(with_cache)(answer.problem, answer.candidate)
+            return without_gc(with_cache)(parts.problem, parts.candidate)
         return None
 
     @lazy
     def smaller(self) -> Smaller | None:
-        answer = self.answer
-        if not answer.may_hint:
+        parts = self.parts
+        if not parts.may_hint:
             return None
         from .faster import smaller
 
         with suppress(AutolayersError):
-            return without_gc(smaller)(answer.problem, answer.candidate, self.explain)
+            return without_gc(smaller)(parts.problem, parts.candidate, self.explain)
         return None
 
     @lazy
@@ -147,7 +230,7 @@ class Explained(Reasons):
         for part in (self.fit_choice, self.price, self.alternatives, self.remedies, self.smaller, self.faster):
             _ = part
         if not self.explain:
-            vars(self).pop("answer", None)
+            vars(self).pop("parts", None)
 
     def in_steps(self) -> Iterator[Reasons]:
         """What is known, with one part more each time."""
@@ -157,7 +240,7 @@ class Explained(Reasons):
             yield (known := replace(known, price=self.price, levers=self.levers))
         for other in self._alternatives():
             yield (known := replace(known, alternatives=(*known.alternatives, other)))
-        advice = self.answer.advice()
+        advice = self.parts.advice()
         while (remedy := without_gc(next)(advice, None)) is not None:
             yield (known := replace(known, remedies=(*known.remedies, remedy)))
         smaller = self.smaller

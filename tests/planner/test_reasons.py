@@ -12,11 +12,11 @@ from support import gguf, model, write_gguf
 import autolayers
 from autolayers.cli import main
 from autolayers.memory.meter import Meter
-from autolayers.planner import answer, explain, faster, plan_request
+from autolayers.planner import explain, faster, plan_request, reasons
 from autolayers.planner.reasons import Explained
 from autolayers.request import Request
 
-PARTS = (explain, "alternative"), (explain, "price_of"), (explain, "levers"), (answer, "_fit_choice")
+PARTS = (explain, "alternative"), (explain, "price_of"), (explain, "levers"), (reasons, "fit_choice_of")
 MODEL = "llama-3.2-1b-q8_0:4"
 FULL = ["--gpu", "1GiB", "--ram", "16GiB", "-c", "16384"]        # with weights in RAM
 ROOMY = ["--gpu", "8GiB", "--ram", "16GiB", "-c", "4096"]
@@ -68,8 +68,8 @@ def test_a_reason_is_computed_when_it_is_read(calls: list[str]) -> None:
     plan_request(target, request, meter=(alone := Meter()))
     found = plan_request(target, request, explain=True, advise=True, meter=(meter := Meter()))
     assert found.flags and found.speed and meter.spent == alone.spent and not calls
-    assert found.fit_choice is not None and calls == ["_fit_choice"] and meter.spent > alone.spent
-    assert found.alternatives and {*calls} == {"_fit_choice", "alternative"}
+    assert found.fit_choice is not None and calls == ["fit_choice_of"] and meter.spent > alone.spent
+    assert found.alternatives and {*calls} == {"fit_choice_of", "alternative"}
     count, spent = len(calls), meter.spent
     assert found.alternatives and found.fit_choice and (len(calls), meter.spent) == (count, spent)
 
