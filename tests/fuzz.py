@@ -12,6 +12,7 @@ import gc
 import io
 import json
 import math
+import os
 import random
 import resource
 import signal
@@ -26,6 +27,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -173,6 +175,9 @@ WORDS = ("", "-", "--", "-1", "0", "1", "16k", "max", "all", "auto", "none", "on
          "CUDA0=1GiB", "a=b", "blk.*=CPU", "llama.x=int:5", "x.gguf", "1e30", *map(str, SIZES), *HOSTILE)
 
 
+ASK_OTHERS = {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"}     # flags that lead to other machines
+
+
 def _words(seed: random.Random) -> list[str]:
     words = []
     for _ in range(seed.randrange(8)):
@@ -191,20 +196,23 @@ def words(seed: random.Random) -> None:
     read(seed.choice([name for name, command in COMMANDS.items() if command.llama]), _words(seed), {})
 
 
-def commands(seed: random.Random) -> None:
+def commands(seed: random.Random) -> str:
     """The whole command with such flags: what it prints cannot steer a terminal."""
-    words = [seed.choice(("plan", "plan", "inspect", "sweep")), str(seed.choice(paths())), *_words(seed)]
+    given = _words(seed)
+    while {word.partition("=")[0] for word in given} & ASK_OTHERS:
+        given = _words(seed)
+    words = [seed.choice(("plan", "plan", "inspect", "sweep")), str(seed.choice(paths())), *given]
     if words[0] == "plan":
         words[:1] = ["--gpu", seed.choice(("2GiB", "8GiB,4GiB"))]
     if words[0] == "sweep":
         words += ["--contexts", "4096", "--types", "f16", "--gpus", "8GiB"]
-    if not {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"} & set(words):
-        _command(words)
+    return _command(words)
 
 
-def _command(words: list[str]) -> None:
+def _command(words: list[str], environ: Mapping[str, str] = {}) -> str:
+    """Its exit code in words."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.dict(os.environ, environ):
         code = cli.main(words)
     assert code in (0, 1, 2, 3, 4, 5), code
     assert isinstance(out.buffer, io.BytesIO) and isinstance(err.buffer, io.BytesIO)
@@ -212,6 +220,7 @@ def _command(words: list[str]) -> None:
         stream.flush()
         said = stream.buffer.getvalue().decode("utf-8", "surrogateescape")  # type: ignore[attr-defined]
         assert stream is out or said.replace("\n", "").isprintable(), said
+    return f"exit {code}"
 
 
 BACKENDS = ("cuda", "rocm", "vulkan", "metal", "sycl", "cann", "opencl", "musa")
@@ -246,7 +255,7 @@ def deeper(path: Path, layers: int) -> bytes:
     return with_tensors(bytes(head), tensors, found.alignment)[0]
 
 
-def launches(seed: random.Random) -> None:
+def launches(seed: random.Random) -> str:
     """The whole command with all that it asks: advice, reasons and formats; 0 to 16 devices of every backend; headers
     as they are, with bytes changed, and with up to 512 layers (2 MB)."""
     path, kind = seed.choice(_every_path()), seed.randrange(4)
@@ -263,8 +272,8 @@ def launches(seed: random.Random) -> None:
              for _ in range(seed.choice((0, 1, 1, 2, 2, 3, 4, 8, 16)))]
     given = ["--gpu", ",".join(sizes), "--backend", seed.choice(BACKENDS)] if sizes else ["-dev", "none"]
     form = seed.choice(("text", "text", "json", "flags", "number", *FORMATS))
-    _command(["plan", str(file), *given, "--ram", seed.choice(("1GiB", "8GiB", "64GiB")), "--format", form,
-              *seed.choice(SOME_WORDS)])
+    return _command(["plan", str(file), *given, "--ram", seed.choice(("1GiB", "8GiB", "64GiB")), "--format", form,
+                     *seed.choice(SOME_WORDS)])
 
 
 def _json(seed: random.Random, depth: int = 0) -> Any:
@@ -364,12 +373,85 @@ def texts(seed: random.Random) -> None:
         hypothetical(mutated(bytearray(b"2x24GiB,rtx-3090,12 GB"), seed).decode("utf-8", "surrogateescape"))
 
 
-KINDS: dict[str, tuple[Callable[[random.Random], None], float]] = {      # and its share of the time
+LABELLED = [json.loads(line)["log"] for name in ("failures", "unseen", "pasted") for line in
+            (Path(__file__).parent / "diagnosis" / f"{name}.jsonl").read_text("utf-8").splitlines()]
+AROUND = ([], ["--json"], ["--gpu", "8GiB", "--ram", "32GiB"], ["-c", "8192", "-ngl", "99"])
+
+
+def explaining(seed: random.Random) -> str:
+    """The whole of explain, for lines of several logs, one after the other, with bytes changed and hostile words."""
+    lines: list[str] = []
+    for _ in range(seed.choice((1, 1, 2, 3))):
+        log = seed.choice(LABELLED).splitlines()
+        at = seed.randrange(len(log))
+        lines += log[at:] if seed.random() < 0.3 else log
+    for _ in range(seed.choice((0, 0, 1, 3))):
+        lines.insert(seed.randrange(len(lines) + 1), seed.choice((*HOSTILE, *map(str, SIZES))))
+    data = "\n".join(lines).encode("utf-8", "surrogatepass")
+    file = Path(_folder(), "server.log")
+    file.write_bytes(mutated(bytearray(data), seed) if seed.random() < 0.7 else data)
+    return _command(["explain", str(file), *seed.choice(AROUND)])
+
+
+MACHINE = {"devices": [
+    {"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 12 * GIB, "free": 11 * GIB,
+                           "limits": {"max_memory_allocation_size": 4 * GIB}},
+    {"name": "CUDA1", "total": 8 * GIB, "bandwidth": 360e9, "link": 12e9, "fp16_tflops": 51.0,
+     "compute_capability": "8.6", "n_sm": 28}],
+    "host": {"total": 64 * GIB, "available": 60 * GIB, "bandwidth": 50e9, "cores": 8, "threads": 16, "numa": 1},
+    "measured": [{"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549, "ratio": 0.81, "n": 3,
+                  "date": "2026-11-20"}]}
+FILE_NAMES = [name for name in HOSTILE if 0 < len(name) < 200 and not {"/", "\0", "\ud800"} & set(name)]
+
+
+def machines(seed: random.Random) -> str:
+    """A plan in every format for a machine file of anybody, of a model whose file has a hostile name."""
+    machine = json.loads(json.dumps(MACHINE))
+    machine["devices"] = seed.sample(machine["devices"], seed.randrange(1, 3))
+    for each in (*machine["devices"], machine["host"], *machine["measured"]):
+        if seed.random() < 0.3:
+            each[seed.choice([*each, seed.choice(HOSTILE)])] = _json(seed)
+    file = Path(_folder(), "machine.json")
+    file.write_bytes(json.dumps(machine).encode("utf-8", "surrogatepass"))
+    model = Path(_folder(), f"{seed.choice(('m', *FILE_NAMES))}.gguf")
+    model.write_bytes(whole(seed.choice(paths())))
+    try:
+        return _command(["plan", str(model), "--machine", str(file), "--format",
+                         seed.choice(("text", "json", "flags", *FORMATS)), *seed.choice(FEW_WORDS)])
+    finally:
+        model.unlink()
+
+
+def starts(seed: random.Random) -> str:
+    """run --dry-run beside plans of earlier launches that anybody may have written."""
+    environ = {"XDG_STATE_HOME": _folder()}
+    words = ["run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", *seed.choice(FEW_WORDS), "--", "llama-server", "-m",
+             str(seed.choice(paths()[:8]))]
+    kept = Path(_folder(), "autolayers", "plans", "kept.json")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    good = json.loads(_kept(words[-1]))
+    value = _spoiled(good, seed) if seed.random() < 0.7 else _json(seed)
+    data = json.dumps(value).encode("utf-8", "surrogatepass")
+    kept.write_bytes(mutated(bytearray(data), seed) if seed.random() < 0.5 else data)
+    return _command(words, environ)
+
+
+@cache
+def _kept(model: str) -> str:
+    """The state file of a launch of this model."""
+    environ = {"XDG_STATE_HOME": tempfile.mkdtemp(prefix="kept-", dir=_folder())}
+    _command(["run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", model], environ)
+    file = Path(environ["XDG_STATE_HOME"], "autolayers", "plans", "kept.json")
+    return file.read_text("utf-8") if file.is_file() else "[]"
+
+
+KINDS: dict[str, tuple[Callable[[random.Random], str | None], float]] = {      # and its share of the time
     "reading": (reading, 1), "reading-plan": (reading_and_plan, 2), "keys": (hyperparameters, 1),
     "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
     "states": (states, 1), "texts": (texts, 1),
-    "launches": (launches, 4),
+    "launches": (launches, 4), "explaining": (explaining, 3), "machines": (machines, 2), "starts": (starts, 2),
 }
+WHOLE = ("commands", "launches", "explaining", "machines", "starts")      # the command line from words to exit code
 
 
 # --- limits
@@ -387,15 +469,15 @@ def slowness() -> float:
 
 
 def outcome(kind: str, number: int, slower: float = 1.0) -> tuple[str, str]:
-    """("ok" or the error's name, "") or ("!", what must not happen); a case has `slower` times its limit."""
+    """("ok", a command's exit code or the error's name, "") or ("!", what must not happen); a case has `slower` times
+    its limit."""
     run = KINDS[kind][0]
     seed = random.Random(f"{kind}:{number}")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, resource.RLIM_INFINITY))
     signal.setitimer(signal.ITIMER_PROF, SECONDS * slower)
     try:
-        run(seed)
-        return "ok", ""
+        return run(seed) or "ok", ""
     except AutolayersError as error:
         return type(error).__name__, ""
     except TooSlow:

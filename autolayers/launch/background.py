@@ -1,4 +1,5 @@
-"""A server in the background: started in its own session, its output in a file, watched until it is ready."""
+"""A server in the background: started in its own session, its output in a file, watched until it is ready, and
+ended with us until then, however we end."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from ..errors import AutolayersError
 from ..output import say
 from ..quoting import printable
 from ..units import human
-from .supervise import Outcome, end_group, handled
+from .supervise import Outcome, Watcher, end_group, handled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,8 +41,6 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     started, AutolayersError if its log cannot be written or it was given up.
     """
     path = state.path(environ, "logs", f"{port}.log")      # only the newest of each port is kept
-    options: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {
-        "creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
     stopped: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -50,12 +49,14 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     # the handlers are there before the server, which may signal its parent at once
     before = {number: signal.signal(number, stop) for number in handled()}
     child: subprocess.Popen[bytes] | None = None
+    watcher: Watcher | None = None
     reader = LogReader()
     ready = False
     try:
         with state.create(path) as output:
+            watcher = Watcher() if os.name == "posix" else None
             child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=subprocess.STDOUT, **options)
+                                     stderr=subprocess.STDOUT, **_apart(watcher))
         with open(path, "rb") as log, _Progress() as progress:
             ready = _until_ready(child, log, reader, stopped, healthy, progress)
             if ready:
@@ -65,6 +66,8 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     finally:
         if child is not None and not ready:
             end_group(child)
+        if watcher is not None:
+            watcher.dismiss()
         for number, handler in before.items():
             signal.signal(number, handler)
     code = child.wait()
@@ -75,6 +78,13 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     with open(path, "rb") as log:
         first, last, _ = read(log)
     return 0, Outcome(shown, reader.finish(), bool(stopped), killed, False, first + last)
+
+
+def _apart(watcher: Watcher | None) -> dict[str, Any]:
+    """Popen's options for a child that outlives us, once the `watcher` is dismissed."""
+    if watcher is not None:
+        return {"start_new_session": True, "preexec_fn": watcher.watched}
+    return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
 def _until_ready(child: subprocess.Popen[bytes], log: BinaryIO, reader: LogReader, stopped: list[int],

@@ -4,13 +4,14 @@ the supervisor.
 The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. However
 the supervisor dies, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
 watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a
-wrapper script's children too). A descendant that leaves the group is adopted by the supervisor (Linux), which
+wrapper script's children too; background.py has it too, until the server is ready). A descendant that leaves the group is adopted by the supervisor (Linux), which
 ends it with the rest.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -60,6 +61,7 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     """
     kills = _oom_kills()
     child: subprocess.Popen[bytes] | None = None
+    watcher: Watcher | None = None
     early: list[int] = []      # signals that came before the child was there
     asked = threading.Event()
 
@@ -74,12 +76,16 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
     before = {number: signal.signal(number, forward) for number in handled(_FORWARDED)} if _main_thread() else {}
     try:
         with _Adopter() as adopter:
+            watcher = Watcher() if os.name == "posix" else None
             child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                     bufsize=0, **own_group())
+                                     bufsize=0, **own_group(watcher))
             for number in early:
                 _signal(child, number)
-            code, launch, log = _supervised(child, adopter, asked, on_ready, out, err)
+            end = functools.partial(adopter.end_all, watcher.pid if watcher is not None else 0)
+            code, launch, log = _supervised(child, end, asked, on_ready, out, err)
     finally:
+        if watcher is not None:
+            watcher.dismiss()
         for number, handler in before.items():
             signal.signal(number, handler)
     killed = code in (-9, 137) and not asked.is_set()
@@ -87,12 +93,11 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
                    log)
 
 
-def _supervised(child: subprocess.Popen[bytes], adopter: _Adopter, asked: threading.Event,
+def _supervised(child: subprocess.Popen[bytes], end_all: Callable[[], None], asked: threading.Event,
                 on_ready: Callable[[LaunchLog], None] | None, out: IO[bytes] | None,
                 err: IO[bytes] | None) -> tuple[int, LaunchLog, bytes]:
     """Copies and reads the child's output until it and all its descendants have ended: its code, its log's reading,
     and the log's beginning and end."""
-    watcher = _Watcher(child.pid) if os.name == "posix" else None
     reader, tail = LogReader(), Tail()
     lock = threading.Lock()
     called = threading.Event()
@@ -135,12 +140,10 @@ def _supervised(child: subprocess.Popen[bytes], adopter: _Adopter, asked: thread
         # whatever happened here, no descendant of the child survives
         ended.set()
         end_group(child)
-        adopter.end_all(watcher.pid if watcher is not None else 0)
+        end_all()
         deadline = time.monotonic() + _GRACE
         for thread in pumps:
             thread.join(max(0.0, deadline - time.monotonic()))
-        if watcher is not None:
-            watcher.dismiss()
     with lock:
         return code, reader.finish(), tail.data()
 
@@ -214,10 +217,15 @@ def _signals_to_this_thread() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def own_group() -> dict[str, Any]:
-    """Popen's options for a child in a process group of its own that ends with us."""
+def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
+    """Popen's options for a child in a process group of its own that ends with us, and that a watcher knows."""
+    def before_exec() -> None:
+        _die_with_parent()
+        if watcher is not None:
+            watcher.watched()
+
     if os.name == "posix":
-        return {"start_new_session": True, "preexec_fn": _die_with_parent}
+        return {"start_new_session": True, "preexec_fn": before_exec}
     return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
@@ -305,21 +313,27 @@ def _load_libc() -> Any:
 _libc = _load_libc()
 
 
-class _Watcher:
-    """A process that outlives us long enough to end a process group."""
+class Watcher:
+    """A process that outlives us long enough to end a process group.
 
-    def __init__(self, group: int) -> None:
+    It is there before the group's leader, which writes its own id to it between fork and exec (`watched`), so that
+    there is no moment in which we may die and leave a group that nobody knows.
+    """
+
+    def __init__(self) -> None:
         reading, self._pipe = os.pipe()
         os.set_inheritable(self._pipe, False)
         code = (f"import os,signal,time\n"
                 f"for s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\n"
-                f"if os.read({reading}, 1): raise SystemExit\n"
+                f"said = b''\n"
+                f"while piece := os.read({reading}, 64): said += piece\n"
+                f"if not said.endswith(b'\\n'): raise SystemExit\n"
                 f"for s in (15, 9):\n"
-                f"    try: os.killpg({group}, s)\n"
+                f"    try: os.killpg(int(said), s)\n"
                 f"    except OSError: break\n"
                 f"    for _ in range(100):\n"
                 f"        time.sleep(0.1)\n"
-                f"        try: os.killpg({group}, 0)\n"
+                f"        try: os.killpg(int(said), 0)\n"
                 f"        except OSError: raise SystemExit\n")
         # -I: -c alone puts the current directory first in sys.path, where a signal.py may lie
         self._process = subprocess.Popen(
@@ -331,7 +345,12 @@ class _Watcher:
     def pid(self) -> int:
         return self._process.pid
 
+    def watched(self) -> None:
+        """Between fork and exec of the group's leader: says whom to end."""
+        os.write(self._pipe, f"{os.getpid()}\n".encode())
+
     def dismiss(self) -> None:
+        """What was watched may live on."""
         try:
             os.write(self._pipe, b"x")
             os.close(self._pipe)

@@ -106,6 +106,27 @@ def test_a_signal_as_soon_as_the_server_starts_ends_it(tmp_path: Path, name: str
     assert _gone(_pid(tmp_path))
 
 
+@pytest.mark.parametrize("call", [
+    "background.run(['sh', '-c', {server!r}], os.environ, 8080, lambda pid: False)",
+    "supervise.run(['sh', '-c', {server!r}], os.environ)"])
+def test_no_server_outlives_a_kill(tmp_path: Path, call: str) -> None:
+    """SIGKILL as soon as the server starts: its children end, too."""
+    server = "sleep 60 & echo $! > $HERE/pid; kill -KILL $PPID; wait"
+    with _script(tmp_path, call.format(server=server)):
+        pass
+    assert _gone(_pid(tmp_path))
+
+
+def test_a_server_that_is_ready_outlives_a_kill(tmp_path: Path) -> None:
+    server = "echo $$ > $HERE/pid; exec sleep 60"
+    call = f"background.run(['sh', '-c', {server!r}], os.environ, 8080, lambda pid: True)"
+    with _script(tmp_path, f"{call}, os.kill(os.getpid(), 9)"):
+        pass
+    process = psutil.Process(_pid(tmp_path))
+    assert process.status() != psutil.STATUS_ZOMBIE
+    process.kill()
+
+
 def test_a_defect_while_waiting_leaves_no_server(tmp_path: Path) -> None:
     server = "echo $$ > $HERE/pid; exec sleep 60"
     with _script(tmp_path, f"background.run(['sh', '-c', {server!r}], os.environ, 8080, "

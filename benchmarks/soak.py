@@ -1,0 +1,414 @@
+"""What holds for hours, and when things go wrong: hostile commands, servers that answer all day, kills, full disks.
+
+    python benchmarks/soak.py commands --minutes 10       # hostile whole commands, from the case where the last run ended
+    python benchmarks/soak.py servers --questions 5000    # `serve` and `web` in one process, asked by many clients
+    python benchmarks/soak.py kills --times 100           # `run`, killed at random moments
+    python benchmarks/soak.py edges                       # a full disk, no home, a clock that goes back
+    python docs/make.py reliability                       # docs/reliability.md
+
+Each adds its figures to benchmarks/soak.json, so that runs of an hour add up. Linux alone; a full disk needs root.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+
+import fuzz  # noqa: E402
+import psutil  # noqa: E402
+
+FIGURES = ROOT / "benchmarks" / "soak.json"
+MODEL = str(ROOT / "fixtures" / "headers" / "llama-3.2-1b-q8_0.gguf")
+SLICE = {"launches": 4}          # cases of a slice; 400 of the other kinds
+TODAY = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+COMMAND = [sys.executable, "-m", "autolayers"]
+
+
+def figures() -> dict[str, Any]:
+    return json.loads(FIGURES.read_text("utf-8")) if FIGURES.exists() else {}
+
+
+def add(part: str, found: Mapping[str, Any]) -> None:
+    """Adds to a part's figures: numbers are summed, lists joined, all else replaced."""
+    kept = figures()
+    kept[part] = joined(kept.get(part, {}), {**found, "date": TODAY})
+    temporary = FIGURES.with_suffix(".tmp")
+    temporary.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
+    temporary.replace(FIGURES)
+
+
+def joined(old: Any, new: Any) -> Any:
+    if isinstance(old, dict) and isinstance(new, dict):
+        return {key: joined(old[key], new[key]) if key in old and key in new else new.get(key, old.get(key))
+                for key in (*old, *(key for key in new if key not in old))}
+    if isinstance(old, int) and isinstance(new, int):
+        return old + new
+    return [*old, *new] if isinstance(old, list) and isinstance(new, list) else new
+
+
+# --- hostile whole commands
+
+def commands(minutes: float) -> int:
+    """Slices of each kind in turn, each from the case where its last one ended."""
+    end, failed = time.monotonic() + 60 * minutes, 0
+    spent = dict.fromkeys(fuzz.WHOLE, 0.0)
+    while time.monotonic() < end:
+        kind = min(fuzz.WHOLE, key=lambda kind: spent[kind] / fuzz.KINDS[kind][1])
+        begun = time.monotonic()
+        first = sum(figures().get("commands", {}).get(kind, {}).get("ended", {}).values())
+        cases = SLICE.get(kind, 400)
+        totals, bad, _ = fuzz.run(fuzz.Budget({kind: cases}, patience=4), 1, first, [kind])
+        spent[kind] += time.monotonic() - begun
+        failed += len(bad)
+        add("commands", {kind: {"ended": totals[kind], "defects": bad}})
+        for line in bad:
+            print(line, flush=True)
+    return failed
+
+
+# --- serve and web in one process
+
+SERVERS = """
+import sys, threading
+import autolayers
+from autolayers.web.engine import Engine
+from autolayers.web.server import PageServer
+from autolayers.web.service import Service
+
+service = Service(autolayers.read_model, {}, token="soak-token-of-a-day")
+page = PageServer(Engine(autolayers.read_model, here=True))
+page.token = service.token
+for server in (service, page):
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+print(service.server_port, page.server_port, flush=True)
+sys.stdin.read()
+"""
+TOKEN = "soak-token-of-a-day"
+CLIENTS = 4
+CARDS = ("rtx-3060", "rtx-4060", "rtx-3090", "rtx-4090", "8GiB", "24GiB", "12GiB,8GiB", "rx-7900-xtx", "m4-pro-24g")
+BUNDLED = ("llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m")
+
+
+def question(pick: random.Random) -> tuple[int, str, Any]:
+    """(which server, path, a question): what front ends and people ask, and a tenth that nobody should."""
+    words = {"gpu": pick.choice(CARDS), "ram": "32GiB", "ctx": pick.choice(("2048", "4096", "8192", "16384"))}
+    model = str(pick.choice(fuzz.paths()))
+    kind = pick.randrange(20)
+    if kind < 8:
+        return 0, "/plan", {"model": model, "flags": words, "explain": kind == 0}
+    if kind < 11:
+        return 0, "/explain", {"log": pick.choice(fuzz.LABELLED)}
+    if kind == 11:
+        return 0, "/choose", {"models": [model], "flags": words}
+    if kind < 15:
+        return 1, "/call/plan", {**words, "model": pick.choice(BUNDLED)}
+    if kind < 17:
+        return 1, f"/call/{pick.choice(('start', 'name', 'machine', 'file', 'curve', 'row', 'explain'))}", {
+            **words, "model": pick.choice(BUNDLED), "log": pick.choice(fuzz.LABELLED), "format": "docker"}
+    if kind == 17:
+        return 1, pick.choice(("/", "/app.js", "/config.json", "/none")), None
+    hostile = fuzz._json(pick)
+    return pick.choice(((0, pick.choice(("/plan", "/explain", "/choose")), hostile), (1, "/call/plan", hostile),
+                        (0, "/openapi.json", None), (1, f"/call/{pick.randrange(9)}", {"model": pick.choice(
+                            [name for name in fuzz.HOSTILE if name.isprintable()])})))
+
+
+def ask(port: int, path: str, asked: Any, leaves: bool) -> int:
+    """The answer's status; 0 for a client that leaves before its answer."""
+    with closing(HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+        if asked is None:
+            connection.request("GET", path)
+        else:
+            body = json.dumps(asked).encode("utf-8", "surrogatepass")
+            connection.request("POST", path, body, {"Authorization": f"Bearer {TOKEN}", "X-Autolayers-Token": TOKEN})
+        if leaves:
+            return 0
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+
+def _state(process: psutil.Process) -> dict[str, float]:
+    """After half a second in which nobody asks: what is left of the questions."""
+    time.sleep(0.5)
+    memory = process.memory_info().rss
+    return {"mib": round(memory / (1 << 20), 1), "threads": process.num_threads(), "handles": process.num_fds()}
+
+
+def servers(questions: int, first: int = 0) -> int:
+    """Memory, threads and handles of the process before, after a fifth of the questions, and at the end."""
+    child = subprocess.Popen([sys.executable, "-c", SERVERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, cwd=ROOT)
+    assert child.stdout is not None and child.stderr is not None and child.stdin is not None
+    said: list[bytes] = []
+    listener = threading.Thread(target=lambda: said.extend(child.stderr), daemon=True)
+    listener.start()
+    ports = [int(port) for port in child.stdout.readline().split()]
+    process, statuses, lock = psutil.Process(child.pid), dict[str, int](), threading.Lock()
+    samples, begun = [_state(process)], time.monotonic()
+
+    def client(numbers: range) -> None:
+        for number in numbers:
+            pick = random.Random(f"servers:{number}")
+            which, path, asked = question(pick)
+            try:
+                status = str(ask(ports[which], path, asked, pick.random() < 0.03) or "left")
+            except (OSError, HTTPException) as error:
+                status = f"no answer: {type(error).__name__}"
+            with lock:
+                statuses[status] = statuses.get(status, 0) + 1
+
+    done = 0
+    for part in range(5):
+        until = questions * (part + 1) // 5
+        threads = [threading.Thread(target=client, args=(range(first + done + at, first + until, CLIENTS),))
+                   for at in range(CLIENTS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        done = until
+        samples.append(_state(process))
+        print(done, samples[-1], flush=True)
+    took = time.monotonic() - begun
+    child.stdin.close()
+    child.wait(60)
+    listener.join(10)
+    lines = b"".join(said).decode("utf-8", "replace").splitlines()
+    add("servers", {"questions": questions, "statuses": statuses, "defects": lines[:5],
+                    "runs": [{"date": TODAY, "questions": questions, "seconds": round(took), "samples": samples}]})
+    print(statuses, lines[:5])
+    return len(lines)
+
+
+# --- run, killed
+
+SERVER = """#!/bin/sh
+sleep 60 &
+echo 'main: loading model' >&2
+sleep 0.$(( $$ % 5 ))
+echo 'main: model loaded' >&2
+echo 'main: server is listening on http://127.0.0.1:8080' >&2
+wait
+"""
+WAYS = ("--retry", "--verify", "--wait", "")
+LIMIT = 15.0           # seconds in which everything has to be gone
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes that have `mark` in their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get("AUTOLAYERS_SOAK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def torn(state: Path) -> list[str]:
+    """State files that are no JSON."""
+    found = []
+    for path in state.rglob("*.json"):
+        try:
+            json.loads(path.read_bytes())
+        except ValueError:
+            found.append(path.name)
+    return found
+
+
+def kills(times: int) -> int:
+    """SIGKILL at a random moment of a start; then no process, and no state file that is not whole."""
+    found: dict[str, dict[str, int]] = {}
+    defects: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        program, state = Path(folder, "llama-server"), Path(folder, "state")
+        program.write_text(SERVER)
+        program.chmod(0o755)
+        for number in range(times):
+            pick = random.Random()
+            way, moment, mark = pick.choice(WAYS), pick.uniform(0.05, 2.5), f"{os.getpid()}-{number}"
+            if pick.random() < 0.3:
+                shutil.rmtree(state, ignore_errors=True)
+            words = ["run", *([way] if way else []), "--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build",
+                     "11549", "--", str(program), "-m", MODEL, "--port", str(pick.randrange(20000, 30000))]
+            child = subprocess.Popen([*COMMAND, *words], env={
+                **os.environ, "XDG_STATE_HOME": str(state), "AUTOLAYERS_SOAK": mark}, cwd=ROOT, start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(moment)
+            at_work = len(marked(mark))
+            replaced = not way and child.poll() is None and "autolayers" not in " ".join(_words_of(child.pid))
+            child.kill()
+            child.wait()
+            if replaced:           # it had become the server, which nobody supervises: its own children are its own
+                for process in marked(mark):
+                    process.kill()
+            end = time.monotonic() + LIMIT
+            while (left := marked(mark)) and time.monotonic() < end:
+                time.sleep(0.1)
+            for process in left:
+                with suppress(psutil.Error):
+                    defects.append(f"run {way}, killed after {moment:.2f} s: {process.name()} is left")
+                    process.kill()
+            defects += [f"run {way}, killed after {moment:.2f} s: {name} is torn" for name in torn(state)]
+            row = found.setdefault(f"run {way}".strip(), {"killed": 0, "with a server": 0})
+            row["killed"] += 1
+            row["with a server"] += at_work > 1
+    add("kills", {"ways": found, "defects": defects})
+    print(found, *defects, sep="\n")
+    return len(defects)
+
+
+def _words_of(pid: int) -> list[str]:
+    try:
+        return psutil.Process(pid).cmdline()
+    except psutil.Error:
+        return []
+
+
+# --- edges
+
+QUESTIONS: tuple[tuple[str, ...], ...] = (
+    ("plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB"), ("inspect", MODEL), ("devices",), ("devices", "--json"),
+    ("plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--format", "compose"), ("ps",), ("ps", "--json"),
+    ("run", "--dry-run", "--replan", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", MODEL),
+    ("run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", MODEL),
+    ("sweep", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--contexts", "4096"), ("measured",))
+
+
+def said_of(words: tuple[str, ...], environ: Mapping[str, str], **options: Any) -> str:
+    """What a command did wrong: "" if it ended in an answer or in one line."""
+    done = subprocess.run([*COMMAND, *words], env=dict(environ), cwd=ROOT, capture_output=True, timeout=300,
+                          check=False, **options)
+    error = done.stderr.decode("utf-8", "replace")
+    if "Traceback" in error or done.returncode not in (0, 1, 2, 3, 4, 5):
+        return f"{' '.join(words[:2])}: exit {done.returncode}: {error.strip()[-300:]}"
+    return ""
+
+
+@contextmanager
+def full_disk() -> Iterator[Path]:
+    """A file system without a free byte."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True, capture_output=True)
+        try:
+            with suppress(OSError), open(Path(folder, "full"), "wb", buffering=0) as file:
+                while True:
+                    file.write(b"x" * 512)
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", folder], check=True)
+
+
+def on_a_full_disk(environ: Mapping[str, str]) -> list[str]:
+    try:
+        with full_disk() as folder:
+            return [wrong for words in QUESTIONS
+                    if (wrong := said_of(words, {**environ, "XDG_STATE_HOME": str(folder), "TMPDIR": str(folder)}))]
+    except (subprocess.CalledProcessError, OSError) as error:
+        return [f"no full disk here: {error}"]
+
+
+def with_small_files(environ: Mapping[str, str]) -> list[str]:
+    """Files of at most 100 bytes (RLIMIT_FSIZE): every state file is cut."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = [wrong for words in QUESTIONS if (wrong := said_of(
+            words, {**environ, "XDG_STATE_HOME": folder}, preexec_fn=lambda: resource.setrlimit(
+                resource.RLIMIT_FSIZE, (100, 100))))]
+        return [*found, *(f"{name} is torn" for name in torn(Path(folder)))]
+
+
+def without_a_home(environ: Mapping[str, str]) -> list[str]:
+    """No HOME; one that is not there; a user without an entry in passwd; a folder that nobody may write."""
+    bare = {name: value for name, value in environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
+    found = []
+    for words in QUESTIONS:
+        found += [said_of(words, bare), said_of(words, {**bare, "HOME": "/nonexistent"}),
+                  said_of(words, {**bare, "HOME": ""}), said_of(words, {**bare, "HOME": "/proc/1"})]
+        if os.geteuid() == 0:
+            found.append(said_of(words, bare, user=54321, group=54321))
+    return [wrong for wrong in found if wrong]
+
+
+class Clock:
+    """time.time that jumps: an hour, a year or to 1970, back or forth, each time that it is asked."""
+
+    def __init__(self) -> None:
+        self.pick, self.now = random.Random(1), time.time()
+
+    def __call__(self) -> float:
+        self.now = max(0.0, self.now + self.pick.choice((-3600.0, 3600.0, -31_536_000.0, 31_536_000.0, -4e9)))
+        return self.now
+
+
+def with_a_clock_that_goes_back(environ: Mapping[str, str]) -> list[str]:
+    """State files of ten years later, and a clock that jumps while a command runs."""
+    found = []
+    with tempfile.TemporaryDirectory() as folder, mock.patch("time.time", Clock()):
+        own = {**environ, "XDG_STATE_HOME": folder}
+        for words in QUESTIONS:
+            for path in Path(folder).rglob("*"):
+                os.utime(path, (2_100_000_000, 2_100_000_000))
+            try:
+                fuzz._command(list(words), own)
+            except Exception as error:
+                found.append(f"{' '.join(words[:2])}: {type(error).__name__}: {error}")
+            if wrong := said_of(words, own):
+                found.append(wrong)
+        found += [f"{name} is torn" for name in torn(Path(folder))]
+    return found
+
+
+EDGES: dict[str, Callable[[Mapping[str, str]], list[str]]] = {
+    "a full disk": on_a_full_disk, "files cut at 100 bytes": with_small_files, "no home": without_a_home,
+    "a clock that goes back": with_a_clock_that_goes_back}
+
+
+def edges() -> int:
+    failed = 0
+    for name, check in EDGES.items():
+        wrong = check({**os.environ, "PYTHONPATH": str(ROOT)})
+        failed += len(wrong)
+        add("edges", {name: {"commands": len(QUESTIONS) * (5 if name == "no home" else 1), "defects": wrong}})
+        print(name, *wrong, sep="\n  ", flush=True)
+    return failed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("commands", "servers", "kills", "edges"))
+    parser.add_argument("--minutes", type=float, default=1.0)
+    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--times", type=int, default=20)
+    given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    with tempfile.TemporaryDirectory(prefix="autolayers-soak-") as folder:
+        tempfile.tempdir = folder
+        if given.part == "commands":
+            return min(1, commands(given.minutes))
+        if given.part == "servers":
+            return min(1, servers(given.questions, figures().get("servers", {}).get("questions", 0)))
+        return min(1, kills(given.times) if given.part == "kills" else edges())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
