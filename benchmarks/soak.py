@@ -1,6 +1,6 @@
 """What holds for hours, and when things go wrong: hostile commands, servers that answer all day, kills, full disks.
 
-    python benchmarks/soak.py commands --minutes 10       # hostile whole commands, from the case where the last run ended
+    python benchmarks/soak.py commands --minutes 10       # hostile whole commands, from where the last run ended
     python benchmarks/soak.py servers --questions 5000    # `serve` and `web` in one process, asked by many clients
     python benchmarks/soak.py kills --times 100           # `run`, killed at random moments
     python benchmarks/soak.py edges                       # a full disk, no home, a clock that goes back
@@ -295,9 +295,9 @@ QUESTIONS: tuple[tuple[str, ...], ...] = (
     ("sweep", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--contexts", "4096"), ("measured",))
 
 
-def said_of(words: tuple[str, ...], environ: Mapping[str, str], **options: Any) -> str:
-    """What a command did wrong: "" if it ended in an answer or in one line."""
-    done = subprocess.run([*COMMAND, *words], env=dict(environ), cwd=ROOT, capture_output=True, timeout=300,
+def said_of(words: tuple[str, ...], environ: Mapping[str, str], before: tuple[str, ...] = (), **options: Any) -> str:
+    """What a command did wrong: "" if it ended in an answer or in one line. `before`: the program that starts it."""
+    done = subprocess.run([*before, *COMMAND, *words], env=dict(environ), cwd=ROOT, capture_output=True, timeout=300,
                           check=False, **options)
     error = done.stderr.decode("utf-8", "replace")
     if "Traceback" in error or done.returncode not in (0, 1, 2, 3, 4, 5):
@@ -344,8 +344,7 @@ def without_a_home(environ: Mapping[str, str]) -> list[str]:
     for words in QUESTIONS:
         found += [said_of(words, bare), said_of(words, {**bare, "HOME": "/nonexistent"}),
                   said_of(words, {**bare, "HOME": ""}), said_of(words, {**bare, "HOME": "/proc/1"})]
-        if os.geteuid() == 0:
-            found.append(said_of(words, bare, user=54321, group=54321))
+        found.append(said_of(words, bare, before=("unshare", "--map-user=54321")))
     return [wrong for wrong in found if wrong]
 
 

@@ -36,7 +36,7 @@ class Cpu(Backend):
     proven = True
     signs = (
         Sign("oom_host", "insufficient memory (attempted", rf"insufficient memory \(attempted to allocate *{MIB} MB\)"),
-        Sign("oom_host", "cpu_buffer_type_alloc_buffer", rf"failed to allocate buffer of size {BYTES}"),
+        Sign("oom_host", "cpu_buffer_type_alloc_buffer", rf"failed to allocate buffer(?: of size {BYTES})?"),
         Sign("oom_host", "ggml_aligned_malloc", r"failed to allocate|insufficient memory"),
         Sign("oom_host", "paging file is too small"),
         Sign("oom_host", "bad_alloc", weight=8),

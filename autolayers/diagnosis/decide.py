@@ -77,12 +77,15 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     found = _refined(_signs(lines), lines, facts)
     if not found:
         figures = [*_by_figures(lines, facts)]
-        wrong = [figure for figure in figures if not _asked_for(figure, facts)][:1] or [_nothing(lines, facts)]
+        nothing = _nothing(lines, facts)
+        wrong = [figure for figure in figures if not (nothing.fatal or _asked_for(figure, facts))][:1] or [nothing]
         return replace(wrong[0], others=tuple(figure for figure in figures if figure is not wrong[0]))
     chosen = _chosen(lines, found)
     verdict = _verdict(chosen, found, lines, facts)
     figures = [*_by_figures(lines, facts)]
-    if figures and chosen.weight < 4 and figures[0].cause in ("no_gpu", "partial_offload", "vram_spill"):
+    if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:      # of something that no sign names
+        verdict, figures = ended, [verdict, *figures]
+    elif figures and chosen.weight < 4 and figures[0].cause in ("no_gpu", "partial_offload", "vram_spill"):
         verdict, figures[0] = figures[0], verdict
     others: dict[str, Verdict] = {}
     for other in sorted(found, key=lambda one: -one.weight):
@@ -320,7 +323,7 @@ def _trained(lines: Sequence[Line]) -> bool:
 
 def _fewer_heads(tensor: str, due: str, there: str) -> bool:
     """A K or V that is a whole number of times smaller than expected: the file does not say its KV heads."""
-    first, second = ([size for part in text.replace(" ", "").strip(",").split(",")
+    first, second = ([size for part in re.split(r"[,x]", text.replace(" ", "").strip(","))
                       if (size := whole(part)) is not None] for text in (due, there))
     if not re.search(r"attn_(?:k|v|qkv)\.", tensor) or len(first) < 2 or len(second) < 2:
         return False
@@ -454,10 +457,11 @@ def _in_request(chosen: Found, lines: Sequence[Line]) -> bool:
 
 
 _AT_START = re.compile(r"graph_reserve|sched_reserve|failed to allocate compute|initialize the context|create.context"
-                       r"|compute_meta|failed to reserve|retrying without|error loading llama server")
+                       r"|compute_meta|failed to reserve|retrying without|error loading llama server"
+                       r"|process has terminated: \S")       # what Ollama says of a load; of a request it is another
 _ENDED = re.compile(r"GGML_ASSERT|has terminated|server terminated|runtime OOM|failed to decode|graph_compute"
                     r"|process_ubatch|Invalid input batch|Aborted")
-_KILLED = ("oomkilled", "137", "oom-kill", "oom killer", "out of memory: killed process", "killed",
+_KILLED = ("oomkilled", "137", "-9", "oom-kill", "oom killer", "out of memory: killed process", "killed",
            "terminated by signal sigkill", "code=killed, status=9", "earlyoom", "systemd-oomd")
 _LOADING = re.compile(r"load_tensors|llm_load_|loading model|llama_model_loader|process has terminated|fitting params")
 
@@ -547,12 +551,19 @@ _STRUCK = re.compile(r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|
                      re.IGNORECASE)
 
 
+# ... and that the program has ended
+_GONE = re.compile(r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit (?:code|status):? ?(?!0\b)[\dx]|"
+                   r"GGML_ASSERT|Aborted|core dumped|Segmentation fault|failed to load (?:the )?model|"
+                   r"(?:CUDA|ROCm|MUSA|SYCL) error", re.IGNORECASE)
+
+
 def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
     """Serving and no error: healthy. An error that is not known: unknown. Else the failure is not in these lines."""
     struck = [line for line in lines if (line.level in ("E", "F") or _STRUCK.search(line.text))
               and not any(words in line.text for words in HARMLESS)]
     if struck and not (facts.ready and struck[-1].number < facts.ready):
-        return Verdict("unknown", None, None, None, False, (struck[0].number,))
+        ended = any(_GONE.search(line.text) for line in struck)
+        return Verdict("unknown", None, None, None, ended, (struck[0].number,))
     if facts.ready:
         return Verdict("healthy", "start", None, None, False, (facts.ready,))
     return Verdict("not_in_log", "start")

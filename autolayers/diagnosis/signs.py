@@ -11,11 +11,12 @@ from ..backends.sign import BYTES, MIB, NAME, Sign
 
 A_LAST, B_FIRST, B_LAST = 4500, 4400, 9100      # of the three eras, overlapping where a rename took weeks
 
+EXIT = r"\bexit(?:ed)?(?: with)?(?: code| status)?:? ?\(?"      # before a process's code
 BACKENDS = signs()          # and the names of the backends that print each
 
 SIGNS = (
     Sign("host_lock", "failed to mlock", "", "load", weight=3, fatal=False),
-    Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{MIB} MiB of )?pinned memory", "load", weight=3,
+    Sign("host_lock", "pinned memory", rf"[fF]ailed to allocate (?:{MIB} Mi?B of )?pinned memory", "load", weight=3,
          fatal=False),
     Sign("host_lock", "RLIMIT_MEMLOCK", "", "load", weight=3, fatal=False),
     # before what its reason may sound like
@@ -53,6 +54,7 @@ SIGNS = (
     Sign("oom_host", "OOM killer"),
     Sign("oom_host", "signal: killed"),
     Sign("oom_host", "137", r"\b(?:exit(?:ed)?(?: with)?(?: code| status)?:?|returned|code=) ?\(?137\b"),
+    Sign("oom_host", "-9", rf"{EXIT}-9\b"),             # as Python's subprocess counts
     # what shells print: "Killed", "zsh: killed  llama-server", "run.sh: line 3: 12345 Killed   llama-server -m",
     # "[1]+  Killed    llama-server", "Killed: 9" on macOS, fish's "terminated by signal SIGKILL"
     Sign("oom_host", "killed", r"^(?:\S{1,200}: line \d{1,6}: +\d{1,9} +|\[\d{1,4}\] ?[+-]? +(?:\d{1,9} +)?|zsh: )?"
@@ -70,13 +72,14 @@ SIGNS = (
     Sign("old_build", "unknown pre-tokenizer type", r"unknown pre-tokenizer type: '(?P<what>[^']{0,80})'", "load"),
     Sign("old_build", "invalid ggml type", r"invalid ggml type (?P<type>-?\d{1,9})", "load"),
     Sign("old_build", "unknown projector type", r"[uU]nknown projector type(?P<colon>:)? ?(?P<what>\S{0,60})", "load"),
+    Sign("old_build", "don't support projector", "", "load", last=B_LAST),
     Sign("old_build", "wrong number of tensors",
          r"wrong number of tensors; expected (?P<due>\d{1,6}), got (?P<there>\d{1,6})", "load"),
     Sign("old_build", "missing tensor", r"missing tensor '(?P<tensor>[^']{1,120})'", "load"),
     Sign("old_build", "not found", r"_tensor\w{0,12}: tensor '(?P<tensor>[^']{1,120})' not found", "load"),
     Sign("old_build", "has wrong shape",
          r"tensor '(?P<tensor>[^']{1,120})' has wrong shape; "
-         r"expected (?P<due>[\d, ]{1,80}), got (?P<there>[\d, ]{1,80})",
+         r"expected (?P<due>[\dx, ]{1,80}), got (?P<there>[\dx, ]{1,80})",
          "load"),
     Sign("old_build", "unknown tokenizer", r"unknown (?:tokenizer|vocab type)", "load"),
     Sign("old_build", "unsupported GGUF version", "", "load"),
@@ -116,6 +119,7 @@ SIGNS = (
          r"|number (?P<hex>[0-9a-f]{8}))",
          "load"),
     Sign("bad_file", "bad magic", "", "load"),
+    Sign("bad_file", "invalid file magic", "", "load"),      # ollama create
     Sign("bad_file", "(magic, version) combination", "", "load", last=A_LAST),
     Sign("bad_file", "not within the file bounds", r"tensor '(?P<tensor>[^']{1,120})' data is not within", "load"),
     Sign("bad_file", "not within file bounds", "", "load"),
@@ -202,6 +206,7 @@ SIGNS = (
          "start"),
     Sign("cpu_build", "SIGILL", r"\bSIGILL\b", "start"),
     *(Sign("cpu_build", code, "", "start") for code in ("0xC000001D", "3221225501", "-1073741795")),
+    *(Sign("cpu_build", code, rf"{EXIT}{code}\b", "start") for code in ("132", "-4")),      # SIGILL
 
     # --- the GPU, its driver, the binary
     Sign("device_lost", "GPU reset", r"amdgpu.{0,60}GPU reset (?:begin|\(|succeeded)", "run", weight=8),

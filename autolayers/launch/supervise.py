@@ -4,8 +4,8 @@ the supervisor.
 The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. However
 the supervisor dies, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
 watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a
-wrapper script's children too; background.py has it too, until the server is ready). A descendant that leaves the group is adopted by the supervisor (Linux), which
-ends it with the rest.
+wrapper script's children too). background.py has the watcher until its server is ready. A descendant that leaves
+the group is adopted by the supervisor (Linux), which ends it with the rest.
 """
 
 from __future__ import annotations

@@ -43,6 +43,9 @@ def test_a_log_that_people_paste(case: dict[str, object]) -> None:
     ("llama.service: Main process exited, code=killed, status=9/KILL", "oom_host", "killed from outside"),
     ("earlyoom[814]: sending SIGTERM to process 4123 uid 1000 \"llama-server\": badness 1203", "oom_host", "killed"),
     ("container llama exited with code 137", "oom_host", "exit code 137"),
+    ("ERROR  Server process terminated unexpectedly with exit code: -9", "oom_host", "killed from outside"),
+    ("ERROR  Server process terminated unexpectedly with exit code: -4", "cpu_build", "instructions"),
+    ("llama-server exited with code 132", "cpu_build", "instructions"),
     ("zsh: illegal hardware instruction  llama-server -m m.gguf", "cpu_build", "instructions"),
     ("./run.sh: line 4: 3992 Illegal instruction     (core dumped) ./llama-server", "cpu_build", "instructions"),
     ("llama-server.exe exited with code 3221225501", "cpu_build", "instructions"),
@@ -70,9 +73,17 @@ def test_the_same_in_other_words(line: str, cause: str, line_has: str) -> None:
 @pytest.mark.parametrize("line", [
     "srv  server_slot: task killed by the client", "skilled workers  and llamas", "I was Killed in the story, she said",
     "slot      release: id  3 | task 0 | stop processing: n_tokens = 300, truncated = 0",
-    "the illegal instruction set", "my.dll was loaded", "all slots are idle"])
+    "the illegal instruction set", "the tool returned 132 rows", "exit code: 0",
+    "my.dll was loaded", "all slots are idle"])
 def test_no_cause_is_invented(line: str) -> None:
     assert explain(f"{UP}{line}\n".encode()).cause == "healthy"
+
+
+def test_a_log_that_ends_in_a_way_no_sign_names_is_not_merely_slow() -> None:
+    answer = explain(b"llama_context: graph splits = 100\nggml_vulkan: Failed to allocate pinned memory.\n"
+                     b"GGML_ASSERT(src1_type == GGML_TYPE_F32) failed\n")
+    assert answer.cause == "unknown" and answer.fatal
+    assert "host_lock" in {other.cause for other in answer.verdict.others}
 
 
 def test_a_long_reason_is_whole_beside_a_headline_that_is_not_cut() -> None:

@@ -53,7 +53,7 @@ class Vulkan(Backend):
     signs = (
         Sign("buffer_limit", "Requested buffer size exceeds",
              r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit"),
-        Sign("oom_device", "Device memory allocation of size", rf"Device memory allocation of size {BYTES} failed",
+        Sign("oom_device", "memory allocation of size", rf"[mM]emory allocation of size {BYTES} failed",
              limit=True),
         Sign("oom_device", "ErrorOutOfDeviceMemory"),
         Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
