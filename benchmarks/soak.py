@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import fcntl
 import json
 import os
 import random
@@ -50,11 +51,13 @@ def figures() -> dict[str, Any]:
 
 def add(part: str, found: Mapping[str, Any]) -> None:
     """Adds to a part's figures: numbers are summed, lists joined, all else replaced."""
-    kept = figures()
-    kept[part] = joined(kept.get(part, {}), {**found, "date": TODAY})
-    temporary = FIGURES.with_suffix(".tmp")
-    temporary.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
-    temporary.replace(FIGURES)
+    with open(__file__, "rb") as lock:      # of several runs at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        kept = figures()
+        kept[part] = joined(kept.get(part, {}), {**found, "date": TODAY})
+        temporary = FIGURES.with_suffix(".tmp")
+        temporary.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", "utf-8")
+        temporary.replace(FIGURES)
 
 
 def joined(old: Any, new: Any) -> Any:
@@ -211,7 +214,7 @@ echo 'main: model loaded' >&2
 echo 'main: server is listening on http://127.0.0.1:8080' >&2
 wait
 """
-WAYS = ("--retry", "--verify", "--wait", "")
+WAYS = ("--retry 1", "--verify", "--wait", "")
 LIMIT = 15.0           # seconds in which everything has to be gone
 
 
@@ -249,14 +252,14 @@ def kills(times: int) -> int:
             way, moment, mark = pick.choice(WAYS), pick.uniform(0.05, 2.5), f"{os.getpid()}-{number}"
             if pick.random() < 0.3:
                 shutil.rmtree(state, ignore_errors=True)
-            words = ["run", *([way] if way else []), "--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build",
+            words = ["run", *way.split(), "--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build",
                      "11549", "--", str(program), "-m", MODEL, "--port", str(pick.randrange(20000, 30000))]
             child = subprocess.Popen([*COMMAND, *words], env={
                 **os.environ, "XDG_STATE_HOME": str(state), "AUTOLAYERS_SOAK": mark}, cwd=ROOT, start_new_session=True,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(moment)
             at_work = len(marked(mark))
-            replaced = not way and child.poll() is None and "autolayers" not in " ".join(_words_of(child.pid))
+            replaced = not way and str(program) in _words_of(child.pid)[:2]
             child.kill()
             child.wait()
             if replaced:           # it had become the server, which nobody supervises: its own children are its own

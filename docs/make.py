@@ -22,7 +22,8 @@ from autolayers.builds import NEWEST  # noqa: E402
 
 # name -> its file
 FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
-         "rules": DOCS / "rules.md", "troubleshooting": DOCS / "troubleshooting.md",
+         "rules": DOCS / "rules.md", "reliability": DOCS / "reliability.md",
+         "troubleshooting": DOCS / "troubleshooting.md",
          "launch": DOCS / "launch.md", "launch-files": DOCS / "launch-files.md", "tune": DOCS / "tune.md",
          "reading-a-plan": DOCS / "reading-a-plan.md",
          "README": DOCS.parent / "README.md", "commands": DOCS / "commands.md", "autolayers.1": DOCS / "autolayers.1",

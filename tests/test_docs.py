@@ -41,6 +41,16 @@ def test_plans_are_current(monkeypatch: pytest.MonkeyPatch, title: str, name: st
     assert plans.planned(name, dict(plans.MACHINES)[title]) in section.splitlines()
 
 
+def test_every_finding_has_tests_that_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    findings = importlib.import_module("make_reliability").FINDINGS
+    assert [name for name, _, _ in findings][:16] == [f"F{number}" for number in range(1, 17)]
+    for _, _, tests in findings:
+        for test in tests:
+            file, _, name = test.partition("::")
+            assert f"\ndef {name}(" in (ROOT / file).read_text(encoding="utf-8"), test
+
+
 def test_the_man_page_is_readable_and_whole() -> None:
     if shutil.which("groff") is None:
         pytest.skip("no groff here")

@@ -170,6 +170,26 @@ def test_workflows_pin_what_they_run_and_may_do_little(path: Path) -> None:
             assert not re.search(r"\$\{\{\s*github\.(event|head_ref)", step.get("run", ""))
 
 
+PUBLISHING = [path for path in WORKFLOWS if "tags:" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", PUBLISHING, ids=lambda path: path.stem)
+def test_nothing_is_published_before_the_tests(path: Path) -> None:
+    jobs = pytest.importorskip("yaml").safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    assert jobs["test"]["uses"] == "./.github/workflows/ci.yml"
+    for name in jobs:
+        chain = [name]
+        while chain[-1] != "test":
+            chain.append(jobs[chain[-1]]["needs"])
+
+
+def test_the_tools_of_a_release_have_digests() -> None:
+    rows = re.split(r"\n(?=\S)", (ROOT / ".ci/release.txt").read_text(encoding="utf-8"))
+    tools = [row for row in rows if not row.startswith("#")]
+    assert len(tools) > 10 and all("==" in row and "--hash=sha256:" in row for row in tools)
+    assert '"--require-hashes"' in (ROOT / ".ci/build").read_text(encoding="utf-8")
+
+
 def test_every_python_that_the_metadata_names_is_tested() -> None:
     reader = pytest.importorskip("yaml")
     matrix = reader.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
