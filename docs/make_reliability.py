@@ -121,7 +121,9 @@ def _servers(part: dict[str, Any]) -> list[str]:
                      f"{', '.join(f'{size:.0f}' for size in sizes)} | {100 * (sizes[-1] / sizes[-3] - 1):+.1f} % | "
                      f"{first['threads']}, {first['handles']}; {last['threads']}, {last['handles']} |")
     said = ", ".join(f"{name}: {count:,}" for name, count in sorted(part["statuses"].items()))
-    return [*lines, "", f"Answers by status: {said}. {_wrong(part)}", ""]
+    flat = abs(sizes[-1] / sizes[-3] - 1) <= 0.1
+    shown = "Flat within 10 % in the last run." if flat else "Not flat within 10 % in the last run: open."
+    return [*lines, "", f"Answers by status: {said}. {shown} {_wrong(part)}", ""]
 
 
 def _kills(part: dict[str, Any]) -> list[str]:
