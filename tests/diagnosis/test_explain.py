@@ -6,9 +6,10 @@ source and of these; seventeen more (v01 on) were then right in cause and device
 cannot show has no label.
 47 of 2024 to 2026 (w01 on), labelled from public threads before they were explained: cause 45 of 47, none invented,
 phase 20 of 20, device 8 of 9, bytes 5 of 5, fatal 35 of 37.
-46 of other sources (x01 on), labelled likewise: of the first 30 cause 25, none invented, phase 5 of 6, device 9 of 11,
-bytes 4 of 5; after what these had shown, of the last 16 cause 15, none invented, phase 5 of 5, device 7 of 7, bytes 2
-of 2.
+46 of other sources (x01 on), short excerpts of public threads, labelled likewise: of the first 30 cause 25, none
+invented, phase 5 of 6, device 9 of 11, bytes 4 of 5, fatal 19 of 29; after what these had shown, of the last 16 cause
+15, none invented, phase 5 of 5, device 7 of 7, bytes 2 of 2, fatal 11 of 14. `quoted`: an excerpt ended within a line,
+which is completed as that build prints it, or the line is the title's.
 """
 
 from __future__ import annotations
