@@ -18,11 +18,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from autolayers.devices.fleet_file import read  # noqa: E402
-from autolayers.flags.policy import read as flags  # noqa: E402
 from autolayers.flags.users import Users  # noqa: E402
 from autolayers.model import read_model  # noqa: E402
 from autolayers.planner.compare.fleet.assign import Sort, assign, has_solver, most  # noqa: E402
 from autolayers.planner.compare.fleet.plan import Wanted, plan_fleet  # noqa: E402
+from autolayers.request import Request  # noqa: E402
 
 MACHINES = (10, 30, 100, 1_000, 10_000)
 PLANNED = (10, 100, 10_000)
@@ -68,7 +68,7 @@ def planned(machines: int, folder: str) -> None:
     start = cpu()
     fleet = read(str(path))
     found = plan_fleet([read_model(str(ROOT / "fixtures" / "headers" / f"{name}.gguf")) for name in NAMES],
-                       *flags([], None), fleet, [1.0, 1.0], Wanted(None, Users(rate=20.0)))
+                       Request.of([], {}, devices=[]), fleet, [1.0, 1.0], Wanted(None, Users(rate=20.0)))
     seconds = cpu() - start
     bound = f"{100 * found.most / found.bound:8.1f} %" if found.bound else f"{'-':>8}"
     print(f"{machines:10d} {seconds:8.1f} {len(found.places):8d} {found.most:8d} {bound}")

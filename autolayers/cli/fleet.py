@@ -59,8 +59,7 @@ def main(words: list[str]) -> int:
                                     if key not in ("users", "ctx-per-user", "min-rate", "ttft")})
     request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
     with Progress(what="planning") as progress:
-        found = plan_fleet(models, request.params, request.policy, fleet, weights, wanted, request.companions,
-                           launches.names_of(paths), progress.now)
+        found = plan_fleet(models, request, fleet, weights, wanted, launches.names_of(paths), progress.now)
     _print(found, form, paths, arguments)
     if found.interrupted:
         return _INTERRUPTED

@@ -622,8 +622,8 @@ class Llm:
             assert k is not None and v is not None
             keys, values = k, v
             if a.padded:
-                keys, values = (g.pad(part, 0, 0, -part.ne[2] % _PADDED) for part in (k, v))
-                kq_b = kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
+                keys, values = (self.graph.pad(part, 0, 0, -part.ne[2] % _PADDED) for part in (k, v))
+                kq_b = kq_b and self.graph.pad(kq_b, -kq_b.ne[0] % _PADDED)
         else:
             keys, values = self._cached(a, cache, k, v, il, mla)
         cur = self.build_attn_mha(q, keys, values, a.mask, il, kq_b=kq_b, sinks=sinks, v_mla=v_mla,

@@ -16,12 +16,12 @@ from support import HEADERS
 from autolayers.devices.fleet_file import read
 from autolayers.errors import UsageError
 from autolayers.flags.check import read as arguments_of
-from autolayers.flags.policy import read as flags
 from autolayers.flags.users import Users
 from autolayers.launch.fleet import KINDS, files, names_of
 from autolayers.model import read_model
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.plan import plan_fleet
+from autolayers.request import Request
 from autolayers.units import GiB
 
 ONE, FOUR = str(HEADERS / "llama-3.2-1b-q8_0.gguf"), str(HEADERS / "gemma-3-4b-q8_0.gguf")
@@ -32,7 +32,8 @@ RAM = {"total": 64 * GiB}
 
 def planned(place: Path, machines: dict[str, Any], paths: list[str], users: int) -> FleetPlan:
     (place / "fleet.json").write_text(json.dumps({"machines": machines}))
-    return plan_fleet([read_model(path) for path in paths], *flags([], None), read(str(place / "fleet.json")),
+    return plan_fleet([read_model(path) for path in paths], Request.of([], {}, devices=[]),
+                      read(str(place / "fleet.json")),
                       [1.0] * len(paths), Wanted(users, Users()), names=names_of(paths))
 
 

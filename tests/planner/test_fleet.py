@@ -13,14 +13,13 @@ from support import HEADERS
 
 from autolayers.devices.fleet_file import Fleet, read
 from autolayers.errors import DoesNotFit
-from autolayers.flags.policy import read as flags
 from autolayers.flags.users import Users
-from autolayers.memory.companions import NONE
 from autolayers.model import Model, read_model
 from autolayers.planner.compare.fleet.answer import FleetPlan, Wanted
 from autolayers.planner.compare.fleet.options import Option, measured, part, sizes
 from autolayers.planner.compare.fleet.plan import plan_fleet
 from autolayers.records import replace
+from autolayers.request import Request
 from autolayers.units import GiB
 
 ONE, EIGHT, LARGE = "llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "llama-3.3-70b-q4_k_m"
@@ -42,7 +41,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def make(machines: dict[str, Any], *names: str, users: int | None = None, each: Users | None = None,
              weights: tuple[float, ...] = (), **more: Any) -> FleetPlan:
         (tmp_path / "fleet.json").write_text(json.dumps({"machines": machines, **more}))
-        return plan_fleet([model(name) for name in names], *flags([], None), read(str(tmp_path / "fleet.json")),
+        return plan_fleet([model(name) for name in names], Request.of([], {}, devices=[]),
+                          read(str(tmp_path / "fleet.json")),
                           weights or [1.0] * len(names), Wanted(users, each or Users()), names=names)
     return make
 
@@ -169,9 +169,9 @@ def test_a_bound_that_is_far_is_said(there: bool, said: str, plan, monkeypatch: 
 def test_the_number_that_keeps_a_promise_is_the_same_from_any_guess(tmp_path: Path) -> None:
     """Though many more users keep the rate too where all but a few of them wait for a slot."""
     (tmp_path / "fleet.json").write_text(json.dumps({"machines": {"a": machine("rtx-3060")}}))
-    params, policy = flags([], None)
-    here = part(read(str(tmp_path / "fleet.json")).kinds[0], 1, policy)
-    found = {measured(Option(guess, True, True, 0, 0, 0, 0, ()), model(EIGHT), params, policy, here, NONE,
+    request = Request.of([], {}, devices=[])
+    here = part(read(str(tmp_path / "fleet.json")).kinds[0], 1, request.policy)
+    found = {measured(Option(guess, True, True, 0, 0, 0, 0, ()), model(EIGHT), request, here,
                       Users(rate=15.0)) for guess in (1, 12, 64)}
     assert len(found) == 1 and 8 < found.pop() < 32
 

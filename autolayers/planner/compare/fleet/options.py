@@ -1,6 +1,6 @@
 """What a model does on a part of a machine: whether it fits, and what numbers of users get.
 
-    option = option_of(model, params, policy, machine, companions, Users(rate=15))
+    option = option_of(model, request, machine, Users(rate=15))
     option.users                   # that keep the promise
 
 One launch with a slot for one person is planned, of which planner/users.py prices others; where a promise is made the
@@ -14,7 +14,7 @@ from math import log
 from ....errors import AutolayersError
 from ....memory.estimate import Known
 from ....records import dataclass, replace
-from ...answer import plan_on
+from ...answer import plan_request
 from ...plan import TOO_SLOW
 from ...users import MOST, TABLE, Requests
 
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ....devices.fleet_file import Kind
-    from ....flags.params import Params
     from ....flags.policy import Policy
     from ....flags.users import Users
     from ....machine import Machine
-    from ....memory.companions import Companions
     from ....model import Model
+    from ....request import Request
     from ...plan import Plan
     from ...users import Row
 
@@ -86,33 +85,30 @@ def sizes(gpus: int) -> list[int]:
     return found
 
 
-def planned(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
-            wanted: Users, known: Known | None = None) -> Plan:
+def planned(model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None) -> Plan:
     """The plan for these users. Raises LaunchRefused."""
-    return plan_on(model, params, replace(policy, users=wanted), machine, companions, known=known)
+    return plan_request(model, replace(request.with_goals(users=wanted), machine=machine, notes=()), known=known)
 
 
-def options_of(model: Model, params: Params, policy: Policy, kinds: Sequence[Kind], companions: Companions,
-               wanted: Users) -> dict[tuple[int, int], Option]:
+def options_of(model: Model, request: Request, kinds: Sequence[Kind], wanted: Users) -> dict[tuple[int, int], Option]:
     """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are tried: a server for
     each of them serves more users."""
     known = Known()
     found: dict[tuple[int, int], Option] = {}
     for number, kind in enumerate(kinds):
         for gpus in sizes(kind.gpus):
-            option = option_of(model, params, policy, part(kind, gpus, policy), companions, wanted, known)
+            option = option_of(model, request, part(kind, gpus, request.policy), wanted, known)
             found[number, gpus] = option
             if option.users and option.whole:
                 break
     return found
 
 
-def option_of(model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
-              wanted: Users, known: Known | None = None) -> Option:
+def option_of(model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None) -> Option:
     """The option on a part of a machine, which may not fit."""
     one = replace(wanted, count=1, rate=0.0, first=0.0)
     try:
-        plan = planned(model, params, policy, machine, companions, one, known)
+        plan = planned(model, request, machine, one, known)
     except AutolayersError as error:
         return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
     requests = plan.speed.requests
@@ -123,13 +119,12 @@ def option_of(model: Model, params: Params, policy: Policy, machine: Machine, co
                   requests.each, 0, tuple((row.users, row.served.rate, row.served.first) for row in rows))
 
 
-def measured(option: Option, model: Model, params: Params, policy: Policy, machine: Machine, companions: Companions,
-             wanted: Users) -> int:
+def measured(option: Option, model: Model, request: Request, machine: Machine, wanted: Users) -> int:
     """The number of users that really keeps the promise; without one, the option's."""
     if not wanted.promise:
         return option.users
     try:
-        plan = planned(model, params, policy, machine, companions, replace(wanted, count=None, guess=option.users))
+        plan = planned(model, request, machine, replace(wanted, count=None, guess=option.users))
     except AutolayersError:
         return 0
     requests = plan.speed.requests

@@ -1,6 +1,6 @@
 """Which machine of a fleet serves which model, for how many users.
 
-    found = plan_fleet(models, params, policy, fleet, weights, Wanted(users=40, each=Users(rate=15)))
+    found = plan_fleet(models, request, fleet, weights, Wanted(users=40, each=Users(rate=15)))
     found.servers, found.on["rack-1"], found.most, found.failing, found.next
 
 Each model is planned once on each kind of machine and each number of its GPUs (options.py). Sorts of servers come of
@@ -20,7 +20,6 @@ from ....devices.fleet_file import Kind
 from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
 from ....machine import Device, Machine
-from ....memory.companions import NONE
 from ....parallel import cores, in_processes
 from ....records import replace
 from ....units import human
@@ -38,10 +37,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ....devices.fleet_file import Fleet
-    from ....flags.params import Params
-    from ....flags.policy import Policy
-    from ....memory.companions import Companions
     from ....model import Model
+    from ....request import Request
     from ...plan import Plan
 
 ROUNDS = 12            # of choosing and measuring, after which only measured ones are chosen
@@ -50,19 +47,19 @@ PAIRS = 8              # of kinds tried for a model that no machine holds
 RENEWED = 16           # kinds for which the fleet without one machine, or with one more, is computed
 
 
-def plan_fleet(models: Sequence[Model], params: Params, policy: Policy, fleet: Fleet, weights: Sequence[float],
-               wanted: Wanted, companions: Companions = NONE, names: Sequence[str] = (),
+def plan_fleet(models: Sequence[Model], request: Request, fleet: Fleet, weights: Sequence[float],
+               wanted: Wanted, names: Sequence[str] = (),
                step: Callable[[str], None] = lambda what: None) -> FleetPlan:
     """The plan of a fleet. `step` is told what is done. An interrupt ends the search, and the answer is the best
     so far. Raises DoesNotFit if none of the models is served."""
-    return _Planner(models, params, policy, fleet, weights, wanted, companions, names, step).plan()
+    return _Planner(models, request, fleet, weights, wanted, names, step).plan()
 
 
 class _Planner:
-    def __init__(self, models: Sequence[Model], params: Params, policy: Policy, fleet: Fleet, weights: Sequence[float],
-                 wanted: Wanted, companions: Companions, names: Sequence[str], step: Callable[[str], None]) -> None:
-        self.models, self.params, self.policy, self.fleet = models, params, policy, fleet
-        self.weights, self.wanted, self.companions, self.step = weights, wanted, companions, step
+    def __init__(self, models: Sequence[Model], request: Request, fleet: Fleet, weights: Sequence[float],
+                 wanted: Wanted, names: Sequence[str], step: Callable[[str], None]) -> None:
+        self.models, self.request, self.fleet = models, request, fleet
+        self.weights, self.wanted, self.step = weights, wanted, step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
@@ -99,7 +96,7 @@ class _Planner:
         kinds = self.fleet.kinds
 
         def options(i: int) -> dict[tuple[int, int], Option]:
-            return options_of(self.models[i], self.params, self.policy, kinds, self.companions, self.wanted.each)
+            return options_of(self.models[i], self.request, kinds, self.wanted.each)
 
         count = cores()
         try:
@@ -150,7 +147,7 @@ class _Planner:
 
     def _card(self, i: int) -> str:
         """A card, or two, that would hold a model."""
-        trial = OfCards(self.models[i], self.params, self.policy, self.wanted.each.context or 4096, self.companions)
+        trial = OfCards(self.models[i], self.request, self.wanted.each.context or 4096)
         for count in (1, 2):
             for name, card in by_size():
                 if card.bandwidth and card.usable * count << 20 > self.models[i].size * 0.9:
@@ -200,8 +197,7 @@ class _Planner:
                      for at, kind in enumerate(pair))
         box = replace(box, link=self.fleet.link)
         try:
-            return use_of(self.models[i], self.params, replace(self.policy, users=users), Cluster(head, (box,)), (box,),
-                          self.companions)
+            return use_of(self.models[i], self.request.with_goals(users=users), Cluster(head, (box,)), (box,))
         except AutolayersError:
             return None
 
@@ -222,7 +218,7 @@ class _Planner:
             device = kind.devices[0] if kind.devices else None
             if device is None or (len(kind.devices) > 1 and kind.gpus == 1):
                 continue
-            machine = part(kind, 1, self.policy)
+            machine = part(kind, 1, self.request.policy)
             fitting = {i: self.options[i][number, 1] for i in there if self.options[i].get((number, 1))}
             found += [Sort(((number, 1),), serves) for serves in
                       sharers(fitting, machine, {i: self.weights[i] for i in there}, self.wanted.each)]
@@ -291,15 +287,15 @@ class _Planner:
         if sort in self.uses:
             return sort
         (kind, gpus), = sort.takes
-        machine = part(self.fleet.kinds[kind], gpus, self.policy)
+        machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
         if len(sort.serves) > 1:
-            plans = shared([(self.models[i], users) for i, users in sort.serves], self.params, self.policy, machine,
-                           self.companions, self.wanted.each,
+            plans = shared([(self.models[i], users) for i, users in sort.serves], self.request, machine,
+                           self.wanted.each,
                            [self.options[i][kind, gpus] for i, _ in sort.serves])
             return sort if plans else None
         (i, _), = sort.serves
-        users = measured(self.options[i][kind, gpus], self.models[i], self.params, self.policy, machine,
-                         self.companions, self.wanted.each)
+        users = measured(self.options[i][kind, gpus], self.models[i], self.request, machine,
+                         self.wanted.each)
         return replace(sort, serves=((i, users),)) if users else None
 
     # --- servers and their places
@@ -347,17 +343,17 @@ class _Planner:
                 self.uses[sort] = use
             return [self.uses[sort].plan]
         (kind, gpus), = sort.takes
-        machine = part(self.fleet.kinds[kind], gpus, self.policy)
+        machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
         if len(slots) > 1:
             return self._sharers_plans(sort, slots, machine) or self._sharers_plans(
                 sort, [users for _, users in sort.serves], machine)
         (i, _), = sort.serves
-        return [planned(self.models[i], self.params, self.policy, machine, self.companions, Users(slots[0], context))]
+        return [planned(self.models[i], self.request, machine, Users(slots[0], context))]
 
     def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
         """The plans of models that share a GPU; [] where these slots do not fit."""
-        return shared([(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)], self.params,
-                      self.policy, machine, self.companions, self.wanted.each,
+        return shared([(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)], self.request,
+                      machine, self.wanted.each,
                       [self.options[i][sort.takes[0]] for i, _ in sort.serves], check=False) or []
 
     def _places(self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]) -> list[Place]:
@@ -454,8 +450,7 @@ class _Planner:
                 weights: Sequence[float]) -> Next:
         """A desktop with a card, for the model that is short."""
         kind = _with_card(name)
-        option = option_of(self.models[short], self.params, self.policy, part(kind, 1, self.policy), self.companions,
-                           self.wanted.each)
+        option = option_of(self.models[short], self.request, part(kind, 1, self.request.policy), self.wanted.each)
         extra = Sort(((len(self.fleet.kinds), 1),), ((short, option.users),))
         return Next(kind.title, None, self._with_room([*sorts, extra], there, weights, {}, [1]), _memory(kind))
 

@@ -22,10 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ....flags.params import Params
-    from ....flags.policy import Policy
-    from ....memory.companions import Companions
     from ....model import Model
+    from ....request import Request
     from ...plan import Plan
     from .options import Option
 
@@ -86,8 +84,8 @@ def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
     return rate / share >= wanted.rate and (not wanted.first or first * share <= wanted.first)
 
 
-def shared(models: Sequence[tuple[Model, int]], params: Params, policy: Policy, machine: Machine,
-           companions: Companions, wanted: Users, options: Sequence[Option], check: bool = True) -> list[Plan] | None:
+def shared(models: Sequence[tuple[Model, int]], request: Request, machine: Machine, wanted: Users,
+           options: Sequence[Option], check: bool = True) -> list[Plan] | None:
     """The plans of models with their users, each within what the others take; None where they do not fit, or `check`
     and a promise is not kept."""
     takes = [option.device + int((users - 1) * option.each * _EACH) for (_, users), option in
@@ -97,7 +95,7 @@ def shared(models: Sequence[tuple[Model, int]], params: Params, policy: Policy, 
     for at, (model, users) in enumerate(models):
         rest = _within(machine, sum(takes) - takes[at], sum(rams) - rams[at])
         try:
-            plan = planned(model, params, policy, rest, companions, Users(users, wanted.context))
+            plan = planned(model, request, rest, Users(users, wanted.context))
         except AutolayersError:
             return None
         found = plan.speed.requests
