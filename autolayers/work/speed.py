@@ -294,6 +294,10 @@ class CostModel:
         if work is None:
             homes, where = self.homes(fused, placement), self._where(placement)
             work = homes.work(placement, where)
+            if _unfuses(fused, work):
+                fused = replace(params, flash_attn="off")
+                homes = self.homes(fused, placement)
+                work = homes.work(placement, where)
             if cached is not None:           # a token's experts run on their layers' devices
                 resident = self.placement(replace(params, overrides=tuple(
                     rule for rule in params.overrides if EXPERTS_REGEX not in rule[0])))
@@ -493,6 +497,14 @@ class CostModel:
             except LaunchRefused:
                 self._caches[key] = []
         return self._caches[key]
+
+
+def _unfuses(params: Params, work: Work) -> bool:
+    """Whether -fa auto ends without flash attention, as a layer's cache is on a device that has no kernel for it
+    (llama_context's constructor: "Flash Attention was auto, set to disabled")."""
+    if params.flash_attn not in (None, "auto"):
+        return False
+    return any(where is not None and where[0] != where[1] for where in work.token.attention)
 
 
 def _key(params: Params, use: Static) -> Params:

@@ -7,7 +7,7 @@ import itertools
 from math import log2
 
 import pytest
-from support import model
+from support import FIXTURES, model
 
 import autolayers
 from autolayers import Device, Plan
@@ -152,6 +152,13 @@ def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]
         answer = autolayers.plan(dense, [word for pair in asked.items() for word in pair])
         found.append(worth(problem, answer.params, answer.breakdown))
     assert found[1] <= found[0] * HUNDREDTH
+
+
+def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
+    """-fa auto is off then, and attention on the GPUs, however the launch is priced before its graph is there."""
+    large = autolayers.read_model(FIXTURES / "real/headers/ea77b9a348b0.gguf")        # DeepSeek-V3, 297 GiB
+    answer = autolayers.plan(large, ["--gpu", "8x80GiB", "--ram", "512GiB"])
+    assert answer.n_gpu_layers == 62 and not answer.params.overrides
 
 
 @pytest.mark.parametrize(("name", "words"), [
