@@ -68,7 +68,7 @@ def _gpu(name: str, size: int, count: int, capability: tuple[int, int] | None = 
          backend: str = DEFAULT.name) -> tuple[Device, ...]:
     """`count` GPUs of which a driver or a label says the name and the bytes of memory. The table of cards adds their
     speed; of one that it does not know, the speed is not known."""
-    device = Device("CUDA0", size, int(size * _FREE), name, backend, compute_capability=capability)
+    device = Device(f"{DEFAULT.name}0", size, int(size * _FREE), name, backend, compute_capability=capability)
     return tuple(numbered([completed(device)] * count))
 
 

@@ -18,7 +18,7 @@ from autolayers.request import Request
 
 PARTS = (explain, "alternative"), (explain, "price_of"), (explain, "levers"), (reasons, "fit_choice_of")
 MODEL = "llama-3.2-1b-q8_0:4"
-FULL = ["--gpu", "1GiB", "--ram", "16GiB", "-c", "16384"]        # with weights in RAM
+FULL = ["--gpu", "1GiB", "--ram", "16GiB", "-c", "4096"]        # with weights in RAM
 ROOMY = ["--gpu", "8GiB", "--ram", "16GiB", "-c", "4096"]
 
 
