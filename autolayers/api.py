@@ -168,7 +168,7 @@ def estimate(model: Model | str | PathLike[str], params: Words = (), devices: Se
     `compute=False` omits the graph buffers and the extras. `runtime` also finds the size that the graph
     buffers may grow to in use; `measuring` is what llama.cpp's own measuring (--fit, llama-fit-params) says
     instead. `build` is llama.cpp's build number, None for the newest known. Raises LaunchRefused where
-    llama.cpp would refuse, else what `plan` raises.
+    llama.cpp would refuse, otherwise what `plan` raises.
     """
     from .flags.params import Params
 

@@ -250,7 +250,7 @@ def _known(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -
 
 
 def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> Iterator[str]:
-    """Why the build refuses a flag: each word of a verbatim command, else what none of its flags can
+    """Why the build refuses a flag: each word of a verbatim command, otherwise what none of its flags can
     express."""
     if verbatim is not None:
         names = [item.name for item in items(verbatim) if isinstance(item.flag, Argument)]
@@ -275,7 +275,7 @@ def _has_another_way(name: str, params: Params, build: Build) -> bool:
 
 def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, program: Sequence[str],
            amend: Callable[[Inventory], Inventory] | None) -> Found:
-    """The devices that --machine or --gpu describe, else this machine's as the program sees them."""
+    """The devices that --machine or --gpu describe, otherwise this machine's as the program sees them."""
     if policy.machine is not None:
         if policy.gpu is not None:
             raise UsageError("--machine and --gpu both set the devices: give one of them")
@@ -393,7 +393,7 @@ def for_model(model: Model, request: Request) -> Request:
     said = request.build.engine.said
     if said is not None and (getattr(said, "fit", False) or getattr(said, "moe_layers", 0)) \
             and request.params.n_gpu_layers is None:
-        # its own default, of which these words count
+        # its own default: these words count
         request = request.asking(replace(request.arguments, params=replace(request.params, n_gpu_layers=999)))
     return with_draft_checked(model, request)
 

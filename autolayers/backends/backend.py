@@ -62,7 +62,7 @@ class Backend:
     mmap = True                          # False: its presence turns the mapping of files off
     has_igpu = True                      # llama.cpp lists devices that share the system's memory as of another kind
     igpu_mmap = True                     # the same, of a GPU that shares the system's memory
-    offload_min_batch = 0                # computes operations of at least so many rows whose weight is in RAM; 0: none
+    offload_min_batch = 0                # computes operations of this many rows or more whose weight is in RAM; 0: none
     added: Mapping[str, Rule] = {}       # operations that older builds of it do not run: the rule of those that do
     modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
     caches_experts = False               # the graphs of --moe-cache-mib were compared too

@@ -76,7 +76,7 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
 
 
 def write(written: dict[str, str], directory: str | None) -> None:
-    """Writes the files to a directory, else one after another to standard output."""
+    """Writes the files to a directory, otherwise one after another to standard output."""
     if directory is None:
         for path, text in written.items():
             emit(f"# ==> {path}\n{text}" if len(written) > 1 else text)

@@ -133,7 +133,7 @@ def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
 
 
 def _unavailable(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """What `remote` finds where a server is busy or dead, else nothing."""
+    """What `remote` finds where a server is busy or dead, otherwise nothing."""
     if not endpoints:
         return [], []
     from .rpc import unavailable

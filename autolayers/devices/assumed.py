@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines with at most so many bytes of RAM; `bandwidth` is what reading it reaches, bytes per second."""
+    """Machines with at most this many bytes of RAM; `bandwidth` is what reading it reaches, bytes per second."""
 
     name: str
     ram: int
@@ -61,7 +61,7 @@ def kept(ram: int) -> int:
 
 
 def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) -> Host:
-    """A machine with so much RAM, of which an idle system has its part. `here`: the machine that it is with other
+    """A machine with this much RAM, less the part of an idle system. `here`: the machine that it is with other
     memory; its rates and cores stay where both are of one kind."""
     available = ram - idle(ram, devices)
     if here is None:

@@ -3,7 +3,7 @@
 The memory is the total that CUDA (or ROCm) reports under Linux: the lowest seen in public llama.cpp logs of
 2026 ("VRAM: ... MiB"), or 1.5 % less than advertised if none was found; a driver update moves it by up to 1
 %. Bandwidth and fp16 rate are the vendor's: matrix units at boost clock, without sparsity (NVIDIA since
-Turing: 1024 operations per clock and multiprocessor, with fp16 sums), else one or two times fp32.
+Turing: 1024 operations per clock and multiprocessor, with fp16 sums), otherwise one or two times fp32.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Kind:
 
     @property
     def gpus(self) -> int:
-        """How many equal parts it has: its GPUs where they are alike and have memory of their own, else one."""
+        """How many equal parts it has: its GPUs where they are alike and have memory of their own, otherwise one."""
         first = next(iter(self.devices), None)
         if first is None or first.in_ram:
             return 1

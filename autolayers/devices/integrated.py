@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# A description, 10**12 fp16 operations per second (of matrix units where it has them, else twice fp32), and
+# A description, 10**12 fp16 operations per second (of matrix units where it has them, otherwise twice fp32), and
 # the peak of
 # the RAM beside it, 10**9 bytes per second: AMD's and Intel's newest as they are mostly sold, Intel's older
 # ones as

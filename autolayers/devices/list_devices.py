@@ -59,7 +59,7 @@ def run(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeo
 
 
 def _complaint(text: str) -> str:
-    """The line of stderr with the reason: the first that mentions an error, else the last."""
+    """The line of stderr with the reason: the first that mentions an error, otherwise the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     about = [line for line in lines if re.search(r"error|fail|cannot|could not|abort|assert", line,
                                                  re.IGNORECASE)]

@@ -51,7 +51,7 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
 def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], list[str]]:
     """Measures for a few seconds and keeps the result. Returns it, and a line for each failed measurement.
 
-    `available`: bytes of RAM, an eighth of which is used. Raises AutolayersError if the result cannot be
+    `available`: bytes of RAM; an eighth is used. Raises AutolayersError if the result cannot be
     kept.
     """
     result: dict[str, Any] = {"schema": 1, "machine": state.machine_name(),

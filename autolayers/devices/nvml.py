@@ -287,7 +287,7 @@ def in_cuda_order(cards: list[Device], environ: Mapping[str, str],
     """`cards` as CUDA numbers them under `environ`, and notes.
 
     CUDA's default order puts the fastest GPU first, by its own measure. If that cannot matter (UUIDs, PCI
-    order, identical GPUs) the order is derived here, else the driver is asked. GPUs without memory are
+    order, identical GPUs) the order is derived here, otherwise the driver is asked. GPUs without memory are
     numbered too and dropped at the end.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")

@@ -161,7 +161,7 @@ _FIT = {"n_gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"), "tensor_spli
 
 
 def _given_to_fit(chosen: Found, facts: Facts) -> str:
-    """The flag that --fit may not change: as the command has it, else as llama.cpp's help has it."""
+    """The flag that --fit may not change: as the command has it, otherwise as llama.cpp's help has it."""
     for word, flags in _FIT.items():
         if word in chosen.groups.get("why", ""):
             given = next((flag for flag in facts.words if flag in flags), "")
@@ -376,7 +376,7 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
 
 
 def _of_command(facts: Facts) -> str:
-    """The device that the command names; of several that which has the draft model too, else the first."""
+    """The device that the command names; of several that which has the draft model too, otherwise the first."""
     named_ = {flag: value.split(",") for flag, value in pairwise(facts.words)
               if flag in ("-dev", "--device", "-devd", "--device-draft", "--spec-draft-device")}
     main = next((names for flag, names in named_.items() if flag in ("-dev", "--device")), [])

@@ -41,7 +41,7 @@ _WIDTH = 100      # characters of the line that names the cause
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a log shows. `others`: what it shows beside the cause; `figures`: (what, how much, of which line)."""
+    """What a log shows. `others`: what it shows beside the cause; `figures`: (what, how much, from what line)."""
 
     verdict: Verdict
     facts: Facts
@@ -170,7 +170,7 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     """Why the launch of this log failed or is slow.
 
     `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the launch, after those
-    of the command that the log may show; `model`, `devices`, `host`: what the launch that works is planned with, else
+    of the command that the log may show; `model`, `devices`, `host`: what the launch that works is planned with, otherwise
     what the log says; `files`: a model's file that the log names may be read. Raises NoLog for a log that cannot be
     read, UsageError for what is no log.
     """

@@ -46,7 +46,7 @@ class Facts:
     values: dict[str, int | str] = field(default_factory=dict)    # n_ctx, n_batch, ... as llama_context prints them
     printed: dict[str, str] = field(default_factory=dict)         # of the model: arch, name, ftype, n_layer, ...
     cache_types: dict[str, str] = field(default_factory=dict)     # K, V
-    offloaded: tuple[int, int, int] | None = None                 # layers, of so many, line
+    offloaded: tuple[int, int, int] | None = None                 # layers, of how many, line
     splits: tuple[int, int] | None = None                         # graph splits, line
     words: tuple[str, ...] = ()                                   # of the command, where the log has it
     reduced: tuple[int, int] | None = None                        # contexts, before and after --fit
@@ -84,7 +84,7 @@ class Facts:
         return facts
 
     def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
-        """llama.cpp's name of the GPU of that number: of the backends that print such a line, else of the one that the
+        """llama.cpp's name of the GPU of that number: of the backends that print such a line, otherwise of the one that the
         log shows."""
         names = [name for name in self.devices if name.rstrip("0123456789") + str(index) == name]
         theirs = [name for name in names if self.devices[name].backend in printed_by]

@@ -130,7 +130,7 @@ def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _nth(data: bytes, count: int) -> int:
-    """Where the line after so many begins."""
+    """Return the offset of a line by its number."""
     at = 0
     for _ in range(count):
         end = data.find(b"\n", at)

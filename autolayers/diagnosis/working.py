@@ -202,7 +202,7 @@ def _canonical(item: Item) -> str:
 
 
 def _known(facts: Facts) -> tuple[str, ...]:
-    """The command that the log shows, else what the context says of itself."""
+    """The command that the log shows, otherwise what the context says of itself."""
     if facts.words:
         return facts.words
     values = facts.values

@@ -49,7 +49,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
 
 
 def _refuse_two_models(typed: Arguments) -> None:
-    """Raises UsageError for two -m, of which llama-server would load the last."""
+    """Raise UsageError for two -m: llama-server would load the last."""
     models = list(dict.fromkeys(value for flag, value in typed.given if flag in ("-m", "--model")))
     if len(models) > 1:
         first, second = (shell(["-m", name]) for name in models[:2])

@@ -266,7 +266,7 @@ COMMANDS = {command.name: command for command in (
     Command("tune", "tune [own flags] llama-server -m MODEL [llama-server flags]",
             "measure the launches that predictions cannot tell apart, and keep the fastest",
             "Measures with llama-bench only the launches whose predictions overlap with the best one's: at "
-            "most five, all of which fit. The result is kept: later plans with the same flags for this "
+            "most five, and all fit. The result is kept: later plans with the same flags for this "
             "model, machine and build use it and say so. Own flags go before the program. Ctrl-C keeps the "
             "results so far. Every measurement also corrects the predicted speeds of all models on this machine, with "
             "this build and driver; `autolayers devices` lists them. tune --quick MODEL and tune --bench FILE [MODEL] "
@@ -328,10 +328,10 @@ FLAGS = (
             "gets, and how many there may be", _users),
     OwnFlag("--ctx-per-user", "plan run fleet", "TOKENS", "the context of each user (default: what --workload takes, "
             "4096 or more)", _ctx),
-    OwnFlag("--min-rate", "plan run fleet", "T/S", "at least so many tokens per second for each user; without "
+    OwnFlag("--min-rate", "plan run fleet", "T/S", "minimum tokens per second for each user; without "
             "--users, as many users as get that", _rate),
     OwnFlag("--ttft", "plan run fleet", "SECONDS",
-            "at most so many seconds to the first token (19 in 20 requests)", _rate),
+            "maximum seconds to the first token (19 in 20 requests)", _rate),
     OwnFlag("--acceptance", "plan run", "SHARE",
             "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: by published "
             "measurements, for code and for prose)", _share),

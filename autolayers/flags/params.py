@@ -1,6 +1,6 @@
 """What a launch fixes: llama-server's memory-relevant parameters under llama.cpp's own names.
 
-`None` (or an empty tuple) means *not given*: the planner may choose it, else llama-server's default holds.
+`None` (or an empty tuple) means *not given*: the planner may choose it, otherwise llama-server's default holds.
 `autolayers.flags.parse` makes a Params from words, environment and config files; `memory.context` resolves
 one against a model into the numbers that llama.cpp's context really uses.
 """

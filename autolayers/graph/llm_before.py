@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ..ggml.tensor import Graph, Tensor
 
 _MASK_ROWS = 64              # GGML_KQ_MASK_PAD; builds up to b4435 had 32, which takes less
-_FLASH_KEYS = 256            # encoders had flash attention for multiples of so many keys (build_attn_mha)
+_FLASH_KEYS = 256            # encoders had flash attention for multiples of this many keys (build_attn_mha)
 
 
 def copy_k(g: Graph, k: Tensor, cur: Tensor) -> Tensor:

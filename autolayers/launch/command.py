@@ -183,7 +183,7 @@ def _basename(word: str) -> str:
 
 
 def _program(wrapped: Sequence[str]) -> int:
-    """The index of the program that takes llama.cpp's words: the first llama-*, else the first word."""
+    """The index of the program that takes llama.cpp's words: the first llama-*, otherwise the first word."""
     for i, word in enumerate(wrapped):
         name = _basename(word)
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""

@@ -122,7 +122,7 @@ def _loaded_with_another(name: str) -> bool:
 
 
 def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str]) -> Routed:
-    """The plans of all models of --models-dir, of which any --models-max fit together, or as many as do."""
+    """Plan all models of --models-dir so that any --models-max fit together, or as many as do."""
     models = listed(os.path.abspath(str(read.value("--models-dir"))))
     params = replace(read.params, mmproj=None)      # the router does not pass it on (unset_reserved_args)
     request = Request.of(replace(read, params=params, own=dict(own)), environ, program=command.launcher,

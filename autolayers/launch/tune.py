@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CLOSE = 1.1           # launches within this of the best are measured again
 ROUNDS = 3
 PATIENCE = 4.0        # times the predicted seconds,
-LEAST = 60.0          # and at least so many
+LEAST = 60.0          # and at least this many
 LOAD = 500e6          # bytes per second of loading a model
 TOKENS = 64           # generated ones of a test
 PROBE = Trial(64, 8)

@@ -61,7 +61,7 @@ def _of(entry: Any) -> Tuned:
 
 
 def key(build: Build) -> str:
-    """What a build is called here: its number, else its commit, and its program if that is not llama-server; "" where
+    """What a build is called here: its number, otherwise its commit, and its program if that is not llama-server; "" where
     neither number nor commit is known."""
     name = f"b{build.number}" if build.number else build.commit
     return name if build.engine is LLAMA_SERVER or not name else f"{name} of {build.engine.name}"

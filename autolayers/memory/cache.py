@@ -255,7 +255,7 @@ class _Builder:
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """The assistant's layers read the target's last ones: its second to last if they slide, else its last."""
+    """The assistant's layers read the target's last ones: its second to last if they slide, otherwise its last."""
     theirs, context, memory = target
     caches = []
     for cache in memory.caches:

@@ -1,4 +1,4 @@
-"""Graph buffers of one launch: simulated where the architecture's graph is modelled, else bounded from above."""
+"""Graph buffers of one launch: simulated where the architecture's graph is modelled, otherwise bounded from above."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took up to 1.62 in 500
 # launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165
 _UNFUSED, _UNFUSED_SPLIT = 1.7, 1.1
-_ORDERS = 8      # one part in so many is what the order of a backend that is not modelled may cost
+_ORDERS = 8      # 1/8: safety margin for a backend whose order of nodes is not modelled
 
 
 def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,

@@ -14,7 +14,7 @@ from ..records import dataclass
 from ..units import MiB
 
 RUNTIME = 512 * MiB       # llama-server's program and vocabulary, its threads, the host side of its driver
-PAGE_TABLES = 512         # one part in so many: 8 bytes for a page of 4 KiB
+PAGE_TABLES = 512         # 1/512: 8 bytes for a page of 4 KiB
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _KEPT = 128                  # graphs of GraphCache
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
-_DRIFT = 100                 # one part in so many, from which on a buffer's size is taken to jump
+_DRIFT = 100                 # 1/100: relative change of size that counts as a jump
 CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
 _PINNED_BELOW = 32           # tokens with which graph_get_cb pins layers in RAM too
 
@@ -113,7 +113,7 @@ class Setting:
     slots: Mapping[int, int] | None = None       # of the expert cache, by layer
     host_buffer: Buffer | None = None            # that of plain RAM
     outside: Hashable = None                     # what graphs depend on but for what their layers are like:
-    many: Layers = NO_LAYERS                     # where weights in RAM may be copied, for so many tokens,
+    many: Layers = NO_LAYERS                     # where weights in RAM may be copied, for this many tokens,
     few: Layers = NO_LAYERS                      # and where they are not
 
 

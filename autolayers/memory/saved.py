@@ -109,7 +109,7 @@ def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
         for tensor in (layer.k, layer.v):
             if tensor is not None:
                 n = tensor.ne[0]
-                if tensor is layer.v and context.v_trans:      # by elements, of which other layers may have more
+                if tensor is layer.v and context.v_trans:      # by elements; other layers may have more
                     n = min(n, hp.n_embd_v_gqa(layer.il))
                 each += row_size(tensor.type, n)
                 fixed += _TENSOR

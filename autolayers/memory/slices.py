@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..model import Model
 
     Ne = tuple[int, int, int, int]
-    # the dimension, and the matrices, the first of which that exists decides where
+    # the dimension, and the matrices: the first that exists decides where
     Cut = tuple[int, tuple[str, ...]]
 
 _OUT = ("attn_output.weight",)

@@ -426,8 +426,8 @@ class _Placing:
         return group
 
     def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
-        """Adds tensor `i` to its group: in the buffer type `target` if it is overridden, else on its layer's
-        device if that can run its op, else in host memory."""
+        """Adds tensor `i` to its group: in the buffer type `target` if it is overridden, otherwise on its layer's
+        device if that can run its op, otherwise in host memory."""
         table, item = self.table, self.table.created[i]
         info = item.weight.info
         buffer = self.host_of[i] if target == HOST else target

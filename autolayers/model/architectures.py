@@ -49,7 +49,7 @@ class Architecture:
     name: str
 
     # hyperparameters
-    # llama_model_rope_type; mrope|x: mrope if the file has sections, else x; hc-norm: norm with residual
+    # llama_model_rope_type; mrope|x: mrope if the file has sections, otherwise x; hc-norm: norm with residual
     # streams
     rope: Literal["none", "norm", "neox", "mrope", "imrope", "mrope|norm", "mrope|neox",
                   "mrope|hc-norm|neox"] = "norm"

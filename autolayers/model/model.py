@@ -44,7 +44,7 @@ class Model:
 
     def __init__(self, header: Header, path: str, row: Architecture | None = None,
                  whole: Model | None = None, checked: bool = True) -> None:
-        """`row`: the architecture's, if a build has another one than today's. `whole`: the model of which the
+        """`row`: the architecture's, if a build has another one than today's. `whole`: the model that the
         header is a part. Not `checked`: a program loads it that takes files which llama.cpp refuses."""
         instead = _instead(header)
         if instead:

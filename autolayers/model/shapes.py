@@ -87,7 +87,7 @@ class Loader:
         return found
 
     def wrong_number(self, unread: int) -> str:
-        """What llama.cpp says of a file with so many tensors that it does not create."""
+        """What llama.cpp says of a file with this many tensors that it does not create."""
         return f"wrong number of tensors; expected {len(self.tensors)}, got {len(self.tensors) - unread}"
 
     def _turned(self) -> str:
@@ -98,7 +98,7 @@ class Loader:
         return f"invalid n_rot: {n_rot}, expected {head}: llama.cpp does not load it"
 
     def _missing(self) -> str:
-        """Of the tensors that every file has, and of those that every block has of which the file has a part."""
+        """Of the tensors that every file has, and of those that every block of the file has."""
         n_layer = self.hparams.n_layer
         blocks = dict.fromkeys([(stack, block) for stack, block, _ in self._places.values() if 0 <= block < n_layer])
         for key, entry in self.created.items():

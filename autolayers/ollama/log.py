@@ -45,7 +45,7 @@ _LONG_TAIL = 64 << 20  # bytes that are searched for the server's start
 @dataclass(frozen=True)
 class ServerLog:
     """A server's last start by its log: its settings (as far as they differ from the defaults) and its
-    GPUs. Their free memory is what the last load found on them, else that of the server's start; `at` has
+    GPUs. Their free memory is what the last load found on them, otherwise that of the server's start; `at` has
     the time of each, by the GPU's name."""
 
     settings: Mapping[str, str]

@@ -94,7 +94,7 @@ class Instruction:
     """One command. Offsets are bytes of the file: `value` includes the quotes, but not the spaces around it;
     `end` is after the newline that closed it, or the end of the file."""
 
-    name: str               # "model" for FROM, the parameter's own name for PARAMETER, else the lower-case keyword
+    name: str               # "model" for FROM, the parameter's own name for PARAMETER, otherwise the lower-case keyword
     args: str               # as Ollama stores it: unquoted, non-printable characters dropped, "role: text" for MESSAGE
     keyword: str            # as written: "FROM", "Parameter"
     line: int               # from 1, CRLF is one newline

@@ -210,8 +210,8 @@ def _has_space(batch: int, guess: int, free: int) -> bool:
 
 def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, devices: Sequence[Device],
                     main_gpu: int | None = None) -> list[Device]:
-    """The GPUs that the model is loaded on: main_gpu within its backend, else the single best one if Ollama's
-    guess leaves a fifth of its free memory, else all of one backend (discrete before integrated, then the
+    """The GPUs that the model is loaded on: main_gpu within its backend, otherwise the single best one if Ollama's
+    guess leaves a fifth of its free memory, otherwise all of one backend (discrete before integrated, then the
     most free memory)."""
     groups: dict[tuple[bool, str], list[Device]] = {}
     for device in devices:

@@ -160,7 +160,7 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _loaded(server: Server, name: str) -> Mapping[str, Any]:
-    """The entry of /api/ps: by name, else by digest, else the only one (another name of the same weights)."""
+    """The entry of /api/ps: by name, otherwise by digest, otherwise the only one (another name of the same weights)."""
     entries = server.ps()
     wanted = Name.parse(name)
     digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}

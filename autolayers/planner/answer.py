@@ -226,7 +226,7 @@ class _Answer:
         if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
             return params, reasons
         return replace(params, n_threads=count), (
-            *reasons, f"-t {count}: llama.cpp would start a thread per core of the machine, of which only {count} "
+            *reasons, f"-t {count}: llama.cpp would start a thread per core of the machine, and only {count} of them "
             "may run at once or are fast")
 
     def _described(self, params: Params) -> str:
@@ -304,7 +304,7 @@ class _Answer:
         return found
 
     def _users(self) -> Iterator[str]:
-        """How many people can be served, if so many get too little."""
+        """How many people can be served, if each gets too little."""
         if self.policy.users is None:
             return
         from .users import too_many

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 RAM_SHARE = 7 / 8    # of the system memory that a launch may take, if the processor takes part
 CARE = 0.34          # of what a context grows by, less for each promise that did not fit,
-PATIENCE = 3         # and after so many no part of a layer, then a layer less
+PATIENCE = 3         # promises that did not fit, after which no part of a layer is tried, then a layer less
 GUESSES = 3          # of a context,
 NEAR = 1.01          # which is near enough to the next
 AS_FAST = 1.002      # of the fastest split's time: among devices alike then the even one, which people expect

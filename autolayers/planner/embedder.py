@@ -27,7 +27,7 @@ LONGEST = 1 << 17   # of a micro-batch that is tried; the encoders that there ar
 
 @dataclass(frozen=True)
 class Inputs:
-    """Inputs of so many `tokens`, and how many of them are answered `per_second`, one after the other."""
+    """Inputs of `tokens` tokens, and how many are answered `per_second`, one after the other."""
 
     tokens: int
     per_second: float

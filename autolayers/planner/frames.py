@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 MICRO_BATCHES = (2048, 4096, 1024)
 ALONE = 0.4          # of all memory, from which on one device alone is tried though the model is larger
 SMALL = 1 << 30      # bytes of a device that holds little besides its own buffers
-FEW = 3              # unlike devices, of which every order is a candidate
+FEW = 3              # unlike devices whose every order is a candidate
 
 
 class Frame:

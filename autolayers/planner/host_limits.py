@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _MAPPED = (None, "auto", "mmap", "mmap+mlock")
 LARGE = GiB          # of weights in RAM, from which on their node matters
-PINNED = 2           # one part in so many of the RAM is what Windows lets a process pin, WSL2 of the RAM it has
+PINNED = 2           # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
 
 
 def pinned(params: Params, use: Static, placement: Placement) -> int:

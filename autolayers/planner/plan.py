@@ -198,7 +198,7 @@ class Plan:
     @lazy
     def layers(self) -> tuple[LayerRow, ...]:
         """The input layer, each block and the output layer, and where their weights are; () for one of
-        several models, of which only a summary is kept."""
+        several models: only a summary is kept."""
         return self.place()
 
     @property

@@ -552,7 +552,7 @@ class Search:
     # --- where nothing fits
 
     def _unfitting(self) -> Found:
-        """The best promise if the budget is spent, else a launch that does not fit: of those that fit on the devices
+        """The best promise if the budget is spent, otherwise a launch that does not fit: of those that fit on the devices
         the fastest whose shortfall of system memory does not exceed that of --fit's."""
         if self.cut:
             promised = min(self.cut, key=lambda launch: launch.worth)

@@ -49,7 +49,7 @@ def _used(candidate: Candidate, device: Device) -> bool:
 
 
 def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device) -> str:
-    """The fastest launch with it: one layer of another device, or one that the search measured, else llama.cpp's own
+    """The fastest launch with it: one layer of another device, or one that the search measured, otherwise llama.cpp's own
     split, --fit's launch or one layer."""
     if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"

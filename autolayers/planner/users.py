@@ -2,7 +2,7 @@
 
     solved = for_users(problem, Users(8, context=16384, rate=20, first=5))
 
-Each number of people is planned as a launch with a slot for each, priced as so many requests at once, and simulated
+Each number of people is planned as a launch with a slot for each, priced as that many requests at once, and simulated
 (work/queue.py). The caches are of f16 unless that takes weights off the GPUs; then q8_0 is tried.
 """
 
@@ -182,7 +182,7 @@ class _People:
 
 
 def too_many(requests: object) -> Iterator[str]:
-    """How many can be served where so many do not fit or each gets too little: those that get the most in all at a
+    """How many can be served where all do not fit or each gets too little: those that get the most in all at a
     rate that serves."""
     if not isinstance(requests, Requests) or not requests.table:
         return

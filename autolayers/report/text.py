@@ -326,7 +326,7 @@ def _growing(plan: Plan) -> str:
 
 
 def _left_out(plan: Plan) -> list[str]:
-    """What the system has of the RAM, and that a GPU of which everything is free drives no display (an RPC
+    """What the system has of the RAM, and that a GPU with all its memory free drives no display (an RPC
     server reports the RAM of its machine)."""
     host, local = plan.host, [device for device in plan.devices if not backend_of(device.name).remote]
     parts = []

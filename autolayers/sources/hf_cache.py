@@ -163,7 +163,7 @@ def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
 
 
 def _commit(refs: str, revision: str) -> str:
-    """get_cached_ref: of main, else of the first other branch; or only of a given revision."""
+    """get_cached_ref: of main, otherwise of the first other branch; or only of a given revision."""
     def read(name: str) -> str:
         try:
             with open(os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace") as file:

@@ -155,7 +155,7 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
 
 
 def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
-    """llama-server's flags for this file: -hf with its quant if that is unambiguous, else with its name."""
+    """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with its name."""
     found = QUANT.search(path)
     if found and choose(repository, files, found[1])[0] == path:
         return "-hf", f"{repository}:{found[1]}"
@@ -207,7 +207,7 @@ def parts_of(path: str, count: int) -> list[str]:
 
 
 def choices(repository: str, models: list[str], what: str = "there is") -> str:
-    """What the user can write instead: quants if they are distinct, else files."""
+    """What the user can write instead: quants if they are distinct, otherwise files."""
     if not models:
         return f"{repository} has no GGUF model"
     quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]

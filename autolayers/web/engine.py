@@ -399,7 +399,7 @@ class Engine:
                 "context": plan.breakdown.n_ctx, "rate": plan.speed.generation}
 
     def _row_plan(self, model: Model, question: Question) -> Plan:
-        """At the context of the row, else, where that is none or does not fit, at the form's."""
+        """At the context of the row, otherwise, where that is none or does not fit, at the form's."""
         at = question.get("at")
         if isinstance(at, int) and 0 < at <= model.n_ctx_train and not text(question, "ctx"):
             plan = plan_request(model, self._request({**question, "ctx": str(at)}))
@@ -455,7 +455,7 @@ class Engine:
         return f"{HUB}/{words[1].partition(':')[0]}" if words[0] == "-hf" else ""
 
     def _path(self, question: Question, folder: str = "/path/to/") -> str:
-        """The model's file, as the user gave it, else in an imaginary folder."""
+        """The model's file, as the user gave it, otherwise in an imaginary folder."""
         given, name = text(question, "path"), text(question, "model").removeprefix(BUNDLED)
         if not given and name in self._opened and "://" not in name and not name.startswith("hf:"):
             given = name

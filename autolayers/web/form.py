@@ -64,7 +64,7 @@ def texts(question: Question, key: str) -> list[str]:
 
 
 def request_of(question: Question, here: bool = False) -> Request:
-    """The request of the form and its machine; `here`: without a GPU it is this machine, else one without any.
+    """The request of the form and its machine; `here`: without a GPU it is this machine, otherwise one without any.
     Raises AutolayersError."""
     arguments = _arguments(question)
     if "machine" in arguments.own:

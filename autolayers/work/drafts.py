@@ -51,7 +51,7 @@ class Checks:
 class Drafting:
     """How a launch drafts. `model`: the draft's file, None for the model's own MTP block; `place`: the device that has
     it, HOST, or "" for where the model ends; `n`: drafted tokens a step, None to be chosen; `share`: the accepted
-    share of so many drafted tokens, if it was measured."""
+    share of that many drafted tokens, if it was measured."""
 
     kind: str
     model: Model | None = None
@@ -143,7 +143,7 @@ class Step:
         return seconds / self.clock.paces[1]
 
     def speedup(self, n: int, share: float, passes: float, costs: Checks) -> float:
-        """Of n drafted tokens, of which this share is accepted; `passes`: seconds of a step's passes of the draft."""
+        """Of n drafted tokens, with this share accepted; `passes`: seconds of a step's passes of the draft."""
         checked = self.clock.checked(n + 1, self.depth, self.sequences)
         more = costs.more + (MIXTURE if self.clock.weights.n_expert else 0.0)
         return (1 + n * share) / ((checked + passes) / self.one + costs.fixed + n * more)

@@ -118,7 +118,7 @@ class Asked:
         return replace(self, share=share)
 
     def at(self, depth: float) -> Asked:
-        """After so many tokens."""
+        """At this depth, in tokens."""
         return replace(self, depth=depth)
 
 
@@ -187,7 +187,7 @@ def drawn(asked: Asked, kind: str, predicted: float, within: float) -> tuple[flo
 
 
 def wanted(cards: Sequence[str]) -> str:
-    """The class of launches of which a row would help a machine with these cards most: the least measured there, of
+    """The class of launches whose row would help a machine with these cards most: the least measured there, of
     equal ones the one whose predictions are the least sure."""
     if not cards:
         return HOST

@@ -5,7 +5,7 @@
 
 Mirrors update_slots of tools/server/server-context.cpp: each iteration decodes one batch, of a token for each slot that
 answers and then as many prompt tokens as n_batch still has room for, slot by slot. Everyone asks again as soon as the
-answer is there, so this is the busiest that so many people can make it.
+answer is there, so this is the busiest that these people can make it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class _Server:
 
 
 def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:
-    """`users` people with this request each, on a server of so many slots."""
+    """`users` people with this request each, on a server with this many slots."""
     server = _Server(clock, n_ctx_seq)
     alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(work.depth)
     waiting = deque((i * alone / users, i) for i in range(users))

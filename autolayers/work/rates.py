@@ -194,7 +194,7 @@ def row_of(device: Device) -> str:
 
 
 def rates_of(device: Device) -> Rates:
-    """The Rates of a device: its generation's under its backend (for a server's device, the server's), else
+    """The Rates of a device: its generation's under its backend (for a server's device, the server's), otherwise
     its backend's."""
     backend = device.engine or device.backend
     return RATES.get((backend, row_of(device))) or RATES.get((backend, "")) or RATES["", ""]

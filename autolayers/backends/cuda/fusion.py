@@ -226,7 +226,7 @@ def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
 
 
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
-    """Length of a fusible expert selection that begins here, else 0 (ggml_cuda_topk_moe_fusion)."""
+    """Length of a fusible expert selection that begins here, otherwise 0 (ggml_cuda_topk_moe_fusion)."""
     gate_end = _gate_end(nodes, start)
     selection = _selection(nodes, gate_end) if gate_end else None
     if selection is None:
@@ -273,7 +273,7 @@ def _selection(nodes: list[Tensor], end: int) -> tuple[int, int] | None:
 
 
 def _normalised_end(nodes: list[Tensor], end: int) -> int:
-    """Return the end of the division by the chosen weights' sum, if it follows, else `end`."""
+    """Return the end of the division by the chosen weights' sum, if it follows, otherwise `end`."""
     if not _follows(nodes, end, "RESHAPE", nodes[end - 1]):
         return end
     weights = nodes[end]

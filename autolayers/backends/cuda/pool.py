@@ -24,7 +24,7 @@ _CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0
 
 # A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB, RTX 4060
 # Ti (34) 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the closest. For a
-# generation of which only a larger total was seen (RTX 3090), the table's value holds.
+# generation with only a larger total seen (RTX 3090), the table's value holds.
 _CONTEXT, _CONTEXT_PER_SM = 60 * MiB, 16 * MiB // 5
 _BY_TABLE = ((8, 6),)
 

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..ops import Matmul, Ops
 
-# Command buffers, pipelines and descriptors: at most 30 MiB in 22 launches (Radeon 8060S), of which three
+# Command buffers, pipelines and descriptors: at most 30 MiB in 22 launches (Radeon 8060S), three of them
 # times is used here, and at most 137 MiB in 8 launches with NVIDIA's driver (RTX 3090).
 DRIVER, NVIDIA_DRIVER = 96 * MiB, 144 * MiB
 # Local memory per multiprocessor of the shaders of MUL_MAT_ID with cooperative matrix 2: 420 MiB on an RTX

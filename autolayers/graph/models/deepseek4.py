@@ -1,7 +1,7 @@
 """DeepSeek-V4: keys and values are one head, raw within a window and compressed outside it.
 
 A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks
-of which an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait
+and an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait
 in a state. Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of
 src/llama-graph.cpp (as modelled).
 """

@@ -9,7 +9,7 @@ from ..llm import Llm
 
 
 def borrowed(llm: Llm, name: str) -> Tensor:
-    """The draft's own weight, else the target's."""
+    """The draft's own weight, otherwise the target's."""
     own = llm.weight(name)
     return llm.need("target." + name) if own is None else own
 

@@ -61,7 +61,7 @@ class K2Horizon(Decoder):
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
         logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)
-        softmax = hp.expert_gating_func == 1          # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, else sigmoid
+        softmax = hp.expert_gating_func == 1          # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, otherwise sigmoid
         probs = g.soft_max(logits) if softmax else g.unary("SIGMOID", logits)
         bias = llm.layer_weight(il, "attn_v_gate", "bias")
         selected = g.argsort_top_k(probs if bias is None else g.add(probs, bias), n_used)

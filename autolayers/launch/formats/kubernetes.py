@@ -64,7 +64,7 @@ def resource(row: type[Backend] | None) -> str:
 
 
 def gpumem_of(rows: Sequence[DeviceRow]) -> int:
-    """MiB that a launch takes of the GPU of which it takes most, its margin included."""
+    """MiB that a launch takes of its fullest GPU, margin included."""
     return max([-(-(row.used + row.margin) // MiB) for row in rows], default=0)
 
 

@@ -65,7 +65,7 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
     lines: list[str] = []
     rest: list[str] = []
     overrides: list[str] = []
-    # the operator writes the experts' words before the overrides, of which the first that matches counts
+    # the operator writes the experts' words before the overrides, and the first that matches counts
     ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot"):])
     for item, name in zip(found, names, strict=True):
         line = ""

@@ -1,4 +1,4 @@
-"""ik_llama.cpp's graph of a prompt, of which it reserves one: src/llama-build-context.cpp and src/graphs/, 8337e4cd.
+"""ik_llama.cpp's graph of a prompt; it reserves one: src/llama-build-context.cpp and src/graphs/, 8337e4cd.
 Each method mirrors the llm_build_* function of its name; families of architectures are in families.py."""
 
 from __future__ import annotations
@@ -361,7 +361,7 @@ class Builder:
         return self.graph.soft_max(kq, mask, sinks)
 
     def _by_heads(self, k: Tensor, q: Tensor, v: Tensor, mask: Tensor, softcap: bool) -> Tensor:
-        """One head after the other, of which the results are joined."""
+        """One head after the other; the results are joined."""
         g, joined = self.graph, None
         for i in range(q.ne[2]):
             one = g.view(k, (k.ne[0], k.ne[1], 1), (k.nb[1], k.nb[2]), k.nb[2] * i)

@@ -185,7 +185,7 @@ def _granule(tensor: PlacedTensor, least: int) -> int:
 
 def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
                buffers: Mapping[str, int], cached: bool = True) -> tuple[dict[str, int], bool, Heads]:
-    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the cache, else
+    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the cache, otherwise
     attention is not cut. Raises LaunchRefused where it aborts."""
     hp, cut = model.hparams, _Cut(model, found, len(used))
     cut.cached = cached

@@ -1,4 +1,4 @@
-"""ik_llama.cpp's scheduler, of which mainline's has moved on: ggml_backend_sched_split_graph
+"""ik_llama.cpp's scheduler; mainline's has moved on: ggml_backend_sched_split_graph
 (ggml/src/ggml-backend.cpp) and what CUDA's backend says of operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without
 copies of inputs
 (GGML_SCHED_MAX_COPIES is 1)."""

@@ -80,7 +80,7 @@ class Wanted:
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
-        """How it runs on so many of this card, with as few layers' `experts` in RAM as it takes; None where it does not
+        """How it runs on a number of this card, with as few layers' `experts` in RAM as needed; None where it does not
         fit."""
         problem = self._on(name, count)
         if not experts:
@@ -125,7 +125,7 @@ class Wanted:
         return self.problem.evaluator.exhausted
 
     def _with_experts(self, layers: int) -> Params:
-        """With the experts of so many layers in RAM, as -ncmoe has them."""
+        """With the experts of this many layers in RAM, as by -ncmoe."""
         more = ((rf"blk\.{i}{EXPERTS_REGEX}", HOST_BUFFER) for i in range(layers))
         return replace(self.whole, overrides=(*self.whole.overrides, *more))
 

@@ -176,7 +176,7 @@ def bits_per_weight(model: Model) -> float:
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
     """Of each model its recommended file; of several models the largest that is fully offloaded, or that is larger and
-    no slower with weights in RAM (a mixture), else the fastest; None if none fits. Models that write text come
+    no slower with weights in RAM (a mixture), otherwise the fastest; None if none fits. Models that write text come
     first, then those trained for the wanted context."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:

@@ -88,7 +88,7 @@ def usual(model: Model) -> Usual | None:
 
 
 def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
-    """2 to 6, as in Q2 to Q6: by the measured divergence, else the type's, else bits (of MXFP4 or an unquantised
+    """2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise bits (of MXFP4 or an unquantised
     file). A small model's is not a level lower, as no other file of it is closer for its bits."""
     divergence = measured.kld if measured else usual.median if usual else None
     if divergence is None:

@@ -282,7 +282,7 @@ class _Fit:
             start += 1
 
     def _extra(self, shape: _Shape, device: int) -> _Shape:
-        """A part of one more layer: up and perhaps gate, else attention alone."""
+        """A part of one more layer: up and perhaps gate, otherwise attention alone."""
         last, donor = len(self.names) - 1, shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
         moved = moved.put(device, layers=moved.layers[device] + 1, part=moved.part[device] + 1,

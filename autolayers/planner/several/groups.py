@@ -63,7 +63,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Launches of which any `most` fit at the same time. `alone`: models that need the machine to themselves,
+    """Launches sized so that any `most` fit at the same time. `alone`: models that need the machine to themselves,
     which keep `most` at 1."""
 
     plans: tuple[Plan, ...]

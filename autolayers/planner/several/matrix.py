@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-_MOST_ALL = 12       # models of which all sets are looked at
+_MOST_ALL = 12       # models whose sets are all looked at
 _MOST_SETS = 200
 _MOST_WAYS = 6
 

@@ -115,7 +115,7 @@ class Stored:
 
 
 def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Directories of a store, the most likely first: only OLLAMA_MODELS if set, else this user's and the
+    """Directories of a store, the most likely first: only OLLAMA_MODELS if set, otherwise this user's and the
     service's."""
     given = environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
     if given:
