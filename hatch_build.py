@@ -1,5 +1,5 @@
-"""Metadata that depends on where the project is hosted, which `tool.autolayers` of pyproject.toml alone says: the URLs,
-and the README with its links made whole, for a package index."""
+"""Metadata that depends on where the project is hosted, which `tool.autolayers` of pyproject.toml
+alone says: the URLs, and the README with its links made whole, for a package index."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from pathlib import Path
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _LINK = re.compile(r"\]\((?!https?://|#)([^)\s]+)\)")
-_PAGES = {"Repository": "", "Documentation": "/blob/{at}/docs/index.md", "Changelog": "/blob/{at}/CHANGELOG.md",
-          "Issues": "/issues", "Security": "/security/policy"}
+_PAGES = {
+    "Repository": "",
+    "Documentation": "/blob/{at}/docs/index.md",
+    "Changelog": "/blob/{at}/CHANGELOG.md",
+    "Issues": "/issues",
+    "Security": "/security/policy",
+}
 
 
 class Hosted(MetadataHookInterface):

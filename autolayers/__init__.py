@@ -8,8 +8,8 @@
 
     autolayers.plan("model.gguf", gpu="rtx-3060", ram="32GiB", ctx=8192)      # flags by name
 
-The names in __all__ are public; modules and other names may change at any time. Names are resolved on first
-use, so that importing the package costs nothing.
+The names in __all__ are public; modules and other names may change at any time. Names are resolved
+on first use, so that importing the package costs nothing.
 """
 
 from __future__ import annotations
@@ -49,16 +49,35 @@ if TYPE_CHECKING:
     from .planner.several.multi import Together as Together
 
 _HOME = {
-    "AutolayersError": "errors", "UsageError": "errors", "LaunchRefused": "errors", "ModelError": "errors",
-    "DeviceError": "errors", "DoesNotFit": "errors", "NoLog": "errors",
-    "Device": "devices", "Host": "machine", "discover": "devices",
-    "Params": "flags.params", "Breakdown": "memory.breakdown",
-    "read_header": "gguf", "Header": "gguf", "read_model": "api", "Model": "model",
-    "estimate": "api", "plan": "api", "Plan": "planner",
-    "choose": "api", "Choice": "planner.compare.choose", "sweep": "api", "Point": "planner.compare.sweep",
-    "plan_together": "api", "Together": "planner.several.multi",
-    "explain": "diagnosis.diagnosis", "Diagnosis": "diagnosis.diagnosis",
-    "plan_groups": "api", "Groups": "planner.several.groups",
+    "AutolayersError": "errors",
+    "UsageError": "errors",
+    "LaunchRefused": "errors",
+    "ModelError": "errors",
+    "DeviceError": "errors",
+    "DoesNotFit": "errors",
+    "NoLog": "errors",
+    "Device": "devices",
+    "Host": "machine",
+    "discover": "devices",
+    "Params": "flags.params",
+    "Breakdown": "memory.breakdown",
+    "read_header": "gguf",
+    "Header": "gguf",
+    "read_model": "api",
+    "Model": "model",
+    "estimate": "api",
+    "plan": "api",
+    "Plan": "planner",
+    "choose": "api",
+    "Choice": "planner.compare.choose",
+    "sweep": "api",
+    "Point": "planner.compare.sweep",
+    "plan_together": "api",
+    "Together": "planner.several.multi",
+    "explain": "diagnosis.diagnosis",
+    "Diagnosis": "diagnosis.diagnosis",
+    "plan_groups": "api",
+    "Groups": "planner.several.groups",
 }
 __all__ = ["__version__", *sorted(_HOME)]
 

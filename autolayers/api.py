@@ -1,11 +1,13 @@
-"""The front door of the command line and the library: words, files and machines in, plans and breakdowns out.
+"""The front door of the command line and the library: words, files and machines in, plans and
+breakdowns out.
 
     model = read_model("model.gguf")
     plan(model, ["-c", "8192"], devices=[gpu])
     plan("hf:USER/REPO:Q4_K_M", gpu="rtx-3060", ram="32GiB", ctx=8192)
     estimate("model.gguf", ["-ngl", "33"], ["24GiB"])
 
-Flags are words, as on the command line, or keyword arguments by their names, with _ for - (flags/keywords.py).
+Flags are words, as on the command line, or keyword arguments by their names, with _ for -
+(flags/keywords.py).
 """
 
 from __future__ import annotations
@@ -41,13 +43,23 @@ if TYPE_CHECKING:
     Words = Sequence[str] | Params | Arguments
     Flag = str | float | bool | Sequence[str | float] | None
 
-__all__ = ["choose", "companions_of", "estimate", "fit_choice", "plan", "plan_any", "plan_groups", "plan_together",
-           "read_model", "sweep"]
+__all__ = [
+    "choose",
+    "companions_of",
+    "estimate",
+    "fit_choice",
+    "plan",
+    "plan_any",
+    "plan_groups",
+    "plan_together",
+    "read_model",
+    "sweep",
+]
 
 
 def read_model(source: str | PathLike[str]) -> Model:
-    """The model of a .gguf file (any shard of a split one), of https://..., hf:USER/REPO[:QUANT] or ollama:NAME, of
-    which only the header is read. Raises ModelError."""
+    """The model of a .gguf file (any shard of a split one), of https://..., hf:USER/REPO[:QUANT] or
+    ollama:NAME, of which only the header is read. Raises ModelError."""
     name = fspath(source)
     if not isinstance(name, str):
         raise WrongType(f"a model's name is a str, not {name!r:.60}")
@@ -58,45 +70,64 @@ def read_model(source: str | PathLike[str]) -> Model:
     return read_file(open_source(name))
 
 
-def plan(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
-         devices: Sequence[Device | str] | None = None, host: Host | None = None,
-         environ: Mapping[str, str] | None = None, *, explain: bool = False, advise: bool = False,
-         processes: int = 1, **flags: Flag) -> Plan:
+def plan(
+    model: Model | str | PathLike[str],
+    words: Sequence[str] | Params | Arguments = (),
+    devices: Sequence[Device | str] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    explain: bool = False,
+    advise: bool = False,
+    processes: int = 1,
+    **flags: Flag,
+) -> Plan:
     """The best launch of a model.
 
-    `model` may be a name, as for read_model. `words` are llama-server's flags and autolayers' own, as on the
-    command line (or a Params, or parsed Arguments), and `flags` the same by name (gpu="24GiB", ctx=8192,
-    cache_type_k="q8_0"); `environ` adds LLAMA_ARG_* variables and llama.cpp's
-    config files, None leaves them out. `devices` None asks the machine, or takes --gpu from the words.
-    Devices (or sizes and names of GPUs, such as "24GiB") given without a host mean no limit on RAM. `explain`
-    adds the next layer's price, the alternatives and --fit's own answer. Each costs more arithmetic, which
-    `processes` processes share where the system can fork safely. `advise` adds `remedies` to a plan that does
-    not fit.
+    `model` may be a name, as for read_model. `words` are llama-server's flags and autolayers' own,
+    as on the command line (or a Params, or parsed Arguments), and `flags` the same by name
+    (gpu="24GiB", ctx=8192, cache_type_k="q8_0"); `environ` adds LLAMA_ARG_* variables and
+    llama.cpp's config files, None leaves them out. `devices` None asks the machine, or takes --gpu
+    from the words. Devices (or sizes and names of GPUs, such as "24GiB") given without a host mean
+    no limit on RAM. `explain` adds the next layer's price, the alternatives and --fit's own answer.
+    Each costs more arithmetic, which `processes` processes share where the system can fork safely.
+    `advise` adds `remedies` to a plan that does not fit.
 
-    Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start, ModelError
-    for an unreadable file of --mmproj, -md or --lora, DeviceError where the machine's memory is unknown. A
-    launch that does not fit is an answer (`fits` is False), not an error. Raises WrongType for a name that is no
-    flag, and for a value of another type.
+    Raises UsageError for flags that make no sense, LaunchRefused where llama.cpp would not start,
+    ModelError for an unreadable file of --mmproj, -md or --lora, DeviceError where the machine's
+    memory is unknown. A launch that does not fit is an answer (`fits` is False), not an error.
+    Raises WrongType for a name that is no flag, and for a value of another type.
     """
     model = _read(model)
     request = for_model(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
     return plan_request(model, request, explain=explain, advise=advise, processes=processes)
 
 
-def plan_within(meter: Meter, model: Model, words: Sequence[str], environ: Mapping[str, str] | None = None, *,
-                explain: bool = False) -> Plan:
+def plan_within(
+    meter: Meter,
+    model: Model,
+    words: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    *,
+    explain: bool = False,
+) -> Plan:
     """As `plan`, with what would make a launch fit, as long as the meter lasts."""
     request = for_model(model, Request.of(_all(words, {}), environ))
     return plan_request(model, request, explain=explain, advise=True, meter=meter)
 
 
-def plan_together(models: Sequence[Model | str | PathLike[str]],
-                  words: Sequence[str] | Params | Arguments = (),
-                  devices: Sequence[Device | str] | None = None, host: Host | None = None,
-                  environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = (),
-                  **flags: Flag) -> Together:
-    """Plans models that are loaded together, with the same given flags for each. `weights` are the models'
-    shares of the requests, equal by default. Raises what `plan` raises."""
+def plan_together(
+    models: Sequence[Model | str | PathLike[str]],
+    words: Sequence[str] | Params | Arguments = (),
+    devices: Sequence[Device | str] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    weights: Sequence[float] = (),
+    **flags: Flag,
+) -> Together:
+    """Plans models that are loaded together, with the same given flags for each. `weights` are the
+    models' shares of the requests, equal by default. Raises what `plan` raises."""
     from .planner.several import multi
 
     asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
@@ -104,11 +135,18 @@ def plan_together(models: Sequence[Model | str | PathLike[str]],
     return multi.plan_together(models, asked, _weighed(weights, len(models)))
 
 
-def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
-                devices: Sequence[Device | str] | None = None, host: Host | None = None,
-                environ: Mapping[str, str] | None = None, *, weights: Sequence[float] = (), **flags: Flag) -> Groups:
-    """Plans models that take turns, in groups that fit together. `weights` are the models' shares of the
-    requests, equal by default. Raises what `plan` raises."""
+def plan_groups(
+    models: Sequence[Model | str | PathLike[str]],
+    words: Sequence[str] | Params | Arguments = (),
+    devices: Sequence[Device | str] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    weights: Sequence[float] = (),
+    **flags: Flag,
+) -> Groups:
+    """Plans models that take turns, in groups that fit together. `weights` are the models' shares
+    of the requests, equal by default. Raises what `plan` raises."""
     from .planner.several import groups
 
     asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
@@ -116,9 +154,14 @@ def plan_groups(models: Sequence[Model | str | PathLike[str]], words: Sequence[s
     return groups.plan_groups(models, asked, _weighed(weights, len(models)))
 
 
-def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
-             devices: Sequence[Device | str] | None = None, host: Host | None = None,
-             environ: Mapping[str, str] | None = None, **flags: Flag) -> AnyOf:
+def plan_any(
+    models: Sequence[Model | str | PathLike[str]],
+    words: Sequence[str] | Params | Arguments = (),
+    devices: Sequence[Device | str] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    **flags: Flag,
+) -> AnyOf:
     """Plans models so that any `most` of them fit together, with the largest such `most`; see
     planner.several.groups. Raises what `plan` raises."""
     from .planner.several import groups
@@ -127,9 +170,14 @@ def plan_any(models: Sequence[Model | str | PathLike[str]], words: Sequence[str]
     return groups.plan_any(_read_all(models), asked)
 
 
-def choose(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] | Params | Arguments = (),
-           devices: Sequence[Device | str] | None = None, host: Host | None = None,
-           environ: Mapping[str, str] | None = None, **flags: Flag) -> list[Choice]:
+def choose(
+    models: Sequence[Model | str | PathLike[str]],
+    words: Sequence[str] | Params | Arguments = (),
+    devices: Sequence[Device | str] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    **flags: Flag,
+) -> list[Choice]:
     """How each of these files runs on the machine, in their order. Raises what `plan` raises."""
     from .planner.compare.choose import assess
 
@@ -137,51 +185,79 @@ def choose(models: Sequence[Model | str | PathLike[str]], words: Sequence[str] |
     return [assess(model, asked) for model in _read_all(models)]
 
 
-def sweep(model: Model | str | PathLike[str], words: Sequence[str] | Params | Arguments = (),
-          devices: Sequence[Device | str] | None = None, host: Host | None = None,
-          environ: Mapping[str, str] | None = None, *, contexts: Sequence[int] = (), types: Sequence[str] = (),
-          **flags: Flag) -> list[Point]:
-    """The plans of a model at these contexts (default: powers of two) and cache types. Raises what `plan`
-    raises."""
+def sweep(
+    model: Model | str | PathLike[str],
+    words: Sequence[str] | Params | Arguments = (),
+    devices: Sequence[Device | str] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    contexts: Sequence[int] = (),
+    types: Sequence[str] = (),
+    **flags: Flag,
+) -> list[Point]:
+    """The plans of a model at these contexts (default: powers of two) and cache types. Raises what
+    `plan` raises."""
     from .planner.compare import sweep as compare
 
     asked = Request.of(_all(words, flags, "sweep"), environ, devices=devices, host=host)
     return list(compare.sweep(compare.cases([_read(model)], [("", asked)], contexts, types)))
 
 
-def fit_choice(model: Model, words: Sequence[str] | Params | Arguments,
-               devices: Sequence[Device] | None = None, host: Host | None = None,
-               environ: Mapping[str, str] | None = None) -> FitChoice | None:
-    """What `llama-server --fit on`, its default, would choose for these flags; None if it refuses them."""
+def fit_choice(
+    model: Model,
+    words: Sequence[str] | Params | Arguments,
+    devices: Sequence[Device] | None = None,
+    host: Host | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> FitChoice | None:
+    """What `llama-server --fit on`, its default, would choose for these flags; None if it refuses
+    them."""
     asked = Request.of(words, environ, devices=devices, host=host)
     return answer.fit_choice(model, asked)
 
 
-def estimate(model: Model | str | PathLike[str], params: Words = (), devices: Sequence[Device | str] | None = None,
-             build: int | None = None, compute: bool = True, runtime: bool = False, measuring: bool = False,
-             **flags: Flag) -> Breakdown:
-    """Bytes that llama-server allocates with `params` on `devices` (all of the machine's, in llama.cpp's
-    order).
+def estimate(
+    model: Model | str | PathLike[str],
+    params: Words = (),
+    devices: Sequence[Device | str] | None = None,
+    build: int | None = None,
+    compute: bool = True,
+    runtime: bool = False,
+    measuring: bool = False,
+    **flags: Flag,
+) -> Breakdown:
+    """Bytes that llama-server allocates with `params` on `devices` (all of the machine's, in
+    llama.cpp's order).
 
-    Model, devices and flags may be names and words, as for `plan`; nothing is solved. What is not given has
-    llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
-    `compute=False` omits the graph buffers and the extras. `runtime` also finds the size that the graph
-    buffers may grow to in use; `measuring` is what llama.cpp's own measuring (--fit, llama-fit-params) says
-    instead. `build` is llama.cpp's build number, None for the newest known. Raises LaunchRefused where
-    llama.cpp would refuse, otherwise what `plan` raises.
+    Model, devices and flags may be names and words, as for `plan`; nothing is solved. What is not
+    given has llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
+    `compute=False` omits the graph buffers and the extras. `runtime` also finds the size that the
+    graph buffers may grow to in use; `measuring` is what llama.cpp's own measuring (--fit,
+    llama-fit-params) says instead. `build` is llama.cpp's build number, None for the newest known.
+    Raises LaunchRefused where llama.cpp would refuse, otherwise what `plan` raises.
     """
     from .flags.params import Params
 
     model, words, known = _read(model), _all(params, flags), build
-    given = [device for device in devices if isinstance(device, Device)] if isinstance(devices, (list, tuple)) else []
-    if isinstance(words, Params) and isinstance(devices, (list, tuple)) and len(given) == len(devices):
+    given = (
+        [device for device in devices if isinstance(device, Device)]
+        if isinstance(devices, (list, tuple))
+        else []
+    )
+    if (
+        isinstance(words, Params)
+        and isinstance(devices, (list, tuple))
+        and len(given) == len(devices)
+    ):
         params, companions = words, companions_of(words)
     else:
         asked = Request.of(words, devices=devices)
         if isinstance(asked.policy.n_ctx, str):
             raise UsageError(f"estimate solves nothing: ctx is a number, not {asked.policy.n_ctx}")
         params, given, companions = asked.params, [*asked.machine.devices], asked.companions
-        params = replace(params, n_ctx=asked.policy.n_ctx or params.n_ctx)      # --ctx is autolayers' own
+        # --ctx is autolayers' own
+        params = replace(params, n_ctx=asked.policy.n_ctx or params.n_ctx)
         known = build or (asked.build.number if "llama-build" in asked.arguments.own else None)
     estimator = Estimator(model.overridden(params.override_kv), known, companions)
     if compute:
@@ -192,16 +268,23 @@ def estimate(model: Model | str | PathLike[str], params: Words = (), devices: Se
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
     """`count` weights, checked. Raises UsageError."""
     if weights and (len(weights) != count or not all(weight > 0 for weight in weights)):
-        raise UsageError(f"weights are a number above 0 for each of the {count} models, not "
-                         f"{list(weights)!r:.60}")
+        raise UsageError(
+            f"weights are a number above 0 for each of the {count} models, not "
+            f"{list(weights)!r:.60}"
+        )
     return weights
 
 
-def _all(words: Sequence[str] | Params | Arguments, flags: Mapping[str, Flag], command: str = "plan") -> Words:
+def _all(
+    words: Sequence[str] | Params | Arguments, flags: Mapping[str, Flag], command: str = "plan"
+) -> Words:
     """Words and keyword arguments. Raises WrongType."""
     more = words_of(flags, command)
     if more and not isinstance(words, (list, tuple)):
-        raise WrongType(f"flags by name ({', '.join(flags)}) and {type(words).__name__}: give them as words or by name")
+        raise WrongType(
+            f"flags by name ({', '.join(flags)}) and {type(words).__name__}: give them "
+            f"as words or by name"
+        )
     return [*words, *more] if more and isinstance(words, (list, tuple)) else words
 
 
@@ -212,7 +295,8 @@ def _read(model: Model | str | PathLike[str]) -> Model:
 
 
 def _read_all(models: Any) -> Sequence[Model]:
-    """Models, given as a list of Models or file names; other sequences read their own. Raises WrongType."""
+    """Models, given as a list of Models or file names; other sequences read their own. Raises
+    WrongType."""
     if isinstance(models, str) or not hasattr(models, "__len__"):
         raise WrongType(f"models are a list of Models or names of files, not {models!r:.60}")
     return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models

@@ -1,4 +1,5 @@
-"""Which llama.cpp a program is: its --version and --help, and the architectures that its library has.
+"""Which llama.cpp a program is: its --version and --help, and the architectures that its library
+has.
 
 Formats (common/build-info.cpp, common/arg.cpp, as modelled and before):
     version: 0.5.0 (build 10912, commit 1652066e)        today
@@ -28,18 +29,25 @@ _VERSION = re.compile(r"version: \S+ \(build (\d+), commit (\w+)\)|version: (\d+
 _FLAGS = re.compile(r"(?<![\w-])--?[A-Za-z][\w.-]*")
 _INDENTED = re.compile(r" {2,9}(-{1,2}[A-Za-z].*?)(?:  +[^- ].*)?$")
 _OF_GPUS = frozenset(("-ngl", "--gpu-layers", "--n-gpu-layers", "-sm", "-ts", "-mg", "-dev"))
-_FIRST = 500        # smaller numbers are not releases: they count the commits of a shallow clone
-_OFF = 500          # builds by which a release may have a flag before the table has it
-_TIMEOUT = 30      # a CUDA build initialises every GPU before it answers
+_FIRST = 500  # smaller numbers are not releases: they count the commits of a shallow clone
+_OFF = 500  # builds by which a release may have a flag before the table has it
+_TIMEOUT = 30  # a CUDA build initialises every GPU before it answers
 _LIBRARIES = ("libllama", "libggml", "libmtmd", "llama.", "llama-", "ggml", "mtmd")
 _ENDINGS = (".so", ".dylib", ".dll")
-_OF_LLAMA = ("libllama.", "llama.dll")      # the library that names the architectures
+_OF_LLAMA = ("libllama.", "llama.dll")  # the library that names the architectures
 _OF_CUDA = re.compile(r"^(lib)?ggml-(cuda|hip|musa)\.")
-_LARGEST = 1 << 27                          # bytes; larger files are not read
+_LARGEST = 1 << 27  # bytes; larger files are not read
 
 # words in their --help that llama.cpp never had
 _FORKS = {
-    "ik_llama.cpp": ("-fmoe", "--fused-moe", "-rtr", "--run-time-repack", "-amb", "--attention-max-batch"),
+    "ik_llama.cpp": (
+        "-fmoe",
+        "--fused-moe",
+        "-rtr",
+        "--run-time-repack",
+        "-amb",
+        "--attention-max-batch",
+    ),
     "KoboldCpp": ("--usecublas", "--usecuda", "--gpulayers", "--contextsize"),
     "llamafile": ("--nobrowser", "--recompile"),
     "ollama": ("--ollama-engine",),
@@ -47,8 +55,8 @@ _FORKS = {
 
 
 def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
-    """The Build of a program, from its --version and --help. A program that fails, hangs, answers something
-    else or is a fork has a `doubt`."""
+    """The Build of a program, from its --version and --help. A program that fails, hangs, answers
+    something else or is a fork has a `doubt`."""
     number, commit = read_version(_ask(launcher, "--version", environ))
     text = _ask(launcher, "--help", environ)
     words = frozenset(_FLAGS.findall(text))
@@ -59,13 +67,24 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
         doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
     elif number and flags and oldest_with(flags) > number + _OFF:
         fork = "a fork"
-        doubt = (f"{launcher[-1]} says build {number} and has flags of build {oldest_with(flags)}: a fork of llama.cpp "
-                 "that counts its own builds")
+        doubt = (
+            f"{launcher[-1]} says build {number} and has flags of build {oldest_with(flags)}: "
+            f"a fork of llama.cpp "
+            "that counts its own builds"
+        )
     elif flags is None and not number:
         doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
     if fork:
-        return Build(0, commit, flags, flash, traces, doubt, fork=fork,
-                     engine=ENGINES.get(fork, LLAMA_SERVER))
+        return Build(
+            0,
+            commit,
+            flags,
+            flash,
+            traces,
+            doubt,
+            fork=fork,
+            engine=ENGINES.get(fork, LLAMA_SERVER),
+        )
     range_ = None
     if not number and flags is not None and (path := shutil.which(launcher[-1])):
         range_ = between(path, flags)
@@ -84,19 +103,26 @@ def read_version(text: str) -> tuple[int, str]:
     return (number if number >= _FIRST else 0), commit
 
 
-def read_help(text: str, fork: bool = False) -> tuple[frozenset[str] | None, bool | None, bool | None]:
-    """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown. A `fork` that its words
-    show leaves -ngl out of the help of a build without GPUs, and takes it."""
+def read_help(
+    text: str, fork: bool = False
+) -> tuple[frozenset[str] | None, bool | None, bool | None]:
+    """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown. A
+    `fork` that its words show leaves -ngl out of the help of a build without GPUs, and takes it."""
     # forks of 2024 indent every line, and explain a flag two blanks after it
     lines = [match[1] if (match := _INDENTED.match(line)) else line for line in text.splitlines()]
-    names = frozenset(name for line in lines if line.startswith("-") for name in _FLAGS.findall(line))
+    names = frozenset(
+        name for line in lines if line.startswith("-") for name in _FLAGS.findall(line)
+    )
     if fork:
         names |= _OF_GPUS
     if "-ngl" not in names and "--n-gpu-layers" not in names:
-        return None, None, None       # not llama.cpp's help
+        return None, None, None  # not llama.cpp's help
     flash = next((line for line in lines if line.startswith("-fa")), None)
-    return (names, None if flash is None else "on|off" in flash or "<0|1>" in flash,
-            any(line.strip().startswith("- 4: trace") for line in lines))
+    return (
+        names,
+        None if flash is None else "on|off" in flash or "<0|1>" in flash,
+        any(line.strip().startswith("- 4: trace") for line in lines),
+    )
 
 
 def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
@@ -111,6 +137,7 @@ def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
 
 # --- the program and its libraries on disk
 
+
 def files(program: str) -> list[str]:
     """The program with links resolved, then llama.cpp's libraries next to it or in ../lib."""
     real = os.path.realpath(program)
@@ -121,35 +148,47 @@ def files(program: str) -> list[str]:
             names = sorted(os.listdir(place))
         except OSError:
             continue
-        found += [os.path.join(place, name) for name in names
-                  if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)]
+        found += [
+            os.path.join(place, name)
+            for name in names
+            if name.startswith(_LIBRARIES) and any(ending in name for ending in _ENDINGS)
+        ]
     return found
 
 
 def all_quants(program: str) -> bool | None:
-    """Whether its CUDA library was built with GGML_CUDA_FA_ALL_QUANTS: whether it has the word that it prints
-    as a feature (system_info). None: no such library is there."""
+    """Whether its CUDA library was built with GGML_CUDA_FA_ALL_QUANTS: whether it has the word that
+    it prints as a feature (system_info). None: no such library is there."""
     for path in files(program):
         if _OF_CUDA.search(os.path.basename(path)):
-            with suppress(OSError, ValueError), open(path, "rb") as file, \
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            with (
+                suppress(OSError, ValueError),
+                open(path, "rb") as file,
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
+            ):
                 return text.find(b"\0FA_ALL_QUANTS\0") >= 0
     return None
 
 
 def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build that the program may be, by its flags and the architectures that its library
-    names."""
+    """(first, last) build that the program may be, by its flags and the architectures that its
+    library names."""
     low, high = dates(flags)
     there = files(program)
-    text = _read(next((path for path in there if os.path.basename(path).startswith(_OF_LLAMA)), there[0]))
+    text = _read(
+        next((path for path in there if os.path.basename(path).startswith(_OF_LLAMA)), there[0])
+    )
     if b"\0llama\0" not in text or b"\0gpt2\0" not in text:
-        return low, high                    # no names of architectures there
+        return low, high  # no names of architectures there
     dated = [row for row in map(architecture, NAMES) if following(row.after) and seen(row.after)]
     first = max([low, *[row.after + 1 for row in dated if b"\0%s\0" % row.name.encode() in text]])
     # a linker may keep a string as the end of a longer one
-    last = min([high, *[following(row.after) - 1
-                        for row in dated if b"%s\0" % row.name.encode() not in text]])
+    last = min(
+        [
+            high,
+            *[following(row.after) - 1 for row in dated if b"%s\0" % row.name.encode() not in text],
+        ]
+    )
     return (first, last) if first <= last else (low, high)
 
 

@@ -1,14 +1,17 @@
-"""What llama.cpp and Ollama print while they start and load, one row a line: a word, a pattern, a field.
+"""What llama.cpp and Ollama print while they start and load, one row a line: a word, a pattern, a
+field.
 
     for name, found in fields("load_tensors: offloaded 33/33 layers to GPU"):
         name, found                  # "offloaded", {"layers": "33", "of": "33"}
 
-A row's word is looked for first, because that is cheap; the named groups of its pattern are what the line says.
-What failed and why is no row of this table but a sign: diagnosis/signs.py and the backends'.
+A row's word is looked for first, because that is cheap; the named groups of its pattern are what
+the line says. What failed and why is no row of this table but a sign: diagnosis/signs.py and the
+backends'.
 
-Formats of src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, tools/mtmd/clip.cpp,
-common/fit.cpp, ggml_cuda_init, ggml_vulkan and ggml_metal, of builds from 2023 to b11549, and of Ollama to 0.33. The
-function names before the colon change often and are ignored where the words around the numbers are enough.
+Formats of src/llama-model.cpp, llama-context.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp,
+tools/mtmd/clip.cpp, common/fit.cpp, ggml_cuda_init, ggml_vulkan and ggml_metal, of builds from 2023
+to b11549, and of Ollama to 0.33. The function names before the colon change often and are ignored
+where the words around the numbers are enough.
 """
 
 from __future__ import annotations
@@ -27,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A kind of line. `pattern` "": the word alone is the sign; `value`: what the row itself says of the line."""
+    """A kind of line. `pattern` "": the word alone is the sign; `value`: what the row itself says
+    of the line."""
 
     field: str
     word: str
@@ -52,102 +56,238 @@ _TYPES = r"(?:f32|f16|bf16|q\d_\d|iq4_nl)"
 
 # What a launch allocates, and whether it serves
 LAUNCH = (
-    # "sched_reserve:      CUDA0 compute buffer size =   304.75 MiB", "llm_load_tensors:  CPU buffer size = 4165.37 MiB"
-    Row("buffer", "buffer size",
-        r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ state)? ?"
-        rf"buffer size = +(?P<mib>{_MIB}) MiB"),
+    # "sched_reserve:      CUDA0 compute buffer size =   304.75 MiB", "llm_load_tensors:  CPU buffer
+    # size = 4165.37 MiB"
+    Row(
+        "buffer",
+        "buffer size",
+        r"(?P<where>\w+): +(?P<name>[^\s:]\S*) +(?P<what>model|KV|RS|LoRA|output|compute|DSV4 \S+ "
+        r"state)? ?"
+        rf"buffer size = +(?P<mib>{_MIB}) MiB",
+    ),
     Row("offloaded", "offloaded", r"offloaded (?P<layers>\d{1,9})/(?P<of>\d{1,9}) layers to GPU"),
     # "clip_ctx: CLIP using CUDA0 backend", then "load_hparams: model size:         811.82 MiB"
     Row("projector", "CLIP using", r"CLIP using (?P<backend>\S+) backend"),
     Row("projector", " model size: ", rf"\w+: model size: +(?P<mib>{_MIB}) MiB"),
     # "using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 23306 MiB free"
     # ik_llama.cpp: "CUDA0: using device CUDA0 - 24576 MiB free"
-    Row("device", "using device", r"using device (?P<name>\S{1,60})(?: \((?P<description>.{0,200}?)\))?"
-        rf"(?: \((?P<bus>.{{0,60}})\))? - (?P<mib>{_N}) MiB free"),
-    # "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 = 281 + 0 + 64 |"
-    Row("breakdown", "| ", rf"\| +- (?P<name>\S+) .*\| +(?P<total>{_CELL}) = (?P<free>{_CELL}) \+ "
-        rf"\( *{_CELL} = +(?P<model>{_CELL}) \+ +(?P<context>{_CELL}) \+ +(?P<compute>{_CELL})\) \+ "
-        rf"+(?P<unaccounted>-?{_CELL}) \|"),
-    Row("host", "| ", rf"\| +- Host +\| +{_CELL} = +(?P<model>{_CELL}) \+ +(?P<context>{_CELL}) \+ "
-        rf"+(?P<compute>{_CELL}) +\|"),
+    Row(
+        "device",
+        "using device",
+        r"using device (?P<name>\S{1,60})(?: "
+        r"\((?P<description>.{0,200}?)\))?"
+        rf"(?: \((?P<bus>.{{0,60}})\))? - (?P<mib>{_N}) MiB free",
+    ),
+    # "| - CUDA0 (RTX 4090)  | 24077 = 17900 + (5430 = 4403 + 1024 + 3) + 747 |", "| - Host |  345 =
+    # 281 + 0 + 64 |"
+    Row(
+        "breakdown",
+        "| ",
+        rf"\| +- (?P<name>\S+) .*\| +(?P<total>{_CELL}) = (?P<free>{_CELL}) \+ "
+        rf"\( *{_CELL} = +(?P<model>{_CELL}) \+ +(?P<context>{_CELL}) \+ +(?P<compute>{_CELL})\) "
+        rf"\+ "
+        rf"+(?P<unaccounted>-?{_CELL}) \|",
+    ),
+    Row(
+        "host",
+        "| ",
+        rf"\| +- Host +\| +{_CELL} = +(?P<model>{_CELL}) \+ +(?P<context>{_CELL}) \+ "
+        rf"+(?P<compute>{_CELL}) +\|",
+    ),
     # builds of 2023: "llm_load_tensors: VRAM used: 4095.05 MB", "kv self size  =  256.00 MB"
-    *(Row("old", word, rf"{word} *[:=] +(?P<mib>{_MIB}) Mi?B", word)
-      for word in ("VRAM used", "kv self size", "mem required")),
+    *(
+        Row("old", word, rf"{word} *[:=] +(?P<mib>{_MIB}) Mi?B", word)
+        for word in ("VRAM used", "kv self size", "mem required")
+    ),
     Row("load", "llama_model_loader: loaded meta data"),
     Row("load", "loading model tensors"),
     Row("context", "constructing llama_context"),
     Row("context", "n_ctx", r"(?:llama_new_context_with_model|llama_init_from_model): n_ctx +="),
     # not "HTTP server is listening": builds of 2024 and 2025 print that before they load
     Row("ready", "model loaded"),
-    *(Row("ready", word, rf"{word}(?: ?(?P<url>https?://\S+))?")
-      for word in (": listening on ", "server is listening on", "llama server listening at")),
+    *(
+        Row("ready", word, rf"{word}(?: ?(?P<url>https?://\S+))?")
+        for word in (": listening on ", "server is listening on", "llama server listening at")
+    ),
 )
 
 # How Ollama's server starts, and llama-server by it
 SERVER = (
     Row("settings", 'msg="server config"', r'env="map\[(?P<map>.*)\]"'),
     Row("gpu", 'msg="inference compute"', r'msg="inference compute" (?P<fields>.{1,2000})'),
-    Row("started", 'msg="starting llama-server"',
-        r'msg="starting llama-server" cmd="(?P<command>(?:[^"\\]|\\.){0,30000})"'),
+    Row(
+        "started",
+        'msg="starting llama-server"',
+        r'msg="starting llama-server" cmd="(?P<command>(?:[^"\\]|\\.){0,30000})"',
+    ),
 )
 
 # What else the lines say of the machine, the program, the model and the launch
 _REST = (
     *(Row("backend", word, "", name) for word, name in WORDS),
-    Row("listed", "MiB", rf"^\s*(?:- )?(?P<name>(?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: "
-        rf"(?P<description>.{{1,120}}) \((?P<mib>{_N}) MiB(?:, (?P<free>{_N}) MiB free)?\)"),
-    Row("ram", HOST, rf"^\s*(?:- )?{HOST} *: .{{1,120}} \((?P<mib>{_N}) MiB, (?P<free>{_N}) MiB free\)"),
-    Row("system_memory", 'msg="system memory"',
-        r'total="(?P<total>[\d.]{1,9} [KMGT]?i?B)" free="(?P<free>[\d.]{1,9} [KMGT]?i?B)"'),
+    Row(
+        "listed",
+        "MiB",
+        rf"^\s*(?:- )?(?P<name>(?!{HOST}\b)[A-Z][A-Za-z]{{1,11}}\d{{1,3}}) *: "
+        rf"(?P<description>.{{1,120}}) \((?P<mib>{_N}) MiB(?:, (?P<free>{_N}) MiB free)?\)",
+    ),
+    Row(
+        "ram",
+        HOST,
+        rf"^\s*(?:- )?{HOST} *: .{{1,120}} \((?P<mib>{_N}) MiB, (?P<free>{_N}) MiB "
+        rf"free\)",
+    ),
+    Row(
+        "system_memory",
+        'msg="system memory"',
+        r'total="(?P<total>[\d.]{1,9} [KMGT]?i?B)" free="(?P<free>[\d.]{1,9} [KMGT]?i?B)"',
+    ),
     Row("swap", "free_swap", r'free_swap="(?P<free>[\d.]{1,9} (?:[KMGT]i)?B)"'),
     *(Row("started_device", word, pattern, b.name) for word, pattern, b in DEVICE_LINES),
-    *(Row("build", word, rf"\b{word} *[:=] *(?:\S{{1,12}} \(build (?P<new>\d{{3,6}})"
-                         r"|b?(?P<old>\d{3,6})(?: \(|-)[0-9a-f]{7,12})")
-      for word in ("build", "version", "build_info")),
-    Row("model", ".gguf", r"(?:loaded meta data with .{1,60} from |loading model '|failed to load model '|"
-        r"failed to load model,? '|failed to load model from )(?P<path>[^'\n]{1,300}?\.gguf)\b"),
+    *(
+        Row(
+            "build",
+            word,
+            rf"\b{word} *[:=] *(?:\S{{1,12}} \(build (?P<new>\d{{3,6}})"
+            r"|b?(?P<old>\d{3,6})(?: \(|-)[0-9a-f]{7,12})",
+        )
+        for word in ("build", "version", "build_info")
+    ),
+    Row(
+        "model",
+        ".gguf",
+        r"(?:loaded meta data with .{1,60} from |loading model '|failed to load "
+        r"model '|"
+        r"failed to load model,? '|failed to load model from )(?P<path>[^'\n]{1,300}?\.gguf)\b",
+    ),
     # what it says of the model: printed by print_info, and as the header's own keys
-    Row("printed", "= ", r"(?:print_info|llm_load_print_meta): +(?P<key>arch|n_layer|n_embd|n_ff|n_expert|n_ctx_train|"
-        r"general\.name|file type|model ftype) += +(?P<said>\S.{0,80})"),
-    Row("printed", "- kv ", r"- kv +\d{1,4}: +(?:general\.|[\w-]{2,40}\.)(?P<key>architecture|name|block_count|"
-        r"embedding_length|feed_forward_length|expert_count|context_length) +\w{3,4} += +(?P<said>\S.{0,80})"),
-    Row("figure", "= ", r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
-        r"print_info|llm_load_print_meta): +(?:- )?(?P<key>n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
-        rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +(?P<said>{_N}|\w{{1,9}})\b"),
-    Row("offload", "layers.offload", r"layers\.model=(?P<of>\d{1,5}) layers\.offload=(?P<layers>\d{1,5})"),
+    Row(
+        "printed",
+        "= ",
+        r"(?:print_info|llm_load_print_meta): "
+        r"+(?P<key>arch|n_layer|n_embd|n_ff|n_expert|n_ctx_train|"
+        r"general\.name|file type|model ftype) += +(?P<said>\S.{0,80})",
+    ),
+    Row(
+        "printed",
+        "- kv ",
+        r"- kv +\d{1,4}: "
+        r"+(?:general\.|[\w-]{2,40}\.)(?P<key>architecture|name|block_count|"
+        r"embedding_length|feed_forward_length|expert_count|context_length) +\w{3,4} += "
+        r"+(?P<said>\S.{0,80})",
+    ),
+    Row(
+        "figure",
+        "= ",
+        r"(?:llama_context|llama_new_context_with_model|llama_init_from_model|llama_model_loader|"
+        r"print_info|llm_load_print_meta): +(?:- "
+        r")?(?P<key>n_ctx|n_ctx_seq|n_ctx_per_seq|n_batch|n_ubatch|"
+        rf"n_seq_max|n_ctx_train|n_layer|flash_attn|kv_unified) += +(?P<said>{_N}|\w{{1,9}})\b",
+    ),
+    Row(
+        "offload",
+        "layers.offload",
+        r"layers\.model=(?P<of>\d{1,5}) "
+        r"layers\.offload=(?P<layers>\d{1,5})",
+    ),
     Row("splits", "graph splits", r"graph splits = (?P<n>\d{1,6})"),
     Row("cache_types", "K (", rf"size +=.*?\bK \((?P<K>{_TYPES})\)(?:.*?\bV \((?P<V>{_TYPES})\))?"),
-    Row("reduced", "context size reduced", r"context size reduced from (?P<before>\d{1,9}) to (?P<after>\d{1,9})"),
-    Row("slots", "n_slots", r"n_slots = (?P<n_slots>\d{1,4}), n_ctx_slot = (?P<n_ctx_slot>\d{1,9})"),
+    Row(
+        "reduced",
+        "context size reduced",
+        r"context size reduced from (?P<before>\d{1,9}) to "
+        r"(?P<after>\d{1,9})",
+    ),
+    Row(
+        "slots",
+        "n_slots",
+        r"n_slots = (?P<n_slots>\d{1,4}), n_ctx_slot = "
+        r"(?P<n_ctx_slot>\d{1,9})",
+    ),
     Row("shared", "uma: 1", r"\d = (?P<name>.{1,60}?) \(.{0,80}uma: 1"),
     Row("shared", "type=iGPU", r'name=(?P<name>"[^"]{1,60}"|\S{1,60}) .{0,300}type=iGPU'),
-    Row("program", " -", r"(?:^|[\s\"'=/])(?P<command>(?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)"
-        r"|server|main)(?:\.exe)? +-[^\n]{1,3000})"),
+    Row(
+        "program",
+        " -",
+        r"(?:^|[\s\"'=/])(?P<command>(?:\S{0,200}/)?(?:llama-(?:server|cli|bench|perplexity|simple)"
+        r"|server|main)(?:\.exe)? +-[^\n]{1,3000})",
+    ),
     # "prompt eval time = 2034.21 ms / 612 tokens (...)", llama-bench's "| pp512 | 123.45 ± 0.67 |"
-    Row("rate", "prompt eval time", r"prompt eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) tokens .{0,60}?"
-        r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second", "prompt"),
-    Row("rate", " eval time", r"(?<!prompt)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) (?:tokens|runs) .{0,60}?"
-        r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second", "answer"),
+    Row(
+        "rate",
+        "prompt eval time",
+        r"prompt eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) tokens "
+        r".{0,60}?"
+        r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second",
+        "prompt",
+    ),
+    Row(
+        "rate",
+        " eval time",
+        r"(?<!prompt)\s+eval time = +[\d.]{1,20} ms / +(?P<n>\d{1,9}) "
+        r"(?:tokens|runs) .{0,60}?"
+        r"(?P<rate>\d{1,7}\.\d{1,4}) tokens per second",
+        "answer",
+    ),
     Row("rate", "±", r"\| +(?:pp|tg)\d{1,6}\b.{0,40}\| +\d{1,7}\.\d\d ± ", "bench"),
     # "system_info: n_threads = 8 (n_threads_batch = 8) / 16 | ..."
-    Row("threads", "n_threads = ",
-        r"n_threads = (?P<n>\d{1,5}) (?:\(n_threads_batch = \d{1,5}\) )?/ (?P<total>\d{1,5})"),
+    Row(
+        "threads",
+        "n_threads = ",
+        r"n_threads = (?P<n>\d{1,5}) (?:\(n_threads_batch = \d{1,5}\) )?/ (?P<total>\d{1,5})",
+    ),
     Row("chip", "gfx", r"Device \d{1,2}: .{1,80}?, (?P<chip>gfx[0-9a-f]{3,5})\b"),
     Row("chip", "GPU arch", r"GPU arch : (?P<chip>gfx[0-9a-f]{3,5})\b"),
     *(Row("ik", word) for word in ("attn_max_b", "ik_llama")),
-    Row("unfused", "not supported, set to disabled", r"fused .{1,60} not supported, set to disabled"),
-    *(Row("serving", word) for word in (
-        "all slots are idle", "llama runner started", "slot      release", "slot launch_slot_", "update_slots",
-        "log_server_request")),
+    Row(
+        "unfused",
+        "not supported, set to disabled",
+        r"fused .{1,60} not supported, set to "
+        r"disabled",
+    ),
+    *(
+        Row("serving", word)
+        for word in (
+            "all slots are idle",
+            "llama runner started",
+            "slot      release",
+            "slot launch_slot_",
+            "update_slots",
+            "log_server_request",
+        )
+    ),
     Row("ollama", "ollama"),
     Row("ollama", "level=", r"^.{0,74}level="),
     # A to about January 2025, B to April 2026, C after
-    *(Row("era", word, "", era) for era, words in (
-        ("C", ("cmn  ", "common_fit_params", "srv  llama_server")),
-        ("A", ("llm_load_", "llama_new_context_with_model", "llama_kv_cache_init:", "llama_init_from_gpt_params",
-               "llama_load_model_from_file:")),
-        ("B", ("load_tensors:", "print_info:", "llama_context:", "llama_model_load_from_file_impl",
-               "llama_kv_cache_unified", "llama_params_fit", "common_init_from_params"))) for word in words),
+    *(
+        Row("era", word, "", era)
+        for era, words in (
+            ("C", ("cmn  ", "common_fit_params", "srv  llama_server")),
+            (
+                "A",
+                (
+                    "llm_load_",
+                    "llama_new_context_with_model",
+                    "llama_kv_cache_init:",
+                    "llama_init_from_gpt_params",
+                    "llama_load_model_from_file:",
+                ),
+            ),
+            (
+                "B",
+                (
+                    "load_tensors:",
+                    "print_info:",
+                    "llama_context:",
+                    "llama_model_load_from_file_impl",
+                    "llama_kv_cache_unified",
+                    "llama_params_fit",
+                    "common_init_from_params",
+                ),
+            ),
+        )
+        for word in words
+    ),
 )
 ROWS = (*LAUNCH, *SERVER, *_REST)
 
@@ -166,7 +306,8 @@ def rows_of(*names: str) -> tuple[Row, ...]:
 
 
 def lines_with(text: str, rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of a text that have a row's word, in their order: found by the words, of a log of any length."""
+    """The lines of a text that have a row's word, in their order: found by the words, of a log of
+    any length."""
     starts: set[int] = set()
     for word in {row.word for row in rows}:
         at = text.find(word)
@@ -188,7 +329,10 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
 
 def pairs(text: str) -> dict[str, str]:
     """The values of key=value and key="value", without quotes and Go's escapes of them."""
-    return {key: plain(value[1:-1] if value.startswith('"') else value) for key, value in _PAIR.findall(text)}
+    return {
+        key: plain(value[1:-1] if value.startswith('"') else value)
+        for key, value in _PAIR.findall(text)
+    }
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,5 @@
-"""What a launch runs on: the devices that llama.cpp lists, the host's RAM, and how much of both may be used.
+"""What a launch runs on: the devices that llama.cpp lists, the host's RAM, and how much of both may
+be used.
 
 Records alone: autolayers.devices finds them.
 """
@@ -14,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import ClassVar
 
-MAX_DEVICES = 16      # llama_max_devices
+MAX_DEVICES = 16  # llama_max_devices
 
 
-KINDS = ("tg", "pp")          # rates: of generated tokens and of prompts
-OF_PEAK = 0.9                   # share of RAM's peak bandwidth that reading reaches
+KINDS = ("tg", "pp")  # rates: of generated tokens and of prompts
+OF_PEAK = 0.9  # share of RAM's peak bandwidth that reading reaches
 CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "multi-GPU", "CPU")
 
 
@@ -26,52 +27,56 @@ CLASSES = ("dense resident", "dense partial", "MoE resident", "MoE in RAM", "mul
 class Ratio:
     """Measured rates of one class of launches on a machine, relative to their predictions."""
 
-    kind: str                    # of KINDS
-    placement: str               # of CLASSES
-    ratio: float                 # measured / predicted, the geometric mean of `n` runs
+    kind: str  # of KINDS
+    placement: str  # of CLASSES
+    ratio: float  # measured / predicted, the geometric mean of `n` runs
     n: int = 1
-    backend: str = ""            # empty: any
-    build: int | None = None     # llama.cpp's number, None: any
-    date: str = ""               # of the last run
+    backend: str = ""  # empty: any
+    build: int | None = None  # llama.cpp's number, None: any
+    date: str = ""  # of the last run
 
 
 @dataclass(frozen=True)
 class Device:
-    """Memory in bytes. `free` is what an allocation may take now; `includes_context` says whether the
-    backend's own context (CUDA's primary context) has been subtracted from it already."""
+    """Memory in bytes. `free` is what an allocation may take now; `includes_context` says whether
+    the backend's own context (CUDA's primary context) has been subtracted from it already."""
 
     name: str
     total: int
     free: int
     description: str = ""
-    backend: str = "CUDA"          # a name of autolayers.backends: CUDA ROCm Vulkan MTL SYCL RPC ...
-    kind: str = "gpu"              # gpu, igpu (shares the system's RAM), rpc
+    # a name of autolayers.backends: CUDA ROCm Vulkan MTL SYCL RPC ...
+    backend: str = "CUDA"
+    kind: str = "gpu"  # gpu, igpu (shares the system's RAM), rpc
     uuid: str | None = None
-    pci_id: str | None = None      # "0000:01:00.0"
-    compute_capability: tuple[int, int] | None = None   # CUDA only; None: 8.9 is assumed
+    pci_id: str | None = None  # "0000:01:00.0"
+    compute_capability: tuple[int, int] | None = None  # CUDA only; None: 8.9 is assumed
     includes_context: bool = False
-    display: bool | None = None    # it drives a display; None: unknown
-    source: str = "given"          # nvml, list-devices, sysfs, metal, rpc, given
-    bandwidth: float | None = None   # bytes per second of its memory, None: unknown
-    n_sm: int | None = None        # streaming multiprocessors, None: unknown
-    wddm: bool = False             # driven by Windows (WSL2 too), which may evict memory to RAM
-    warning: str = ""              # why `total` and `free` may be wrong; empty: as measured
-    fp16_tflops: float | None = None   # of its matrix units, dense; None: unknown
+    display: bool | None = None  # it drives a display; None: unknown
+    source: str = "given"  # nvml, list-devices, sysfs, metal, rpc, given
+    bandwidth: float | None = None  # bytes per second of its memory, None: unknown
+    n_sm: int | None = None  # streaming multiprocessors, None: unknown
+    wddm: bool = False  # driven by Windows (WSL2 too), which may evict memory to RAM
+    warning: str = ""  # why `total` and `free` may be wrong; empty: as measured
+    fp16_tflops: float | None = None  # of its matrix units, dense; None: unknown
     # bytes per second between it and RAM, or the network to its server, None: unknown
     link: float | None = None
-    latency: float | None = None   # seconds of a round trip to its server, None: unknown, or no server
-    engine: str = ""               # the backend of its server; empty: unknown, or no server
-    unified: bool = False          # its memory is the system's RAM
-    ram: int | None = None         # all of that RAM, None: unknown
-    limits: Mapping[str, int] | None = None   # the driver's limits, with the backend's keys; None: unknown
-    driver: str = ""               # its version, empty: unknown
-    power_limit: int | None = None   # watts, None: unknown
-    power_default: int | None = None   # watts as sold, None: unknown
-    measured: tuple[Ratio, ...] = ()          # launches on this machine
+    # seconds of a round trip to its server, None: unknown, or no server
+    latency: float | None = None
+    engine: str = ""  # the backend of its server; empty: unknown, or no server
+    unified: bool = False  # its memory is the system's RAM
+    ram: int | None = None  # all of that RAM, None: unknown
+    # the driver's limits, with the backend's keys; None: unknown
+    limits: Mapping[str, int] | None = None
+    driver: str = ""  # its version, empty: unknown
+    power_limit: int | None = None  # watts, None: unknown
+    power_default: int | None = None  # watts as sold, None: unknown
+    measured: tuple[Ratio, ...] = ()  # launches on this machine
 
-    hypothetical: ClassVar[Callable[..., Device]]      # (size or GPU name, name="CUDA0"), set by devices/given.py
+    # (size or GPU name, name="CUDA0"), set by devices/given.py
+    hypothetical: ClassVar[Callable[..., Device]]
 
-    def __hash__(self) -> int:     # limits have none
+    def __hash__(self) -> int:  # limits have none
         return hash((self.name, self.backend, self.total, self.free))
 
     @property
@@ -82,21 +87,21 @@ class Device:
 
 @dataclass(frozen=True)
 class Host:
-    """System RAM in bytes; `available` can be used without swapping. Rates are bytes per second, None if
-    unknown."""
+    """System RAM in bytes; `available` can be used without swapping. Rates are bytes per second,
+    None if unknown."""
 
     total: int
     available: int
-    source: str   # meminfo, psutil, "cgroup" where a container's limit is what counts, given
-    bandwidth: float | None = None     # of reading RAM
-    bus: float | None = None           # from RAM to the first GPU
-    cores: int | None = None           # physical cores that may be used
-    disk: float | None = None          # of reading files
-    bandwidth_source: str = ""         # measured, smbios (the firmware's tables), given
-    threads: int | None = None         # -t, if llama.cpp's default is wrong
-    measured: tuple[Ratio, ...] = ()   # launches on this machine
-    expert_upload: float | None = None # of experts that --moe-cache-mib misses, to the GPU
-    numa: int | None = None            # nodes
+    source: str  # meminfo, psutil, "cgroup" where a container's limit is what counts, given
+    bandwidth: float | None = None  # of reading RAM
+    bus: float | None = None  # from RAM to the first GPU
+    cores: int | None = None  # physical cores that may be used
+    disk: float | None = None  # of reading files
+    bandwidth_source: str = ""  # measured, smbios (the firmware's tables), given
+    threads: int | None = None  # -t, if llama.cpp's default is wrong
+    measured: tuple[Ratio, ...] = ()  # launches on this machine
+    expert_upload: float | None = None  # of experts that --moe-cache-mib misses, to the GPU
+    numa: int | None = None  # nodes
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
@@ -107,47 +112,71 @@ class Host:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the launch will run. `limits` is the usable memory per device (free memory, or the user's
-    budget); `ram` is the usable RAM, None if unknown. Bytes."""
+    """Where the launch will run. `limits` is the usable memory per device (free memory, or the
+    user's budget); `ram` is the usable RAM, None if unknown. Bytes."""
 
     devices: tuple[Device, ...]
     limits: Mapping[str, int]
     ram: int | None = None
     ram_total: int | None = None
-    ram_bandwidth: float | None = None     # bytes per second, measured
+    ram_bandwidth: float | None = None  # bytes per second, measured
     bus_bandwidth: float | None = None
-    cores: int | None = None               # physical cores
+    cores: int | None = None  # physical cores
     disk_bandwidth: float | None = None
-    threads: int | None = None             # -t, if llama.cpp's default is wrong
-    measured: tuple[Ratio, ...] = ()       # launches that predictions are corrected by
-    expert_upload: float | None = None     # bytes per second of experts that --moe-cache-mib misses, measured
-    numa: int | None = None                # nodes
+    threads: int | None = None  # -t, if llama.cpp's default is wrong
+    measured: tuple[Ratio, ...] = ()  # launches that predictions are corrected by
+    # bytes per second of experts that --moe-cache-mib misses, measured
+    expert_upload: float | None = None
+    numa: int | None = None  # nodes
 
     @classmethod
-    def of(cls, devices: Sequence[Device], host: Host | None, ram: int | None,
-           budget: Mapping[str, int]) -> Machine:
-        """These devices on a host (None: unknown). `ram`: bytes of RAM instead of the host's; `budget`: the
-        most bytes by device. Raises UsageError for a budget of an unknown device."""
+    def of(
+        cls,
+        devices: Sequence[Device],
+        host: Host | None,
+        ram: int | None,
+        budget: Mapping[str, int],
+    ) -> Machine:
+        """These devices on a host (None: unknown). `ram`: bytes of RAM instead of the host's;
+        `budget`: the most bytes by device. Raises UsageError for a budget of an unknown device."""
         for name in budget:
             if name not in {device.name for device in devices}:
                 names = ", ".join(device.name for device in devices) or "none"
                 raise UsageError(f"--budget: there is no device {name} (devices: {names})")
-        limits = {device.name: min(device.free, budget.get(device.name, device.free)) for device in devices}
+        limits = {
+            device.name: min(device.free, budget.get(device.name, device.free))
+            for device in devices
+        }
         if host is None:
             # such a machine is identified by its GPU
             shared = [device.ram for device in devices if device.in_ram]
             ram = next(filter(None, shared), None) if ram is None else ram
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
         available = host.available if ram is None else ram
-        limits |= {device.name: min(limits[device.name], available) for device in devices if device.in_ram}
-        return cls(tuple(devices), limits, available,
-                   host.total if ram is None else ram, host.bandwidth, host.bus, host.cores, host.disk,
-                   host.threads, ratios(devices, host), host.expert_upload, host.numa)
+        limits |= {
+            device.name: min(limits[device.name], available) for device in devices if device.in_ram
+        }
+        return cls(
+            tuple(devices),
+            limits,
+            available,
+            host.total if ram is None else ram,
+            host.bandwidth,
+            host.bus,
+            host.cores,
+            host.disk,
+            host.threads,
+            ratios(devices, host),
+            host.expert_upload,
+            host.numa,
+        )
 
     def limited(self, ram: int) -> Machine:
         """The same with at most this much RAM, which counts for devices that share it too."""
         shared = {device.name for device in self.devices if device.in_ram}
-        limits = {name: min(size, ram) if name in shared else size for name, size in self.limits.items()}
+        limits = {
+            name: min(size, ram) if name in shared else size for name, size in self.limits.items()
+        }
         return replace(self, limits=limits, ram=ram if self.ram is None else min(ram, self.ram))
 
 

@@ -4,8 +4,8 @@
     with request("GET", "https://example.org/x", limit, redirects=10) as answer:
         answer.status, answer.headers.get("ETag"), answer.read(1 << 16)
 
-requests' adapter does the work; it is imported with the first request. A requests.Session would read netrc, follow
-redirects and read their bodies; here
+requests' adapter does the work; it is imported with the first request. A requests.Session would
+read netrc, follow redirects and read their bodies; here
 
 - the time limit covers every byte: the timeouts of requests apply between two bytes, so a server that sends one now
   and then could hold us for ever
@@ -13,7 +13,7 @@ redirects and read their bodies; here
   this machine or its network
 - servers on this machine are reached without a proxy
 - compressed answers, which could expand to any length, are refused
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,17 +35,28 @@ if TYPE_CHECKING:
 
     import requests
 
-    Kind = Literal["address", "unreachable", "silent", "slow", "tls", "proxy", "broken", "redirect",
-                   "compressed", "large", "credentials"]
+    Kind = Literal[
+        "address",
+        "unreachable",
+        "silent",
+        "slow",
+        "tls",
+        "proxy",
+        "broken",
+        "redirect",
+        "compressed",
+        "large",
+        "credentials",
+    ]
 
-CONNECT = 10.0            # seconds, for each address that a name has
+CONNECT = 10.0  # seconds, for each address that a name has
 _ADVICE = "is the address right, and is this machine online?"
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class NetError(AutolayersError):
-    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's words for
-    it."""
+    """A failed exchange; the message does not name the URL. `reason`: the system's or a library's
+    words for it."""
 
     def __init__(self, kind: Kind, message: str, reason: str = "") -> None:
         super().__init__(message)
@@ -53,8 +64,8 @@ class NetError(AutolayersError):
 
 
 class Limit:
-    """`total` seconds from the first request on, for all that share this limit; `silence` between two
-    bytes."""
+    """`total` seconds from the first request on, for all that share this limit; `silence` between
+    two bytes."""
 
     def __init__(self, total: float, silence: float | None = None) -> None:
         self.total, self.silence = total, total if silence is None else silence
@@ -79,9 +90,9 @@ class Response:
 
     def __init__(self, response: requests.Response, url: str, limit: Limit) -> None:
         self._response, self._limit = response, limit
-        self.url = url                                   # after all redirects
+        self.url = url  # after all redirects
         self.status = response.status_code
-        self.reason = one_line(response.reason or "")        # "Not Found"
+        self.reason = one_line(response.reason or "")  # "Not Found"
         self.headers: Mapping[str, str] = response.headers
 
     def __enter__(self) -> Response:
@@ -96,7 +107,9 @@ class Response:
     def read(self, n: int) -> bytes:
         """1 to `n` bytes of the body, b"" at its end. Raises NetError."""
         if self.headers.get("Content-Encoding", "").lower() not in ("", "identity"):
-            raise NetError("compressed", "the server compresses its answer, although it was asked not to")
+            raise NetError(
+                "compressed", "the server compresses its answer, although it was asked not to"
+            )
         raw = self._response.raw
         with _explained(self._limit):
             # urllib3 2 returns the bytes that have arrived; older versions wait for all n
@@ -124,28 +137,43 @@ class Response:
             return ""
 
 
-def request(method: str, url: str, limit: Limit, *, headers: Mapping[str, str] | None = None,
-            json: object = None, authorization: str = "", redirects: int = 0, own: bool = False) -> Response:
-    """One request and its answer, whatever its status, after at most `redirects` redirects (0: a redirect is
-    the answer).
+def request(
+    method: str,
+    url: str,
+    limit: Limit,
+    *,
+    headers: Mapping[str, str] | None = None,
+    json: object = None,
+    authorization: str = "",
+    redirects: int = 0,
+    own: bool = False,
+) -> Response:
+    """One request and its answer, whatever its status, after at most `redirects` redirects (0: a
+    redirect is the answer).
 
-    `authorization` is that header's value; a user in the URL takes precedence. `json` is sent as the body.
-    `own`: a server that was started here: no proxy is used, and any certificate is accepted. Raises NetError.
+    `authorization` is that header's value; a user in the URL takes precedence. `json` is sent as
+    the body. `own`: a server that was started here: no proxy is used, and any certificate is
+    accepted. Raises NetError.
     """
     first = origin(url)
     authorization = _basic(url) or authorization
-    if not authorization.isascii() or not authorization.isprintable():     # http.client would show it in its error
+    # http.client would show it in its error
+    if not authorization.isascii() or not authorization.isprintable():
         raise NetError("credentials", "the token has invalid characters")
     for _ in range(redirects + 1):
         here = origin(url)
         if here != first:
             authorization = ""
             if (first[0], here[0]) == ("https", "http"):
-                raise NetError("redirect", f"it leads from https to {public(url)}, which anybody may tamper "
-                                           "with")
+                raise NetError(
+                    "redirect",
+                    f"it leads from https to {public(url)}, which anybody may tamper with",
+                )
             if is_inside(here[1]) and not is_inside(first[1]):
-                raise NetError("redirect", f"it leads from {first[1]} to {public(url)}, an address inside this "
-                                           "network")
+                raise NetError(
+                    "redirect",
+                    f"it leads from {first[1]} to {public(url)}, an address inside this network",
+                )
         answer = _exchange(method, url, limit, headers or {}, json, authorization, own)
         if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
             return answer
@@ -162,12 +190,20 @@ def _target(url: str, location: str) -> str:
         return target
     except (ValueError, NetError) as error:
         why = "" if isinstance(error, NetError) else f" ({one_line(str(error))})"
-        raise NetError("redirect", f"it leads to {public(location)}, which is not a web "
-                                   f"address{why}") from None
+        raise NetError(
+            "redirect", f"it leads to {public(location)}, which is not a web address{why}"
+        ) from None
 
 
-def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], json: object,
-              authorization: str, own: bool) -> Response:
+def _exchange(
+    method: str,
+    url: str,
+    limit: Limit,
+    headers: Mapping[str, str],
+    json: object,
+    authorization: str,
+    own: bool,
+) -> Response:
     import requests
 
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
@@ -180,8 +216,12 @@ def _exchange(method: str, url: str, limit: Limit, headers: Mapping[str, str], j
         asked = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
         here = own or is_loopback(origin(url)[1])
         response = _adapter(limit).send(
-            asked, stream=True, timeout=(min(CONNECT, limit.left()), limit.left()), verify=not own and authorities,
-            proxies={} if here else requests.utils.get_environ_proxies(asked.url or ""))
+            asked,
+            stream=True,
+            timeout=(min(CONNECT, limit.left()), limit.left()),
+            verify=not own and authorities,
+            proxies={} if here else requests.utils.get_environ_proxies(asked.url or ""),
+        )
     return Response(response, url, limit)
 
 
@@ -216,7 +256,9 @@ def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
     class Adapter(requests.adapters.HTTPAdapter):
         def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
             pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
-            pool.ConnectionCls = type("Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse})
+            pool.ConnectionCls = type(
+                "Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse}
+            )
             return pool
 
     return Adapter(max_retries=0)
@@ -238,19 +280,36 @@ def _explained(limit: Limit) -> Iterator[None]:
     except (requests.exceptions.Timeout, urllib3.exceptions.TimeoutError, TimeoutError):
         if limit.over:
             raise NetError("slow", f"the server needs more than {limit.total:g} s") from None
-        silent = min(limit.silence, max(1, round(time.monotonic() - begun)))      # a handshake has CONNECT alone
-        raise NetError("silent", f"the server sent nothing for {silent:g} s: try again later") from None
+        # a handshake has CONNECT alone
+        silent = min(limit.silence, max(1, round(time.monotonic() - begun)))
+        raise NetError(
+            "silent", f"the server sent nothing for {silent:g} s: try again later"
+        ) from None
     except requests.exceptions.SSLError as error:
         reason = _reason(error)
-        raise NetError("tls", f"its certificate is not trusted or TLS failed ({reason})", reason) from None
+        raise NetError(
+            "tls", f"its certificate is not trusted or TLS failed ({reason})", reason
+        ) from None
     except requests.exceptions.ProxyError as error:
         reason = _reason(error)
-        raise NetError("proxy", f"the proxy does not work ({reason}): check HTTPS_PROXY", reason) from None
-    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise NetError(
+            "proxy", f"the proxy does not work ({reason}): check HTTPS_PROXY", reason
+        ) from None
+    except (
+        requests.exceptions.RequestException,
+        urllib3.exceptions.HTTPError,
+        OSError,
+        ValueError,
+    ) as error:
         reason = _reason(error)
-        kind: Kind = "unreachable" if isinstance(_root(error),
-                                                 urllib3.exceptions.NewConnectionError) else "broken"
-        raise NetError(kind, f"the connection failed or broke ({reason}): {_ADVICE}", reason) from None
+        kind: Kind = (
+            "unreachable"
+            if isinstance(_root(error), urllib3.exceptions.NewConnectionError)
+            else "broken"
+        )
+        raise NetError(
+            kind, f"the connection failed or broke ({reason}): {_ADVICE}", reason
+        ) from None
 
 
 def _root(error: BaseException) -> BaseException:
@@ -268,13 +327,17 @@ def _root(error: BaseException) -> BaseException:
 def _reason(error: BaseException) -> str:
     root = _root(error)
     text = str(getattr(root, "strerror", None) or root)
-    return one_line(re.sub(r"^.*\[Errno -?\d+\] |^\S*Connection\([^)]*\): |^<[^>]*>: ", "", text)).rstrip(")")
+    return one_line(
+        re.sub(r"^.*\[Errno -?\d+\] |^\S*Connection\([^)]*\): |^<[^>]*>: ", "", text)
+    ).rstrip(")")
 
 
 # --- URLs
 
+
 def origin(url: str) -> tuple[str, str, int]:
-    """(scheme, host, port), which decides whether credentials may be sent. Raises NetError for other URLs."""
+    """(scheme, host, port), which decides whether credentials may be sent. Raises NetError for
+    other URLs."""
     try:
         split = urlsplit(url)
         scheme, host = split.scheme.lower(), (split.hostname or "").rstrip(".")
@@ -297,7 +360,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_inside(host: str) -> bool:
-    """Whether a host of a URL is this machine or one of its network: an address that is not public, or a name of one.
+    """Whether a host of a URL is this machine or one of its network: an address that is not public,
+    or a name of one.
 
     A name that cannot be resolved here (a proxy's may be so) is not.
     """
@@ -317,13 +381,19 @@ def public(url: str) -> str:
         split = urlsplit(url)
     except ValueError:
         return one_line(re.sub(r"//[^/]*@|[?#].*", "//", url))
-    return one_line(urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", "")), 2000)
+    return one_line(
+        urlunsplit((split.scheme, split.netloc.rpartition("@")[2], split.path, "", "")), 2000
+    )
 
 
 def without_credentials(text: str) -> str:
     """A text with each URL replaced by its `public` form."""
-    return re.sub(r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]", lambda found: public(found[0]), text,
-                  flags=re.IGNORECASE)
+    return re.sub(
+        r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]",
+        lambda found: public(found[0]),
+        text,
+        flags=re.IGNORECASE,
+    )
 
 
 def _without_user(url: str) -> str:
@@ -336,10 +406,13 @@ def _basic(url: str) -> str:
     split = urlsplit(url)
     if split.username is None:
         return ""
-    return "Basic " + b64encode(f"{unquote(split.username)}:{unquote(split.password or '')}".encode()).decode()
+    return (
+        "Basic "
+        + b64encode(f"{unquote(split.username)}:{unquote(split.password or '')}".encode()).decode()
+    )
 
 
 def one_line(text: str, limit: int = 200) -> str:
     """One printable line of bounded length."""
     cleaned = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    return cleaned if len(cleaned) <= limit else cleaned[:limit - 3] + "..."
+    return cleaned if len(cleaned) <= limit else cleaned[: limit - 3] + "..."

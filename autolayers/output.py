@@ -15,13 +15,22 @@ import sys
 from .errors import AutolayersError
 from .quoting import printable
 
-COLOURS = {"0": "none", "1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "34": "blue",
-           "35": "magenta", "36": "cyan"}     # ESC [ code m
+COLOURS = {
+    "0": "none",
+    "1": "bold",
+    "2": "dim",
+    "31": "red",
+    "32": "green",
+    "33": "yellow",
+    "34": "blue",
+    "35": "magenta",
+    "36": "cyan",
+}  # ESC [ code m
 
 
 def say(text: str, *table: str) -> None:
-    """Prints one line to stderr: joins multi-line text, removes secrets from URLs, ignores a closed stderr.
-    `table` lines follow it."""
+    """Prints one line to stderr: joins multi-line text, removes secrets from URLs, ignores a closed
+    stderr. `table` lines follow it."""
     lines = (f"autolayers: {one_line(text)}", *table)
     try:
         print("\n".join(map(printable, lines)), file=sys.stderr, flush=True)
@@ -40,8 +49,8 @@ def one_line(text: str) -> str:
 
 
 def show(text: str) -> None:
-    """Prints text for people: only printable characters and our own colours; characters that the terminal's
-    encoding lacks are escaped."""
+    """Prints text for people: only printable characters and our own colours; characters that the
+    terminal's encoding lacks are escaped."""
     _write("\n".join(map(_clean, text.split("\n"))))
 
 
@@ -51,9 +60,9 @@ def _write(lines: str) -> None:
 
 
 def emit(text: str) -> None:
-    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. A terminal gets printable
-    characters alone: a file's name could steer or colour it. Raises AutolayersError if stdout's encoding lacks a
-    character."""
+    """Prints text for programs unchanged; file names that are not UTF-8 keep their bytes. A
+    terminal gets printable characters alone: a file's name could steer or colour it. Raises
+    AutolayersError if stdout's encoding lacks a character."""
     if sys.stdout.isatty():
         _write("\n".join(map(printable, text.split("\n"))))
         return
@@ -68,8 +77,11 @@ def emit(text: str) -> None:
     try:
         data = text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError as error:
-        raise AutolayersError(f"the encoding of the output, {encoding}, lacks {text[error.start]!a}: set "
-                              "PYTHONIOENCODING=utf-8") from None
+        raise AutolayersError(
+            f"the encoding of the output, {encoding}, lacks "
+            f"{text[error.start]!a}: set "
+            "PYTHONIOENCODING=utf-8"
+        ) from None
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
 
@@ -81,17 +93,26 @@ def clear() -> None:
 
 
 def open_streams() -> None:
-    """Opens the null device for closed standard streams (>&-, 2>&-): otherwise a file that is opened later
-    would become the stream, and `print` would write to stdout if there is no stderr. Writing to a closed
-    stdout still fails."""
+    """Opens the null device for closed standard streams (>&-, 2>&-): otherwise a file that is
+    opened later would become the stream, and `print` would write to stdout if there is no stderr.
+    Writing to a closed stdout still fails."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             if handle != number:
                 os.dup2(handle, number)
                 os.close(handle)
-            setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w", encoding="utf-8",
-                                         errors="backslashreplace", closefd=False))
+            setattr(
+                sys,
+                name,
+                os.fdopen(
+                    number,
+                    "r" if name == "stdin" else "w",
+                    encoding="utf-8",
+                    errors="backslashreplace",
+                    closefd=False,
+                ),
+            )
 
 
 def discard() -> None:

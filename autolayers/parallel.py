@@ -1,7 +1,7 @@
 """Maps a function over items in parallel: threads for network I/O, processes for computation.
 
-    in_threads(read, names)                # results in the order of names; an exception is that call's result
-    in_processes(plan, models)             # on all cores, if the system can fork
+in_threads(read, names)                # results in the order of names; an exception is that call's
+result in_processes(plan, models)             # on all cores, if the system can fork
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     R = TypeVar("R")
 
-THREADS = 8        # connections to one server at once
-_MOST = 16384      # item indices that fit a pipe's buffer
+THREADS = 8  # connections to one server at once
+_MOST = 16384  # item indices that fit a pipe's buffer
 
 
 def _attempt(work: Callable[[T], R], item: T) -> R | AutolayersError:
@@ -30,8 +30,9 @@ def _attempt(work: Callable[[T], R], item: T) -> R | AutolayersError:
         return error
 
 
-def in_threads(work: Callable[[T], R], items: Sequence[T],
-               done: Callable[[], None] = lambda: None) -> list[R | AutolayersError]:
+def in_threads(
+    work: Callable[[T], R], items: Sequence[T], done: Callable[[], None] = lambda: None
+) -> list[R | AutolayersError]:
     """work(item) for each; `done` is called after each, by one thread at a time."""
     from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -46,14 +47,19 @@ def in_threads(work: Callable[[T], R], items: Sequence[T],
 
 
 def cores() -> int:
-    """The number of processes: the cores that this one may use, or one if the system cannot fork safely."""
+    """The number of processes: the cores that this one may use, or one if the system cannot fork
+    safely."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 
-def in_processes(work: Callable[[T], R], items: Sequence[T], workers: int | None = None,
-                 done: Callable[[], None] = lambda: None) -> list[R | AutolayersError]:
-    """work(item) for each, in forked copies of this process; results are pickled. Items that a copy fails to
-    answer, such as for lack of memory, are computed here."""
+def in_processes(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    workers: int | None = None,
+    done: Callable[[], None] = lambda: None,
+) -> list[R | AutolayersError]:
+    """work(item) for each, in forked copies of this process; results are pickled. Items that a copy
+    fails to answer, such as for lack of memory, are computed here."""
     count = min(cores() if workers is None else workers, len(items))
     found: dict[int, R | AutolayersError] = {}
     if count > 1:
@@ -65,10 +71,15 @@ def in_processes(work: Callable[[T], R], items: Sequence[T], workers: int | None
     return [found[i] for i in range(len(items))]
 
 
-def _deal(work: Callable[[T], R], items: Sequence[T], count: int, found: dict[int, Any],
-          done: Callable[[], None]) -> None:
-    """Fills `found` with `count` copies of this process. They take item indices, two bytes each, from one
-    pipe."""
+def _deal(
+    work: Callable[[T], R],
+    items: Sequence[T],
+    count: int,
+    found: dict[int, Any],
+    done: Callable[[], None],
+) -> None:
+    """Fills `found` with `count` copies of this process. They take item indices, two bytes each,
+    from one pipe."""
     import pickle
     from multiprocessing.connection import Connection, wait
 
@@ -80,7 +91,7 @@ def _deal(work: Callable[[T], R], items: Sequence[T], count: int, found: dict[in
         reader, writer = os.pipe()
         try:
             pid = os.fork()
-        except OSError:                       # out of processes or memory: fewer do the work
+        except OSError:  # out of processes or memory: fewer do the work
             os.close(reader)
             os.close(writer)
             break

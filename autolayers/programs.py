@@ -1,8 +1,10 @@
-"""Runs other programs, and functions of this package in a process of their own, with bounded time and output.
+"""Runs other programs, and functions of this package in a process of their own, with bounded time
+and output.
 
     answer = ask(["llama-server", "--version"], os.environ, 30)
     answer.code, answer.out, answer.err
-    for value in apart("autolayers.devices.nvml", "answers", silence=10):     # JSON values as they are yielded
+    # JSON values as they are yielded
+    for value in apart("autolayers.devices.nvml", "answers", silence=10):
         ...
 """
 
@@ -21,14 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import IO
 
-MOST = 1 << 20         # bytes of each stream
-_LOOK = 0.05           # seconds between two polls
-_LEFT = 0.5            # seconds for its last output, if a child of its own keeps the pipes open
+MOST = 1 << 20  # bytes of each stream
+_LOOK = 0.05  # seconds between two polls
+_LEFT = 0.5  # seconds for its last output, if a child of its own keeps the pipes open
 
 
 class NoAnswer(AutolayersError):
-    """It cannot be started, does not end, or prints too much; the message does not name it. `out`: what it
-    had printed."""
+    """It cannot be started, does not end, or prints too much; the message does not name it. `out`:
+    what it had printed."""
 
     def __init__(self, message: str, out: str = "") -> None:
         super().__init__(message)
@@ -39,21 +41,28 @@ class NoAnswer(AutolayersError):
 class Answer:
     """A program's output, at most MOST bytes of each stream, and its exit code."""
 
-    code: int      # negative: the signal that ended it
+    code: int  # negative: the signal that ended it
     out: str
     err: str
 
 
 def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Answer:
-    """A program's output and exit code; afterwards none of its processes is left. Raises NoAnswer."""
+    """A program's output and exit code; afterwards none of its processes is left. Raises
+    NoAnswer."""
     import subprocess
     import threading
     import time
 
     try:
-        child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-                                 start_new_session=os.name == "posix")
+        child = subprocess.Popen(
+            list(words),
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=os.name == "posix",
+        )
     except (OSError, ValueError) as error:
         raise NoAnswer(str(getattr(error, "strerror", None) or error)) from None
     said = bytearray(), bytearray()
@@ -67,8 +76,10 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
                 return
 
     assert child.stdout is not None and child.stderr is not None
-    threads = [threading.Thread(target=read, args=(pipe, into), daemon=True)
-               for pipe, into in zip((child.stdout, child.stderr), said, strict=True)]
+    threads = [
+        threading.Thread(target=read, args=(pipe, into), daemon=True)
+        for pipe, into in zip((child.stdout, child.stderr), said, strict=True)
+    ]
     for thread in threads:
         thread.start()
     end = time.monotonic() + timeout
@@ -80,7 +91,9 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
         if flooded.is_set():
             raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
         if child.poll() is None:
-            raise NoAnswer(f"it did not end within {timeout:g} s", bytes(said[0]).decode("utf-8", "replace"))
+            raise NoAnswer(
+                f"it did not end within {timeout:g} s", bytes(said[0]).decode("utf-8", "replace")
+            )
     finally:
         _kill(child)
     out, err = (bytes(text).decode("utf-8", "replace") for text in said)
@@ -102,11 +115,17 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 # --- this package's own functions, where a library could end the process
 
 
-def apart(module: str, function: str, *words: str, silence: float,
-          environ: Mapping[str, str] | None = None) -> Iterator[object]:
-    """The values that module.function(*words) yields, each as soon as it is there, from a process without
-    streams of its own: a library that it loads can neither end nor hang this process, nor print. The values end
-    where the process ends. Raises NoAnswer after `silence` seconds without one.
+def apart(
+    module: str,
+    function: str,
+    *words: str,
+    silence: float,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[object]:
+    """The values that module.function(*words) yields, each as soon as it is there, from a process
+    without streams of its own: a library that it loads can neither end nor hang this process, nor
+    print. The values end where the process ends. Raises NoAnswer after `silence` seconds without
+    one.
 
     The process is a copy of this one on Linux, a new one elsewhere or with another environment.
     """
@@ -115,11 +134,15 @@ def apart(module: str, function: str, *words: str, silence: float,
         return
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # -I: else the current directory would come first in sys.path
-    code = (f"import os, sys; sys.path.append({package!r}); from {__name__} import _answer; "
-            f"_answer(os.dup(1), {module!r}, {function!r}, {words!r})")
+    code = (
+        f"import os, sys; sys.path.append({package!r}); from {__name__} import _answer; "
+        f"_answer(os.dup(1), {module!r}, {function!r}, {words!r})"
+    )
     failed = None
     try:
-        out = ask([sys.executable, "-I", "-c", code], os.environ if environ is None else environ, silence).out
+        out = ask(
+            [sys.executable, "-I", "-c", code], os.environ if environ is None else environ, silence
+        ).out
     except NoAnswer as error:
         out, failed = error.out, error
     yield from _values(out.encode().splitlines())
@@ -134,7 +157,8 @@ def _copied(module: str, function: str, words: Sequence[str], silence: float) ->
 
     there, back = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)      # of threads: the copy has this one alone
+        # of threads: the copy has this one alone
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if not pid:
         with contextlib.suppress(BaseException):

@@ -1,4 +1,5 @@
-"""Quoting, one function for each language: a terminal, shells, PowerShell, systemd, YAML, Nix, INI."""
+"""Quoting, one function for each language: a terminal, shells, PowerShell, systemd, YAML, Nix,
+INI."""
 
 from __future__ import annotations
 
@@ -12,16 +13,22 @@ if TYPE_CHECKING:
 
 
 def printable(text: str) -> str:
-    """Part of a line on a terminal or in a comment: escapes line ends, control characters, marks that change
-    the writing direction and bytes that are not UTF-8.
+    """Part of a line on a terminal or in a comment: escapes line ends, control characters, marks
+    that change the writing direction and bytes that are not UTF-8.
 
     >>> printable("a\\x1b[2J\\n\\u202e")
     'a\\\\x1b[2J\\\\n\\\\u202e'
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else f"\\x{ord(c) - 0xDC00:02x}" if 0xDC80 <= ord(c) <= 0xDCFF
-                   else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c
+        if c.isprintable()
+        else f"\\x{ord(c) - 0xDC00:02x}"
+        if 0xDC80 <= ord(c) <= 0xDCFF
+        else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def shell(words: Sequence[str]) -> str:
@@ -30,28 +37,31 @@ def shell(words: Sequence[str]) -> str:
 
 
 def posix(words: Sequence[str]) -> str:
-    r"""A command line in which bash, dash, zsh, fish and mksh run the first word and nothing else, whatever the words
-    hold. All of them read printable words alike.
+    r"""A command line in which bash, dash, zsh, fish and mksh run the first word and nothing else,
+    whatever the words hold. All of them read printable words alike.
 
-    fish takes a backslash before a quote or a backslash for an escape within '...' too, so these stand outside. What
-    is not printable is written as bytes in $'...' (POSIX.1-2024, 2.2.4): dash and fish lack it, and refuse it or take
-    it for other text.
+    fish takes a backslash before a quote or a backslash for an escape within '...' too, so these
+    stand outside. What is not printable is written as bytes in $'...' (POSIX.1-2024, 2.2.4): dash
+    and fish lack it, and refuse it or take it for other text.
 
-    >>> print(posix(["llama-server", "-m", "it's.gguf", "-ot", r"blk\.(1|2)\.ffn=CPU", "-a", "a\nb"]))
-    llama-server -m 'it'\''s.gguf' -ot 'blk\.(1|2)\.ffn=CPU' -a 'a'$'\x0a''b'
+    >>> print(posix(["llama-server", "-m", "it's.gguf", "-ot", r"blk\.(1|2)\.ffn=CPU", "-a",
+    "a\nb"])) llama-server -m 'it'\''s.gguf' -ot 'blk\.(1|2)\.ffn=CPU' -a 'a'$'\x0a''b'
     """
-    return " ".join(_posix(word, bare=_BARE if i else _BARE - {"="}) for i, word in enumerate(words))
+    return " ".join(
+        _posix(word, bare=_BARE if i else _BARE - {"="}) for i, word in enumerate(words)
+    )
 
 
 def _posix(word: str, bare: frozenset[str]) -> str:
-    if word and set(word) <= bare and word[0] not in "=%":      # zsh and fish replace =NAME and %self
+    # zsh and fish replace =NAME and %self
+    if word and set(word) <= bare and word[0] not in "=%":
         return word
     import re  # of words that are not plain alone
 
     kinds = "".join("x" if not c.isprintable() else c if c in "'\\" else "a" for c in word)
     found = []
     for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
-        text = word[run.start():run.end()]
+        text = word[run.start() : run.end()]
         if run[0][0] == "x":
             found.append(f"$'{_bytes(text)}'")
         elif "a" in run[0]:
@@ -62,16 +72,18 @@ def _posix(word: str, bare: frozenset[str]) -> str:
 
 
 def _bytes(text: str) -> str:
-    r"""The bytes of a text as \x.. each: of a name that is not UTF-8 its own (PEP 383), of half a UTF-16 pair, which
-    a JSON file or a name on Windows can hold, those that UTF-8 would give it."""
-    found = b"".join(c.encode("utf-8", "surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass")
-                     for c in text)
+    r"""The bytes of a text as \x.. each: of a name that is not UTF-8 its own (PEP 383), of half a
+    UTF-16 pair, which a JSON file or a name on Windows can hold, those that UTF-8 would give it."""
+    found = b"".join(
+        c.encode("utf-8", "surrogateescape" if "\udc80" <= c <= "\udcff" else "surrogatepass")
+        for c in text
+    )
     return "".join(f"\\x{byte:02x}" for byte in found)
 
 
 def powershell(words: Sequence[str]) -> str:
-    """A command line for PowerShell (about_Quoting_Rules): words that are not plain are single-quoted, and written as
-    expandable text where they are not printable."""
+    """A command line for PowerShell (about_Quoting_Rules): words that are not plain are
+    single-quoted, and written as expandable text where they are not printable."""
     return " ".join(map(_powershell, words))
 
 
@@ -92,11 +104,11 @@ def _expandable(c: str) -> str:
 
 
 def windows(words: Sequence[str]) -> str:
-    r"""A command line that PowerShell and cmd.exe read alike, as long as no word has a double quote, a dollar sign or a
-    backtick; such words are quoted for PowerShell.
+    r"""A command line that PowerShell and cmd.exe read alike, as long as no word has a double
+    quote, a dollar sign or a backtick; such words are quoted for PowerShell.
 
-    >>> print(windows(["-ts", "27,27", "-ot", r"blk\.20\.ffn_(ch|)exps=CPU", "-m", r"C:\models\a b.gguf"]))
-    -ts "27,27" -ot "blk\.20\.ffn_(ch|)exps=CPU" -m "C:\models\a b.gguf"
+    >>> print(windows(["-ts", "27,27", "-ot", r"blk\.20\.ffn_(ch|)exps=CPU", "-m", r"C:\models\a
+    b.gguf"])) -ts "27,27" -ot "blk\.20\.ffn_(ch|)exps=CPU" -m "C:\models\a b.gguf"
     """
     return " ".join(map(_windows, words))
 
@@ -106,47 +118,57 @@ def _windows(word: str) -> str:
         return word
     if set(word) & _QUOTES or not word.isprintable():
         return _powershell(word)
-    return f'"{word}{word[len(word.rstrip(chr(92))):]}"'      # a backslash would escape the last quote
+    # a backslash would escape the last quote
+    return f'"{word}{word[len(word.rstrip(chr(92))) :]}"'
 
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
 # PowerShell takes typographic quotes for quotes
-_QUOTES = frozenset("\"$`\u201c\u201d\u201e")
+_QUOTES = frozenset('"$`\u201c\u201d\u201e')
 _SINGLE = "'\u2018\u2019\u201a\u201b"
 _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-")
 
 
 def _is_plain(word: str) -> bool:
-    """Whether PowerShell reads a bare word as it is; of a flag it splits off what begins with a dot or colon."""
-    return bool(word) and set(word) <= _PLAIN and not (word.startswith("-") and set(word) & set(".:"))
+    """Whether PowerShell reads a bare word as it is; of a flag it splits off what begins with a dot
+    or colon."""
+    return (
+        bool(word) and set(word) <= _PLAIN and not (word.startswith("-") and set(word) & set(".:"))
+    )
 
 
 def systemd(word: str) -> str:
-    """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables and line
-    ends."""
+    """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables
+    and line ends."""
     escaped = "".join(
         c if c.isprintable() else _bytes(c)
-        for c in word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$"))
+        for c in word.replace("\\", "\\\\")
+        .replace('"', '\\"')
+        .replace("%", "%%")
+        .replace("$", "$$")
+    )
     plain = word and word.isprintable() and not set(word) & set(" \"'\\;#") and word != "-"
     return escaped if plain else f'"{escaped}"'
 
 
 def yaml(text: str) -> str:
-    """A double-quoted scalar (YAML 1.2, section 5.7). Raises UsageError for text that is not UTF-8."""
+    """A double-quoted scalar (YAML 1.2, section 5.7). Raises UsageError for text that is not
+    UTF-8."""
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise UsageError(f"{text!r}: not UTF-8, so a YAML file cannot hold it: rename it")
     return '"' + "".join(_yaml_escape(c) for c in text) + '"'
 
 
 def container_argument(word: str) -> str:
-    """A word of a Kubernetes container's command or args, a YAML scalar: $(NAME) would be a variable of the container,
-    and $$ is $ (third_party/forked/golang/expansion). Raises UsageError as `yaml`."""
+    """A word of a Kubernetes container's command or args, a YAML scalar: $(NAME) would be a
+    variable of the container, and $$ is $ (third_party/forked/golang/expansion). Raises UsageError
+    as `yaml`."""
     return yaml(word.replace("$", "$$"))
 
 
 def compose(text: str) -> str:
-    """A scalar of a Compose file, where $NAME and ${NAME} would be variables and $$ is $ (Compose specification,
-    Interpolation). Raises UsageError as `yaml`."""
+    """A scalar of a Compose file, where $NAME and ${NAME} would be variables and $$ is $ (Compose
+    specification, Interpolation). Raises UsageError as `yaml`."""
     return yaml(text.replace("$", "$$"))
 
 
@@ -156,7 +178,13 @@ def _yaml_escape(c: str) -> str:
     if c.isprintable():
         return c
     code = ord(c)
-    return f"\\x{code:02x}" if code < 1 << 8 else f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
+    return (
+        f"\\x{code:02x}"
+        if code < 1 << 8
+        else f"\\u{code:04x}"
+        if code < 1 << 16
+        else f"\\U{code:08x}"
+    )
 
 
 def nix(text: str) -> str:
@@ -171,8 +199,10 @@ def nix(text: str) -> str:
 
 
 def ini(what: str, text: str) -> str:
-    """A value or section of an INI file as llama.cpp reads it (common/preset.cpp), without quotes and
-    escapes. Raises UsageError, naming `what`, for text that such a file cannot hold."""
+    """A value or section of an INI file as llama.cpp reads it (common/preset.cpp), without quotes
+    and escapes. Raises UsageError, naming `what`, for text that such a file cannot hold."""
     if set(text) & set(";#\r\n") or text != text.strip(" \t"):
-        raise UsageError(f"{what} {text!r}: a preset cannot hold it (; and # begin a comment there)")
+        raise UsageError(
+            f"{what} {text!r}: a preset cannot hold it (; and # begin a comment there)"
+        )
     return text

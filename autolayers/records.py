@@ -1,10 +1,10 @@
 """The part of `dataclasses` that the hot path uses, for a tenth of its start-up time.
 
-`dataclasses` imports `inspect`, `ast`, `dis` and `re` and compiles source text for every class: together more
-than half of the time of a short command. This module builds equal classes from closures, which still work
-with the real module's `fields`, `replace` and `asdict`. Type checkers see the real module. Left out: slots,
-ordering, `InitVar`, `KW_ONLY` and field options other than defaults. `lazy` is `functools.cached_property`
-without its imports.
+`dataclasses` imports `inspect`, `ast`, `dis` and `re` and compiles source text for every class:
+together more than half of the time of a short command. This module builds equal classes from
+closures, which still work with the real module's `fields`, `replace` and `asdict`. Type checkers
+see the real module. Left out: slots, ordering, `InitVar`, `KW_ONLY` and field options other than
+defaults. `lazy` is `functools.cached_property` without its imports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MISSING: Any = object()
-_set = object.__setattr__       # a frozen record's own refuses
+_set = object.__setattr__  # a frozen record's own refuses
 
 
 class FrozenInstanceError(AttributeError):
@@ -57,11 +57,21 @@ class _Signature:
         types: dict[str, str] = {}
         for base in reversed(owner.__mro__):
             types.update(base.__dict__.get("__annotations__", {}))  # noqa: RUF063
-        return Signature([Parameter(
-            name, Parameter.POSITIONAL_OR_KEYWORD, annotation=types.get(name, Parameter.empty),
-            default=Parameter.empty if default is _MISSING else
-            default.make if isinstance(default, _Factory) else default)
-            for name, default in owner.__record_fields__.items()])
+        return Signature(
+            [
+                Parameter(
+                    name,
+                    Parameter.POSITIONAL_OR_KEYWORD,
+                    annotation=types.get(name, Parameter.empty),
+                    default=Parameter.empty
+                    if default is _MISSING
+                    else default.make
+                    if isinstance(default, _Factory)
+                    else default,
+                )
+                for name, default in owner.__record_fields__.items()
+            ]
+        )
 
 
 def _field(*, default: Any = _MISSING, default_factory: Any = _MISSING, repr: bool = True) -> Any:
@@ -77,7 +87,8 @@ def _refuse_del(self: object, name: str) -> None:
 
 
 def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
-    """The class with __init__, __repr__, __eq__ and, if frozen, __hash__ over its annotated fields."""
+    """The class with __init__, __repr__, __eq__ and, if frozen, __hash__ over its annotated
+    fields."""
     if cls is None:
         return lambda cls: _dataclass(cls, frozen=frozen)
     fields: dict[str, Any] = {}
@@ -89,8 +100,11 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
             if isinstance(fields[name], _Factory):
                 delattr(cls, name)
     names = tuple(fields)
-    plain = {name: value for name, value in fields.items() if value is not _MISSING
-             and not isinstance(value, _Factory)}
+    plain = {
+        name: value
+        for name, value in fields.items()
+        if value is not _MISSING and not isinstance(value, _Factory)
+    }
     made = {name: value.make for name, value in fields.items() if isinstance(value, _Factory)}
     known = frozenset(names)
     title = cls.__name__
@@ -107,16 +121,19 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
             values.update(zip(names, args, strict=False))
         if kwargs:
             if not known.issuperset(kwargs):
-                raise TypeError(f"{title}() got an unexpected keyword argument "
-                                f"{min(kwargs.keys() - known)!r}")
-            if args and not kwargs.keys().isdisjoint(names[:len(args)]):
-                raise TypeError(f"{title}() got multiple values for one of {names[:len(args)]}")
+                raise TypeError(
+                    f"{title}() got an unexpected keyword argument {min(kwargs.keys() - known)!r}"
+                )
+            if args and not kwargs.keys().isdisjoint(names[: len(args)]):
+                raise TypeError(f"{title}() got multiple values for one of {names[: len(args)]}")
             values.update(kwargs)
         for name, make in made.items():
             if name not in values:
                 values[name] = make()
         if len(values) < len(names):
-            raise TypeError(f"{title}() is missing {[name for name in names if name not in values]}")
+            raise TypeError(
+                f"{title}() is missing {[name for name in names if name not in values]}"
+            )
         _set(self, "__dict__", values)
 
     def __eq__(self: Any, other: Any) -> Any:
@@ -128,10 +145,16 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
         return hash(values_of(self.__dict__))
 
     def __repr__(self: Any) -> str:
-        return f"{cls.__qualname__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
+        return (
+            f"{cls.__qualname__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
+        )
 
-    methods = {"__init__": __init__, "__repr__": __repr__, "__eq__": __eq__,
-               "__hash__": __hash__ if frozen else None}
+    methods = {
+        "__init__": __init__,
+        "__repr__": __repr__,
+        "__eq__": __eq__,
+        "__hash__": __hash__ if frozen else None,
+    }
     for name, method in methods.items():
         if name not in cls.__dict__ or (name == "__hash__" and "__eq__" not in cls.__dict__):
             setattr(cls, name, method)
@@ -150,13 +173,20 @@ def _replace(record: Any, /, **changes: Any) -> Any:
     """A copy with some fields changed."""
     cls = record.__class__
     names = cls.__match_args__
-    if len(names) < 2 or cls.__init__.__module__ != __name__:       # of a class with an __init__ of its own
+    # of a class with an __init__ of its own
+    if len(names) < 2 or cls.__init__.__module__ != __name__:
         return cls(**{**{name: record.__dict__[name] for name in names}, **changes})
     if not cls.__record_fields__.keys() >= changes.keys():
-        raise TypeError(f"{cls.__name__}() got an unexpected keyword argument "
-                        f"{min(changes.keys() - cls.__record_fields__.keys())!r}")
+        raise TypeError(
+            f"{cls.__name__}() got an unexpected keyword argument "
+            f"{min(changes.keys() - cls.__record_fields__.keys())!r}"
+        )
     copy = cls.__new__(cls)
-    _set(copy, "__dict__", dict(zip(names, cls.__values_of__(record.__dict__), strict=True)) | changes)
+    _set(
+        copy,
+        "__dict__",
+        dict(zip(names, cls.__values_of__(record.__dict__), strict=True)) | changes,
+    )
     return copy
 
 

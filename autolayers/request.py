@@ -1,5 +1,5 @@
-"""The request: words, environment, program and devices, resolved once and alike for every command and the
-library.
+"""The request: words, environment, program and devices, resolved once and alike for every command
+and the library.
 
     request = Request.of(["-c", "8192", "--gpu", "24GiB"])
     request.params.n_ctx, request.machine.limits["CUDA0"], request.notes
@@ -7,6 +7,7 @@ library.
 
 from __future__ import annotations
 
+import itertools
 import os
 
 from .backends import on
@@ -39,15 +40,16 @@ if TYPE_CHECKING:
     from .engines import Engine
     from .model import Model
 
-    Found = tuple[Sequence[Device], Host | None, Sequence[str]]      # devices, RAM, notes
+    Found = tuple[Sequence[Device], Host | None, Sequence[str]]  # devices, RAM, notes
 
-_FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params: files loaded with the model
+# fields of Params: files loaded with the model
+_FILES = ("mmproj", "model_draft", "lora", "control_vector")
 
 
 @dataclass(frozen=True)
 class Request:
-    """The constraints (`params`), the goals (`policy`), and the machine and build they are for. `host` is the
-    RAM of `machine`, None if unknown; `notes` are lines that a user should read."""
+    """The constraints (`params`), the goals (`policy`), and the machine and build they are for.
+    `host` is the RAM of `machine`, None if unknown; `notes` are lines that a user should read."""
 
     arguments: Arguments
     policy: Policy
@@ -58,23 +60,32 @@ class Request:
     notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, words: Sequence[str] | Params | Arguments = (), environ: Mapping[str, str] | None = None, *,
-           devices: Sequence[Device | str] | None = None, host: Host | None = None,
-           program: Sequence[str] = (), verbatim: Sequence[str] | None = None, checked: bool = True,
-           amend: Callable[[Inventory], Inventory] | None = None,
-           of_program: Engine = LLAMA_SERVER, most: int = 0) -> Request:
+    def of(
+        cls,
+        words: Sequence[str] | Params | Arguments = (),
+        environ: Mapping[str, str] | None = None,
+        *,
+        devices: Sequence[Device | str] | None = None,
+        host: Host | None = None,
+        program: Sequence[str] = (),
+        verbatim: Sequence[str] | None = None,
+        checked: bool = True,
+        amend: Callable[[Inventory], Inventory] | None = None,
+        of_program: Engine = LLAMA_SERVER,
+        most: int = 0,
+    ) -> Request:
         """Resolves the words, and detects what they leave open.
 
-        `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and decides
-        which devices are visible. `devices` (and `host`) replace the machine's. `program` starts a llama.cpp:
-        it is asked for its build, and for its devices if it is one word. `verbatim`: words that the program
-        gets unchanged, besides the plan's flags. Not `checked`: the words are not for a llama-server, so the
-        build need not know them. `amend` changes what was found on this machine. `of_program`: what
-        the program is, if neither --engine nor its own --help says another. `most`: devices of a machine that comes
-        later (`on`).
+        `environ` adds LLAMA_ARG_* variables and config files to words that are not parsed yet, and
+        decides which devices are visible. `devices` (and `host`) replace the machine's. `program`
+        starts a llama.cpp: it is asked for its build, and for its devices if it is one word.
+        `verbatim`: words that the program gets unchanged, besides the plan's flags. Not `checked`:
+        the words are not for a llama-server, so the build need not know them. `amend` changes what
+        was found on this machine. `of_program`: what the program is, if neither --engine nor its
+        own --help says another. `most`: devices of a machine that comes later (`on`).
 
-        Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for files of
-        --mmproj, -md or --lora, DeviceError.
+        Raises UsageError (also for flags that the build lacks), LaunchRefused and ModelError for
+        files of --mmproj, -md or --lora, DeviceError.
         """
         if isinstance(words, (list, tuple)):
             words, said = meant(words)
@@ -88,8 +99,17 @@ class Request:
         policy = replace(policy, build=_planned_for(build))
         arguments = _one_sequence(arguments, build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
-        found: Found = (_named(devices, policy.ram or 0), None, ()) if devices is not None else \
-            _found(policy, arguments.params, environ, () if build.engine.lists_nothing else program, amend)
+        found: Found = (
+            (_named(devices, policy.ram or 0), None, ())
+            if devices is not None
+            else _found(
+                policy,
+                arguments.params,
+                environ,
+                () if build.engine.lists_nothing else program,
+                amend,
+            )
+        )
         there, beside, notes = found
         there, beside, old = _calibrated(there, beside if host is None else host, build)
         if policy.backend is not None:
@@ -102,10 +122,22 @@ class Request:
         host = _host(beside, there, policy, arguments.params)
         if build.engine.lists_nothing and not there:
             notes = tuple([note for note in notes if "no GPU found" not in note])
-        notes = (*notes, *old, *doubts, *_more_than_shared(there, beside, policy),
-                 *_cores_here(beside, host, policy))
-        return cls(arguments, policy, build, _machine(there, host, policy, most), host,
-                   companions_of(arguments.params, arguments), notes)
+        notes = (
+            *notes,
+            *old,
+            *doubts,
+            *_more_than_shared(there, beside, policy),
+            *_cores_here(beside, host, policy),
+        )
+        return cls(
+            arguments,
+            policy,
+            build,
+            _machine(there, host, policy, most),
+            host,
+            companions_of(arguments.params, arguments),
+            notes,
+        )
 
     @property
     def params(self) -> Params:
@@ -127,28 +159,36 @@ class Request:
         """The same machine and build with other flags. Raises as `of` does."""
         policy = read_policy(arguments.own)
         build = _of_engine(self.build, policy, self.build.engine)
-        policy = replace(policy, build=self.policy.build if build is self.build else _planned_for(build))
+        policy = replace(
+            policy, build=self.policy.build if build is self.build else _planned_for(build)
+        )
         same = all(getattr(arguments.params, name) == getattr(self.params, name) for name in _FILES)
-        return replace(self, arguments=_one_sequence(arguments, build), policy=policy, build=build,
-                       machine=_machine(self.machine.devices, self.host, policy),
-                       companions=self.companions if same else companions_of(arguments.params, arguments))
+        return replace(
+            self,
+            arguments=_one_sequence(arguments, build),
+            policy=policy,
+            build=build,
+            machine=_machine(self.machine.devices, self.host, policy),
+            companions=self.companions if same else companions_of(arguments.params, arguments),
+        )
 
     def on(self, devices: Sequence[Device], host: Host | None) -> Request:
         """The same with other memory."""
         return replace(self, machine=_machine(devices, host, self.policy), host=host)
 
     def said(self) -> Request:
-        """The same without its notes, which are printed now: commands that print several plans would repeat
-        them."""
+        """The same without its notes, which are printed now: commands that print several plans
+        would repeat them."""
         for note in self.notes:
             say(note)
         return replace(self, notes=())
 
 
-def _calibrated(devices: Sequence[Device], host: Host | None,
-                build: Build) -> tuple[Sequence[Device], Host | None, list[str]]:
-    """The machine with what was measured with this build, or where none is known with the newest, and a note if that
-    was another one."""
+def _calibrated(
+    devices: Sequence[Device], host: Host | None, build: Build
+) -> tuple[Sequence[Device], Host | None, list[str]]:
+    """The machine with what was measured with this build, or where none is known with the newest,
+    and a note if that was another one."""
     known = ratios(devices, host)
     if not known:
         return devices, host, []
@@ -162,10 +202,18 @@ def _calibrated(devices: Sequence[Device], host: Host | None,
     if len(old) == len(known):
         last = max(old, key=lambda row: row.date)
         when = f" of {last.date[:10]}" if last.date else ""
-        notes.append(f"the measured speeds{when} are old: of b{last.build}, not of "
-                     f"{f'b{number}' if number else 'this build'} (tune --quick measures again)")
-    devices = [replace(device, measured=tuple(filter(holds, device.measured))) for device in devices]
-    return devices, replace(host, measured=tuple(filter(holds, host.measured))) if host else None, notes
+        notes.append(
+            f"the measured speeds{when} are old: of b{last.build}, not of "
+            f"{f'b{number}' if number else 'this build'} (tune --quick measures again)"
+        )
+    devices = [
+        replace(device, measured=tuple(filter(holds, device.measured))) for device in devices
+    ]
+    return (
+        devices,
+        replace(host, measured=tuple(filter(holds, host.measured))) if host else None,
+        notes,
+    )
 
 
 def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:
@@ -179,11 +227,16 @@ def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:
     found = None if path is None else all_quants(path)
     if found is None:
         return devices
-    return [replace(device, limits={**(device.limits or {}), ALL_QUANTS: int(found)})
-            if isinstance(on(device), Cuda) else device for device in devices]
+    return [
+        replace(device, limits={**(device.limits or {}), ALL_QUANTS: int(found)})
+        if isinstance(on(device), Cuda)
+        else device
+        for device in devices
+    ]
 
 
 # --- the build and its flags
+
 
 def _build(policy: Policy, program: Sequence[str], environ: Mapping[str, str] | None) -> Build:
     if policy.build is not None:
@@ -196,10 +249,10 @@ def _build(policy: Policy, program: Sequence[str], environ: Mapping[str, str] | 
 
 
 def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
-    """The words after --engine ik_llama.cpp as llama.cpp's, and the program with what they say of it; None: another
-    one's. Raises UsageError."""
+    """The words after --engine ik_llama.cpp as llama.cpp's, and the program with what they say of
+    it; None: another one's. Raises UsageError."""
     name = IK_LLAMA.name
-    apart = any(word == name and before == "--engine" for before, word in zip(words, words[1:], strict=False))  # noqa: RUF007
+    apart = any(word == name and before == "--engine" for before, word in itertools.pairwise(words))
     named = apart or f"--engine={name}" in words
     if not named:
         return words, None
@@ -216,7 +269,9 @@ def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
         return build
     if found.is_llama_cpp:
         return replace(build, engine=found)
-    return replace(build, engine=found, fork=found.name, doubt=build.doubt or f"{found.name} is not llama.cpp")
+    return replace(
+        build, engine=found, fork=found.name, doubt=build.doubt or f"{found.name} is not llama.cpp"
+    )
 
 
 def _planned_for(build: Build) -> Build | int | None:
@@ -234,9 +289,11 @@ def _one_sequence(arguments: Arguments, build: Build) -> Arguments:
     return replace(arguments, params=replace(params, n_parallel=1))
 
 
-def _known(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> tuple[Arguments, list[str]]:
-    """The arguments without the variables and config-file keys that the build ignores, and notes. Raises
-    UsageError for a flag that the build refuses, unless --strict-flags is off."""
+def _known(
+    arguments: Arguments, build: Build, verbatim: Sequence[str] | None
+) -> tuple[Arguments, list[str]]:
+    """The arguments without the variables and config-file keys that the build ignores, and notes.
+    Raises UsageError for a flag that the build refuses, unless --strict-flags is off."""
     notes: list[str] = []
     for why in _lacking(arguments, build, verbatim):
         if arguments.own.get("strict-flags") != "off":
@@ -250,8 +307,8 @@ def _known(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -
 
 
 def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> Iterator[str]:
-    """Why the build refuses a flag: each word of a verbatim command, otherwise what none of its flags can
-    express."""
+    """Why the build refuses a flag: each word of a verbatim command, otherwise what none of its
+    flags can express."""
     if verbatim is not None:
         names = [item.name for item in items(verbatim) if isinstance(item.flag, Argument)]
     else:
@@ -273,9 +330,16 @@ def _has_another_way(name: str, params: Params, build: Build) -> bool:
 
 # --- the machine
 
-def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, program: Sequence[str],
-           amend: Callable[[Inventory], Inventory] | None) -> Found:
-    """The devices that --machine or --gpu describe, otherwise this machine's as the program sees them."""
+
+def _found(
+    policy: Policy,
+    params: Params,
+    environ: Mapping[str, str] | None,
+    program: Sequence[str],
+    amend: Callable[[Inventory], Inventory] | None,
+) -> Found:
+    """The devices that --machine or --gpu describe, otherwise this machine's as the program sees
+    them."""
     if policy.machine is not None:
         if policy.gpu is not None:
             raise UsageError("--machine and --gpu both set the devices: give one of them")
@@ -294,9 +358,11 @@ def _found(policy: Policy, params: Params, environ: Mapping[str, str] | None, pr
     return found.devices, found.host, found.notes
 
 
-def _host(host: Host | None, devices: Sequence[Device], policy: Policy, params: Params) -> Host | None:
-    """The RAM and the processor with what --ram, --cores and -t say. Less RAM than there is limits this machine; more
-    is that of another one, as is the RAM that a GPU of another one shares."""
+def _host(
+    host: Host | None, devices: Sequence[Device], policy: Policy, params: Params
+) -> Host | None:
+    """The RAM and the processor with what --ram, --cores and -t say. Less RAM than there is limits
+    this machine; more is that of another one, as is the RAM that a GPU of another one shares."""
     shared = _shared(devices) if host is None else None
     size = min(policy.ram or shared, shared) if shared else policy.ram
     if size is not None:
@@ -322,7 +388,10 @@ def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Poli
     shared = _shared(devices) if host is None else None
     if not shared or not policy.ram or policy.ram <= shared:
         return []
-    return [f"--ram {human(policy.ram)}: a machine with this GPU counts {human(shared)}, which the GPU shares"]
+    return [
+        f"--ram {human(policy.ram)}: a machine with this GPU counts {human(shared)}, which the "
+        f"GPU shares"
+    ]
 
 
 def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
@@ -332,41 +401,56 @@ def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[st
     said = policy.cores is not None or policy.machine is not None
     if said or not host.cores or host.cores != here.cores:
         return []
-    return [f"--ram is more than the {human(here.total)} here: planned with the {host.cores} cores here (--cores N)"]
+    return [
+        f"--ram is more than the {human(here.total)} here: planned with the {host.cores} cores "
+        f"here (--cores N)"
+    ]
 
 
-def _machine(devices: Sequence[Device], host: Host | None, policy: Policy, most: int = 0) -> Machine:
+def _machine(
+    devices: Sequence[Device], host: Host | None, policy: Policy, most: int = 0
+) -> Machine:
     """The machine within --budget and --margin, which may be for as many as `most` devices."""
     policy.margins(max(most, len(devices)))
     budget = dict(policy.budget)
     # for an RPC server that does not answer, only the budget is known
-    devices = [replace(device, total=budget[device.name], free=budget[device.name])
-               if device.name in budget and not device.total else device for device in devices]
+    devices = [
+        replace(device, total=budget[device.name], free=budget[device.name])
+        if device.name in budget and not device.total
+        else device
+        for device in devices
+    ]
     machine = Machine.of(devices, host, None, budget)
     return machine if policy.ram_limit is None else machine.limited(within(policy.ram_limit))
 
 
 def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
-    """Devices, completed from the table of cards, or --gpu values for them; hypothetical ones of the same name are
-    numbered. Raises UsageError."""
+    """Devices, completed from the table of cards, or --gpu values for them; hypothetical ones of
+    the same name are numbered. Raises UsageError."""
     if isinstance(given, str):
         return of_one_machine(given, ram)
     if isinstance(given, Device):
         raise WrongType("devices are a list, such as [device]")
     for device in given:
         if not isinstance(device, (Device, str)):
-            raise UsageError("a device is a Device, a size such as '24GiB' or a GPU's name, not "
-                             f"{device!r:.60}")
-    devices = [completed(device) if isinstance(device, Device) else Device.hypothetical(device, ram=ram)
-               for device in given]
-    return devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
+            raise UsageError(
+                f"a device is a Device, a size such as '24GiB' or a GPU's name, not {device!r:.60}"
+            )
+    devices = [
+        completed(device) if isinstance(device, Device) else Device.hypothetical(device, ram=ram)
+        for device in given
+    ]
+    return (
+        devices if len({device.name for device in devices}) == len(devices) else numbered(devices)
+    )
 
 
 # --- the files that are loaded with the model
 
+
 def companions_of(params: Params, words: object = ()) -> Companions:
-    """The headers of the other files that `params` names; -hft and --offline apply to them too if `words` are
-    the Arguments. Raises ModelError naming the file, LaunchRefused."""
+    """The headers of the other files that `params` names; -hft and --offline apply to them too if
+    `words` are the Arguments. Raises ModelError naming the file, LaunchRefused."""
     if not any(getattr(params, name) for name in _FILES):
         return NONE
     from .sources import network_environ, open_source
@@ -382,27 +466,38 @@ def companions_of(params: Params, words: object = ()) -> Companions:
             raise LaunchRefused(f"--lora {path}: not an adapter (general.type is not adapter)")
     for path in params.control_vector:
         if not is_control_vector(read_header(path)):
-            raise LaunchRefused(f"--control-vector {path}: not a control vector, whose tensors are named "
-                                "direction.N")
+            raise LaunchRefused(
+                f"--control-vector {path}: not a control vector, whose tensors are "
+                f"named "
+                "direction.N"
+            )
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)
 
 
 def for_model(model: Model, request: Request) -> Request:
-    """The request as its program means it for this model, with its draft checked (with_draft_checked)."""
+    """The request as its program means it for this model, with its draft checked
+    (with_draft_checked)."""
     said = request.build.engine.said
-    if said is not None and (getattr(said, "fit", False) or getattr(said, "moe_layers", 0)) \
-            and request.params.n_gpu_layers is None:
+    if (
+        said is not None
+        and (getattr(said, "fit", False) or getattr(said, "moe_layers", 0))
+        and request.params.n_gpu_layers is None
+    ):
         # its own default: these words count
-        request = request.asking(replace(request.arguments, params=replace(request.params, n_gpu_layers=999)))
+        request = request.asking(
+            replace(request.arguments, params=replace(request.params, n_gpu_layers=999))
+        )
     return with_draft_checked(model, request)
 
 
 def with_draft_checked(model: Model, request: Request, used: bool = False) -> Request:
-    """The request, with a note for a draft whose tokens are translated. `used`: the draft is to be used, even if no
-    flag says so. Raises LaunchRefused for one of another vocabulary with which llama-server drafts nothing."""
+    """The request, with a note for a draft whose tokens are translated. `used`: the draft is to be
+    used, even if no flag says so. Raises LaunchRefused for one of another vocabulary with which
+    llama-server drafts nothing."""
     draft = request.companions.draft
-    rules = Rules(request.build.rules.number, changed=True)      # where a build is uncertain, the one that drafts
+    # where a build is uncertain, the one that drafts
+    rules = Rules(request.build.rules.number, changed=True)
     idle = "draft-simple" not in request.params.spec_type and rules.names_draft_type and not used
     if draft is None or draft.row.draft_type or idle:
         return request
@@ -413,5 +508,10 @@ def with_draft_checked(model: Model, request: Request, used: bool = False) -> Re
         return request
     path = request.params.model_draft
     if not rules.translates_drafts:
-        raise LaunchRefused(f"-md {path}: llama-server does not draft with another vocabulary: {why}")
-    return replace(request, notes=(*request.notes, f"-md {path}: {why}, so each draft is translated, which is slow"))
+        raise LaunchRefused(
+            f"-md {path}: llama-server does not draft with another vocabulary: {why}"
+        )
+    return replace(
+        request,
+        notes=(*request.notes, f"-md {path}: {why}, so each draft is translated, which is slow"),
+    )

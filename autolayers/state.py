@@ -1,8 +1,8 @@
 """The state directory, which keeps measurements of this machine, and atomic replacement of files.
 
-    keep(path(environ, "measured.json"), found)      # JSON, readable for this user alone
-    read(path(environ, "measured.json"))             # None if it is missing or unreadable
-    write("Modelfile", data, backup=True)            # "Modelfile.bak"
+keep(path(environ, "measured.json"), found)      # JSON, readable for this user alone
+read(path(environ, "measured.json"))             # None if it is missing or unreadable
+write("Modelfile", data, backup=True)            # "Modelfile.bak"
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from typing import BinaryIO
 
-MAX_SIZE = 1 << 20        # bytes of a state file
-_PATIENCE = 5.0           # seconds to wait for another process's lock
+MAX_SIZE = 1 << 20  # bytes of a state file
+_PATIENCE = 5.0  # seconds to wait for another process's lock
 _BACKUPS = 1000
-_PREFIX, _SUFFIX = ".autolayers-", ".tmp"      # .autolayers-PID-MACHINE-RANDOM.tmp
+_PREFIX, _SUFFIX = ".autolayers-", ".tmp"  # .autolayers-PID-MACHINE-RANDOM.tmp
 _ABANDONED = 24 * 3600.0  # seconds after which another machine's temporary file is nobody's
 
 
 def directory(environ: Mapping[str, str]) -> str:
     """${XDG_STATE_HOME:-~/.local/state}/autolayers, %LOCALAPPDATA%\\autolayers on Windows. Raises
-    AutolayersError if there is no home directory. A relative XDG_STATE_HOME is ignored, as the XDG base
-    directory specification asks."""
+    AutolayersError if there is no home directory. A relative XDG_STATE_HOME is ignored, as the XDG
+    base directory specification asks."""
     home = environ.get("USERPROFILE" if os.name == "nt" else "HOME") or os.path.expanduser("~")
     if os.name == "nt":
         root = environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
@@ -36,7 +36,9 @@ def directory(environ: Mapping[str, str]) -> str:
         root = environ.get("XDG_STATE_HOME", "")
         root = root if os.path.isabs(root) else os.path.join(home, ".local", "state")
     if not os.path.isabs(root):
-        raise AutolayersError("there is no home directory for autolayers' state: set XDG_STATE_HOME")
+        raise AutolayersError(
+            "there is no home directory for autolayers' state: set XDG_STATE_HOME"
+        )
     return os.path.join(root, "autolayers")
 
 
@@ -48,7 +50,8 @@ def path(environ: Mapping[str, str], *names: str) -> str:
 def machine_name() -> str:
     """This machine's name: several machines may share a home directory."""
     if hasattr(os, "uname"):
-        return os.uname().nodename      # platform.node() without its import, which takes as long as a small plan
+        # platform.node() without its import, which takes as long as a small plan
+        return os.uname().nodename
     import platform
 
     return platform.node()
@@ -66,8 +69,8 @@ def _whose() -> str:
 
 
 def create(name: str) -> BinaryIO:
-    """A state file that is written in pieces, such as a log, and that only this user may read. Raises
-    AutolayersError.
+    """A state file that is written in pieces, such as a log, and that only this user may read.
+    Raises AutolayersError.
     """
     try:
         _make_directory(name)
@@ -79,10 +82,10 @@ def create(name: str) -> BinaryIO:
 
 
 def read(name: str) -> object:
-    """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than MAX_SIZE
-    bytes."""
+    """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than
+    MAX_SIZE bytes."""
     try:
-        if not os.path.isfile(name):      # opening a pipe would wait for its writer
+        if not os.path.isfile(name):  # opening a pipe would wait for its writer
             return None
         import json
 
@@ -120,11 +123,12 @@ def locked(environ: Mapping[str, str]) -> Iterator[None]:
         _lock(handle)
         yield
     finally:
-        os.close(handle)      # and unlocks
+        os.close(handle)  # and unlocks
 
 
 def set_aside(name: str) -> str | None:
-    """Renames a state file that cannot be read to NAME.bad, which is returned; None if there is none or it can."""
+    """Renames a state file that cannot be read to NAME.bad, which is returned; None if there is
+    none or it can."""
     if not os.path.lexists(name) or read(name) is not None:
         return None
     try:
@@ -135,8 +139,8 @@ def set_aside(name: str) -> str | None:
 
 
 def _own(name: str) -> None:
-    """Removes a link in a state file's place: what it leads to is not ours. Raises AutolayersError for a pipe, a
-    directory and the like: opening a pipe would wait for its reader."""
+    """Removes a link in a state file's place: what it leads to is not ours. Raises AutolayersError
+    for a pipe, a directory and the like: opening a pipe would wait for its reader."""
     if os.path.islink(name):
         os.unlink(name)
     elif os.path.lexists(name) and not os.path.isfile(name):
@@ -161,19 +165,20 @@ def _lock(handle: int) -> None:
 
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        except (BlockingIOError, PermissionError):      # POSIX, Windows: another process has it
+        except (BlockingIOError, PermissionError):  # POSIX, Windows: another process has it
             time.sleep(0.01)
-        except OSError:                                 # a file system without locks
+        except OSError:  # a file system without locks
             return
 
 
 def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) -> str | None:
-    """Replaces a file so that a killed writer leaves the old one: a temporary file in its directory, fsync,
-    rename.
+    """Replaces a file so that a killed writer leaves the old one: a temporary file in its
+    directory, fsync, rename.
 
-    Links are followed; an existing file keeps its mode and owner, a new one gets `mode` less the umask.
-    `backup` keeps the old content as NAME.bak, NAME.bak1, ... and returns that name. A pipe or device
-    (/dev/stdout) is written to directly. Raises AutolayersError with the name and the system's reason.
+    Links are followed; an existing file keeps its mode and owner, a new one gets `mode` less the
+    umask. `backup` keeps the old content as NAME.bak, NAME.bak1, ... and returns that name. A pipe
+    or device (/dev/stdout) is written to directly. Raises AutolayersError with the name and the
+    system's reason.
     """
     try:
         target = os.path.realpath(name)
@@ -203,9 +208,12 @@ def _back_up(name: str) -> str:
 
 
 def _replace(name: str, data: bytes, mode: int) -> None:
-    folder = os.path.dirname(name)       # the temporary file is made there: a rename cannot cross file systems
+    # the temporary file is made there: a rename cannot cross file systems
+    folder = os.path.dirname(name)
     _remove_abandoned(folder)
-    temporary = os.path.join(folder, f"{_PREFIX}{os.getpid()}-{_whose()}-{os.urandom(6).hex()}{_SUFFIX}")
+    temporary = os.path.join(
+        folder, f"{_PREFIX}{os.getpid()}-{_whose()}-{os.urandom(6).hex()}{_SUFFIX}"
+    )
     _create(temporary, data, mode, os.stat(name) if os.path.exists(name) else None)
     try:
         os.replace(temporary, name)
@@ -224,7 +232,7 @@ def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | No
         with os.fdopen(handle, "wb") as stream:
             if like is not None:
                 if hasattr(os, "chown"):
-                    with contextlib.suppress(OSError):       # only root may give a file away
+                    with contextlib.suppress(OSError):  # only root may give a file away
                         os.chown(name, like.st_uid, like.st_gid)
                 os.chmod(name, like.st_mode & 0o7777)
             stream.write(data)
@@ -237,12 +245,12 @@ def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | No
 
 
 def _remove_abandoned(folder: str) -> None:
-    """Removes the temporary files of writers that were killed; those of other machines, whose processes cannot
-    be seen, after a day."""
+    """Removes the temporary files of writers that were killed; those of other machines, whose
+    processes cannot be seen, after a day."""
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
             if name.startswith(_PREFIX) and name.endswith(_SUFFIX):
-                pid, whose = [*name[len(_PREFIX):].split("-"), ""][:2]
+                pid, whose = [*name[len(_PREFIX) :].split("-"), ""][:2]
                 if not (pid.isascii() and pid.isdecimal() and len(pid) < 10):
                     continue
                 file = os.path.join(folder, name)
@@ -257,7 +265,8 @@ def _remove_abandoned(folder: str) -> None:
 
 
 def _sync_directory(name: str) -> None:
-    """Makes the rename itself durable; Windows cannot open directories, and some file systems refuse."""
+    """Makes the rename itself durable; Windows cannot open directories, and some file systems
+    refuse."""
     with contextlib.suppress(OSError):
         handle = os.open(name, os.O_RDONLY)
         try:

@@ -1,4 +1,5 @@
-"""Tables of numbers that are no code: CSV files of the package, which the page, docs and benchmarks read too.
+"""Tables of numbers that are no code: CSV files of the package, which the page, docs and benchmarks
+read too.
 
     rows("devices/cards.csv")        # [{"name": "gtx-750-ti", "mib": "2001", ...}, ...]
 
@@ -23,6 +24,7 @@ def rows(name: str) -> list[dict[str, str]]:
 
 def text(name: str) -> str:
     """A file of the package."""
-    loader: Any = __spec__.loader            # reads from a zip file too, and importlib.resources takes 10 ms
+    # reads from a zip file too, and importlib.resources takes 10 ms
+    loader: Any = __spec__.loader
     data: bytes = loader.get_data(os.path.join(os.path.dirname(__file__), *name.split("/")))
     return data.decode("utf-8")

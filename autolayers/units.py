@@ -9,9 +9,22 @@ from .errors import UsageError
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
-_SUFFIXES = {"": 1, "b": 1, "k": KiB, "kib": KiB, "m": MiB, "mib": MiB, "g": GiB, "gib": GiB, "t": TiB,
-             "tib": TiB,
-             "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+_SUFFIXES = {
+    "": 1,
+    "b": 1,
+    "k": KiB,
+    "kib": KiB,
+    "m": MiB,
+    "mib": MiB,
+    "g": GiB,
+    "gib": GiB,
+    "t": TiB,
+    "tib": TiB,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+}
 
 
 def parse_size(text: str, default: int = 1) -> int:
@@ -23,7 +36,7 @@ def parse_size(text: str, default: int = 1) -> int:
     True
     """
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
-    suffix = text.strip()[len(number):].lower()
+    suffix = text.strip()[len(number) :].lower()
     try:
         factor = default if suffix == "" else _SUFFIXES[suffix]
         value = float(number)
@@ -35,8 +48,8 @@ def parse_size(text: str, default: int = 1) -> int:
 
 
 def whole(text: str, digits: int = 18) -> int | None:
-    """The number of a text of ASCII digits; None for any other, and for one with more than `digits`, which a file
-    or a server may send and int() refuses from 4,300 on.
+    """The number of a text of ASCII digits; None for any other, and for one with more than
+    `digits`, which a file or a server may send and int() refuses from 4,300 on.
 
     >>> whole("4096"), whole("-1"), whole("9" * 5000)
     (4096, None, None)
@@ -45,7 +58,8 @@ def whole(text: str, digits: int = 18) -> int | None:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a GPU's memory or of RAM, which are sold in powers of two: "24GB" is 24GiB. Raises UsageError.
+    """Bytes of a GPU's memory or of RAM, which are sold in powers of two: "24GB" is 24GiB. Raises
+    UsageError.
 
     >>> parse_memory("24GB") == parse_memory("24GiB") == 24 * GiB
     True
@@ -59,7 +73,8 @@ def parse_memory(text: str) -> int:
 
 
 def with_unit(number: str) -> str:
-    """The size of memory that a number without a unit most likely means: "16GiB" of "16", "16384MiB" of "16384".
+    """The size of memory that a number without a unit most likely means: "16GiB" of "16",
+    "16384MiB" of "16384".
 
     >>> with_unit("16"), with_unit("512"), with_unit("16384")
     ('16GiB', '512GiB or 512MiB', '16384MiB')
@@ -71,12 +86,12 @@ def with_unit(number: str) -> str:
 
 
 def in_mib(size: int, decimals: int = 2) -> str:
-    """"1234.56": a cell of a table whose head says MiB."""
+    """ "1234.56": a cell of a table whose head says MiB."""
     return f"{size / MiB:.{decimals}f}"
 
 
 def mib(size: int) -> str:
-    """"1234.56 MiB": how llama.cpp prints a buffer."""
+    """ "1234.56 MiB": how llama.cpp prints a buffer."""
     return f"{in_mib(size)} MiB"
 
 

@@ -1,9 +1,10 @@
 """What estimates and plans cost: python benchmarks/bench_estimate.py [RUNS]
 
-One process, least time of RUNS, against `python -c pass` measured in turn with them; the process that holds the model
-is warm, so an estimate's cost is that of one more question. A plan includes reading the file. The 94-layer mixture of
-experts has the tensors of fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf, with their sizes, on 94 layers. Aims: 60 ms for
-an estimate of 80 dense layers, 150 ms for one of 94 layers of experts, half a second for a plan.
+One process, least time of RUNS, against `python -c pass` measured in turn with them; the process
+that holds the model is warm, so an estimate's cost is that of one more question. A plan includes
+reading the file. The 94-layer mixture of experts has the tensors of
+fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf, with their sizes, on 94 layers. Aims: 60 ms for an
+estimate of 80 dense layers, 150 ms for one of 94 layers of experts, half a second for a plan.
 """
 
 from __future__ import annotations
@@ -48,12 +49,15 @@ def value(v: object) -> bytes:
 
 
 def write_deeper(source: Path, path: Path, n_layer: int) -> None:
-    """`source` on `n_layer` layers: its metadata but for arrays, and each layer a repetition of one of its own."""
+    """`source` on `n_layer` layers: its metadata but for arrays, and each layer a repetition of one
+    of its own."""
     header = read_header(str(source))
     arch = header.metadata["general.architecture"]
     own = header.metadata[f"{arch}.block_count"]
     assert isinstance(own, int)
-    pairs: dict[str, object] = {k: v for k, v in header.metadata.items() if isinstance(v, (bool, int, float, str))}
+    pairs: dict[str, object] = {
+        k: v for k, v in header.metadata.items() if isinstance(v, (bool, int, float, str))
+    }
     pairs[f"{arch}.block_count"] = n_layer
     n_vocab = next(t.ne[1] for t in header.tensors.values() if t.name == "token_embd.weight")
     pairs.setdefault(f"{arch}.vocab_size", n_vocab)
@@ -79,7 +83,7 @@ def write_deeper(source: Path, path: Path, n_layer: int) -> None:
 
 def least(work: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
     best: dict[str, float] = {}
-    for _ in range(runs):       # in turn, so that all see the same machine
+    for _ in range(runs):  # in turn, so that all see the same machine
         for name, call in work.items():
             start = time.perf_counter()
             call()
@@ -101,8 +105,14 @@ def main(runs: int) -> None:
             return plan(read_model(str(path)), ["-c", "8192"], devices=devices)
 
         cards = [Device.hypothetical("24GiB", f"CUDA{i}") for i in range(3)]
-        small = [Device.hypothetical(size, f"CUDA{i}") for i, size in enumerate(("12GiB", "8GiB", "6GiB"))]
-        for what, path, n_layer, aim in (("80 layers, dense", dense, 80, 60), ("94 layers, experts", deep, 94, 150)):
+        small = [
+            Device.hypothetical(size, f"CUDA{i}")
+            for i, size in enumerate(("12GiB", "8GiB", "6GiB"))
+        ]
+        for what, path, n_layer, aim in (
+            ("80 layers, dense", dense, 80, 60),
+            ("94 layers, experts", deep, 94, 150),
+        ):
             model = read_model(str(path))
             assert model.hparams.n_layer == n_layer
             for how, ngl, n in (
@@ -111,9 +121,15 @@ def main(runs: int) -> None:
                 ("all on 3 GPUs", 999, 3),
             ):
                 name = f"estimate, {what}, {how}"
-                work[name] = partial(estimate, model, parse(["-ngl", str(ngl), "-c", "8192"]).params, cards[:n])
+                work[name] = partial(
+                    estimate, model, parse(["-ngl", str(ngl), "-c", "8192"]).params, cards[:n]
+                )
                 aims[name] = aim
-            for how, devices in (("1 GPU", cards[:1]), ("3 GPUs", cards), ("3 GPUs too small", small)):
+            for how, devices in (
+                ("1 GPU", cards[:1]),
+                ("3 GPUs", cards),
+                ("3 GPUs too small", small),
+            ):
                 name = f"plan, {what}, {how}"
                 work[name] = partial(planned, path, devices)
                 aims[name] = 500

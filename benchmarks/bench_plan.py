@@ -1,10 +1,9 @@
 """What searches cost: python benchmarks/bench_plan.py
 
-For each question the launches that were measured, with and without graph buffers, and the processor time of the plan
-and the cost model's share of it;
-then that of all of them on Vulkan and Metal, which reorder graphs: at most twice CUDA's.
-Then every larger model of the fixtures on three unlike GPUs, which together hold half of it or a little more than all
-of it.
+For each question the launches that were measured, with and without graph buffers, and the processor
+time of the plan and the cost model's share of it; then that of all of them on Vulkan and Metal,
+which reorder graphs: at most twice CUDA's. Then every larger model of the fixtures on three unlike
+GPUs, which together hold half of it or a little more than all of it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ QUESTIONS = (
 )
 
 
-COST_MODEL = ("predict", "layer_seconds", "copies")      # what the search asks of it
+COST_MODEL = ("predict", "layer_seconds", "copies")  # what the search asks of it
 
 
 class Timer:
@@ -75,8 +74,11 @@ def main() -> None:
         start = time.process_time()
         autolayers.plan(model, flags.split())
         taken = time.process_time() - start
-        print(f"{name + ' ' + flags:50} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} {taken * 1000:8.0f} "
-              f"{cost.seconds / taken:10.0%}")
+        print(
+            f"{name + ' ' + flags:50} {what:30} {sum(asked):4} {len(asked) - sum(asked):6} "
+            f"{taken * 1000:8.0f} "
+            f"{cost.seconds / taken:10.0%}"
+        )
     backends()
     everywhere(cost)
 
@@ -90,8 +92,13 @@ def backends() -> None:
             start = time.process_time()
             autolayers.plan(model, [*flags.split(), "--backend", backend])
             taken[backend] += time.process_time() - start
-    print("\nall of them: " + ", ".join(f"{backend} {seconds * 1000:.0f} ms ({seconds / taken['cuda']:.1f} x)"
-                                        for backend, seconds in taken.items()))
+    print(
+        "\nall of them: "
+        + ", ".join(
+            f"{backend} {seconds * 1000:.0f} ms ({seconds / taken['cuda']:.1f} x)"
+            for backend, seconds in taken.items()
+        )
+    )
 
 
 def everywhere(cost: Timer) -> None:
@@ -115,8 +122,10 @@ def everywhere(cost: Timer) -> None:
             taken.append((time.process_time() - start, f"{model.name} x {share}"))
     taken.sort()
     print(
-        f"\n{len(taken)} plans on three unlike GPUs: half in {taken[len(taken) // 2][0] * 1000:.0f} ms, nine in ten in "
-        f"{taken[len(taken) * 9 // 10][0] * 1000:.0f}, the slowest in {taken[-1][0] * 1000:.0f} ({taken[-1][1]}); "
+        f"\n{len(taken)} plans on three unlike GPUs: half in "
+        f"{taken[len(taken) // 2][0] * 1000:.0f} ms, nine in ten in "
+        f"{taken[len(taken) * 9 // 10][0] * 1000:.0f}, the slowest in {taken[-1][0] * 1000:.0f} "
+        f"({taken[-1][1]}); "
         f"{sum(seconds < 0.5 for seconds, _ in taken)} in less than half a second; "
         f"cost model: {cost.seconds / sum(seconds for seconds, _ in taken):.0%} of the plans"
     )

@@ -1,15 +1,17 @@
-"""Fits the constants of the speed prediction to measured launches: python benchmarks/fit_speed.py [--write]
+"""Fits the constants of the speed prediction to measured launches: python benchmarks/fit_speed.py
+[--write]
 
-Prints how far predictions are off by class, once with all rows known (fitted) and once with each row predicted by
-constants that were fitted without its source; --docs keeps those tables in docs/speeds.md. --write puts the constants
-into autolayers/work (rates.csv, doubts.csv and rates.py), and --rows FILE adds rows, such as `autolayers tune --share`
-writes. --only ROCm,SYCL fits the constants of these backends alone, to their rows, --fields copied,ram_copy those of
-these names: all others stay as they are.
+Prints how far predictions are off by class, once with all rows known (fitted) and once with each
+row predicted by constants that were fitted without its source; --docs keeps those tables in
+docs/speeds.md. --write puts the constants into autolayers/work (rates.csv, doubts.csv and
+rates.py), and --rows FILE adds rows, such as `autolayers tune --share` writes. --only ROCm,SYCL
+fits the constants of these backends alone, to their rows, --fields copied,ram_copy those of these
+names: all others stay as they are.
 
-Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n). A generation's
-constants are drawn to those of its backend, and those to the start values, so that few rows move them little. What only
-describes the rows is fitted with them and then left out: RAM where a source does not say its speed, and what builds of
-2024 were slower.
+Least squares on log(predicted / measured) with Huber's loss; a source of n rows weighs as sqrt(n).
+A generation's constants are drawn to those of its backend, and those to the start values, so that
+few rows move them little. What only describes the rows is fitted with them and then left out: RAM
+where a source does not say its speed, and what builds of 2024 were slower.
 """
 
 from __future__ import annotations
@@ -46,30 +48,71 @@ from autolayers.work.speed import IN_RAM  # noqa: E402
 
 MADE = "# made by benchmarks/fit_speed.py"
 ROWS = ROOT / "fixtures" / "speeds" / "speeds.jsonl"
-MODELS = [ROOT / "fixtures" / folder for folder in ("headers", "speeds/models", "more/headers", "real/headers")]
-FIELDS = ("read", "cache", "kernel", "matmul", "attention", "handover", "quantised", "bf16", "experts", "bf16_experts",
-          "chosen")
-MOST = {"read": 0.95, "cache": 0.95, "quantised": 1.0, "bf16": 1.2, "ram": 1.0, "ram_experts": 1.0, "ram_copy": 1.0,
-        "experts": 1.2, "prompt_read": 1.0, "stages": 1.0, "bf16_experts": 1.0, "chosen": 1.0,
-        "alone": 1.0}
+MODELS = [
+    ROOT / "fixtures" / folder
+    for folder in ("headers", "speeds/models", "more/headers", "real/headers")
+]
+FIELDS = (
+    "read",
+    "cache",
+    "kernel",
+    "matmul",
+    "attention",
+    "handover",
+    "quantised",
+    "bf16",
+    "experts",
+    "bf16_experts",
+    "chosen",
+)
+MOST = {
+    "read": 0.95,
+    "cache": 0.95,
+    "quantised": 1.0,
+    "bf16": 1.2,
+    "ram": 1.0,
+    "ram_experts": 1.0,
+    "ram_copy": 1.0,
+    "experts": 1.2,
+    "prompt_read": 1.0,
+    "stages": 1.0,
+    "bf16_experts": 1.0,
+    "chosen": 1.0,
+    "alone": 1.0,
+}
 # Its one machine saved power under Windows
 LEAST = {("rates", ("Vulkan", "Gen9"), "read"): 0.58}
-# How far a constant may be from where it starts, as a factor of e: of a generation from its backend, of others at all
-WIDTH = {"read": 0.15, "cache": 0.25, "kernel": 0.25, "matmul": 0.25, "attention": 0.4, "handover": 0.3,
-         "quantised": 0.3, "bf16": 0.3, "experts": 0.3, "bf16_experts": 0.3, "chosen": 0.15}
+# How far a constant may be from where it starts, as a factor of e: of a generation from its
+# backend, of others at all
+WIDTH = {
+    "read": 0.15,
+    "cache": 0.25,
+    "kernel": 0.25,
+    "matmul": 0.25,
+    "attention": 0.4,
+    "handover": 0.3,
+    "quantised": 0.3,
+    "bf16": 0.3,
+    "experts": 0.3,
+    "bf16_experts": 0.3,
+    "chosen": 0.15,
+}
 BACKEND_WIDTH = 0.3
 SHARED_WIDTH = 0.25
-RAM_WIDTH = 0.05          # of what reading RAM reaches: machines whose RAM is not known must not move it
-OLD = {"kernel": 2.1, "prompt": 0.8}      # builds of 2024, of today's
+# of what reading RAM reaches: machines whose RAM is not known must not move it
+RAM_WIDTH = 0.05
+OLD = {"kernel": 2.1, "prompt": 0.8}  # builds of 2024, of today's
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
 AGES = ((6700, "2025-10"), (9400, "2026-06"))
 AGE_WIDTH = 0.2
-AGE_MOST = 1.1                            # prompts of older builds: what was faster than today had other build options
+# prompts of older builds: what was faster than today had other build options
+AGE_MOST = 1.1
 FOLDS = 12
-FEW = 10                                  # comparisons that count
-ALL = 4                                   # sources that all classes' uncertainty counts as in each class's
-POWER = 0.25                              # n rows of a source weigh as n ** (1 - 2 * POWER)
-ERROR = 0.12                              # of a row whose model is right
+FEW = 10  # comparisons that count
+# sources that all classes' uncertainty counts as in each class's
+ALL = 4
+POWER = 0.25  # n rows of a source weigh as n ** (1 - 2 * POWER)
+ERROR = 0.12  # of a row whose model is right
 
 
 @dataclass
@@ -83,15 +126,15 @@ class Row:
     work: dict[str, int]
     measured: float
     old: bool
-    ram: str                  # of a machine that does not say its RAM's speed
-    bus: str                  # or its bus's
-    shared: frozenset[str]    # devices whose memory that RAM is
+    ram: str  # of a machine that does not say its RAM's speed
+    bus: str  # or its bus's
+    shared: frozenset[str]  # devices whose memory that RAM is
     label: str
     placement: str
-    group: str                # rows that differ in their launch alone
+    group: str  # rows that differ in their launch alone
     words: str
     machine: str
-    age: int                  # of AGES, their number: today's builds
+    age: int  # of AGES, their number: today's builds
 
 
 def machine_of(data: dict) -> Machine:
@@ -99,16 +142,35 @@ def machine_of(data: dict) -> Machine:
     devices = []
     for d in data["devices"]:
         capability = d.get("compute_capability")
-        devices.append(Device(
-            d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
-            kind="igpu" if d["unified"] and row_of(d["backend"]).has_igpu else "gpu", bandwidth=d["bandwidth"],
-            compute_capability=tuple(capability) if capability else None, n_sm=d.get("n_sm"),
-            fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], includes_context=d["free"] < d["total"],
-            power_limit=d.get("power_limit"), power_default=d.get("power_default")))
+        devices.append(
+            Device(
+                d["name"],
+                d["total"],
+                d["free"],
+                d["description"],
+                canonical(d["backend"]),
+                kind="igpu" if d["unified"] and row_of(d["backend"]).has_igpu else "gpu",
+                bandwidth=d["bandwidth"],
+                compute_capability=tuple(capability) if capability else None,
+                n_sm=d.get("n_sm"),
+                fp16_tflops=d.get("fp16_tflops"),
+                unified=d["unified"],
+                includes_context=d["free"] < d["total"],
+                power_limit=d.get("power_limit"),
+                power_default=d.get("power_default"),
+            )
+        )
     ram = data["ram"]
     devices = list(map(completed, devices))
-    return Machine(tuple(devices), {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
-                   data["bus"]["bandwidth"], data["cpu"]["cores"])
+    return Machine(
+        tuple(devices),
+        {d.name: d.free for d in devices},
+        ram["total"],
+        ram["total"],
+        ram["bandwidth"],
+        data["bus"]["bandwidth"],
+        data["cpu"]["cores"],
+    )
 
 
 def checked(path: Path) -> Iterator[dict]:
@@ -131,17 +193,23 @@ def checked(path: Path) -> Iterator[dict]:
 
 
 def load(paths: list[Path]) -> list[Row]:
-    """The rows that count: measured by llama-bench or a server, with a model that fits in RAM. Ends the program at a
-    row that is wrong."""
+    """The rows that count: measured by llama-bench or a server, with a model that fits in RAM. Ends
+    the program at a row that is wrong."""
     found, models = [], {}
     for path in paths:
         for data in checked(path):
             if data["quality"] not in ("llama-bench", "server") or data.get("disk_bound"):
                 continue
             if data["model"] not in models:
-                file = next((p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists()), None)
+                file = next(
+                    (p for folder in MODELS if (p := folder / f"{data['model']}.gguf").exists()),
+                    None,
+                )
                 if file is None:
-                    sys.exit(f"{path}: {data['id']}: no header {data['model']}.gguf in fixtures/speeds/models")
+                    sys.exit(
+                        f"{path}: {data['id']}: no header {data['model']}.gguf in "
+                        f"fixtures/speeds/models"
+                    )
                 models[data["model"]] = autolayers.read_model(file)
             params, _ = read(data["words"], None)
             evaluator = Evaluator.of(models[data["model"]], machine_of(data["machine"]))
@@ -149,18 +217,48 @@ def load(paths: list[Path]) -> list[Row]:
             use = evaluator.static(params)
             clock = cost.clock(params, use)
             clock.missing = 0.0
-            keys = tuple((device.backend, speeds.row_of(device))
-                         for device in evaluator.machine.devices if device.name in clock.devices)
+            keys = tuple(
+                (device.backend, speeds.row_of(device))
+                for device in evaluator.machine.devices
+                if device.name in clock.devices
+            )
             machine, work = data["machine"], data["workload"]
             whose = f"{data['source']} {json.dumps(machine)}"
-            ram = "" if cost.host.known else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
-            label = f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} " \
-                f"{' '.join(data['words'])[:70]} {work['prompt']}+{work['generate']}@{work['depth']}"
-            shared = frozenset(device.name for device in evaluator.machine.devices if device.in_ram
-                               and not device.bandwidth)
-            found.append(Row(data["source"], data["kind"], clock, keys, work, data["measured"], data["date"] < "2025",
-                             ram, "" if machine["bus"]["known"] else f"bus of {whose}", shared, label, data["class"],
-                             data["group"], " ".join(data["words"]), whose, age_of(data)))
+            ram = (
+                ""
+                if cost.host.known
+                else f"{data['source']} {machine['cpu']['model']} {machine['ram']['total']}"
+            )
+            label = (
+                f"{data['id']} {data['model']} {'+'.join(d['card'] for d in machine['devices'])} "
+                f"{' '.join(data['words'])[:70]} "
+                f"{work['prompt']}+{work['generate']}@{work['depth']}"
+            )
+            shared = frozenset(
+                device.name
+                for device in evaluator.machine.devices
+                if device.in_ram and not device.bandwidth
+            )
+            found.append(
+                Row(
+                    data["source"],
+                    data["kind"],
+                    clock,
+                    keys,
+                    work,
+                    data["measured"],
+                    data["date"] < "2025",
+                    ram,
+                    "" if machine["bus"]["known"] else f"bus of {whose}",
+                    shared,
+                    label,
+                    data["class"],
+                    data["group"],
+                    " ".join(data["words"]),
+                    whose,
+                    age_of(data),
+                )
+            )
     return found
 
 
@@ -173,8 +271,14 @@ def build_of(data: dict) -> int | None:
 def age_of(data: dict) -> int:
     """The time of a row's build, by its number if that is known."""
     number = build_of(data)
-    return next((i for i, (build, month) in enumerate(AGES)
-                 if (number < build if number else data["date"] < month)), len(AGES))
+    return next(
+        (
+            i
+            for i, (build, month) in enumerate(AGES)
+            if (number < build if number else data["date"] < month)
+        ),
+        len(AGES),
+    )
 
 
 class Constants:
@@ -189,7 +293,9 @@ class Constants:
         backends = sorted({key[0] for key in keys})
         for backend in backends:
             for field in FIELDS:
-                self._add(("rates", (backend, ""), field), getattr(START[backend], field), BACKEND_WIDTH)
+                self._add(
+                    ("rates", (backend, ""), field), getattr(START[backend], field), BACKEND_WIDTH
+                )
         for key in keys:
             if key[1]:
                 for field in FIELDS:
@@ -225,12 +331,15 @@ class Constants:
                 found |= {("age", (backend, i), field): getattr(age, field) for field in OLD}
         for kind, key, *field in self.names:
             if kind == "rates":
-                rates = speeds.RATES.get(key) or speeds.RATES.get((key[0], "")) or speeds.RATES["", ""]
+                rates = (
+                    speeds.RATES.get(key) or speeds.RATES.get((key[0], "")) or speeds.RATES["", ""]
+                )
                 found[kind, key, field[0]] = getattr(rates, field[0])
         return {name: math.log(value) for name, value in found.items()}
 
     def tables(self, x: numpy.ndarray) -> tuple[dict, speeds.Shared, dict, dict]:
-        """Rates, what is shared, old: of 2024 by name, of AGES by (backend, age, name); RAM by machine."""
+        """Rates, what is shared, old: of 2024 by name, of AGES by (backend, age, name); RAM by
+        machine."""
         values = numpy.exp(x)
         rates: dict = defaultdict(dict)
         shared, old, ram = {}, {}, {}
@@ -243,7 +352,12 @@ class Constants:
                 old[(*name[1], name[2])] = value
             else:
                 {"shared": shared, "old": old, "ram": ram, "bus": ram}[name[0]][name[1]] = value
-        return {key: speeds.Rates(**fields) for key, fields in rates.items()}, speeds.Shared(**shared), old, ram
+        return (
+            {key: speeds.Rates(**fields) for key, fields in rates.items()},
+            speeds.Shared(**shared),
+            old,
+            ram,
+        )
 
     def prior(self, x: numpy.ndarray) -> tuple[numpy.ndarray, numpy.ndarray]:
         """Residuals of the constants themselves, and their derivatives."""
@@ -263,13 +377,19 @@ class Constants:
         if name[0] == "rates":
             return name[1] in row.keys
         if name[0] == "age":
-            return not row.old and row.age == name[1][1] and any(name[1][0] == key[0] for key in row.keys)
+            return (
+                not row.old
+                and row.age == name[1][1]
+                and any(name[1][0] == key[0] for key in row.keys)
+            )
         if name[0] in ("ram", "bus"):
             return name[1] == (row.ram if name[0] == "ram" else row.bus)
         return (name[0] == "old" and row.old) or name[0] == "shared"
 
 
-def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, plain: bool = False) -> float:
+def predict(
+    row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, plain: bool = False
+) -> float:
     """Tokens per second. `plain`: as a plan would, without what is fitted for the row alone."""
     clock = row.clock
     aged = row.old and not plain
@@ -279,8 +399,11 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
         if aged:
             rate = replace(rate, kernel=rate.kernel * old["kernel"])
         elif not row.old and row.age < len(AGES):
-            rate = replace(rate, kernel=rate.kernel * old.get((key[0], row.age, "kernel"), 1.0),
-                           matmul=rate.matmul * old.get((key[0], row.age, "prompt"), 1.0))
+            rate = replace(
+                rate,
+                kernel=rate.kernel * old.get((key[0], row.age, "kernel"), 1.0),
+                matmul=rate.matmul * old.get((key[0], row.age, "prompt"), 1.0),
+            )
         figures[name] = replace(device, rates=rate)
         if name in row.shared and row.ram in ram and not plain:
             figures[name] = replace(figures[name], bandwidth=ram[row.ram] * 1e9 / OF_PEAK)
@@ -302,10 +425,15 @@ def predict(row: Row, rates: dict, shared: speeds.Shared, old: dict, ram: dict, 
         clock.devices, clock.host, clock.shared, clock.pipelined = before
 
 
-def fit(rows: list[Row], rounds: int = 12, near: dict | None = None,
-        only: frozenset[str] = frozenset(), fields: frozenset[str] = frozenset()) -> tuple[tuple, dict]:
-    """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at. `only`: backends
-    whose constants alone are fitted; `fields`: constants of these names alone."""
+def fit(
+    rows: list[Row],
+    rounds: int = 12,
+    near: dict | None = None,
+    only: frozenset[str] = frozenset(),
+    fields: frozenset[str] = frozenset(),
+) -> tuple[tuple, dict]:
+    """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at.
+    `only`: backends whose constants alone are fitted; `fields`: constants of these names alone."""
     constants = Constants(rows)
     near = {**(constants.known() if only or fields else {}), **(near or {})}
 
@@ -318,11 +446,15 @@ def fit(rows: list[Row], rounds: int = 12, near: dict | None = None,
         return name[0] in ("rates", "age") and name[1][0] in only
 
     free = numpy.array([moves(name) for name in constants.names])
-    x = numpy.array([near.get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)])
+    x = numpy.array(
+        [near.get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)]
+    )
     count = Counter((row.source, row.kind) for row in rows)
     weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
-    touched = [[i for i, row in enumerate(rows) if fitted and constants.touches(name, row)]
-               for name, fitted in zip(constants.names, free, strict=True)]
+    touched = [
+        [i for i, row in enumerate(rows) if fitted and constants.touches(name, row)]
+        for name, fitted in zip(constants.names, free, strict=True)
+    ]
 
     def errors(x: numpy.ndarray, which: list[int]) -> numpy.ndarray:
         tables = constants.tables(x)
@@ -333,7 +465,10 @@ def fit(rows: list[Row], rounds: int = 12, near: dict | None = None,
 
     def loss(error: numpy.ndarray, x: numpy.ndarray) -> float:
         a = numpy.abs(error * weight)
-        return float(numpy.where(a < 1.5, a * a / 2, 1.5 * a - 1.125).sum() + (constants.prior(x)[0] ** 2).sum() / 2)
+        return float(
+            numpy.where(a < 1.5, a * a / 2, 1.5 * a - 1.125).sum()
+            + (constants.prior(x)[0] ** 2).sum() / 2
+        )
 
     best = loss(error, x)
     for _ in range(rounds):
@@ -351,12 +486,20 @@ def fit(rows: list[Row], rounds: int = 12, near: dict | None = None,
         improved = False
         for _ in range(5):
             step = numpy.zeros(len(x))
-            step[free] = numpy.linalg.solve(left.T @ left + damping * numpy.diag((left * left).sum(0)), left.T @ right)
+            step[free] = numpy.linalg.solve(
+                left.T @ left + damping * numpy.diag((left * left).sum(0)), left.T @ right
+            )
             tried = x + numpy.clip(step, -0.5, 0.5)
             after = errors(tried, every)
             if loss(after, tried) < best:
                 gain = best - loss(after, tried)
-                x, error, best, damping, improved = tried, after, loss(after, tried), damping / 3, True
+                x, error, best, damping, improved = (
+                    tried,
+                    after,
+                    loss(after, tried),
+                    damping / 3,
+                    True,
+                )
                 break
             damping *= 4
         if not improved or gain < 0.05:
@@ -369,24 +512,40 @@ def share(factors: numpy.ndarray, most: float) -> str:
 
 
 HEAD = ("n", "ratio", "factor", "p80", "within 1.25", "within 1.5")
-PAGE: list[str] = []          # docs/speeds.md
+PAGE: list[str] = []  # docs/speeds.md
 
 
-def show(title: str, first: str, cells: list[tuple[str, ...]], head: tuple[str, ...] = HEAD) -> None:
+def show(
+    title: str, first: str, cells: list[tuple[str, ...]], head: tuple[str, ...] = HEAD
+) -> None:
     """Prints a table, and keeps it for the page."""
     print(f"\n{title}")
     for cell in [(first, *head), *cells]:
-        print(f"{cell[0]:24}" + "".join(f"{text:>{max(12, len(name) + 2)}}"
-                                        for text, name in zip(cell[1:], head, strict=True)))
-    PAGE.extend(["", f"## {title}", "", f"| {first} | {' | '.join(head)} |", "|---|" + "---:|" * len(head)])
+        print(
+            f"{cell[0]:24}"
+            + "".join(
+                f"{text:>{max(12, len(name) + 2)}}"
+                for text, name in zip(cell[1:], head, strict=True)
+            )
+        )
+    PAGE.extend(
+        ["", f"## {title}", "", f"| {first} | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    )
     PAGE.extend(f"| {' | '.join(cell)} |" for cell in cells)
 
 
 def residuals(name: str, logs: list[float]) -> tuple[str, ...]:
     """A row: how many, and how far off: the median of predicted / measured, and factors."""
     factors = numpy.exp(numpy.abs(logs))
-    return (name, str(len(logs)), f"{math.exp(numpy.median(logs)):.2f}", f"{numpy.median(factors):.2f}",
-            f"{numpy.quantile(factors, 0.8):.2f}", share(factors, 1.25), share(factors, 1.5))
+    return (
+        name,
+        str(len(logs)),
+        f"{math.exp(numpy.median(logs)):.2f}",
+        f"{numpy.median(factors):.2f}",
+        f"{numpy.quantile(factors, 0.8):.2f}",
+        share(factors, 1.25),
+        share(factors, 1.5),
+    )
 
 
 def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
@@ -394,8 +553,11 @@ def table(title: str, rows: list[Row], predicted: list[float]) -> dict[tuple[str
     found, cells = {}, []
     for kind in ("tg", "pp"):
         for name in (*CLASSES, "all"):
-            logs = [math.log(p / row.measured) for row, p in zip(rows, predicted, strict=True)
-                    if row.kind == kind and name in (row.placement, "all")]
+            logs = [
+                math.log(p / row.measured)
+                for row, p in zip(rows, predicted, strict=True)
+                if row.kind == kind and name in (row.placement, "all")
+            ]
             if not logs:
                 continue
             found[name, kind] = float(numpy.quantile(numpy.exp(numpy.abs(logs)), 0.8))
@@ -409,12 +571,16 @@ def sources(rows: list[Row], predicted: list[float]) -> None:
     logs: dict[tuple[str, str], list[float]] = defaultdict(list)
     for row, p in zip(rows, predicted, strict=True):
         logs[row.source.removeprefix("https://"), row.kind].append(math.log(p / row.measured))
-    show("Each source, predicted without itself", "source",
-         [residuals(f"{source} {kind}", values) for (source, kind), values in sorted(logs.items())])
+    show(
+        "Each source, predicted without itself",
+        "source",
+        [residuals(f"{source} {kind}", values) for (source, kind), values in sorted(logs.items())],
+    )
 
 
 def in_order(rows: list[Row], predicted: list[float]) -> None:
-    """Shows which of two launches of a group is predicted faster though it was measured slower, by more than 5 %."""
+    """Shows which of two launches of a group is predicted faster though it was measured slower, by
+    more than 5 %."""
     groups: dict[str, list[tuple[Row, float]]] = defaultdict(list)
     for row, p in zip(rows, predicted, strict=True):
         groups[row.group].append((row, p))
@@ -426,33 +592,61 @@ def in_order(rows: list[Row], predicted: list[float]) -> None:
                 pairs[slow.kind] += 1
                 right[slow.kind] += 0.5 if alike else q > p
                 if alike or p > q:
-                    wrong.append((slow.kind, fast.label.split()[1], fast.words, slow.words,
-                                  f"{fast.measured / slow.measured - 1:+.1%}", f"{q / p - 1:+.1%}"))
-    shares = ", ".join(f"{kind} {right[kind]:g} of {n} ({right[kind] / n:.3f})" for kind, n in sorted(pairs.items()))
+                    wrong.append(
+                        (
+                            slow.kind,
+                            fast.label.split()[1],
+                            fast.words,
+                            slow.words,
+                            f"{fast.measured / slow.measured - 1:+.1%}",
+                            f"{q / p - 1:+.1%}",
+                        )
+                    )
+    shares = ", ".join(
+        f"{kind} {right[kind]:g} of {n} ({right[kind] / n:.3f})"
+        for kind, n in sorted(pairs.items())
+    )
     head = ("", "model", "faster", "slower", "measured", "predicted")
     print(f"\nPairs in order: {shares}", *("  ".join(cells) for cells in wrong), sep="\n")
-    PAGE.extend(["", "## Of two launches the faster", "", f"""\
+    PAGE.extend(
+        [
+            "",
+            "## Of two launches the faster",
+            "",
+            f"""\
 Pairs of launches measured more than 5 % apart that are predicted in order, equal ones half: {shares}.
 The others are below. Some are one launch measured twice (`-ncmoe` of more layers than the model has): so much
 measurements vary. Of the 12 GiB card, which Windows drives, experts of 18 layers in RAM leave less free than the margin
 for Windows is: that launch does not fit there, and those of 20 layers are the fastest prompt measured.
-""", f"| {' | '.join(head)} |", "|---|---|---|---|---:|---:|"])
-    PAGE.extend(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in wrong)
+""",  # noqa: E501
+            f"| {' | '.join(head)} |",
+            "|---|---|---|---|---:|---:|",
+        ]
+    )
+    PAGE.extend(
+        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |" for cells in wrong
+    )
 
 
 def apart(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
-    """The factor that 8 in 10 comparisons are within, by class: of two launches with one workload on one machine, how
-    far the quotient of their predictions is from that of their rates. Not of classes with few such launches."""
+    """The factor that 8 in 10 comparisons are within, by class: of two launches with one workload
+    on one machine, how far the quotient of their predictions is from that of their rates. Not of
+    classes with few such launches."""
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for (a, p), (b, q) in itertools.combinations(zip(rows, predicted, strict=True), 2):
         if a.group == b.group and a.placement == b.placement and a.work == b.work:
             found[a.placement, a.kind].append(abs(math.log(p / q * b.measured / a.measured)))
-    return {key: float(numpy.exp(numpy.quantile(logs, 0.8))) for key, logs in found.items() if len(logs) >= FEW}
+    return {
+        key: float(numpy.exp(numpy.quantile(logs, 0.8)))
+        for key, logs in found.items()
+        if len(logs) >= FEW
+    }
 
 
 def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
-    """Shows what one measured run of a machine is worth: each of its rows is once the known one, by which the others
-    are corrected. Returns the factor that 8 in 10 rows of each class are within, if the known one is of the class."""
+    """Shows what one measured run of a machine is worth: each of its rows is once the known one, by
+    which the others are corrected. Returns the factor that 8 in 10 rows of each class are within,
+    if the known one is of the class."""
     machines: dict[tuple[str, str], list[tuple[Row, float]]] = defaultdict(list)
     for row, p in zip(rows, predicted, strict=True):
         machines[row.machine, row.kind].append((row, p))
@@ -470,13 +664,24 @@ def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str],
                 found[name, row.kind].append((off, after, 1 / (len(alike) - 1)))
                 if found is same:
                     left[name, row.kind].append((abs(after), 1 / (len(alike) - 1), row.source))
-    for title, found in (("With one run of the class known", same), ("With one run of another class known", other)):
+    for title, found in (
+        ("With one run of the class known", same),
+        ("With one run of another class known", other),
+    ):
         cells = []
         for kind in ("tg", "pp"):
             for name in (*CLASSES, "all"):
                 if found[name, kind]:
                     cells.append(weighted(f"{name} {kind}", found[name, kind]))
-        head = ("rows", "factor before", "after", "p80 before", "after", "within 1.25 before", "after")
+        head = (
+            "rows",
+            "factor before",
+            "after",
+            "p80 before",
+            "after",
+            "within 1.25 before",
+            "after",
+        )
         show(title, "class", cells, head)
     return shrunk(left)
 
@@ -487,7 +692,9 @@ def weighted(name: str, pairs: list[tuple[float, float, float]]) -> tuple[str, .
     for q in (0.5, 0.8):
         cells += [f"{quantile([(abs(pair[i]), pair[2]) for pair in pairs], q):.2f}" for i in (0, 1)]
     total = sum(w for _, _, w in pairs)
-    near = [sum(pair[2] for pair in pairs if abs(pair[i]) <= math.log(1.25)) / total for i in (0, 1)]
+    near = [
+        sum(pair[2] for pair in pairs if abs(pair[i]) <= math.log(1.25)) / total for i in (0, 1)
+    ]
     return (*cells, *(f"{100 * share:.0f} %" for share in near))
 
 
@@ -501,8 +708,11 @@ def quantile(values: list[tuple[float, float]], q: float) -> float:
     return math.nan
 
 
-def shrunk(logs: dict[tuple[str, str], list[tuple[float, float, str]]]) -> dict[tuple[str, str], float]:
-    """The factor that 8 in 10 rows of each class are within; of classes of few sources nearer to that of all."""
+def shrunk(
+    logs: dict[tuple[str, str], list[tuple[float, float, str]]],
+) -> dict[tuple[str, str], float]:
+    """The factor that 8 in 10 rows of each class are within; of classes of few sources nearer to
+    that of all."""
     found = {}
     for kind in ("tg", "pp"):
         every = math.log(quantile([row[:2] for row in logs["all", kind]], 0.8))
@@ -510,15 +720,23 @@ def shrunk(logs: dict[tuple[str, str], list[tuple[float, float, str]]]) -> dict[
             own = logs.get((name, kind), [])
             n = len({source for _, _, source in own})
             # by rows and by sources, whichever is more
-            at = max([math.log(quantile([(row[0], row[1] ** power) for row in own], 0.8)) for power in (0, 1) if own],
-                     default=0.0)
+            at = max(
+                [
+                    math.log(quantile([(row[0], row[1] ** power) for row in own], 0.8))
+                    for power in (0, 1)
+                    if own
+                ],
+                default=0.0,
+            )
             found[name, kind] = math.exp((n * at + ALL * every) / (n + ALL))
     return found
 
 
-def doubts(rows: list[Row], predicted: list[float]) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
-    """The doubt by class, and by kind what RAM of unknown speed adds to it. Shows for how many rows they hold; a
-    source's rows weigh as their square root."""
+def doubts(
+    rows: list[Row], predicted: list[float]
+) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
+    """The doubt by class, and by kind what RAM of unknown speed adds to it. Shows for how many rows
+    they hold; a source's rows weigh as their square root."""
     count = Counter((row.source, row.kind, row.placement) for row in rows)
     known: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     unknown: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
@@ -533,18 +751,38 @@ def doubts(rows: list[Row], predicted: list[float]) -> tuple[dict[tuple[str, str
     more = {}
     for kind, off in unknown.items():
         # beyond the doubt of the class, in squares
-        left = [(math.sqrt(max(0.0, log ** 2 - math.log(doubt[name, kind]) ** 2)), weight) for log, weight, name in off]
+        left = [
+            (math.sqrt(max(0.0, log**2 - math.log(doubt[name, kind]) ** 2)), weight)
+            for log, weight, name in off
+        ]
         more[kind] = max(1.05, quantile(left, 0.8))
     cells = []
     for kind in ("tg", "pp"):
         for name in CLASSES:
-            held = [(abs(math.log(p / row.measured)) <= math.hypot(
-                math.log(doubt[name, kind]), math.log(more[kind]) if row.ram and name in IN_RAM else 0.0))
-                for row, p in zip(rows, predicted, strict=True) if (row.kind, row.placement) == (kind, name)]
+            held = [
+                (
+                    abs(math.log(p / row.measured))
+                    <= math.hypot(
+                        math.log(doubt[name, kind]),
+                        math.log(more[kind]) if row.ram and name in IN_RAM else 0.0,
+                    )
+                )
+                for row, p in zip(rows, predicted, strict=True)
+                if (row.kind, row.placement) == (kind, name)
+            ]
             if held:
-                cells.append((f"{name} {kind}", str(len(held)), f"{doubt[name, kind]:.2f}",
-                              f"{100 * sum(held) / len(held):.0f} %"))
-    title = f"The uncertainty that is stated (RAM of unknown speed: x{more['tg']:.2f} and x{more['pp']:.2f} more)"
+                cells.append(
+                    (
+                        f"{name} {kind}",
+                        str(len(held)),
+                        f"{doubt[name, kind]:.2f}",
+                        f"{100 * sum(held) / len(held):.0f} %",
+                    )
+                )
+    title = (
+        f"The uncertainty that is stated (RAM of unknown speed: x{more['tg']:.2f} and "
+        f"x{more['pp']:.2f} more)"
+    )
     show(title, "class", cells, ("n", "within", "holds for"))
     return doubt, more
 
@@ -561,17 +799,24 @@ down; **p80**: what 8 in 10 are within. The first table is of rows that the cons
 whose source was left out of the fit: that is what a plan says of itself (`within x1.30`).
 Constants of ROCm and SYCL are fitted to all rows (`--only`), and so is what copies of experts cost; those of other
 backends are of before the rows of November 2026 (n4-), which a new fit of all does not predict better when their
-sources are left out."""
+sources are left out."""  # noqa: E501
     (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
-def without_source(rows: list[Row], near: dict, only: frozenset[str] = frozenset(),
-                   fields: frozenset[str] = frozenset()) -> list[float]:
-    """Each row's prediction with constants that were fitted without its source (and others: in FOLDS parts)."""
+def without_source(
+    rows: list[Row],
+    near: dict,
+    only: frozenset[str] = frozenset(),
+    fields: frozenset[str] = frozenset(),
+) -> list[float]:
+    """Each row's prediction with constants that were fitted without its source (and others: in
+    FOLDS parts)."""
     found = [0.0] * len(rows)
     fold = {source: i % FOLDS for i, source in enumerate(sorted({row.source for row in rows}))}
     for left_out in range(FOLDS):
-        tables, _ = fit([row for row in rows if fold[row.source] != left_out], 4, near, only, fields)
+        tables, _ = fit(
+            [row for row in rows if fold[row.source] != left_out], 4, near, only, fields
+        )
         for i, row in enumerate(rows):
             if fold[row.source] == left_out:
                 found[i] = predict(row, *tables, plain=not row.old)
@@ -583,19 +828,27 @@ def number(value: float) -> str:
 
 
 def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[str]) -> None:
-    """Writes rates.csv, doubts.csv and, between their marks, the constants of rates.py. Without `found` the doubts
-    stay, and what backends other than `only` have."""
+    """Writes rates.csv, doubts.csv and, between their marks, the constants of rates.py. Without
+    `found` the doubts stay, and what backends other than `only` have."""
     rates, shared, old, _ = tables
     if found is None:
         kept = {key: rate for key, rate in speeds.RATES.items() if key[0] and key[0] not in only}
         rates = {key: rate for key, rate in rates.items() if key[0] in only} | kept
         rates = dict(sorted(rates.items(), key=lambda item: (bool(item[0][1]), item[0])))
-        old = {(backend, i, field): getattr(age, field) for backend, ages in speeds.AGES.items()
-               for i, age in enumerate(ages) for field in OLD} | old
+        old = {
+            (backend, i, field): getattr(age, field)
+            for backend, ages in speeds.AGES.items()
+            for i, age in enumerate(ages)
+            for field in OLD
+        } | old
     count = Counter(key for row in rows for key in set(row.keys))
     lines = [MADE, f"backend,generation,{','.join(FIELDS)},n"]
     for key, rate in [*rates.items(), (("", ""), START[""])]:
-        n = count[key] if key[1] else sum(n for other, n in count.items() if other[0] == key[0] != "")
+        n = (
+            count[key]
+            if key[1]
+            else sum(n for other, n in count.items() if other[0] == key[0] != "")
+        )
         n = rate.n if only and key[0] not in only else n
         lines.append(",".join([*key, *[number(getattr(rate, field)) for field in FIELDS], str(n)]))
     folder = ROOT / "autolayers" / "work"
@@ -605,40 +858,73 @@ def write(tables: tuple, rows: list[Row], found: Doubts | None, only: frozenset[
         write_doubts(folder, found)
     unknown = speeds.UNKNOWN_RAM if found is None else found.unknown
 
-    shared_text = ",\n                ".join(f"{name}={number(value)}" for name, value in vars(shared).items())
-    lines = [f"SHARED = Shared({shared_text})", "",
-             "AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt"]
+    shared_text = ",\n                ".join(
+        f"{name}={number(value)}" for name, value in vars(shared).items()
+    )
+    lines = [
+        f"SHARED = Shared({shared_text})",
+        "",
+        "AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt",
+    ]
     for backend in sorted({key[0] for key in old if isinstance(key, tuple)}):
-        ages = ", ".join(f"Age({build}, {number(old[backend, i, 'kernel'])}, {number(old[backend, i, 'prompt'])})"
-                         for i, (build, _) in enumerate(AGES))
+        ages = ", ".join(
+            f"Age({build}, {number(old[backend, i, 'kernel'])}, "
+            f"{number(old[backend, i, 'prompt'])})"
+            for i, (build, _) in enumerate(AGES)
+        )
         lines.append(f'    "{backend}": ({ages}),')
     unknown = ", ".join(f'"{kind}": {value:.2f}' for kind, value in sorted(unknown.items()))
-    lines += ["}", "", "# what RAM of unknown speed adds to a doubt, where RAM decides",
-              f"UNKNOWN_RAM = {{{unknown}}}", ""]
+    lines += [
+        "}",
+        "",
+        "# what RAM of unknown speed adds to a doubt, where RAM decides",
+        f"UNKNOWN_RAM = {{{unknown}}}",
+        "",
+    ]
     file = folder / "rates.py"
     text = file.read_text()
     begin, end = text.index("# --- made by"), text.index("# --- end")
-    head = text[begin:text.index("\n", begin) + 1]
+    head = text[begin : text.index("\n", begin) + 1]
     file.write_text(text[:begin] + head + "\n" + "\n".join(lines) + "\n" + text[end:])
 
 
 def write_doubts(folder: Path, found: Doubts) -> None:
     """Writes doubts.csv."""
     doubt = found.doubt
-    found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}     # RAM's as well
+    # RAM's as well
+    found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}
     lines = [MADE, "class,kind,doubt,calibrated,between"]
     for key, value in doubt.items():
         known = min(found.calibrated[key], value)
-        lines.append(f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}")
+        lines.append(
+            f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}"
+        )
     (folder / "doubts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-# Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good kernel reaches
+# Where the fit starts, by backend: a share of the bandwidth and of the arithmetic that a good
+# kernel reaches
 SHARED = speeds.Shared(
-    token=170, prompt_experts=0.83, expert_tokens=38, prompt_read=0.9, prompt_kernel=1.5, hop=65, reduction=34,
-    ram=0.95, ram_experts=0.95, alone=0.9, core=13, core_flops=74, core_experts=0.5, core_attention=4, core_kernel=2.0,
+    token=170,
+    prompt_experts=0.83,
+    expert_tokens=38,
+    prompt_read=0.9,
+    prompt_kernel=1.5,
+    hop=65,
+    reduction=34,
+    ram=0.95,
+    ram_experts=0.95,
+    alone=0.9,
+    core=13,
+    core_flops=74,
+    core_experts=0.5,
+    core_attention=4,
+    core_kernel=2.0,
     ram_copy=0.55,
-    copied=0.3, several=1.3, stages=0.29)
+    copied=0.3,
+    several=1.3,
+    stages=0.29,
+)
 START = {
     "CUDA": speeds.Rates(0.83, 0.55, 2.0, 0.45, 0.33, 23, 1.0),
     ("CUDA", "Turing"): speeds.Rates(0.8, 0.55, 2.0, 0.45, 0.33, 23, 0.2),
@@ -656,7 +942,9 @@ START = {
     ("Vulkan", "Gen9"): speeds.Rates(0.58, 0.55, 2.5, 0.25, 0.08, 80, bf16_experts=0.45),
     ("Vulkan", "RDNA2"): speeds.Rates(0.78, 0.55, 2.0, 0.35, 0.1, 190, bf16_experts=0.45),
     ("Vulkan", "RDNA4"): speeds.Rates(0.78, 0.55, 2.0, 0.15, 0.05, 80, 1.0, 0.5, bf16_experts=0.45),
-    ("Vulkan", "Strix Halo"): speeds.Rates(0.9, 0.55, 2.0, 0.33, 0.09, 80, 1.0, 0.5, bf16_experts=0.45),
+    ("Vulkan", "Strix Halo"): speeds.Rates(
+        0.9, 0.55, 2.0, 0.33, 0.09, 80, 1.0, 0.5, bf16_experts=0.45
+    ),
     "ROCm": speeds.Rates(0.76, 0.55, 2.2, 0.35, 0.13, 40),
     ("ROCm", "CDNA"): speeds.Rates(0.65, 0.5, 6.0, 0.6, 0.2, 40),
     ("ROCm", "RDNA3"): speeds.Rates(0.7, 0.55, 2.2, 0.5, 0.2, 40),
@@ -670,12 +958,18 @@ START = {
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument("--rows", type=Path, action="append", default=[], help="more rows")
-    options.add_argument("--write", action="store_true", help="write the constants into autolayers/work")
+    options.add_argument(
+        "--write", action="store_true", help="write the constants into autolayers/work"
+    )
     options.add_argument("--docs", action="store_true", help="write docs/speeds.md")
     options.add_argument("--quick", action="store_true", help="leave out the fits without a source")
     options.add_argument("--show", type=int, default=0, help="so many of the worst rows")
-    options.add_argument("--only", default="", help="fit the constants of these backends alone: ROCm,SYCL")
-    options.add_argument("--fields", default="", help="fit the constants of these names alone: copied,ram_copy")
+    options.add_argument(
+        "--only", default="", help="fit the constants of these backends alone: ROCm,SYCL"
+    )
+    options.add_argument(
+        "--fields", default="", help="fit the constants of these names alone: copied,ram_copy"
+    )
     words = options.parse_args()
     fields = frozenset(filter(None, words.fields.split(",")))
     only = frozenset(filter(None, words.only.split(",")))
@@ -684,10 +978,17 @@ def main() -> None:
     tables, near = fit(rows, only=only, fields=fields)
     rates, shared, old, ram = tables
     for key, rate in rates.items():
-        print(f"{' '.join(key):24}", *(f"{field} {number(getattr(rate, field))}" for field in FIELDS))
+        print(
+            f"{' '.join(key):24}", *(f"{field} {number(getattr(rate, field))}" for field in FIELDS)
+        )
     print(*(f"{name} {number(value)}" for name, value in vars(shared).items()))
-    print("older:", *(f"{name if isinstance(name, str) else ' '.join(map(str, name))} {number(value)}"
-                      for name, value in old.items()))
+    print(
+        "older:",
+        *(
+            f"{name if isinstance(name, str) else ' '.join(map(str, name))} {number(value)}"
+            for name, value in old.items()
+        ),
+    )
     for machine, value in ram.items():
         if not machine.startswith("bus of "):
             print(f"RAM {value:.0f} GB/s: {machine.removeprefix('https://github.com/')}")
@@ -698,14 +999,21 @@ def main() -> None:
     table("Fitted: rows since 2025, as a plan predicts", recent, predicted)
     in_order(recent, predicted)
     if words.show:
-        order = sorted(zip(recent, predicted, strict=True), key=lambda p: -abs(math.log(p[1] / p[0].measured)))
-        for row, p in order[:words.show]:
-            print(f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / {row.measured:8.1f} {row.label}")
+        order = sorted(
+            zip(recent, predicted, strict=True), key=lambda p: -abs(math.log(p[1] / p[0].measured))
+        )
+        for row, p in order[: words.show]:
+            print(
+                f"{p / row.measured:5.2f} {row.kind} {row.placement:15} {p:8.1f} / "
+                f"{row.measured:8.1f} {row.label}"
+            )
     if not words.quick:
         without = without_source(rows, near, only, fields)
         left_out = [p for row, p in zip(rows, without, strict=True) if not row.old]
         table("Rows since 2025, each predicted without its source", recent, left_out)
-        found = Doubts(*doubts(recent, left_out), calibrated(recent, left_out), apart(recent, left_out))
+        found = Doubts(
+            *doubts(recent, left_out), calibrated(recent, left_out), apart(recent, left_out)
+        )
         sources(recent, left_out)
         if words.docs and not (only or fields):
             write_page(recent)
@@ -715,8 +1023,8 @@ def main() -> None:
 
 @dataclass
 class Doubts:
-    """How far predictions of sources that were left out are off: by class, by RAM of unknown speed, after one
-    measured run, and comparisons of two."""
+    """How far predictions of sources that were left out are off: by class, by RAM of unknown speed,
+    after one measured run, and comparisons of two."""
 
     doubt: dict[tuple[str, str], float]
     unknown: dict[str, float]

@@ -1,12 +1,16 @@
-"""What holds for hours, and when things go wrong: hostile commands, servers that answer all day, kills, full disks.
+"""What holds for hours, and when things go wrong: hostile commands, servers that answer all day,
+kills, full disks.
 
-    python benchmarks/soak.py commands --minutes 10       # hostile whole commands, from where the last run ended
-    python benchmarks/soak.py servers --questions 5000    # `serve` and `web` in one process, asked by many clients
+    # hostile whole commands, from where the last run ended
+    python benchmarks/soak.py commands --minutes 10
+    # `serve` and `web` in one process, asked by many clients
+    python benchmarks/soak.py servers --questions 5000
     python benchmarks/soak.py kills --times 100           # `run`, killed at random moments
-    python benchmarks/soak.py edges                       # a full disk, no home, a clock that goes back
+    python benchmarks/soak.py edges  # a full disk, no home, a clock that goes back
     python docs/make.py reliability                       # docs/reliability.md
 
-Each adds its figures to benchmarks/soak.json, so that runs of an hour add up. Linux alone; a full disk needs root.
+Each adds its figures to benchmarks/soak.json, so that runs of an hour add up. Linux alone; a full
+disk needs root.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ import psutil  # noqa: E402
 
 FIGURES = ROOT / "benchmarks" / "soak.json"
 MODEL = str(ROOT / "fixtures" / "headers" / "llama-3.2-1b-q8_0.gguf")
-SLICE = {"launches": 4}          # cases of a slice; 400 of the other kinds
+SLICE = {"launches": 4}  # cases of a slice; 400 of the other kinds
 TODAY = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 COMMAND = [sys.executable, "-m", "autolayers"]
 
@@ -51,7 +55,7 @@ def figures() -> dict[str, Any]:
 
 def add(part: str, found: Mapping[str, Any]) -> None:
     """Adds to a part's figures: numbers are summed, lists joined, all else replaced."""
-    with open(__file__, "rb") as lock:      # of several runs at once
+    with open(__file__, "rb") as lock:  # of several runs at once
         fcntl.flock(lock, fcntl.LOCK_EX)
         kept = figures()
         kept[part] = joined(kept.get(part, {}), {**found, "date": TODAY})
@@ -62,14 +66,19 @@ def add(part: str, found: Mapping[str, Any]) -> None:
 
 def joined(old: Any, new: Any) -> Any:
     if isinstance(old, dict) and isinstance(new, dict):
-        return {key: joined(old[key], new[key]) if key in old and key in new else new.get(key, old.get(key))
-                for key in (*old, *(key for key in new if key not in old))}
+        return {
+            key: joined(old[key], new[key])
+            if key in old and key in new
+            else new.get(key, old.get(key))
+            for key in (*old, *(key for key in new if key not in old))
+        }
     if isinstance(old, int) and isinstance(new, int):
         return old + new
     return [*old, *new] if isinstance(old, list) and isinstance(new, list) else new
 
 
 # --- hostile whole commands
+
 
 def commands(minutes: float) -> int:
     """Slices of each kind in turn, each from the case where its last one ended."""
@@ -108,13 +117,28 @@ sys.stdin.read()
 """
 TOKEN = "soak-token-of-a-day"
 CLIENTS = 4
-CARDS = ("rtx-3060", "rtx-4060", "rtx-3090", "rtx-4090", "8GiB", "24GiB", "12GiB,8GiB", "rx-7900-xtx", "m4-pro-24g")
+CARDS = (
+    "rtx-3060",
+    "rtx-4060",
+    "rtx-3090",
+    "rtx-4090",
+    "8GiB",
+    "24GiB",
+    "12GiB,8GiB",
+    "rx-7900-xtx",
+    "m4-pro-24g",
+)
 BUNDLED = ("llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m")
 
 
 def question(pick: random.Random) -> tuple[int, str, Any]:
-    """(which server, path, a question): what front ends and people ask, and a tenth that nobody should."""
-    words = {"gpu": pick.choice(CARDS), "ram": "32GiB", "ctx": pick.choice(("2048", "4096", "8192", "16384"))}
+    """(which server, path, a question): what front ends and people ask, and a tenth that nobody
+    should."""
+    words = {
+        "gpu": pick.choice(CARDS),
+        "ram": "32GiB",
+        "ctx": pick.choice(("2048", "4096", "8192", "16384")),
+    }
     model = str(pick.choice(fuzz.paths()))
     kind = pick.randrange(20)
     if kind < 8:
@@ -126,14 +150,31 @@ def question(pick: random.Random) -> tuple[int, str, Any]:
     if kind < 15:
         return 1, "/call/plan", {**words, "model": pick.choice(BUNDLED)}
     if kind < 17:
-        return 1, f"/call/{pick.choice(('start', 'name', 'machine', 'file', 'curve', 'row', 'explain'))}", {
-            **words, "model": pick.choice(BUNDLED), "log": pick.choice(fuzz.LABELLED), "format": "docker"}
+        return (
+            1,
+            f"/call/{pick.choice(('start', 'name', 'machine', 'file', 'curve', 'row', 'explain'))}",
+            {
+                **words,
+                "model": pick.choice(BUNDLED),
+                "log": pick.choice(fuzz.LABELLED),
+                "format": "docker",
+            },
+        )
     if kind == 17:
         return 1, pick.choice(("/", "/app.js", "/config.json", "/none")), None
     hostile = fuzz._json(pick)
-    return pick.choice(((0, pick.choice(("/plan", "/explain", "/choose")), hostile), (1, "/call/plan", hostile),
-                        (0, "/openapi.json", None), (1, f"/call/{pick.randrange(9)}", {"model": pick.choice(
-                            [name for name in fuzz.HOSTILE if name.isprintable()])})))
+    return pick.choice(
+        (
+            (0, pick.choice(("/plan", "/explain", "/choose")), hostile),
+            (1, "/call/plan", hostile),
+            (0, "/openapi.json", None),
+            (
+                1,
+                f"/call/{pick.randrange(9)}",
+                {"model": pick.choice([name for name in fuzz.HOSTILE if name.isprintable()])},
+            ),
+        )
+    )
 
 
 def ask(port: int, path: str, asked: Any, leaves: bool) -> int:
@@ -143,7 +184,12 @@ def ask(port: int, path: str, asked: Any, leaves: bool) -> int:
             connection.request("GET", path)
         else:
             body = json.dumps(asked).encode("utf-8", "surrogatepass")
-            connection.request("POST", path, body, {"Authorization": f"Bearer {TOKEN}", "X-Autolayers-Token": TOKEN})
+            connection.request(
+                "POST",
+                path,
+                body,
+                {"Authorization": f"Bearer {TOKEN}", "X-Autolayers-Token": TOKEN},
+            )
         if leaves:
             return 0
         answer = connection.getresponse()
@@ -155,13 +201,23 @@ def _state(process: psutil.Process) -> dict[str, float]:
     """After half a second in which nobody asks: what is left of the questions."""
     time.sleep(0.5)
     memory = process.memory_info().rss
-    return {"mib": round(memory / (1 << 20), 1), "threads": process.num_threads(), "handles": process.num_fds()}
+    return {
+        "mib": round(memory / (1 << 20), 1),
+        "threads": process.num_threads(),
+        "handles": process.num_fds(),
+    }
 
 
 def servers(questions: int, first: int = 0) -> int:
-    """Memory, threads and handles of the process before, after a fifth of the questions, and at the end."""
-    child = subprocess.Popen([sys.executable, "-c", SERVERS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, cwd=ROOT)
+    """Memory, threads and handles of the process before, after a fifth of the questions, and at the
+    end."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", SERVERS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    )
     assert child.stdout is not None and child.stderr is not None and child.stdin is not None
     said: list[bytes] = []
     listener = threading.Thread(target=lambda: said.extend(child.stderr), daemon=True)
@@ -184,8 +240,12 @@ def servers(questions: int, first: int = 0) -> int:
     done = 0
     for part in range(5):
         until = questions * (part + 1) // 5
-        threads = [threading.Thread(target=client, args=(range(first + done + at, first + until, CLIENTS),))
-                   for at in range(CLIENTS)]
+        threads = [
+            threading.Thread(
+                target=client, args=(range(first + done + at, first + until, CLIENTS),)
+            )
+            for at in range(CLIENTS)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -198,8 +258,17 @@ def servers(questions: int, first: int = 0) -> int:
     child.wait(60)
     listener.join(10)
     lines = b"".join(said).decode("utf-8", "replace").splitlines()
-    add("servers", {"questions": questions, "statuses": statuses, "defects": lines[:5],
-                    "runs": [{"date": TODAY, "questions": questions, "seconds": round(took), "samples": samples}]})
+    add(
+        "servers",
+        {
+            "questions": questions,
+            "statuses": statuses,
+            "defects": lines[:5],
+            "runs": [
+                {"date": TODAY, "questions": questions, "seconds": round(took), "samples": samples}
+            ],
+        },
+    )
     print(statuses, lines[:5])
     return len(lines)
 
@@ -215,7 +284,7 @@ echo 'main: server is listening on http://127.0.0.1:8080' >&2
 wait
 """
 WAYS = ("--retry 1", "--verify", "--wait", "")
-LIMIT = 15.0           # seconds in which everything has to be gone
+LIMIT = 15.0  # seconds in which everything has to be gone
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -223,7 +292,10 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
-            if process.environ().get("AUTOLAYERS_SOAK") == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if (
+                process.environ().get("AUTOLAYERS_SOAK") == mark
+                and process.status() != psutil.STATUS_ZOMBIE
+            ):
                 found.append(process)
     return found
 
@@ -240,7 +312,8 @@ def torn(state: Path) -> list[str]:
 
 
 def kills(times: int) -> int:
-    """SIGKILL at a random moment of a start; then no process, and no state file that is not whole."""
+    """SIGKILL at a random moment of a start; then no process, and no state file that is not
+    whole."""
     found: dict[str, dict[str, int]] = {}
     defects: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -249,20 +322,46 @@ def kills(times: int) -> int:
         program.chmod(0o755)
         for number in range(times):
             pick = random.Random()
-            way, moment, mark = pick.choice(WAYS), pick.uniform(0.05, 2.5), f"{os.getpid()}-{number}"
+            way, moment, mark = (
+                pick.choice(WAYS),
+                pick.uniform(0.05, 2.5),
+                f"{os.getpid()}-{number}",
+            )
             if pick.random() < 0.3:
                 shutil.rmtree(state, ignore_errors=True)
-            words = ["run", *way.split(), "--replan", "--gpu", "8GiB", "--ram", "32GiB", "--llama-build",
-                     "11549", "--", str(program), "-m", MODEL, "--port", str(pick.randrange(20000, 30000))]
-            child = subprocess.Popen([*COMMAND, *words], env={
-                **os.environ, "XDG_STATE_HOME": str(state), "AUTOLAYERS_SOAK": mark}, cwd=ROOT, start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            words = [
+                "run",
+                *way.split(),
+                "--replan",
+                "--gpu",
+                "8GiB",
+                "--ram",
+                "32GiB",
+                "--llama-build",
+                "11549",
+                "--",
+                str(program),
+                "-m",
+                MODEL,
+                "--port",
+                str(pick.randrange(20000, 30000)),
+            ]
+            child = subprocess.Popen(
+                [*COMMAND, *words],
+                env={**os.environ, "XDG_STATE_HOME": str(state), "AUTOLAYERS_SOAK": mark},
+                cwd=ROOT,
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             time.sleep(moment)
             at_work = len(marked(mark))
             replaced = not way and str(program) in _words_of(child.pid)[:2]
             child.kill()
             child.wait()
-            if replaced:           # it had become the server, which nobody supervises: its own children are its own
+            # it had become the server, which nobody supervises: its own children are its own
+            if replaced:
                 for process in marked(mark):
                     process.kill()
             end = time.monotonic() + LIMIT
@@ -270,9 +369,13 @@ def kills(times: int) -> int:
                 time.sleep(0.1)
             for process in left:
                 with suppress(psutil.Error):
-                    defects.append(f"run {way}, killed after {moment:.2f} s: {process.name()} is left")
+                    defects.append(
+                        f"run {way}, killed after {moment:.2f} s: {process.name()} is left"
+                    )
                     process.kill()
-            defects += [f"run {way}, killed after {moment:.2f} s: {name} is torn" for name in torn(state)]
+            defects += [
+                f"run {way}, killed after {moment:.2f} s: {name} is torn" for name in torn(state)
+            ]
             row = found.setdefault(f"run {way}".strip(), {"killed": 0, "with a server": 0})
             row["killed"] += 1
             row["with a server"] += at_work > 1
@@ -291,17 +394,46 @@ def _words_of(pid: int) -> list[str]:
 # --- edges
 
 QUESTIONS: tuple[tuple[str, ...], ...] = (
-    ("plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB"), ("inspect", MODEL), ("devices",), ("devices", "--json"),
-    ("plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--format", "compose"), ("ps",), ("ps", "--json"),
-    ("run", "--dry-run", "--replan", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", MODEL),
+    ("plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB"),
+    ("inspect", MODEL),
+    ("devices",),
+    ("devices", "--json"),
+    ("plan", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--format", "compose"),
+    ("ps",),
+    ("ps", "--json"),
+    (
+        "run",
+        "--dry-run",
+        "--replan",
+        "--gpu",
+        "8GiB",
+        "--ram",
+        "32GiB",
+        "--",
+        "llama-server",
+        "-m",
+        MODEL,
+    ),
     ("run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", MODEL),
-    ("sweep", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--contexts", "4096"), ("measured",))
+    ("sweep", MODEL, "--gpu", "8GiB", "--ram", "32GiB", "--contexts", "4096"),
+    ("measured",),
+)
 
 
-def said_of(words: tuple[str, ...], environ: Mapping[str, str], before: tuple[str, ...] = (), **options: Any) -> str:
-    """What a command did wrong: "" if it ended in an answer or in one line. `before`: the program that starts it."""
-    done = subprocess.run([*before, *COMMAND, *words], env=dict(environ), cwd=ROOT, capture_output=True, timeout=300,
-                          check=False, **options)
+def said_of(
+    words: tuple[str, ...], environ: Mapping[str, str], before: tuple[str, ...] = (), **options: Any
+) -> str:
+    """What a command did wrong: "" if it ended in an answer or in one line. `before`: the program
+    that starts it."""
+    done = subprocess.run(
+        [*before, *COMMAND, *words],
+        env=dict(environ),
+        cwd=ROOT,
+        capture_output=True,
+        timeout=300,
+        check=False,
+        **options,
+    )
     error = done.stderr.decode("utf-8", "replace")
     if "Traceback" in error or done.returncode not in (0, 1, 2, 3, 4, 5):
         return f"{' '.join(words[:2])}: exit {done.returncode}: {error.strip()[-300:]}"
@@ -312,7 +444,11 @@ def said_of(words: tuple[str, ...], environ: Mapping[str, str], before: tuple[st
 def full_disk() -> Iterator[Path]:
     """A file system without a free byte."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True, capture_output=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder],
+            check=True,
+            capture_output=True,
+        )
         try:
             with suppress(OSError), open(Path(folder, "full"), "wb", buffering=0) as file:
                 while True:
@@ -325,8 +461,15 @@ def full_disk() -> Iterator[Path]:
 def on_a_full_disk(environ: Mapping[str, str]) -> list[str]:
     try:
         with full_disk() as folder:
-            return [wrong for words in QUESTIONS
-                    if (wrong := said_of(words, {**environ, "XDG_STATE_HOME": str(folder), "TMPDIR": str(folder)}))]
+            return [
+                wrong
+                for words in QUESTIONS
+                if (
+                    wrong := said_of(
+                        words, {**environ, "XDG_STATE_HOME": str(folder), "TMPDIR": str(folder)}
+                    )
+                )
+            ]
     except (subprocess.CalledProcessError, OSError) as error:
         return [f"no full disk here: {error}"]
 
@@ -334,31 +477,49 @@ def on_a_full_disk(environ: Mapping[str, str]) -> list[str]:
 def with_small_files(environ: Mapping[str, str]) -> list[str]:
     """Files of at most 100 bytes (RLIMIT_FSIZE): every state file is cut."""
     with tempfile.TemporaryDirectory() as folder:
-        found = [wrong for words in QUESTIONS if (wrong := said_of(
-            words, {**environ, "XDG_STATE_HOME": folder}, preexec_fn=lambda: resource.setrlimit(
-                resource.RLIMIT_FSIZE, (100, 100))))]
+        found = [
+            wrong
+            for words in QUESTIONS
+            if (
+                wrong := said_of(
+                    words,
+                    {**environ, "XDG_STATE_HOME": folder},
+                    preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100)),
+                )
+            )
+        ]
         return [*found, *(f"{name} is torn" for name in torn(Path(folder)))]
 
 
 def without_a_home(environ: Mapping[str, str]) -> list[str]:
-    """No HOME; one that is not there; a user without an entry in passwd; a folder that nobody may write."""
-    bare = {name: value for name, value in environ.items() if name not in ("HOME", "XDG_STATE_HOME")}
+    """No HOME; one that is not there; a user without an entry in passwd; a folder that nobody may
+    write."""
+    bare = {
+        name: value for name, value in environ.items() if name not in ("HOME", "XDG_STATE_HOME")
+    }
     found = []
     for words in QUESTIONS:
-        found += [said_of(words, bare), said_of(words, {**bare, "HOME": "/nonexistent"}),
-                  said_of(words, {**bare, "HOME": ""}), said_of(words, {**bare, "HOME": "/proc/1"})]
+        found += [
+            said_of(words, bare),
+            said_of(words, {**bare, "HOME": "/nonexistent"}),
+            said_of(words, {**bare, "HOME": ""}),
+            said_of(words, {**bare, "HOME": "/proc/1"}),
+        ]
         found.append(said_of(words, bare, before=("unshare", "--map-user=54321")))
     return [wrong for wrong in found if wrong]
 
 
 class Clock:
-    """time.time that jumps: an hour, a year or to 1970, back or forth, each time that it is asked."""
+    """time.time that jumps: an hour, a year or to 1970, back or forth, each time that it is
+    asked."""
 
     def __init__(self) -> None:
         self.pick, self.now = random.Random(1), time.time()
 
     def __call__(self) -> float:
-        self.now = max(0.0, self.now + self.pick.choice((-3600.0, 3600.0, -31_536_000.0, 31_536_000.0, -4e9)))
+        self.now = max(
+            0.0, self.now + self.pick.choice((-3600.0, 3600.0, -31_536_000.0, 31_536_000.0, -4e9))
+        )
         return self.now
 
 
@@ -381,8 +542,11 @@ def with_a_clock_that_goes_back(environ: Mapping[str, str]) -> list[str]:
 
 
 EDGES: dict[str, Callable[[Mapping[str, str]], list[str]]] = {
-    "a full disk": on_a_full_disk, "files cut at 100 bytes": with_small_files, "no home": without_a_home,
-    "a clock that goes back": with_a_clock_that_goes_back}
+    "a full disk": on_a_full_disk,
+    "files cut at 100 bytes": with_small_files,
+    "no home": without_a_home,
+    "a clock that goes back": with_a_clock_that_goes_back,
+}
 
 
 def edges() -> int:
@@ -390,13 +554,23 @@ def edges() -> int:
     for name, check in EDGES.items():
         wrong = check({**os.environ, "PYTHONPATH": str(ROOT)})
         failed += len(wrong)
-        add("edges", {name: {"commands": len(QUESTIONS) * (5 if name == "no home" else 1), "defects": wrong}})
+        add(
+            "edges",
+            {
+                name: {
+                    "commands": len(QUESTIONS) * (5 if name == "no home" else 1),
+                    "defects": wrong,
+                }
+            },
+        )
         print(name, *wrong, sep="\n  ", flush=True)
     return failed
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("part", choices=("commands", "servers", "kills", "edges"))
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--questions", type=int, default=1000)
@@ -408,7 +582,9 @@ def main() -> int:
         if given.part == "commands":
             return min(1, commands(given.minutes))
         if given.part == "servers":
-            return min(1, servers(given.questions, figures().get("servers", {}).get("questions", 0)))
+            return min(
+                1, servers(given.questions, figures().get("servers", {}).get("questions", 0))
+            )
         return min(1, kills(given.times) if given.part == "kills" else edges())
 
 

@@ -1,11 +1,14 @@
-"""Pages of docs/, and tables between markers in other files, that are made from the program's own tables.
+"""Pages of docs/, and tables between markers in other files, that are made from the program's own
+tables.
 
     python docs/make.py                  # all of them
     python docs/make.py architectures    # docs/architectures.md alone
-    python docs/make.py plans            # docs/plans.md, which takes a minute and is not among all of them
-    python docs/make.py --check          # exit code 1 and their names where a file is not what would be made
+    python docs/make.py plans  # docs/plans.md, which takes a minute and is not among all of them
+    # exit code 1 and their names where a file is not what would be made
+    python docs/make.py --check
 
-A table stands between <!-- made by docs/make.py: NAME --> and <!-- end -->; make_flags.part(NAME) makes it.
+A table stands between <!-- made by docs/make.py: NAME --> and <!-- end -->; make_flags.part(NAME)
+makes it.
 """
 
 from __future__ import annotations
@@ -21,16 +24,33 @@ sys.path[:0] = [str(DOCS), str(DOCS.parent)]
 from autolayers.builds import NEWEST  # noqa: E402
 
 # name -> its file
-FILES = {"api": DOCS / "api.md", "architectures": DOCS / "architectures.md", "builds": DOCS / "builds.md",
-         "rules": DOCS / "rules.md", "reliability": DOCS / "reliability.md",
-         "troubleshooting": DOCS / "troubleshooting.md",
-         "launch": DOCS / "launch.md", "launch-files": DOCS / "launch-files.md", "tune": DOCS / "tune.md",
-         "reading-a-plan": DOCS / "reading-a-plan.md",
-         "README": DOCS.parent / "README.md", "commands": DOCS / "commands.md", "autolayers.1": DOCS / "autolayers.1",
-         **{f"completion {shell}": DOCS / "completions" / f"autolayers.{shell}" for shell in ("bash", "zsh", "fish")}}
-LONG = {"plans": DOCS / "plans.md"}      # a minute
-_BUILD = re.compile(r"(follows? the source of llama\.cpp's build )\d+")      # the newest that is modelled
-_PART = re.compile(r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+FILES = {
+    "api": DOCS / "api.md",
+    "architectures": DOCS / "architectures.md",
+    "builds": DOCS / "builds.md",
+    "rules": DOCS / "rules.md",
+    "reliability": DOCS / "reliability.md",
+    "troubleshooting": DOCS / "troubleshooting.md",
+    "launch": DOCS / "launch.md",
+    "launch-files": DOCS / "launch-files.md",
+    "tune": DOCS / "tune.md",
+    "reading-a-plan": DOCS / "reading-a-plan.md",
+    "README": DOCS.parent / "README.md",
+    "commands": DOCS / "commands.md",
+    "autolayers.1": DOCS / "autolayers.1",
+    **{
+        f"completion {shell}": DOCS / "completions" / f"autolayers.{shell}"
+        for shell in ("bash", "zsh", "fish")
+    },
+}
+LONG = {"plans": DOCS / "plans.md"}  # a minute
+# the newest that is modelled
+_BUILD = re.compile(r"(follows? the source of llama\.cpp's build )\d+")
+_PART = re.compile(
+    r"(<!-- made by docs/make\.py: ([\w ]+) -->\n\n).*?(\n\n<!-- end "
+    r"-->)",
+    re.DOTALL,
+)
 
 
 def render(name: str) -> str:

@@ -1,6 +1,6 @@
 """Writes docs/api.md: the public names of the package, from their docstrings.
 
-    python docs/make.py api
+python docs/make.py api
 """
 
 from __future__ import annotations
@@ -14,18 +14,28 @@ HEAD = """# The library
 Made by `python docs/make.py api`; do not edit. The names below are the public ones, all from `import autolayers`; they
 are loaded when they are first used. What `Plan.to_dict()` returns is the `--json` document, schema 1: keys are added,
 never taken away or given another meaning.
-"""
+"""  # noqa: E501
 
 
 def render() -> str:
     names = [name for name in autolayers.__all__ if not name.startswith("_")]
     found = {name: getattr(autolayers, name) for name in names}
     functions = [name for name in names if inspect.isfunction(found[name])]
-    errors = [name for name in names if isinstance(found[name], type) and issubclass(found[name], Exception)]
+    errors = [
+        name
+        for name in names
+        if isinstance(found[name], type) and issubclass(found[name], Exception)
+    ]
     classes = [name for name in names if name not in functions and name not in errors]
-    pages = [HEAD, "## Functions\n", *[_function(name, found[name]) for name in functions],
-             "## Classes\n", *[_class(name, found[name]) for name in classes],
-             "## Errors\n", _text(_doc(inspect.getmodule(autolayers.AutolayersError)).partition("\n\n")[2])]
+    pages = [
+        HEAD,
+        "## Functions\n",
+        *[_function(name, found[name]) for name in functions],
+        "## Classes\n",
+        *[_class(name, found[name]) for name in classes],
+        "## Errors\n",
+        _text(_doc(inspect.getmodule(autolayers.AutolayersError)).partition("\n\n")[2]),
+    ]
     return "\n".join(pages)
 
 
@@ -39,22 +49,32 @@ def _class(name: str, cls: type) -> str:
     fields = list(getattr(cls, "__record_fields__", ()))
     if fields:
         lines += [f"Fields: {', '.join(f'`{field}`' for field in fields)}.\n"]
-    members = [(member, value) for member, value in vars(cls).items()
-               if not member.startswith("_") and member not in fields and _doc(_function_of(value))]
-    lines += [f"- `{name}.{member}{_call(value)}`: {' '.join(_doc(_function_of(value)).split('>>>')[0].split())}"
-              for member, value in members]
+    members = [
+        (member, value)
+        for member, value in vars(cls).items()
+        if not member.startswith("_") and member not in fields and _doc(_function_of(value))
+    ]
+    lines += [
+        f"- `{name}.{member}{_call(value)}`: "
+        f"{' '.join(_doc(_function_of(value)).split('>>>')[0].split())}"
+        for member, value in members
+    ]
     return "\n".join(lines) + ("\n" if members else "")
 
 
 def _function_of(member: object) -> object:
     """The function behind a method or property."""
-    return getattr(member, "__func__", None) or getattr(member, "fget", None) or getattr(member, "compute", member)
+    return (
+        getattr(member, "__func__", None)
+        or getattr(member, "fget", None)
+        or getattr(member, "compute", member)
+    )
 
 
 def _call(member: object) -> str:
     function = _function_of(member)
     if function is not getattr(member, "__func__", member):
-        return ""                        # a property
+        return ""  # a property
     known = inspect.signature(function).parameters  # type: ignore[arg-type]
     parameters = [name for name in known if name not in ("self", "cls")]
     return f"({', '.join(parameters)})"

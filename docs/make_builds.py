@@ -1,4 +1,5 @@
-"""docs/builds.md: what changed in llama.cpp's memory at which build, from the table that the program itself uses.
+"""docs/builds.md: what changed in llama.cpp's memory at which build, from the table that the
+program itself uses.
 
     python docs/make.py builds
 """
@@ -14,7 +15,7 @@ _HEAD = f"""# Builds of llama.cpp
 Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
 change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build b{OLDEST_EXACT} to
 b{NEWEST}, the newest known build and the default of a plan, and at
-{', '.join(f'b{number}' for number in RECORDED)}, whose library alone was recorded.
+{", ".join(f"b{number}" for number in RECORDED)}, whose library alone was recorded.
 Other builds, and builds between *not in* and *from* of a rule, get an upper bound and a warning.
 
 - *from*, *to*: the first and the last build with the rule; without a last one, today's build has it too.
@@ -23,7 +24,7 @@ Other builds, and builds between *not in* and *from* of a rule, get an upper bou
 
 | part | rule | from | to | not in | pull | what |
 |---|---|---|---|---|---|---|
-"""
+"""  # noqa: E501
 _FLAGS = """
 
 ## Flags
@@ -32,21 +33,32 @@ Flags that not every build has, by their canonical name. For an available binary
 
 | flag | from | to |
 |---|---|---|
-"""
+"""  # noqa: E501
 
 
 def render() -> str:
     """The whole document as Markdown."""
     rows = sorted(Rules.rows(), key=lambda row: (row.part, row.first))
-    flags = [(f"`{row.canonical}`", _build(row.first), _build(row.last)) for row in (*ARGUMENTS, *LEGACY)
-             if row.first or row.last]
+    flags = [
+        (f"`{row.canonical}`", _build(row.first), _build(row.last))
+        for row in (*ARGUMENTS, *LEGACY)
+        if row.first or row.last
+    ]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in flags)
     return f"{_HEAD}{chr(10).join(map(_line, rows))}{_FLAGS}{table}\n"
 
 
 def _line(row: Rule) -> str:
     after = _build(row.after) if row.after != row.first - 1 else ""
-    cells = (row.part, f"`{row.name}`", _build(row.first), _build(row.last), after, row.pull, row.clause)
+    cells = (
+        row.part,
+        f"`{row.name}`",
+        _build(row.first),
+        _build(row.last),
+        after,
+        row.pull,
+        row.clause,
+    )
     return f"| {' | '.join(cells)} |"
 
 

@@ -1,5 +1,5 @@
-"""Tables of commands, flags and formats of docs/commands.md, launch.md, launch-files.md and tune.md, and the man
-page, from the rows of autolayers.flags.own.
+"""Tables of commands, flags and formats of docs/commands.md, launch.md, launch-files.md and
+tune.md, and the man page, from the rows of autolayers.flags.own.
 
     python docs/make.py commands launch launch-files tune autolayers.1
 """
@@ -13,39 +13,67 @@ from autolayers.flags.own import COMMANDS, FLAGS, OwnFlag
 from autolayers.flags.table import rows_of
 from autolayers.launch.bench import ALIKE, ROWS
 
-_EXAMPLES = {"kv_offload": ", 1 for `-nkvo`", "op_offload": ", 1 for `--no-op-offload`", "repack": ", 0 or 1",
-             "no_host": ", 0 or 1", "embedding": ", 0 or 1", "tensor_split": ": `3/1`", "device": ": `CUDA0/CUDA1`",
-             "overrides": ": `a=CPU;b=CPU`, with `-cmoe`, `-ncmoe` and `-ncffn`",
-             "load_mode": ", `-mmp` of older builds"}
+_EXAMPLES = {
+    "kv_offload": ", 1 for `-nkvo`",
+    "op_offload": ", 1 for `--no-op-offload`",
+    "repack": ", 0 or 1",
+    "no_host": ", 0 or 1",
+    "embedding": ", 0 or 1",
+    "tensor_split": ": `3/1`",
+    "device": ": `CUDA0/CUDA1`",
+    "overrides": ": `a=CPU;b=CPU`, with `-cmoe`, `-ncmoe` and `-ncffn`",
+    "load_mode": ", `-mmp` of older builds",
+}
 
 
 def part(name: str) -> str:
-    """A table between markers: "bench", "commands", "formats", or "flags COMMAND" without those that a plan has too."""
+    """A table between markers: "bench", "commands", "formats", or "flags COMMAND" without those
+    that a plan has too."""
     what, _, command = name.partition(" ")
     if what == "formats":
-        return _table("format", "is", [(row.name, row.about + (", for one model or several" if row.several else ""))
-                                       for row in FORMATS.values()])
+        return _table(
+            "format",
+            "is",
+            [
+                (row.name, row.about + (", for one model or several" if row.several else ""))
+                for row in FORMATS.values()
+            ],
+        )
     if what == "bench":
         return _bench()
     if what == "commands":
-        rows = [(f"autolayers {'MODEL...' if name == 'plan' else f'{name} ...'}", row.summary)
-                for name, row in COMMANDS.items() if " " not in name]
+        rows = [
+            (f"autolayers {'MODEL...' if name == 'plan' else f'{name} ...'}", row.summary)
+            for name, row in COMMANDS.items()
+            if " " not in name
+        ]
         return _table("command", "does", rows)
     shared = set() if command == "plan" else set(_flags("plan"))
-    return _table("flag", "means", [(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared])
+    return _table(
+        "flag",
+        "means",
+        [(spelled(flag), flag.help) for flag in _flags(command) if flag not in shared],
+    )
 
 
 def _bench() -> str:
     """llama-server's flags and what llama-bench calls them."""
-    rows = [(rows_of(field)[0].canonical, f"`{flag}`{_EXAMPLES.get(field, '')}") for field, (flag, _) in ROWS.items()]
+    rows = [
+        (rows_of(field)[0].canonical, f"`{flag}`{_EXAMPLES.get(field, '')}")
+        for field, (flag, _) in ROWS.items()
+    ]
     return _table("llama-server", "llama-bench", [*rows, *((name, f"`{name}`") for name in ALIKE)])
 
 
 def man() -> str:
     """The man page, in the macros of man(7)."""
-    lines = [f'.TH AUTOLAYERS 1 "" "autolayers {__version__}" "User Commands"',
-             '.\\" made by python docs/make.py; do not edit', ".SH NAME",
-             _roff(f"autolayers - {ABOUT}"), ".SH SYNOPSIS"]
+    lines = [
+        f'.TH AUTOLAYERS 1 "" "autolayers {__version__}" "User Commands"',
+        '.\\" made by python docs/make.py; do not edit',
+        ".SH NAME",
+        _roff(f"autolayers - {ABOUT}"),
+        ".SH SYNOPSIS",
+    ]
     for command in COMMANDS.values():
         if command.name != "ollama":
             lines += [f".B autolayers\n{_roff(command.usage)}", ".br"]
@@ -53,18 +81,35 @@ def man() -> str:
     for command in COMMANDS.values():
         lines += [".SH OPTIONS" if command.name == "plan" else f".SH {_roff(command.name.upper())}"]
         if command.name != "plan":
-            lines += [_roff(f"{command.summary[0].upper()}{command.summary[1:]}."), *_about(command.about)]
+            lines += [
+                _roff(f"{command.summary[0].upper()}{command.summary[1:]}."),
+                *_about(command.about),
+            ]
         flags = [flag for flag in _flags(command.name) if "--help" not in flag.names]
         shared = [flag for flag in flags if command.name != "plan" and flag in _flags("plan")]
         for flag in flags:
             if flag not in shared:
                 lines += [".TP", f".B {_roff(spelled(flag))}", _roff(flag.help)]
         if shared:
-            lines += [".PP", _roff("As for a plan: " + ", ".join(flag.names[-1] for flag in shared) + ".")]
-    lines += [".SH EXIT STATUS", _roff(EXIT_CODES + "."), ".SH ENVIRONMENT",
-              _roff("LLAMA_ARG_* as llama-server reads them. HF_TOKEN and HF_ENDPOINT for hf: and Hugging Face's URLs. "
-                    "OLLAMA_HOST, OLLAMA_MODELS and the settings of Ollama's server. NO_COLOR."), ".SH EXAMPLES", ".nf",
-              *map(_roff, EXAMPLES), ".fi"]
+            lines += [
+                ".PP",
+                _roff("As for a plan: " + ", ".join(flag.names[-1] for flag in shared) + "."),
+            ]
+    lines += [
+        ".SH EXIT STATUS",
+        _roff(EXIT_CODES + "."),
+        ".SH ENVIRONMENT",
+        _roff(
+            "LLAMA_ARG_* as llama-server reads them. HF_TOKEN and HF_ENDPOINT for hf: and "
+            "Hugging Face's URLs. "
+            "OLLAMA_HOST, OLLAMA_MODELS and the settings of Ollama's server. "
+            "NO_COLOR."
+        ),
+        ".SH EXAMPLES",
+        ".nf",
+        *map(_roff, EXAMPLES),
+        ".fi",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -73,15 +118,25 @@ def _flags(command: str) -> list[OwnFlag]:
 
 
 def _table(left: str, right: str, rows: list[tuple[str, str]]) -> str:
-    cells = [(f"`{term}`".replace("|", "\\|"), meaning.replace("|", "\\|")) for term, meaning in rows]
-    return "\n".join([f"| {left} | {right} |", "|---|---|", *(f"| {term} | {meaning} |" for term, meaning in cells)])
+    cells = [
+        (f"`{term}`".replace("|", "\\|"), meaning.replace("|", "\\|")) for term, meaning in rows
+    ]
+    return "\n".join(
+        [
+            f"| {left} | {right} |",
+            "|---|---|",
+            *(f"| {term} | {meaning} |" for term, meaning in cells),
+        ]
+    )
 
 
 def _about(text: str) -> list[str]:
     """Paragraphs, and lines that begin with blanks as they are."""
     lines = []
     for line in filter(None, text.split("\n")):
-        lines += [".PP", ".nf", _roff(line), ".fi"] if line.startswith(" ") else [".PP", _roff(line)]
+        lines += (
+            [".PP", ".nf", _roff(line), ".fi"] if line.startswith(" ") else [".PP", _roff(line)]
+        )
     return lines
 
 

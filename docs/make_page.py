@@ -1,7 +1,8 @@
-"""Pictures of the page, and its figures against the library's: python docs/make_page.py NODE_MODULES [--images]
+"""Pictures of the page, and its figures against the library's: python docs/make_page.py
+NODE_MODULES [--images]
 
-Writes docs/images/page-*.png and prints the table of docs/web.md. Needs playwright (pip), Chromium, and the
-npm package pyodide in NODE_MODULES, as tests/web/test_browser.py says.
+Writes docs/images/page-*.png and prints the table of docs/web.md. Needs playwright (pip), Chromium,
+and the npm package pyodide in NODE_MODULES, as tests/web/test_browser.py says.
 """
 
 from __future__ import annotations
@@ -40,13 +41,27 @@ PICTURES = {
     "error": ("#model=qwen3-8b-q4_k_m&gpu=rtx-9999&ram=32", 1280, 700, "light", ""),
     "not": ("#model=llama-3.3-70b-q4_k_m&gpu=rtx-3060&ram=32", 1280, 900, "light", ""),
     "quantisations": (PLAN, 1280, 900, "light", "#quants-title"),
-    "compare": (PLAN + "&ctx=65536&beside=" + quote(PLAN[1:]), 1280, 900, "light", "#compare-title"),
+    "compare": (
+        PLAN + "&ctx=65536&beside=" + quote(PLAN[1:]),
+        1280,
+        900,
+        "light",
+        "#compare-title",
+    ),
 }
-COMPARED = [("llama-3.2-1b-q8_0", "8GiB"), ("qwen3-8b-q4_k_m", "rtx-3060"), ("llama-3.1-8b-q4_k_m", "8GiB"),
-            ("gemma-3-12b-q4_k_m", "12GiB"), ("phi-4-q4_k_m", "16GiB"), ("gpt-oss-20b-mxfp4", "16GiB"),
-            ("qwen3-30b-a3b-q4_k_m", "rtx-3060"), ("qwen3-32b-q4_k_m", "24GiB"),
-            ("llama-3.3-70b-q4_k_m", "rtx-3090,rtx-3090"), ("gpt-oss-120b-mxfp4", "rtx-3090")]
-PART_WHOLE = 1.2           # the formula of most sites: the file and 20 %
+COMPARED = [
+    ("llama-3.2-1b-q8_0", "8GiB"),
+    ("qwen3-8b-q4_k_m", "rtx-3060"),
+    ("llama-3.1-8b-q4_k_m", "8GiB"),
+    ("gemma-3-12b-q4_k_m", "12GiB"),
+    ("phi-4-q4_k_m", "16GiB"),
+    ("gpt-oss-20b-mxfp4", "16GiB"),
+    ("qwen3-30b-a3b-q4_k_m", "rtx-3060"),
+    ("qwen3-32b-q4_k_m", "24GiB"),
+    ("llama-3.3-70b-q4_k_m", "rtx-3090,rtx-3090"),
+    ("gpt-oss-120b-mxfp4", "rtx-3090"),
+]
+PART_WHOLE = 1.2  # the formula of most sites: the file and 20 %
 
 
 @contextmanager
@@ -54,8 +69,12 @@ def served(pyodide: str) -> Iterator[tuple[str, str]]:
     """The addresses of both engines."""
     with tempfile.TemporaryDirectory() as folder, PageServer(Engine(load, here=True)) as local:
         build(pathlib.Path(folder), pyodide)
-        quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(quiet, directory=folder)) as host:
+        quiet = type(
+            "Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None}
+        )
+        with http.server.ThreadingHTTPServer(
+            ("127.0.0.1", 0), functools.partial(quiet, directory=folder)
+        ) as host:
             for server in (local, host):
                 threading.Thread(target=server.serve_forever, daemon=True).start()
             yield local.url, f"http://127.0.0.1:{host.server_port}/"
@@ -73,7 +92,10 @@ def used(page: Any, model: str, gpu: str) -> list[int]:
     page.evaluate("hash => { location.hash = hash }", f"model={model}&gpu={gpu}&ram=64GiB")
     page.wait_for_timeout(150)
     page.wait_for_selector("body:not([data-asking=plan])")
-    rows = [row.locator("td").all_text_contents()[:4] for row in page.locator("#bytes tbody tr").all()[:-1]]
+    rows = [
+        row.locator("td").all_text_contents()[:4]
+        for row in page.locator("#bytes tbody tr").all()[:-1]
+    ]
     return [sum(int(cell.replace(",", "")) for cell in row if cell != "–") for row in rows]
 
 
@@ -83,7 +105,9 @@ def table(pages: list[Any]) -> Iterator[str]:
     for name, gpu in COMPARED:
         plan = autolayers.plan(read(name), ["--gpu", gpu, "--ram", "64GiB"])
         want = [device.used for device in plan.devices]
-        local, static = ("equal" if used(page, name, gpu) == want else "DIFFERENT" for page in pages)
+        local, static = (
+            "equal" if used(page, name, gpu) == want else "DIFFERENT" for page in pages
+        )
         guess = plan.model.size * PART_WHOLE
         total = sum(want) + plan.host.used
         yield f"| {name} | {gpu} | {sum(want):,}, {local} | {static} | {guess / total - 1:+.0%} |"
@@ -93,10 +117,17 @@ def main(node_modules: str, compares: bool) -> None:
     """Draws; prints the table, if it `compares` both engines."""
     images = HERE / "images"
     images.mkdir(exist_ok=True)
-    with served(str(pathlib.Path(node_modules) / "pyodide")) as addresses, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+    with (
+        served(str(pathlib.Path(node_modules) / "pyodide")) as addresses,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for name, (plan, width, height, scheme, shown) in PICTURES.items():
-            context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+            context = browser.new_context(
+                viewport={"width": width, "height": height}, color_scheme=scheme
+            )
             page = context.new_page()
             page.set_default_timeout(120_000)
             page.goto(addresses[0].partition("#")[0] + plan)
@@ -115,9 +146,15 @@ def main(node_modules: str, compares: bool) -> None:
                 start = time.perf_counter()
                 page.goto(address)
                 page.wait_for_selector("#verdict:not([hidden])")
-                print(f"{address[:20]}, {cache} cache: something to read after {time.perf_counter() - start:.1f} s")
+                print(
+                    f"{address[:20]}, {cache} cache: something to read after "
+                    f"{time.perf_counter() - start:.1f} s"
+                )
                 page.wait_for_selector("#form:not([inert])")
-                print(f"{address[:20]}, {cache} cache: first answer after {time.perf_counter() - start:.1f} s")
+                print(
+                    f"{address[:20]}, {cache} cache: first answer after "
+                    f"{time.perf_counter() - start:.1f} s"
+                )
                 settle(page)
             pages.append(page)
         print("\n".join(table(pages)))

@@ -1,9 +1,10 @@
-"""Writes docs/plans.md: autolayers' plans and --fit's own, for 12 models on 6 machines, and published launches.
+"""Writes docs/plans.md: autolayers' plans and --fit's own, for 12 models on 6 machines, and
+published launches.
 
     python docs/make.py plans        (a minute; not among what make.py makes or checks unasked)
 
-Headers are the fixtures'; --fit's answer is autolayers.planner.one.fit. tests/planner/test_fit.py asks the real
-llama-server and llama-fit-params for every cell of it.
+Headers are the fixtures'; --fit's answer is autolayers.planner.one.fit. tests/planner/test_fit.py
+asks the real llama-server and llama-fit-params for every cell of it.
 """
 
 from __future__ import annotations
@@ -34,8 +35,14 @@ MODELS = (
     "qwen3-next-80b-a3b-q4_k_m",
     "llama-4-scout-q4_k_m",
 )
-MACHINES = (("8 GiB", "rtx-4060"), ("12 GiB", "rtx-3060"), ("16 GiB", "rtx-5070-ti"), ("24 GiB", "rtx-3090"),
-            ("2 x 24 GiB", "rtx-3090,rtx-3090"), ("24 + 8 GiB", "rtx-3090,rtx-3070"))
+MACHINES = (
+    ("8 GiB", "rtx-4060"),
+    ("12 GiB", "rtx-3060"),
+    ("16 GiB", "rtx-5070-ti"),
+    ("24 GiB", "rtx-3090"),
+    ("2 x 24 GiB", "rtx-3090,rtx-3090"),
+    ("24 + 8 GiB", "rtx-3090,rtx-3070"),
+)
 RAM = "64GiB"
 ENOUGH = 16384
 
@@ -57,11 +64,15 @@ autolayers plans, and what `llama-server --fit on` would choose by itself.
   devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
 - `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks* marks a choice of --fit
   that does not leave that; *does not fit* a model too large for the machine.
-"""
+"""  # noqa: E501
 
 
 def cell(params: Params, n_ctx: int | str, everything: int, speed: Speed) -> str:
-    n = everything if params.n_gpu_layers is None or params.n_gpu_layers < 0 else min(params.n_gpu_layers, everything)
+    n = (
+        everything
+        if params.n_gpu_layers is None or params.n_gpu_layers < 0
+        else min(params.n_gpu_layers, everything)
+    )
     text = f"{n}/{everything}"
     experts = len({p.split(".")[1] for p, b in params.overrides if "exps" in p or "gate_up" in p})
     ffn = len([p for p, b in params.overrides if "exps" not in p and "gate_up" not in p])
@@ -113,7 +124,8 @@ def render() -> str:
         lines += [
             f"## {title} ({cards.replace(',', ' + ')})",
             "",
-            "| model | autolayers: layers | context | t/s | prompts | --fit: layers | context | t/s | prompts |",
+            "| model | autolayers: layers | context | t/s | prompts | --fit: layers | context | "
+            "t/s | prompts |",
             "|---|---|---:|---:|---:|---|---:|---:|---:|",
         ]
         for name in MODELS:

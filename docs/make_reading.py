@@ -16,5 +16,7 @@ WORDS = ("--gpu", "rtx-3060", "--ram", "32GiB")
 def plan() -> str:
     """The plan that docs/reading-a-plan.md explains, as an indented block."""
     found = autolayers.plan(autolayers.read_model(FILE), WORDS, explain=True)
-    text = plan_text(replace(found, noted=()), Style(width=100), command=("llama-server", "-m", FILE.name))
+    text = plan_text(
+        replace(found, noted=()), Style(width=100), command=("llama-server", "-m", FILE.name)
+    )
     return "\n".join(f"    {line}" if line else "" for line in text.rstrip().splitlines())

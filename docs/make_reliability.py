@@ -1,4 +1,5 @@
-"""docs/reliability.md, from benchmarks/soak.json and the table below: `python docs/make.py reliability`."""
+"""docs/reliability.md, from benchmarks/soak.json and the table below: `python docs/make.py
+reliability`."""
 
 from __future__ import annotations
 
@@ -17,71 +18,147 @@ _INTRODUCTION = """\
 What was tried so far, how often, and what came of it. Each run of `benchmarks/soak.py` goes on from the case where
 the last one ended, so that runs of an hour add up. [SECURITY.md](../SECURITY.md) says what must hold,
 [CONTRIBUTING.md](../CONTRIBUTING.md#hostile-input) where the limits are.
-"""
+"""  # noqa: E501
 
 _KINDS = {
     "commands": "`plan`, `inspect` and `sweep` with flags and values of all kinds",
     "explaining": "`explain` of logs with bytes changed, lines of several logs, hostile words",
-    "launches": "plans of headers with bytes changed or up to 512 layers, for 0 to 16 devices, in every format",
-    "machines": "plans in every format for machine files with wrong values, of models with hostile names",
+    "launches": "plans of headers with bytes changed or up to 512 layers, for 0 to 16 devices, in "
+    "every format",
+    "machines": "plans in every format for machine files with wrong values, of models with hostile "
+    "names",
     "starts": "`run --dry-run` beside state files that anybody may have written",
 }
 
 # What an attack in November 2026 found (F1 to F16, and two of the round before it) -> its tests
 FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("F1", "printed commands ran a stranger's words in fish and dash", (
-        "tests/test_quoting.py::test_shells_read_what_is_printable_alike",
-        "tests/test_quoting.py::test_shells_run_nothing_of_what_is_not_printable",
-        "tests/cli/test_printed_commands.py::test_a_file_may_have_any_name",
-        "tests/cli/test_printed_commands.py::test_a_log_may_have_any_words")),
-    ("F2", "headers that contradict their tensors fitted, exactly", (
-        "tests/model/test_shapes.py::test_a_file_is_refused_with_the_words_of_llama_cpp",
-        "tests/model/test_shapes.py::test_one_wrong_dimension_is_refused_or_not_exact")),
-    ("F3", "a signal at the start of `run --wait` left the server", (
-        "tests/launch/test_supervise.py::test_a_signal_as_soon_as_the_server_starts_ends_it",
-        "tests/launch/test_supervise.py::test_a_defect_while_waiting_leaves_no_server",
-        "tests/launch/test_supervise.py::test_no_server_outlives_a_kill")),
-    ("F4", "a server that prints without end took all memory", (
-        "tests/launch/test_supervise.py::test_a_server_that_prints_without_end_is_ended",
-        "tests/launch/test_supervise.py::test_a_server_that_stays_silent_is_given_up")),
-    ("F5", "`ps` sent a key to whoever held the port", (
-        "tests/cli/test_ps.py::test_no_stranger_is_asked_or_given_the_key",)),
-    ("F6", "small headers took 40 s, and all questions waited", (
-        "tests/planner/test_budget.py::test_a_plan_whose_budget_is_spent_is_the_best_so_far",
-        "tests/planner/test_budget.py::test_what_is_compared_with_a_plan_is_within_its_budget_too",
-        "tests/web/test_service.py::test_a_small_question_passes_a_large_one",
-        "tests/web/test_service.py::test_nothing_is_computed_for_a_client_that_has_gone")),
-    ("F7", "connections were reset where many came at once", (
-        "tests/web/test_service.py::test_many_clients_at_once_are_all_accepted",)),
-    ("F8", "digits without end in a machine file were a traceback", (
-        "tests/devices/test_machine_file.py::test_what_is_wrong_is_one_line",)),
-    ("F9", "state files that are pipes or links hung or were written through", (
-        "tests/test_state.py::test_a_state_file_that_is_none_is_not_written_through",
-        "tests/test_state.py::test_a_damaged_state_file_is_kept_aside")),
+    (
+        "F1",
+        "printed commands ran a stranger's words in fish and dash",
+        (
+            "tests/test_quoting.py::test_shells_read_what_is_printable_alike",
+            "tests/test_quoting.py::test_shells_run_nothing_of_what_is_not_printable",
+            "tests/cli/test_printed_commands.py::test_a_file_may_have_any_name",
+            "tests/cli/test_printed_commands.py::test_a_log_may_have_any_words",
+        ),
+    ),
+    (
+        "F2",
+        "headers that contradict their tensors fitted, exactly",
+        (
+            "tests/model/test_shapes.py::test_a_file_is_refused_with_the_words_of_llama_cpp",
+            "tests/model/test_shapes.py::test_one_wrong_dimension_is_refused_or_not_exact",
+        ),
+    ),
+    (
+        "F3",
+        "a signal at the start of `run --wait` left the server",
+        (
+            "tests/launch/test_supervise.py::test_a_signal_as_soon_as_the_server_starts_ends_it",
+            "tests/launch/test_supervise.py::test_a_defect_while_waiting_leaves_no_server",
+            "tests/launch/test_supervise.py::test_no_server_outlives_a_kill",
+        ),
+    ),
+    (
+        "F4",
+        "a server that prints without end took all memory",
+        (
+            "tests/launch/test_supervise.py::test_a_server_that_prints_without_end_is_ended",
+            "tests/launch/test_supervise.py::test_a_server_that_stays_silent_is_given_up",
+        ),
+    ),
+    (
+        "F5",
+        "`ps` sent a key to whoever held the port",
+        ("tests/cli/test_ps.py::test_no_stranger_is_asked_or_given_the_key",),
+    ),
+    (
+        "F6",
+        "small headers took 40 s, and all questions waited",
+        (
+            "tests/planner/test_budget.py::test_a_plan_whose_budget_is_spent_is_the_best_so_far",
+            "tests/planner/test_budget.py::test_what_is_compared_with_a_plan_is_within_its_budget_too",
+            "tests/web/test_service.py::test_a_small_question_passes_a_large_one",
+            "tests/web/test_service.py::test_nothing_is_computed_for_a_client_that_has_gone",
+        ),
+    ),
+    (
+        "F7",
+        "connections were reset where many came at once",
+        ("tests/web/test_service.py::test_many_clients_at_once_are_all_accepted",),
+    ),
+    (
+        "F8",
+        "digits without end in a machine file were a traceback",
+        ("tests/devices/test_machine_file.py::test_what_is_wrong_is_one_line",),
+    ),
+    (
+        "F9",
+        "state files that are pipes or links hung or were written through",
+        (
+            "tests/test_state.py::test_a_state_file_that_is_none_is_not_written_through",
+            "tests/test_state.py::test_a_damaged_state_file_is_kept_aside",
+        ),
+    ),
     ("F10", "COLUMNS of 10^9 did not end", ("tests/test_output.py::test_any_columns_end_at_once",)),
-    ("F11", "descendants in a session of their own survived", (
-        "tests/launch/test_supervise.py::test_a_descendant_that_left_the_group_ends_too",
-        "tests/launch/test_supervise.py::test_a_server_that_ignores_sigterm_is_killed")),
-    ("F12", "an address that is none, and any defect, had no answer", (
-        "tests/web/test_service.py::test_an_address_that_is_none_is_refused",
-        "tests/web/test_service.py::test_a_defect_is_answered")),
-    ("F13", "--port went unquoted into files", (
-        "tests/launch/test_formats.py::test_a_port_is_a_number",
-        "tests/launch/test_formats.py::test_the_port_of_nixos_and_of_llmkube")),
-    ("F14", "redirects led from public addresses inside", (
-        "tests/test_net.py::test_no_public_address_leads_inside",)),
-    ("F15", "release tools without digests, Pyodide's files not compared, the page before the tests; open: the "
-            "container's base image is a tag", (
-        "tests/test_packaging.py::test_workflows_pin_what_they_run_and_may_do_little",
-        "tests/test_packaging.py::test_nothing_is_published_before_the_tests",
-        "tests/test_packaging.py::test_the_tools_of_a_release_have_digests",
-        "tests/web/test_build.py::test_pyodide_is_copied_from_a_folder_that_holds_it")),
-    ("F16", "tokens that no client can send or anybody guesses", (
-        "tests/web/test_service.py::test_a_token_that_no_client_can_send_or_anybody_guesses_is_refused",)),
-    ("H1", "-ts of 16 shares, which llama-server refuses", (
-        "tests/flags/test_parse.py::test_a_split_has_no_more_shares_than_llama_cpp_reads",)),
-    ("L6", "a file's name coloured the terminal", (
-        "tests/test_output.py::test_a_files_name_colours_nothing_on_a_terminal",)),
+    (
+        "F11",
+        "descendants in a session of their own survived",
+        (
+            "tests/launch/test_supervise.py::test_a_descendant_that_left_the_group_ends_too",
+            "tests/launch/test_supervise.py::test_a_server_that_ignores_sigterm_is_killed",
+        ),
+    ),
+    (
+        "F12",
+        "an address that is none, and any defect, had no answer",
+        (
+            "tests/web/test_service.py::test_an_address_that_is_none_is_refused",
+            "tests/web/test_service.py::test_a_defect_is_answered",
+        ),
+    ),
+    (
+        "F13",
+        "--port went unquoted into files",
+        (
+            "tests/launch/test_formats.py::test_a_port_is_a_number",
+            "tests/launch/test_formats.py::test_the_port_of_nixos_and_of_llmkube",
+        ),
+    ),
+    (
+        "F14",
+        "redirects led from public addresses inside",
+        ("tests/test_net.py::test_no_public_address_leads_inside",),
+    ),
+    (
+        "F15",
+        "release tools without digests, Pyodide's files not compared, the page before the "
+        "tests; open: the "
+        "container's base image is a tag",
+        (
+            "tests/test_packaging.py::test_workflows_pin_what_they_run_and_may_do_little",
+            "tests/test_packaging.py::test_nothing_is_published_before_the_tests",
+            "tests/test_packaging.py::test_the_tools_of_a_release_have_digests",
+            "tests/web/test_build.py::test_pyodide_is_copied_from_a_folder_that_holds_it",
+        ),
+    ),
+    (
+        "F16",
+        "tokens that no client can send or anybody guesses",
+        (
+            "tests/web/test_service.py::test_a_token_that_no_client_can_send_or_anybody_guesses_is_refused",
+        ),
+    ),
+    (
+        "H1",
+        "-ts of 16 shares, which llama-server refuses",
+        ("tests/flags/test_parse.py::test_a_split_has_no_more_shares_than_llama_cpp_reads",),
+    ),
+    (
+        "L6",
+        "a file's name coloured the terminal",
+        ("tests/test_output.py::test_a_files_name_colours_nothing_on_a_terminal",),
+    ),
 )
 
 
@@ -97,51 +174,105 @@ def _defects(part: Any) -> list[str]:
 def _commands(part: dict[str, Any]) -> list[str]:
     kinds = {kind: part[kind]["ended"] for kind in _KINDS if kind in part}
     total = sum(sum(ended.values()) for ended in kinds.values())
-    lines = [f"## Hostile whole commands: {total:,} of {AIM:,}", "",
-             "The command line from its words to its exit code, in one process, without the start of Python. Each ends "
-             "in a documented", "exit code and printable lines, with at most 300 MiB more. The limit of time was four "
-             "times that of tests/fuzz.py here, 40 s of", "an idle core: these runs find what hangs, not what is slow. "
-             "`python tests/fuzz.py --case KIND:NUMBER` repeats a case with the", "sources of that day.", "",
-             "| kind | what | cases | exit codes |", "|---|---|---|---|"]
+    lines = [
+        f"## Hostile whole commands: {total:,} of {AIM:,}",
+        "",
+        "The command line from its words to its exit code, in one process, without the start "
+        "of Python. Each ends "
+        "in a documented",
+        "exit code and printable lines, with at most 300 MiB more. The "
+        "limit of time was four "
+        "times that of tests/fuzz.py here, 40 s of",
+        "an idle core: these runs find what "
+        "hangs, not what is slow. "
+        "`python tests/fuzz.py --case KIND:NUMBER` repeats a case with the",
+        "sources of that day.",
+        "",
+        "| kind | what | cases | exit codes |",
+        "|---|---|---|---|",
+    ]
     for kind, ended in kinds.items():
-        codes = ", ".join(f"{name.removeprefix('exit ')}: {count:,}" for name, count in sorted(ended.items()))
+        codes = ", ".join(
+            f"{name.removeprefix('exit ')}: {count:,}" for name, count in sorted(ended.items())
+        )
         lines.append(f"| {kind} | {_KINDS[kind]} | {sum(ended.values()):,} | {codes} |")
     return [*lines, "", f"Last run {part['date']}. {_wrong(part)}", ""]
 
 
 def _servers(part: dict[str, Any]) -> list[str]:
-    lines = [f"## `serve` and `web`: {part['questions']:,} questions", "",
-             "Both servers in one process, asked by four clients at once: plans, logs, choices, the page's own calls, "
-             "a tenth hostile,", "some that leave before their answer. *Growth* is of the last two fifths of a run.",
-             "", "| run | questions | seconds | MiB at the start, after each fifth | growth | threads, handles before "
-             "and after |", "|---|---|---|---|---|---|"]
+    lines = [
+        f"## `serve` and `web`: {part['questions']:,} questions",
+        "",
+        "Both servers in one process, asked by four clients at once: plans, logs, choices, "
+        "the page's own calls, "
+        "a tenth hostile,",
+        "some that leave before their answer. *Growth* is of the last two fifths of a run.",
+        "",
+        "| run | questions | seconds | MiB at the start, after each fifth | growth | "
+        "threads, handles before "
+        "and after |",
+        "|---|---|---|---|---|---|",
+    ]
     for run in part["runs"]:
         sizes = [sample["mib"] for sample in run["samples"]]
         first, last = run["samples"][0], run["samples"][-1]
-        lines.append(f"| {run['date']} | {run['questions']:,} | {run['seconds']:,} | "
-                     f"{', '.join(f'{size:.0f}' for size in sizes)} | {100 * (sizes[-1] / sizes[-3] - 1):+.1f} % | "
-                     f"{first['threads']}, {first['handles']}; {last['threads']}, {last['handles']} |")
+        lines.append(
+            f"| {run['date']} | {run['questions']:,} | {run['seconds']:,} | "
+            f"{', '.join(f'{size:.0f}' for size in sizes)} | "
+            f"{100 * (sizes[-1] / sizes[-3] - 1):+.1f} % | "
+            f"{first['threads']}, {first['handles']}; {last['threads']}, "
+            f"{last['handles']} |"
+        )
     said = ", ".join(f"{name}: {count:,}" for name, count in sorted(part["statuses"].items()))
     flat = abs(sizes[-1] / sizes[-3] - 1) <= 0.1
-    shown = "Flat within 10 % in the last run." if flat else "Not flat within 10 % in the last run: open."
+    shown = (
+        "Flat within 10 % in the last run."
+        if flat
+        else "Not flat within 10 % in the last run: open."
+    )
     return [*lines, "", f"Answers by status: {said}. {shown} {_wrong(part)}", ""]
 
 
 def _kills(part: dict[str, Any]) -> list[str]:
     ways = part["ways"]
-    lines = [f"## `run` under SIGKILL: {sum(row['killed'] for row in ways.values()):,} times", "",
-             "At a random moment of a start. After it no process of the server is left, and each state file is whole "
-             "(plain `run`", "becomes the server itself).", "", "| command | killed | when a server was there |",
-             "|---|---|---|",
-             *(f"| `{way}` | {row['killed']:,} | {row['with a server']:,} |" for way, row in sorted(ways.items()))]
+    lines = [
+        f"## `run` under SIGKILL: {sum(row['killed'] for row in ways.values()):,} times",
+        "",
+        "At a random moment of a start. After it no process of the server is left, and each "
+        "state file is whole "
+        "(plain `run`",
+        "becomes the server itself).",
+        "",
+        "| command | killed | when a server was there |",
+        "|---|---|---|",
+        *(
+            f"| `{way}` | {row['killed']:,} | {row['with a server']:,} |"
+            for way, row in sorted(ways.items())
+        ),
+    ]
     return [*lines, "", f"Last run {part['date']}. {_wrong(part)}", ""]
 
 
 def _edges(part: dict[str, Any]) -> list[str]:
-    rows = [f"| {name} | {row['commands']:,} | {len(row['defects']) or 'none'} |" for name, row in sorted(part.items())
-            if isinstance(row, dict)]
-    return ["## Edges", "", "Eleven commands each: every one ends in an answer or in one line, and no state file is "
-            "torn.", "", "| what | commands | defects |", "|---|---|---|", *rows, "", f"Last run {part['date']}.", ""]
+    rows = [
+        f"| {name} | {row['commands']:,} | {len(row['defects']) or 'none'} |"
+        for name, row in sorted(part.items())
+        if isinstance(row, dict)
+    ]
+    return [
+        "## Edges",
+        "",
+        "Eleven commands each: every one ends in an answer or in one line, and "
+        "no state file is "
+        "torn.",
+        "",
+        "| what | commands | defects |",
+        "|---|---|---|",
+        *rows,
+        "",
+        f"Last run {part['date']}.",
+        "",
+    ]
 
 
 def _wrong(part: dict[str, Any]) -> str:
@@ -155,12 +286,22 @@ def render() -> str:
     """The whole document, ending with a newline."""
     figures = json.loads(FIGURES.read_text("utf-8"))
     parts = {"commands": _commands, "servers": _servers, "kills": _kills, "edges": _edges}
-    lines = [line for name, write in parts.items() if name in figures for line in write(figures[name])]
+    lines = [
+        line for name, write in parts.items() if name in figures for line in write(figures[name])
+    ]
     mended = [f"- {row['what']} (`{row['test']}`)" for row in figures.get("mended", ())]
     if mended:
         lines += ["## What these runs found, mended since", "", *mended, ""]
-    lines += ["## What an attack found, and its tests", "",
-              "Findings of November 2026 (F), and what was left of the round before it (H, L).", "",
-              "| finding | was | tests |", "|---|---|---|"]
-    lines += [f"| {name} | {was} | {'<br>'.join(f'`{test}`' for test in tests)} |" for name, was, tests in FINDINGS]
+    lines += [
+        "## What an attack found, and its tests",
+        "",
+        "Findings of November 2026 (F), and what was left of the round before it (H, L).",
+        "",
+        "| finding | was | tests |",
+        "|---|---|---|",
+    ]
+    lines += [
+        f"| {name} | {was} | {'<br>'.join(f'`{test}`' for test in tests)} |"
+        for name, was, tests in FINDINGS
+    ]
     return "\n".join([_INTRODUCTION, *lines, ""])

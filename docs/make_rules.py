@@ -40,7 +40,7 @@ for a plan. GPUs are the value divided by that size, rounded up: no context, no 
 **JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`), `GB`, `gpus` where `--gpu` is
 given, `as_published` where the source's own arithmetic gives another figure, and with a file `exact` and `error`;
 then `inputs` and `left_out`.
-"""
+"""  # noqa: E501
 
 
 def _example(rule: Rule, example: Example) -> str:
@@ -56,15 +56,28 @@ def _example(rule: Rule, example: Example) -> str:
 
 def _section(rule: Rule) -> str:
     rows = [
-        f"## `{rule.name}`: {rule.title}", "", f"    {rule.formula}", "",
+        f"## `{rule.name}`: {rule.title}",
+        "",
+        f"    {rule.formula}",
+        "",
         f"- needs: {', '.join(f'`{flag(name)}`' for name in rule.needs)}",
     ]
     if rule.takes:
         rows.append(f"- takes: {', '.join(f'`{flag(name)}`' for name in rule.takes)}")
-    rows += [f"- assumes: {rule.assumes}", f"- leaves out: {rule.leaves_out}", f"- source: {rule.source}"]
+    rows += [
+        f"- assumes: {rule.assumes}",
+        f"- leaves out: {rule.leaves_out}",
+        f"- source: {rule.source}",
+    ]
     if rule.erratum:
         rows += ["", f"**What is right.** {rule.erratum}"]
-    rows += ["", "Worked examples:", "", *(_example(rule, example) for example in rule.examples), ""]
+    rows += [
+        "",
+        "Worked examples:",
+        "",
+        *(_example(rule, example) for example in rule.examples),
+        "",
+    ]
     return "\n".join(rows)
 
 
@@ -75,5 +88,6 @@ def render() -> str:
     inputs += [f"| `{flag(name)}` | {flags[flag(name)].help} |" for name in FIELDS]
     types = ", ".join(f"{name} {bits:g}" for name, bits in TYPES.items())
     inputs += ["", f"Types and their bits per weight: {types}.", ""]
-    return "\n".join([_INTRODUCTION, *(_section(rule) for rule in RULES.values()), "\n".join(inputs)])
-
+    return "\n".join(
+        [_INTRODUCTION, *(_section(rule) for rule in RULES.values()), "\n".join(inputs)]
+    )

@@ -1,5 +1,5 @@
-"""Writes docs/images/terminal-*.svg: what commands print on a terminal, run in one and drawn from its screen; and
-docs/images/picture-*.svg, what `--picture` writes of plans.
+"""Writes docs/images/terminal-*.svg: what commands print on a terminal, run in one and drawn from
+its screen; and docs/images/picture-*.svg, what `--picture` writes of plans.
 
     python docs/make_terminal.py             # needs pyte, of the test dependencies
 """
@@ -34,14 +34,28 @@ COMMANDS = {
 }
 PICTURES = ("plan", "three-gpus", "does-not-fit")
 WIDTHS = (80, 120)
-_PALETTE = {"default": "#d0d4da", "red": "#ff6b6b", "green": "#63d471", "brown": "#f2c14e", "yellow": "#f2c14e",
-            "blue": "#5b9bff", "magenta": "#d98cff", "cyan": "#4fd1d9"}
+_PALETTE = {
+    "default": "#d0d4da",
+    "red": "#ff6b6b",
+    "green": "#63d471",
+    "brown": "#f2c14e",
+    "yellow": "#f2c14e",
+    "blue": "#5b9bff",
+    "magenta": "#d98cff",
+    "cyan": "#4fd1d9",
+}
 _CELL, _LINE = 8.4, 18
 
 
-def screen_of(words: Sequence[str], columns: int, rows: int = 60, environ: dict[str, str] | None = None,
-              program: Sequence[str] = (sys.executable, "-m", "autolayers"), seconds: float = 60,
-              folder: Path = ROOT / "fixtures" / "headers") -> pyte.Screen:
+def screen_of(
+    words: Sequence[str],
+    columns: int,
+    rows: int = 60,
+    environ: dict[str, str] | None = None,
+    program: Sequence[str] = (sys.executable, "-m", "autolayers"),
+    seconds: float = 60,
+    folder: Path = ROOT / "fixtures" / "headers",
+) -> pyte.Screen:
     """The screen of a terminal after a command ran in it."""
     screen = pyte.Screen(columns, rows)
     stream = pyte.ByteStream(screen)
@@ -50,13 +64,19 @@ def screen_of(words: Sequence[str], columns: int, rows: int = 60, environ: dict[
     import termios
 
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    known = {**os.environ, "TERM": "xterm-256color", "PYTHONIOENCODING": "utf-8", "PYTHONPATH": str(ROOT),
-             **(environ or {})}
+    known = {
+        **os.environ,
+        "TERM": "xterm-256color",
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONPATH": str(ROOT),
+        **(environ or {}),
+    }
     for name in ("NO_COLOR", "COLUMNS", "FORCE_COLOR"):
         if name not in (environ or {}):
             known.pop(name, None)
-    with subprocess.Popen([*program, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=known,
-                          cwd=folder) as process:
+    with subprocess.Popen(
+        [*program, *words], stdin=theirs, stdout=theirs, stderr=theirs, env=known, cwd=folder
+    ) as process:
         os.close(theirs)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -76,11 +96,14 @@ def svg(screen: pyte.Screen, command: str) -> str:
     """The screen's lines with their colours."""
     last = max((y for y in range(screen.lines) if screen.display[y].strip()), default=0)
     width, height = screen.columns * _CELL + 24, (last + 2) * _LINE + 34
-    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img" '
-             f'aria-label="{escape(command)}"><title>{escape(command)}</title>',
-             f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#15181d"/>',
-             '<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14">',
-             _text(0, [(f"$ {command}", "default", True)])]
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" '
+        f'role="img" '
+        f'aria-label="{escape(command)}"><title>{escape(command)}</title>',
+        f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#15181d"/>',
+        '<g font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14">',
+        _text(0, [(f"$ {command}", "default", True)]),
+    ]
     for y in range(last + 1):
         parts: list[tuple[str, str, bool]] = []
         for x in range(screen.columns):
@@ -100,14 +123,17 @@ def _text(row: int, parts: Sequence[tuple[str, str, bool]]) -> str:
         if text.strip():
             weight = ' font-weight="bold"' if bold else ""
             shown = text.rstrip()
-            found.append(f'<tspan x="{12 + x * _CELL:.1f}" textLength="{len(shown) * _CELL:.1f}" '
-                         f'fill="{_PALETTE[colour]}"{weight}>{escape(shown)}</tspan>')
+            found.append(
+                f'<tspan x="{12 + x * _CELL:.1f}" textLength="{len(shown) * _CELL:.1f}" '
+                f'fill="{_PALETTE[colour]}"{weight}>{escape(shown)}</tspan>'
+            )
         x += len(text)
     return f'<text y="{28 + row * _LINE}" xml:space="preserve">{"".join(found)}</text>'
 
 
 def whole(folder: Path) -> None:
-    """Files of the right length for the headers that the commands name; nearly all of each is a hole."""
+    """Files of the right length for the headers that the commands name; nearly all of each is a
+    hole."""
     for name in {word for words in COMMANDS.values() for word in words if word.endswith(".gguf")}:
         header = ROOT / "fixtures" / "headers" / name
         with (folder / name).open("wb") as file:
@@ -124,7 +150,9 @@ def main() -> None:
             for columns in WIDTHS:
                 shown = " ".join(["autolayers", *words])
                 screen = screen_of(words, columns, folder=folder)
-                (images / f"terminal-{name}-{columns}.svg").write_text(svg(screen, shown), encoding="utf-8")
+                (images / f"terminal-{name}-{columns}.svg").write_text(
+                    svg(screen, shown), encoding="utf-8"
+                )
         for name in PICTURES:
             words = [*COMMANDS[name], "--picture", str(images / f"picture-{name}.svg")]
             subprocess.run([sys.executable, "-m", "autolayers", *words], cwd=folder, check=False)

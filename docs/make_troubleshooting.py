@@ -1,4 +1,5 @@
-"""docs/troubleshooting.md: what failed launches print and what helps, from the tables that `autolayers explain` uses.
+"""docs/troubleshooting.md: what failed launches print and what helps, from the tables that
+`autolayers explain` uses.
 
     python docs/make.py troubleshooting
 """
@@ -27,13 +28,18 @@ predicted for that launch, with the launch that is much faster, if there is one 
 fails for another reason than memory comes back with as few words changed as may be: another port, the flag that is
 meant, the first part of a split model. In `--json` the causes have these names:
 
-"""
-_PHASES = {"load": "while weights load", "cache": "at the KV cache", "compute": "at graph buffers", "run": "in use",
-           "start": "at the start"}
+"""  # noqa: E501
+_PHASES = {
+    "load": "while weights load",
+    "cache": "at the KV cache",
+    "compute": "at graph buffers",
+    "run": "in use",
+    "start": "at the start",
+}
 _ERA = """
 A *build* is given for lines that not every build prints. Builds after b9014 print less: at the default level they show
 no buffer sizes, no offloaded layers and no graph splits; `-lv 4` brings them back.
-"""
+"""  # noqa: E501
 
 
 def render() -> str:
@@ -47,21 +53,45 @@ def _section(cause: Cause) -> str:
     lines = [f"## {cause.name}", "", f"{cause.title}. {cause.means}", ""]
     signs = [sign for sign in SIGNS if sign.cause == cause.name]
     if signs:
-        rows = dict.fromkeys(f"| `{sign.said}` | {_PHASES.get(sign.phase, 'as the next lines say')} | {_builds(sign)} |"
-                             for sign in signs)
+        rows = dict.fromkeys(
+            f"| `{sign.said}` | "
+            f"{_PHASES.get(sign.phase, 'as the next lines say')} | "
+            f"{_builds(sign)} |"
+            for sign in signs
+        )
         lines += ["| a line has | when | build |", "|---|---|---|", *rows, ""]
     if cause.lines:
-        said = [line.format(device="CUDA0", asked="", left="", detail="", what="...", backends="...")
-                for line in cause.lines.values()]
-        lines += ["Or, where the log shows it:", "", *(f"- {line}" for line in dict.fromkeys(said)), ""]
+        said = [
+            line.format(device="CUDA0", asked="", left="", detail="", what="...", backends="...")
+            for line in cause.lines.values()
+        ]
+        lines += [
+            "Or, where the log shows it:",
+            "",
+            *(f"- {line}" for line in dict.fromkeys(said)),
+            "",
+        ]
     if cause.remedies:
         lines += ["What helps:", "", *map(_remedy, cause.remedies), ""]
     if cause.name == "missing_library":
-        lines += ["Who brings it:", "", "| a name that begins with | comes with |", "|---|---|",
-                  *(f"| {_names(pattern)} | {why} |" for pattern, why in LIBRARIES), ""]
+        lines += [
+            "Who brings it:",
+            "",
+            "| a name that begins with | comes with |",
+            "|---|---|",
+            *(f"| {_names(pattern)} | {why} |" for pattern, why in LIBRARIES),
+            "",
+        ]
     if cause.name == "gpu_build":
-        lines += ["AMD's chips that run a sibling's code: " + "; ".join(
-            f"{chip} with `HSA_OVERRIDE_GFX_VERSION={version}`" for chip, version in SIBLINGS.items()) + ".", ""]
+        lines += [
+            "AMD's chips that run a sibling's code: "
+            + "; ".join(
+                f"{chip} with `HSA_OVERRIDE_GFX_VERSION={version}`"
+                for chip, version in SIBLINGS.items()
+            )
+            + ".",
+            "",
+        ]
     return "\n".join(lines)
 
 
@@ -73,8 +103,11 @@ def _names(pattern: str) -> str:
 
 def _builds(sign: Sign) -> str:
     if sign.first or sign.last:
-        return (f"from about b{sign.first}" if sign.first else "") + (" " if sign.first and sign.last else "") + (
-            f"to about b{sign.last}" if sign.last else "")
+        return (
+            (f"from about b{sign.first}" if sign.first else "")
+            + (" " if sign.first and sign.last else "")
+            + (f"to about b{sign.last}" if sign.last else "")
+        )
     return ""
 
 

@@ -1,5 +1,5 @@
-"""Shared by all tests: a real llama.cpp for those that need one, one profile of random tests, and the figures that the
-truth tests collect, printed at the end."""
+"""Shared by all tests: a real llama.cpp for those that need one, one profile of random tests, and
+the figures that the truth tests collect, printed at the end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from typing import Any
 
 import pytest
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a job in the background: its children would inherit that
+# a job in the background: its children would inherit that
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A person's terminal (workers are given its width) and settings of llama.cpp, Ollama and the Hub are not the tests'
+# A person's terminal (workers are given its width) and settings of llama.cpp, Ollama and the Hub
+# are not the tests'
 TERMINAL = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE")
-for name in [name for name in os.environ if name in TERMINAL or name.startswith(("LLAMA_", "OLLAMA_", "HF_"))]:
+for name in [
+    name for name in os.environ if name in TERMINAL or name.startswith(("LLAMA_", "OLLAMA_", "HF_"))
+]:
     del os.environ[name]
 os.environ["TERM"] = "xterm"
 
@@ -32,9 +36,10 @@ sys.dont_write_bytecode = False
 # Of sweeps each day runs another part (support.swept); the workers take the day from here
 os.environ.setdefault("AUTOLAYERS_DAY", str(datetime.date.today().toordinal()))
 
-gc.set_threshold(200_000, 10, 10)      # of graphs and models most live as long as their test: 7 % of the time
+# of graphs and models most live as long as their test: 7 % of the time
+gc.set_threshold(200_000, 10, 10)
 
-FIGURES: dict[str, tuple[int, int]] = {}     # what -> (right, of)
+FIGURES: dict[str, tuple[int, int]] = {}  # what -> (right, of)
 
 
 @pytest.fixture(scope="session")
@@ -50,29 +55,38 @@ def binaries() -> pathlib.Path:
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("needs cmake and ninja to build llama.cpp")
     script = pathlib.Path(__file__).parent / "build_llamacpp.sh"
-    built = subprocess.run([script], stdout=subprocess.PIPE, check=True, env={**os.environ, "PYTHON": sys.executable})
+    built = subprocess.run(
+        [script], stdout=subprocess.PIPE, check=True, env={**os.environ, "PYTHON": sys.executable}
+    )
     return pathlib.Path(built.stdout.decode().strip())
 
 
 @pytest.fixture(scope="session")
 def mock_cuda(binaries: pathlib.Path) -> Callable[..., dict[str, str]]:
-    """The environment in which the real llama.cpp sees these CUDA devices, with all their memory free (mock_cuda.py).
+    """The environment in which the real llama.cpp sees these CUDA devices, with all their memory
+    free (mock_cuda.py).
     """
     library = binaries / "libmockcuda.so"
     if not library.exists():
         pytest.skip(f"no {library}: tests/build_llamacpp.sh makes it")
-    return lambda *devices: {"LD_PRELOAD": str(library), "MOCK_CUDA": ",".join(str(device.total) for device in devices)}
+    return lambda *devices: {
+        "LD_PRELOAD": str(library),
+        "MOCK_CUDA": ",".join(str(device.total) for device in devices),
+    }
 
 
 def pytest_pycollect_makemodule(module_path: pathlib.Path, parent: pytest.Collector) -> None:
-    """Before a module with random tests: their cases are the same in each run but with --hypothesis-seed, and whether
-    they pass does not depend on how fast the machine is."""
+    """Before a module with random tests: their cases are the same in each run but with
+    --hypothesis-seed, and whether they pass does not depend on how fast the machine is."""
     if "hypothesis" in module_path.read_text(encoding="utf-8"):
         from hypothesis import HealthCheck, settings
 
-        settings.register_profile("autolayers", deadline=None,
-                                  derandomize=parent.config.getoption("hypothesis_seed", None) is None,
-                                  suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+        settings.register_profile(
+            "autolayers",
+            deadline=None,
+            derandomize=parent.config.getoption("hypothesis_seed", None) is None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+        )
         settings.load_profile("autolayers")
 
 
@@ -101,11 +115,17 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         FIGURES[what] = (had[0] + right, had[1] + of)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     day = os.environ["AUTOLAYERS_DAY"]
     if "not slow" not in config.option.markexpr and day != "all":
-        terminalreporter.write_line(f"of sweeps the part of AUTOLAYERS_DAY={day} (AUTOLAYERS_DAY=all: all)")
+        terminalreporter.write_line(
+            f"of sweeps the part of AUTOLAYERS_DAY={day} (AUTOLAYERS_DAY=all: all)"
+        )
     if FIGURES:
         terminalreporter.write_sep("-", "against llama.cpp's own numbers")
         for what, (right, of) in FIGURES.items():
-            terminalreporter.write_line(f"{what}: {right} of {of} ({100 * right / max(of, 1):.2f} %)")
+            terminalreporter.write_line(
+                f"{what}: {right} of {of} ({100 * right / max(of, 1):.2f} %)"
+            )

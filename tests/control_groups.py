@@ -12,7 +12,9 @@ class Group:
 
     def __init__(self, root: pathlib.Path, name: str = "") -> None:
         self.place = root / f"autolayers-test-{os.getpid()}{name}"
-        self.limit = "memory.limit_in_bytes" if (root / "memory.limit_in_bytes").exists() else "memory.max"
+        self.limit = (
+            "memory.limit_in_bytes" if (root / "memory.limit_in_bytes").exists() else "memory.max"
+        )
         self.place.mkdir()
         assert (self.place / self.limit).exists()
 
@@ -25,7 +27,14 @@ class Group:
     def most(self) -> int:
         """Bytes that it had at most, pages of files counted."""
         names = ("memory.max_usage_in_bytes", "memory.peak")
-        return next((int((self.place / name).read_text()) for name in names if (self.place / name).exists()), 0)
+        return next(
+            (
+                int((self.place / name).read_text())
+                for name in names
+                if (self.place / name).exists()
+            ),
+            0,
+        )
 
     def remove(self) -> None:
         for _ in range(50):

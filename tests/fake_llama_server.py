@@ -1,10 +1,11 @@
-"""A llama-server that replays recorded logs: copied into a test's directory, where scenario.json says what to do.
+"""A llama-server that replays recorded logs: copied into a test's directory, where scenario.json
+says what to do.
 
     {"attempts": [{"log": "text of stderr", "code": 1}, {"log": "...", "serve": true}]}
 
-Launch n takes attempt n (the last one for all later); `bytes`: hex instead of `log`; `kill`: the signal it dies of;
-`serve`: answer /health and /completion on --port until a signal comes. Every launch's words are appended to
-calls.jsonl.
+Launch n takes attempt n (the last one for all later); `bytes`: hex instead of `log`; `kill`: the
+signal it dies of; `serve`: answer /health and /completion on --port until a signal comes. Every
+launch's words are appended to calls.jsonl.
 """
 
 import json
@@ -19,7 +20,9 @@ ready = threading.Event()
 done = threading.Event()
 interrupts = []
 for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"):
-    signal.signal(getattr(signal, name), lambda number, frame: (interrupts.append(number), done.set()))
+    signal.signal(
+        getattr(signal, name), lambda number, frame: (interrupts.append(number), done.set())
+    )
 
 here = os.path.dirname(os.path.abspath(__file__))
 with open(os.path.join(here, "scenario.json")) as file:
@@ -43,7 +46,9 @@ def serve(port):
         def do_POST(self):
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(json.dumps({"content": "x", "timings": {"predicted_per_second": 42.25}}).encode())
+            self.wfile.write(
+                json.dumps({"content": "x", "timings": {"predicted_per_second": 42.25}}).encode()
+            )
 
         def log_message(self, *args):
             pass
@@ -56,7 +61,9 @@ if attempt.get("serve") and "--port" in words:
     serve(int(words[words.index("--port") + 1]))
 sys.stdout.write(attempt.get("stdout", ""))
 sys.stdout.flush()
-sys.stderr.buffer.write(bytes.fromhex(attempt["bytes"]) if "bytes" in attempt else attempt.get("log", "").encode())
+sys.stderr.buffer.write(
+    bytes.fromhex(attempt["bytes"]) if "bytes" in attempt else attempt.get("log", "").encode()
+)
 sys.stderr.buffer.flush()
 if "kill" in attempt:
     if attempt["kill"] != signal.SIGKILL:
@@ -66,7 +73,7 @@ if attempt.get("serve"):
     time.sleep(attempt.get("delay", 0))
     ready.set()
     done.wait(60)
-    time.sleep(0.1)      # a second signal, if one was sent, has time to arrive
+    time.sleep(0.1)  # a second signal, if one was sent, has time to arrive
     sys.stderr.write("signals: " + json.dumps(interrupts) + "\n")
     sys.stderr.flush()
 raise SystemExit(attempt.get("code", 0))

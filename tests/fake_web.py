@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 
 class Web:
-    """A server on loopback. `files`: path -> bytes; `sizes`: path -> a larger size, filled up with zeros that are only
-    sent when asked for; `answers`: path -> a function of the handler that answers instead."""
+    """A server on loopback. `files`: path -> bytes; `sizes`: path -> a larger size, filled up with
+    zeros that are only sent when asked for; `answers`: path -> a function of the handler that
+    answers instead."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -41,12 +42,15 @@ class Web:
                 pass
 
         class Quiet(ThreadingHTTPServer):
-            def handle_error(self, *args: object) -> None:      # a client that has read enough goes away
+            # a client that has read enough goes away
+            def handle_error(self, *args: object) -> None:
                 pass
 
         self.http = Quiet(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
-        threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        threading.Thread(
+            target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
         self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
 
     def file(self, handler: BaseHTTPRequestHandler, path: str) -> None:
@@ -95,8 +99,15 @@ def status(code: int, body: bytes = b"no", **headers: str):
 class Repository:
     """USER/REPO on a Hub that leads to a store on another port."""
 
-    def __init__(self, web: Web, store: Web, files: dict[str, bytes], revision: str = "main",
-                 sizes: dict[str, int] | None = None, name: str = "me/my-GGUF") -> None:
+    def __init__(
+        self,
+        web: Web,
+        store: Web,
+        files: dict[str, bytes],
+        revision: str = "main",
+        sizes: dict[str, int] | None = None,
+        name: str = "me/my-GGUF",
+    ) -> None:
         self.environ = {"HF_ENDPOINT": web.url + "/", "HF_TOKEN": "hf_secret"}
         names = list(files)
         repository = name
@@ -105,7 +116,9 @@ class Repository:
         def listing(handler: BaseHTTPRequestHandler) -> None:
             query = urlsplit(handler.path).query
             page = names[2:] if "cursor" in query else names[:2]
-            entries: list = [{"type": "file", "path": name, "size": len(files[name])} for name in page]
+            entries: list = [
+                {"type": "file", "path": name, "size": len(files[name])} for name in page
+            ]
             entries.append({"type": "directory", "path": "d.gguf"})
             following = f'<{web.url}{tree}?recursive=true&cursor=x>; rel="next"'
             more = {} if "cursor" in query or len(names) < 3 else {"Link": following}

@@ -1,7 +1,8 @@
 """Hostile input at random, for as long as you like: python tests/fuzz.py --minutes 10 --jobs 2
 
-Every case must end in an answer or in an AutolayersError, within 10 s of an idle core and 300 MiB. A case is its kind
-and a number: python tests/fuzz.py --case plan:1234 runs that one alone, with its traceback.
+Every case must end in an answer or in an AutolayersError, within 10 s of an idle core and 300 MiB.
+A case is its kind and a number: python tests/fuzz.py --case plan:1234 runs that one alone, with its
+traceback.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ from autolayers.sources import huggingface
 from autolayers.sources.ollama.show import header as ollama_header
 
 SECONDS, MEMORY = 10.0, 300 << 20
-LONG = ("launches",)             # cases of seconds each: up to 512 layers on up to 16 devices, advice and reasons
-OVER = "more than"               # what the words of a case that was too slow begin with
+# cases of seconds each: up to 512 layers on up to 16 devices, advice and reasons
+LONG = ("launches",)
+OVER = "more than"  # what the words of a case that was too slow begin with
 GIB = 1 << 30
 
 
@@ -64,17 +66,23 @@ class TooSlow(BaseException):
 
 # --- what is mutated
 
+
 @cache
 def paths() -> tuple[Path, ...]:
-    """Headers of at most 25 KB: the plan of a large model may take seconds on several GPUs, whatever its numbers."""
-    found = [path for path in sorted(FIXTURES.glob("**/*.gguf")) if read_header(path).data_offset <= 25_000]
+    """Headers of at most 25 KB: the plan of a large model may take seconds on several GPUs,
+    whatever its numbers."""
+    found = [
+        path
+        for path in sorted(FIXTURES.glob("**/*.gguf"))
+        if read_header(path).data_offset <= 25_000
+    ]
     return tuple(path for path in found if "split" not in path.name)
 
 
 @cache
 def whole(path: Path) -> bytes:
     """A fixture's header and a little of what follows."""
-    return path.read_bytes()[:read_header(path).data_offset + 64]
+    return path.read_bytes()[: read_header(path).data_offset + 64]
 
 
 @cache
@@ -82,49 +90,140 @@ def header(path: Path) -> Header:
     return read_header(path)
 
 
-SIZES = (0, 1, 2, 3, 7, 8, 9, 12, 31, 63, 64, 255, 256, 512, 1024, 65535, 65536, (1 << 20) + 1, 30_000_000, 1 << 30,
-         (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, 1 << 40, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 8,
-         (1 << 64) - 1)
-HOSTILE = ("", "\x1b[2J\x1b]0;owned\x07", "a\nfits\n-ngl 99", "a\rb", "\u202egnp", "\x9b31m", "\u2028", "%s%n", "$(id)",
-           "x" * 5000, "\ud800", "'\"\\", "²", "9" * 5000, "{", "NaN", "-inf", "1e999", "none", "\0")
-VALUES: tuple[Any, ...] = (*SIZES, -1, -(1 << 31), 1.5, 0.0, float("inf"), float("-inf"), float("nan"), True, False,
-                           *HOSTILE, (), (0,), (1, 2, 3), (float("nan"),) * 4, (1 << 32, -1), (float("inf"),) * 64,
-                           (1,) * 64, ArrayInfo("u32", 5000), ArrayInfo("u32", 1 << 40), ArrayInfo("str", 1 << 22))
+SIZES = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    8,
+    9,
+    12,
+    31,
+    63,
+    64,
+    255,
+    256,
+    512,
+    1024,
+    65535,
+    65536,
+    (1 << 20) + 1,
+    30_000_000,
+    1 << 30,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 32,
+    1 << 40,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 8,
+    (1 << 64) - 1,
+)
+HOSTILE = (
+    "",
+    "\x1b[2J\x1b]0;owned\x07",
+    "a\nfits\n-ngl 99",
+    "a\rb",
+    "\u202egnp",
+    "\x9b31m",
+    "\u2028",
+    "%s%n",
+    "$(id)",
+    "x" * 5000,
+    "\ud800",
+    "'\"\\",
+    "²",
+    "9" * 5000,
+    "{",
+    "NaN",
+    "-inf",
+    "1e999",
+    "none",
+    "\0",
+)
+VALUES: tuple[Any, ...] = (
+    *SIZES,
+    -1,
+    -(1 << 31),
+    1.5,
+    0.0,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+    True,
+    False,
+    *HOSTILE,
+    (),
+    (0,),
+    (1, 2, 3),
+    (float("nan"),) * 4,
+    (1 << 32, -1),
+    (float("inf"),) * 64,
+    (1,) * 64,
+    ArrayInfo("u32", 5000),
+    ArrayInfo("u32", 1 << 40),
+    ArrayInfo("str", 1 << 22),
+)
 
 
 def mutated(data: bytearray, seed: random.Random) -> bytes:
     """A few bytes changed, numbers replaced by odd ones, pieces removed or repeated."""
     for _ in range(seed.choice((1, 1, 1, 2, 4))):
-        at = seed.randrange(len(data) + 1) if seed.random() < 0.8 else seed.randrange(min(len(data), 64) + 1)
+        at = (
+            seed.randrange(len(data) + 1)
+            if seed.random() < 0.8
+            else seed.randrange(min(len(data), 64) + 1)
+        )
         kind = seed.randrange(7)
         if kind == 0:
-            data[at:at + 1] = bytes([seed.randrange(256)])
+            data[at : at + 1] = bytes([seed.randrange(256)])
         elif kind == 1:
-            data[at:at + 8] = struct.pack("<Q", seed.choice(SIZES))
+            data[at : at + 8] = struct.pack("<Q", seed.choice(SIZES))
         elif kind == 2:
-            data[at:at + 4] = struct.pack("<I", seed.choice(SIZES) & 0xFFFFFFFF)
+            data[at : at + 4] = struct.pack("<I", seed.choice(SIZES) & 0xFFFFFFFF)
         elif kind == 3:
-            del data[at:at + seed.choice((1, 4, 8, 100))]
+            del data[at : at + seed.choice((1, 4, 8, 100))]
         elif kind == 4:
             data[at:at] = seed.randbytes(seed.choice((1, 4, 8, 100)))
         elif kind == 5:
             other = seed.randrange(len(data) + 1)
-            data[at:at] = data[other:other + seed.choice((8, 50, 400))]
+            data[at:at] = data[other : other + seed.choice((8, 50, 400))]
         else:
             del data[at:]
     return bytes(data)
 
 
 def machine(seed: random.Random) -> tuple[list[Any], Host]:
-    sizes = [seed.choice((0, 1, 512, 2048, 8192, 24576, 1 << 20)) for _ in range(seed.choice((0, 1, 1, 2)))]
+    sizes = [
+        seed.choice((0, 1, 512, 2048, 8192, 24576, 1 << 20))
+        for _ in range(seed.choice((0, 1, 1, 2)))
+    ]
     ram = seed.choice((0, GIB, 32 * GIB, 1 << 50))
     return gpus(*sizes), Host(ram, ram, "given")
 
 
-FEW_WORDS = ([], [], ["-c", "512"], ["-ngl", "99"], ["-c", "8192", "-np", "1"], ["-fa", "off"], ["-ncmoe", "2"],
-             ["--strategy", "layers"], ["-ctk", "q8_0", "-ctv", "q8_0"], ["--embedding"], ["-sm", "none"],
-             ["-sm", "tensor"], ["-sm", "tensor", "-ts", "2,1"], ["--spec-type", "draft-mtp"],
-             ["-ub", "64", "-b", "128"], ["--ctx", "max"], ["-no-kvu", "-np", "3"])
+FEW_WORDS = (
+    [],
+    [],
+    ["-c", "512"],
+    ["-ngl", "99"],
+    ["-c", "8192", "-np", "1"],
+    ["-fa", "off"],
+    ["-ncmoe", "2"],
+    ["--strategy", "layers"],
+    ["-ctk", "q8_0", "-ctv", "q8_0"],
+    ["--embedding"],
+    ["-sm", "none"],
+    ["-sm", "tensor"],
+    ["-sm", "tensor", "-ts", "2,1"],
+    ["--spec-type", "draft-mtp"],
+    ["-ub", "64", "-b", "128"],
+    ["--ctx", "max"],
+    ["-no-kvu", "-np", "3"],
+)
 
 
 def planned(model: Model, seed: random.Random) -> None:
@@ -135,6 +234,7 @@ def planned(model: Model, seed: random.Random) -> None:
 
 # --- the kinds of cases
 
+
 def reading(seed: random.Random) -> None:
     """Headers with bytes changed."""
     data = mutated(bytearray(whole(seed.choice(paths()))), seed)
@@ -144,7 +244,12 @@ def reading(seed: random.Random) -> None:
 
 def reading_and_plan(seed: random.Random) -> None:
     """The same, and a plan of what can be read."""
-    planned(Model(read_header(io.BytesIO(mutated(bytearray(whole(seed.choice(paths()))), seed))), "m.gguf"), seed)
+    planned(
+        Model(
+            read_header(io.BytesIO(mutated(bytearray(whole(seed.choice(paths()))), seed))), "m.gguf"
+        ),
+        seed,
+    )
 
 
 def _changed(seed: random.Random) -> Model:
@@ -154,9 +259,16 @@ def _changed(seed: random.Random) -> Model:
     name = metadata["general.architecture"]
     own = [key for key in metadata if not key.startswith("tokenizer.")] + ["tokenizer.ggml.tokens"]
     for _ in range(seed.choice((1, 1, 2, 4))):
-        key = seed.choice(own) if seed.random() < 0.6 else f"{name}.{seed.choice(list(FIELDS.values()))[0]}"
+        key = (
+            seed.choice(own)
+            if seed.random() < 0.6
+            else f"{name}.{seed.choice(list(FIELDS.values()))[0]}"
+        )
         metadata[key] = seed.choice(SIZES if seed.random() < 0.5 else VALUES)
-    return Model(Header(found.version, found.alignment, metadata, found.tensors, found.files, found.notes), "m.gguf")
+    return Model(
+        Header(found.version, found.alignment, metadata, found.tensors, found.files, found.notes),
+        "m.gguf",
+    )
 
 
 def hyperparameters(seed: random.Random) -> None:
@@ -169,13 +281,40 @@ def hyperparameters_and_plan(seed: random.Random) -> None:
     planned(_changed(seed), seed)
 
 
-NAMES = [*(name for row in ARGUMENTS for name in (*row.names, *row.negated)),
-         *(name for flag in FLAGS for name in flag.names if name not in ("--measure", "--help", "-h"))]
-WORDS = ("", "-", "--", "-1", "0", "1", "16k", "max", "all", "auto", "none", "on", "2,1", "q8_0", "CUDA0", "24GiB",
-         "CUDA0=1GiB", "a=b", "blk.*=CPU", "llama.x=int:5", "x.gguf", "1e30", *map(str, SIZES), *HOSTILE)
+NAMES = [
+    *(name for row in ARGUMENTS for name in (*row.names, *row.negated)),
+    *(name for flag in FLAGS for name in flag.names if name not in ("--measure", "--help", "-h")),
+]
+WORDS = (
+    "",
+    "-",
+    "--",
+    "-1",
+    "0",
+    "1",
+    "16k",
+    "max",
+    "all",
+    "auto",
+    "none",
+    "on",
+    "2,1",
+    "q8_0",
+    "CUDA0",
+    "24GiB",
+    "CUDA0=1GiB",
+    "a=b",
+    "blk.*=CPU",
+    "llama.x=int:5",
+    "x.gguf",
+    "1e30",
+    *map(str, SIZES),
+    *HOSTILE,
+)
 
 
-ASK_OTHERS = {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"}     # flags that lead to other machines
+# flags that lead to other machines
+ASK_OTHERS = {"--rpc", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url"}
 
 
 def _words(seed: random.Random) -> list[str]:
@@ -184,7 +323,7 @@ def _words(seed: random.Random) -> list[str]:
         name = seed.choice(NAMES)
         if seed.random() < 0.1:
             at = seed.randrange(len(name))
-            name = name[:at] + seed.choice(("", "-", "_", "=", "x", "\x1b")) + name[at + 1:]
+            name = name[:at] + seed.choice(("", "-", "_", "=", "x", "\x1b")) + name[at + 1 :]
         words.append(name + seed.choice(("", "", "", "=" + seed.choice(WORDS))))
         if seed.random() < 0.7:
             words.append(seed.choice(WORDS))
@@ -193,7 +332,9 @@ def _words(seed: random.Random) -> list[str]:
 
 def words(seed: random.Random) -> None:
     """Flags with values of all kinds, as each command reads them."""
-    read(seed.choice([name for name, command in COMMANDS.items() if command.llama]), _words(seed), {})
+    read(
+        seed.choice([name for name, command in COMMANDS.items() if command.llama]), _words(seed), {}
+    )
 
 
 def commands(seed: random.Random) -> str:
@@ -212,7 +353,11 @@ def commands(seed: random.Random) -> str:
 def _command(words: list[str], environ: Mapping[str, str] = {}) -> str:
     """Its exit code in words."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), mock.patch.dict(os.environ, environ):
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, environ),
+    ):
         code = cli.main(words)
     assert code in (0, 1, 2, 3, 4, 5), code
     assert isinstance(out.buffer, io.BytesIO) and isinstance(err.buffer, io.BytesIO)
@@ -224,21 +369,38 @@ def _command(words: list[str], environ: Mapping[str, str] = {}) -> str:
 
 
 BACKENDS = ("cuda", "rocm", "vulkan", "metal", "sycl", "cann", "opencl", "musa")
-SOME_WORDS = (*FEW_WORDS, ["-ot", "^(.*)*$x=CPU"], ["-ot", r"blk\.(\d+)\.ffn_.*=CPU"], ["-ts", "3,1,0,2"],
-              ["-sm", "row"], ["--users", "3"], ["--workload", "agent"], ["--kv-types", "f16,q8_0"], ["--margin", "0"],
-              ["-nkvo"], ["-c", "1000000"], ["-np", "64"], ["--swa-full"], ["-cmoe"], ["--llama-build", "b6000"])
+SOME_WORDS = (
+    *FEW_WORDS,
+    ["-ot", "^(.*)*$x=CPU"],
+    ["-ot", r"blk\.(\d+)\.ffn_.*=CPU"],
+    ["-ts", "3,1,0,2"],
+    ["-sm", "row"],
+    ["--users", "3"],
+    ["--workload", "agent"],
+    ["--kv-types", "f16,q8_0"],
+    ["--margin", "0"],
+    ["-nkvo"],
+    ["-c", "1000000"],
+    ["-np", "64"],
+    ["--swa-full"],
+    ["-cmoe"],
+    ["--llama-build", "b6000"],
+)
 
 
 @cache
 def _every_path() -> tuple[Path, ...]:
-    return tuple(path for path in sorted(FIXTURES.glob("**/headers/*.gguf")) if "split" not in path.name)
+    return tuple(
+        path for path in sorted(FIXTURES.glob("**/headers/*.gguf")) if "split" not in path.name
+    )
 
 
 def deeper(path: Path, layers: int) -> bytes:
-    """A fixture's header with its blocks repeated: block_count and the lists of a value per layer too."""
+    """A fixture's header with its blocks repeated: block_count and the lists of a value per layer
+    too."""
     found, data = header(path), path.read_bytes()
     first = next(iter(found.tensors)).encode()
-    head = bytearray(data[:data.index(struct.pack("<Q", len(first)) + first)])
+    head = bytearray(data[: data.index(struct.pack("<Q", len(first)) + first)])
     key = f"{found.metadata['general.architecture']}.block_count".encode()
     at = head.index(key) + len(key) + 4
     before = struct.unpack_from("<I", head, at)[0]
@@ -249,31 +411,49 @@ def deeper(path: Path, layers: int) -> bytes:
         if not tensor.name.startswith("blk.") or not start.isdecimal() or not dot:
             tensors.append(tensor)
             continue
-        tensors += [TensorInfo(f"blk.{il}.{rest}", tensor.type, tensor.ne, tensor.n_dims)
-                    for il in range(int(start), layers, max(1, before))]
+        tensors += [
+            TensorInfo(f"blk.{il}.{rest}", tensor.type, tensor.ne, tensor.n_dims)
+            for il in range(int(start), layers, max(1, before))
+        ]
     struct.pack_into("<Q", head, 8, len(tensors))
     return with_tensors(bytes(head), tensors, found.alignment)[0]
 
 
 def launches(seed: random.Random) -> str:
-    """The whole command with all that it asks: advice, reasons and formats; 0 to 16 devices of every backend; headers
-    as they are, with bytes changed, and with up to 512 layers (2 MB)."""
+    """The whole command with all that it asks: advice, reasons and formats; 0 to 16 devices of
+    every backend; headers as they are, with bytes changed, and with up to 512 layers (2 MB)."""
     path, kind = seed.choice(_every_path()), seed.randrange(4)
     file = Path(_folder(), "m.gguf")
     data = whole(path)
     if kind == 0:
         data = mutated(bytearray(data), seed)
     elif kind == 1:
-        with contextlib.suppress(ValueError, KeyError):      # a type that only ik_llama.cpp has
+        with contextlib.suppress(ValueError, KeyError):  # a type that only ik_llama.cpp has
             data = deeper(path, seed.choice((1, 33, 40, 100, 300, 512)))
             data = data if len(data) < 2_000_000 else whole(path)
     file.write_bytes(data)
-    sizes = [seed.choice(("1MiB", "200MiB", "1GiB", "2GiB", "8GiB", "24GiB", "80GiB"))
-             for _ in range(seed.choice((0, 1, 1, 2, 2, 3, 4, 8, 16)))]
-    given = ["--gpu", ",".join(sizes), "--backend", seed.choice(BACKENDS)] if sizes else ["-dev", "none"]
+    sizes = [
+        seed.choice(("1MiB", "200MiB", "1GiB", "2GiB", "8GiB", "24GiB", "80GiB"))
+        for _ in range(seed.choice((0, 1, 1, 2, 2, 3, 4, 8, 16)))
+    ]
+    given = (
+        ["--gpu", ",".join(sizes), "--backend", seed.choice(BACKENDS)]
+        if sizes
+        else ["-dev", "none"]
+    )
     form = seed.choice(("text", "text", "json", "flags", "number", *FORMATS))
-    return _command(["plan", str(file), *given, "--ram", seed.choice(("1GiB", "8GiB", "64GiB")), "--format", form,
-                     *seed.choice(SOME_WORDS)])
+    return _command(
+        [
+            "plan",
+            str(file),
+            *given,
+            "--ram",
+            seed.choice(("1GiB", "8GiB", "64GiB")),
+            "--format",
+            form,
+            *seed.choice(SOME_WORDS),
+        ]
+    )
 
 
 def _json(seed: random.Random, depth: int = 0) -> Any:
@@ -282,7 +462,17 @@ def _json(seed: random.Random, depth: int = 0) -> Any:
     if kind == 5:
         return [_json(seed, depth + 1) for _ in range(seed.randrange(4))]
     if kind > 5:
-        keys = ("build", "backend", "flags", "differences", "schema", "machine", "ram", "CUDA0", *HOSTILE)
+        keys = (
+            "build",
+            "backend",
+            "flags",
+            "differences",
+            "schema",
+            "machine",
+            "ram",
+            "CUDA0",
+            *HOSTILE,
+        )
         return {seed.choice(keys): _json(seed, depth + 1) for _ in range(seed.randrange(6))}
     return seed.choice((*SIZES, *HOSTILE, None, True, 1e308, float("inf"), float("nan"), -5))
 
@@ -292,8 +482,10 @@ def _spoiled(value: Any, seed: random.Random) -> Any:
     if seed.random() < 0.004:
         return _json(seed)
     if isinstance(value, dict):
-        return {seed.choice(HOSTILE) if seed.random() < 0.002 else key: _spoiled(inner, seed)
-                for key, inner in value.items()}
+        return {
+            seed.choice(HOSTILE) if seed.random() < 0.002 else key: _spoiled(inner, seed)
+            for key, inner in value.items()
+        }
     if isinstance(value, list):
         return [_spoiled(inner, seed) for inner in value]
     return value
@@ -302,12 +494,24 @@ def _spoiled(value: Any, seed: random.Random) -> Any:
 def answers(seed: random.Random) -> None:
     """What an Ollama server says of a model."""
     found = header(seed.choice(paths()))
-    info = {key: list(value) if isinstance(value, tuple) else value if not isinstance(value, ArrayInfo)
-            else ["x"] * min(value.length, 3) for key, value in found.metadata.items()}
-    tensors = [{"name": t.name, "type": t.type.upper(), "shape": list(t.ne[:t.n_dims])}
-               for t in list(found.tensors.values())[:40]]
-    answer = _spoiled(json.loads(json.dumps({"model_info": info, "tensors": tensors, "details": {"format": "gguf"}})),
-                      seed)
+    info = {
+        key: list(value)
+        if isinstance(value, tuple)
+        else value
+        if not isinstance(value, ArrayInfo)
+        else ["x"] * min(value.length, 3)
+        for key, value in found.metadata.items()
+    }
+    tensors = [
+        {"name": t.name, "type": t.type.upper(), "shape": list(t.ne[: t.n_dims])}
+        for t in list(found.tensors.values())[:40]
+    ]
+    answer = _spoiled(
+        json.loads(
+            json.dumps({"model_info": info, "tensors": tensors, "details": {"format": "gguf"}})
+        ),
+        seed,
+    )
     if isinstance(answer, dict):
         model = Model(ollama_header("m:latest", answer), "ollama:m")
         if seed.random() < 0.05:
@@ -322,7 +526,15 @@ def _folder() -> str:
 def states(seed: random.Random) -> None:
     """Files of the state directory."""
     environ = {"XDG_STATE_HOME": _folder()}
-    good = [{"build": 1, "backend": "CUDA", "flags": ["-ngl", "3"], "differences": {"CUDA0": 5}, "date": "2026"}]
+    good = [
+        {
+            "build": 1,
+            "backend": "CUDA",
+            "flags": ["-ngl", "3"],
+            "differences": {"CUDA0": 5},
+            "date": "2026",
+        }
+    ]
     value = _spoiled(good, seed) if seed.random() < 0.5 else _json(seed)
     data = json.dumps(value).encode("utf-8", "surrogatepass")
     if seed.random() < 0.3:
@@ -338,17 +550,21 @@ def states(seed: random.Random) -> None:
 
 
 LISTING = b"Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24115 MiB, 23800 MiB free)\n"
-MODELFILE = b'FROM x.gguf\nPARAMETER num_ctx 8192\nSYSTEM """a\nb"""\nMESSAGE user hi\nPARAMETER stop "<|end|>"\n'
+MODELFILE = b'FROM x.gguf\nPARAMETER num_ctx 8192\nSYSTEM """a\nb"""\nMESSAGE user hi\nPARAMETER stop "<|end|>"\n'  # noqa: E501
 CONFIG = b"[*]\nctx-size = 8192\n[default]\nn-gpu-layers = 9\nflash-attn = on\n"
 
 
 @cache
 def _logs() -> tuple[bytes, ...]:
-    return tuple(path.read_bytes()[:20_000] for path in sorted((Path(__file__).parent / "logs").glob("*.log")))
+    return tuple(
+        path.read_bytes()[:20_000]
+        for path in sorted((Path(__file__).parent / "logs").glob("*.log"))
+    )
 
 
 def texts(seed: random.Random) -> None:
-    """Words of other programs and files for people: logs, lists of devices, Modelfiles, config files, names of models.
+    """Words of other programs and files for people: logs, lists of devices, Modelfiles, config
+    files, names of models.
     """
     kind = seed.randrange(5)
     if kind == 0:
@@ -369,17 +585,27 @@ def texts(seed: random.Random) -> None:
     else:
         name = mutated(bytearray(b"hf:user/repo:Q4_K_M"), seed).decode("utf-8", "surrogateescape")
         if name.startswith("hf:"):
-            huggingface.choose(huggingface.parse_name(name)[0], [name, "a-Q4_K_M.gguf", "b-00001-of-00002.gguf"])
-        hypothetical(mutated(bytearray(b"2x24GiB,rtx-3090,12 GB"), seed).decode("utf-8", "surrogateescape"))
+            huggingface.choose(
+                huggingface.parse_name(name)[0], [name, "a-Q4_K_M.gguf", "b-00001-of-00002.gguf"]
+            )
+        hypothetical(
+            mutated(bytearray(b"2x24GiB,rtx-3090,12 GB"), seed).decode("utf-8", "surrogateescape")
+        )
 
 
-LABELLED = [json.loads(line)["log"] for name in ("failures", "unseen", "pasted") for line in
-            (Path(__file__).parent / "diagnosis" / f"{name}.jsonl").read_text("utf-8").splitlines()]
+LABELLED = [
+    json.loads(line)["log"]
+    for name in ("failures", "unseen", "pasted")
+    for line in (Path(__file__).parent / "diagnosis" / f"{name}.jsonl")
+    .read_text("utf-8")
+    .splitlines()
+]
 AROUND = ([], ["--json"], ["--gpu", "8GiB", "--ram", "32GiB"], ["-c", "8192", "-ngl", "99"])
 
 
 def explaining(seed: random.Random) -> str:
-    """The whole of explain, for lines of several logs, one after the other, with bytes changed and hostile words."""
+    """The whole of explain, for lines of several logs, one after the other, with bytes changed and
+    hostile words."""
     lines: list[str] = []
     for _ in range(seed.choice((1, 1, 2, 3))):
         log = seed.choice(LABELLED).splitlines()
@@ -393,19 +619,54 @@ def explaining(seed: random.Random) -> str:
     return _command(["explain", str(file), *seed.choice(AROUND)])
 
 
-MACHINE = {"devices": [
-    {"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 12 * GIB, "free": 11 * GIB,
-                           "limits": {"max_memory_allocation_size": 4 * GIB}},
-    {"name": "CUDA1", "total": 8 * GIB, "bandwidth": 360e9, "link": 12e9, "fp16_tflops": 51.0,
-     "compute_capability": "8.6", "n_sm": 28}],
-    "host": {"total": 64 * GIB, "available": 60 * GIB, "bandwidth": 50e9, "cores": 8, "threads": 16, "numa": 1},
-    "measured": [{"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549, "ratio": 0.81, "n": 3,
-                  "date": "2026-11-20"}]}
-FILE_NAMES = [name for name in HOSTILE if 0 < len(name) < 200 and not {"/", "\0", "\ud800"} & set(name)]
+MACHINE = {
+    "devices": [
+        {"card": "rtx-3090"},
+        {
+            "name": "Vulkan0",
+            "backend": "Vulkan",
+            "total": 12 * GIB,
+            "free": 11 * GIB,
+            "limits": {"max_memory_allocation_size": 4 * GIB},
+        },
+        {
+            "name": "CUDA1",
+            "total": 8 * GIB,
+            "bandwidth": 360e9,
+            "link": 12e9,
+            "fp16_tflops": 51.0,
+            "compute_capability": "8.6",
+            "n_sm": 28,
+        },
+    ],
+    "host": {
+        "total": 64 * GIB,
+        "available": 60 * GIB,
+        "bandwidth": 50e9,
+        "cores": 8,
+        "threads": 16,
+        "numa": 1,
+    },
+    "measured": [
+        {
+            "kind": "tg",
+            "class": "MoE in RAM",
+            "backend": "CUDA",
+            "build": 11549,
+            "ratio": 0.81,
+            "n": 3,
+            "date": "2026-11-20",
+        }
+    ],
+}
+FILE_NAMES = [
+    name for name in HOSTILE if 0 < len(name) < 200 and not {"/", "\0", "\ud800"} & set(name)
+]
 
 
 def machines(seed: random.Random) -> str:
-    """A plan in every format for a machine file of anybody, of a model whose file has a hostile name."""
+    """A plan in every format for a machine file of anybody, of a model whose file has a hostile
+    name."""
     machine = json.loads(json.dumps(MACHINE))
     machine["devices"] = seed.sample(machine["devices"], seed.randrange(1, 3))
     for each in (*machine["devices"], machine["host"], *machine["measured"]):
@@ -416,8 +677,17 @@ def machines(seed: random.Random) -> str:
     model = Path(_folder(), f"{seed.choice(('m', *FILE_NAMES))}.gguf")
     model.write_bytes(whole(seed.choice(paths())))
     try:
-        return _command(["plan", str(model), "--machine", str(file), "--format",
-                         seed.choice(("text", "json", "flags", *FORMATS)), *seed.choice(FEW_WORDS)])
+        return _command(
+            [
+                "plan",
+                str(model),
+                "--machine",
+                str(file),
+                "--format",
+                seed.choice(("text", "json", "flags", *FORMATS)),
+                *seed.choice(FEW_WORDS),
+            ]
+        )
     finally:
         model.unlink()
 
@@ -425,8 +695,19 @@ def machines(seed: random.Random) -> str:
 def starts(seed: random.Random) -> str:
     """run --dry-run beside plans of earlier launches that anybody may have written."""
     environ = {"XDG_STATE_HOME": _folder()}
-    words = ["run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", *seed.choice(FEW_WORDS), "--", "llama-server", "-m",
-             str(seed.choice(paths()[:8]))]
+    words = [
+        "run",
+        "--dry-run",
+        "--gpu",
+        "8GiB",
+        "--ram",
+        "32GiB",
+        *seed.choice(FEW_WORDS),
+        "--",
+        "llama-server",
+        "-m",
+        str(seed.choice(paths()[:8])),
+    ]
     kept = Path(_folder(), "autolayers", "plans", "kept.json")
     kept.parent.mkdir(parents=True, exist_ok=True)
     good = json.loads(_kept(words[-1]))
@@ -440,28 +721,44 @@ def starts(seed: random.Random) -> str:
 def _kept(model: str) -> str:
     """The state file of a launch of this model."""
     environ = {"XDG_STATE_HOME": tempfile.mkdtemp(prefix="kept-", dir=_folder())}
-    _command(["run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", model], environ)
+    _command(
+        ["run", "--dry-run", "--gpu", "8GiB", "--ram", "32GiB", "--", "llama-server", "-m", model],
+        environ,
+    )
     file = Path(environ["XDG_STATE_HOME"], "autolayers", "plans", "kept.json")
     return file.read_text("utf-8") if file.is_file() else "[]"
 
 
-KINDS: dict[str, tuple[Callable[[random.Random], str | None], float]] = {      # and its share of the time
-    "reading": (reading, 1), "reading-plan": (reading_and_plan, 2), "keys": (hyperparameters, 1),
-    "keys-plan": (hyperparameters_and_plan, 3), "words": (words, 1), "commands": (commands, 2), "answers": (answers, 1),
-    "states": (states, 1), "texts": (texts, 1),
-    "launches": (launches, 4), "explaining": (explaining, 3), "machines": (machines, 2), "starts": (starts, 2),
+# and its share of the time
+KINDS: dict[str, tuple[Callable[[random.Random], str | None], float]] = {
+    "reading": (reading, 1),
+    "reading-plan": (reading_and_plan, 2),
+    "keys": (hyperparameters, 1),
+    "keys-plan": (hyperparameters_and_plan, 3),
+    "words": (words, 1),
+    "commands": (commands, 2),
+    "answers": (answers, 1),
+    "states": (states, 1),
+    "texts": (texts, 1),
+    "launches": (launches, 4),
+    "explaining": (explaining, 3),
+    "machines": (machines, 2),
+    "starts": (starts, 2),
 }
-WHOLE = ("commands", "launches", "explaining", "machines", "starts")      # the command line from words to exit code
+# the command line from words to exit code
+WHOLE = ("commands", "launches", "explaining", "machines", "starts")
 
 
 # --- limits
+
 
 def _slow(*_: object) -> None:
     raise TooSlow
 
 
 def slowness() -> float:
-    """How much slower than a core of its own this processor is now, 1 or more: others may use its other half."""
+    """How much slower than a core of its own this processor is now, 1 or more: others may use its
+    other half."""
     begun, total = time.process_time(), 0
     for i in range(50_000):
         total += i * i
@@ -469,8 +766,8 @@ def slowness() -> float:
 
 
 def outcome(kind: str, number: int, slower: float = 1.0) -> tuple[str, str]:
-    """("ok", a command's exit code or the error's name, "") or ("!", what must not happen); a case has `slower` times
-    its limit."""
+    """("ok", a command's exit code or the error's name, "") or ("!", what must not happen); a case
+    has `slower` times its limit."""
     run = KINDS[kind][0]
     seed = random.Random(f"{kind}:{number}")
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -491,23 +788,26 @@ def outcome(kind: str, number: int, slower: float = 1.0) -> tuple[str, str]:
 
 
 class Budget(NamedTuple):
-    """What a worker may spend: a number of cases of each kind, or all that `seconds` of wall time allow."""
+    """What a worker may spend: a number of cases of each kind, or all that `seconds` of wall time
+    allow."""
 
     cases: Mapping[str, int] = {}
     seconds: float = math.inf
-    patience: float = 1.0       # times the limit of a case: many where a limit shall only end what hangs
+    # times the limit of a case: many where a limit shall only end what hangs
+    patience: float = 1.0
 
 
 def work(pipe: Any, first: int, step: int, budget: Budget, kinds: list[str]) -> None:
-    """Cases until the budget is spent; says what it begins with, so that a hang that no signal ends has a name."""
+    """Cases until the budget is spent; says what it begins with, so that a hang that no signal ends
+    has a name."""
     signal.signal(signal.SIGPROF, _slow)
-    gc.set_threshold(700, 10, 10)            # Python's own, not that of the tests
-    forked = _memory("VmRSS:")               # what the parent had
+    gc.set_threshold(700, 10, 10)  # Python's own, not that of the tests
+    forked = _memory("VmRSS:")  # what the parent had
     Path("/proc/self/clear_refs").write_text("5")
     spent = dict.fromkeys(kinds, 0.0)
     counts: dict[str, dict[str, int]] = {kind: {} for kind in kinds}
     number = dict.fromkeys(kinds, first)
-    for kind in kinds:                       # what is read once and kept is no case's
+    for kind in kinds:  # what is read once and kept is no case's
         outcome(kind, -1)
     header_cache = [header(path) for path in paths()], [whole(path) for path in paths()]
     last = {kind: first + step * budget.cases.get(kind, sys.maxsize) for kind in kinds}
@@ -523,7 +823,8 @@ def work(pipe: Any, first: int, step: int, budget: Budget, kinds: list[str]) -> 
                 break
             pipe.send(("at", kind, number[kind]))
             name, trouble = outcome(kind, number[kind], slower)
-            if trouble.startswith(OVER):        # once more: others may have had the processor's caches
+            # once more: others may have had the processor's caches
+            if trouble.startswith(OVER):
                 name, trouble = outcome(kind, number[kind], slowness() * budget.patience)
             if trouble:
                 pipe.send(("bad", kind, number[kind], trouble))
@@ -541,14 +842,18 @@ def _memory(field: str) -> int:
     return int(Path("/proc/self/status").read_text().partition(field)[2].split()[0]) >> 10
 
 
-def run(budget: Budget, jobs: int, first: int, kinds: list[str]) -> tuple[dict[str, dict[str, int]], list[str], int]:
-    """(how the cases of each kind ended, what must not happen, the largest worker in MiB); cases are numbered from
-    `first` on."""
+def run(
+    budget: Budget, jobs: int, first: int, kinds: list[str]
+) -> tuple[dict[str, dict[str, int]], list[str], int]:
+    """(how the cases of each kind ended, what must not happen, the largest worker in MiB); cases
+    are numbered from `first` on."""
     context = get_context("fork")
     workers: dict[Any, tuple[Any, list[Any]]] = {}
     for job in range(jobs):
         ours, theirs = context.Pipe(False)
-        process = context.Process(target=work, args=(theirs, first + job, jobs, budget, kinds), daemon=True)
+        process = context.Process(
+            target=work, args=(theirs, first + job, jobs, budget, kinds), daemon=True
+        )
         process.start()
         theirs.close()
         workers[ours] = process, ["nothing", 0]
@@ -594,11 +899,18 @@ def main() -> int:
         name, trouble = outcome(kind, int(number))
         print(name, trouble)
         return bool(trouble)
-    totals, bad, peak = run(Budget(seconds=60 * given.minutes), given.jobs, given.first, given.only.split(","))
+    totals, bad, peak = run(
+        Budget(seconds=60 * given.minutes), given.jobs, given.first, given.only.split(",")
+    )
     for kind, counts in totals.items():
-        print(f"{kind}: {sum(counts.values())} cases:",
-              ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
-    print(f"{sum(sum(counts.values()) for counts in totals.values())} cases, {len(bad)} bad, peak {peak} MiB")
+        print(
+            f"{kind}: {sum(counts.values())} cases:",
+            ", ".join(f"{name} {count}" for name, count in sorted(counts.items())),
+        )
+    print(
+        f"{sum(sum(counts.values()) for counts in totals.values())} cases, {len(bad)} bad, peak "
+        f"{peak} MiB"
+    )
     for line in bad[:20]:
         print(line)
     return bool(bad)

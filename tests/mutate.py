@@ -1,13 +1,15 @@
-"""Small mistakes made on purpose, and whether a test sees each: a sample of what the tests would not notice.
+"""Small mistakes made on purpose, and whether a test sees each: a sample of what the tests would
+not notice.
 
     python tests/mutate.py 40               # 40 mutations: caught, survived or undecided, by part
     python tests/mutate.py 40 --list        # which they are, without a test
     python tests/mutate.py --show 7         # the seventh as a diff
 
-Mistakes are made in functions (the figures of a table are facts) of a copy of the last commit, one at a time; all tests
-of every run follow there with -x, the nearest first, for at most --limit seconds: those of the module and its part, of
-the parts that import it, then the others. One that is out of time is undecided. A test that fails without the mistake
-too has caught nothing. The same seed makes the same mistakes of the same commit.
+Mistakes are made in functions (the figures of a table are facts) of a copy of the last commit, one
+at a time; all tests of every run follow there with -x, the nearest first, for at most --limit
+seconds: those of the module and its part, of the parts that import it, then the others. One that is
+out of time is undecided. A test that fails without the mistake too has caught nothing. The same
+seed makes the same mistakes of the same commit.
 """
 
 from __future__ import annotations
@@ -34,18 +36,24 @@ from typing import NamedTuple
 from test_floors import LEVEL, PACKAGE, imports
 
 ROOT = Path(__file__).parents[1]
-PAIRS = ((ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.Is, ast.IsNot), (ast.In, ast.NotIn),
-         (ast.And, ast.Or))
+PAIRS = (
+    (ast.Lt, ast.LtE),
+    (ast.Gt, ast.GtE),
+    (ast.Eq, ast.NotEq),
+    (ast.Is, ast.IsNot),
+    (ast.In, ast.NotIn),
+    (ast.And, ast.Or),
+)
 OPPOSITE = {**dict(PAIRS), **{b: a for a, b in PAIRS}}
 
 
 class Mutation(NamedTuple):
-    path: str           # below the root
+    path: str  # below the root
     line: int
     kind: str
     before: str
     after: str
-    start: int          # in the file's bytes
+    start: int  # in the file's bytes
     end: int
 
     @property
@@ -53,10 +61,12 @@ class Mutation(NamedTuple):
         return Path(self.path).parts[1].removesuffix(".py")
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}  {self.kind}: {_short(self.before)} -> {_short(self.after)}"
+        return (
+            f"{self.path}:{self.line}  {self.kind}: {_short(self.before)} -> {_short(self.after)}"
+        )
 
     def of(self, source: bytes) -> bytes:
-        return source[:self.start] + self.after.encode() + source[self.end:]
+        return source[: self.start] + self.after.encode() + source[self.end :]
 
 
 def _short(text: str) -> str:
@@ -66,16 +76,20 @@ def _short(text: str) -> str:
 
 # --- the mistakes
 
+
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
     """(kind, what stands there instead) of each mistake that can be made at a node."""
     if isinstance(node, ast.Constant) and type(node.value) is int:
         yield "constant + 1", ast.Constant(node.value + 1)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield "comparison", ast.Compare(node.left, [OPPOSITE[type(node.ops[0])]()], node.comparators)
+        yield (
+            "comparison",
+            ast.Compare(node.left, [OPPOSITE[type(node.ops[0])]()], node.comparators),
+        )
     elif isinstance(node, ast.BoolOp):
         yield "and/or", ast.BoolOp(OPPOSITE[type(node.op)](), node.values)
         for i in range(len(node.values)):
-            rest = node.values[:i] + node.values[i + 1:]
+            rest = node.values[:i] + node.values[i + 1 :]
             yield "term dropped", rest[0] if len(rest) == 1 else ast.BoolOp(node.op, rest)
     elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub, ast.Mult)):
         yield "term dropped", node.left
@@ -96,18 +110,29 @@ def mutations(root: Path, path: Path) -> Iterator[Mutation]:
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
     for node in _code(ast.parse(source)):
-        for kind, place, new in (*((kind, node, new) for kind, new in changes(node)), *negated(node)):
-            start = starts[place.lineno - 1] + place.col_offset                 # type: ignore[attr-defined]
-            end = starts[place.end_lineno - 1] + place.end_col_offset           # type: ignore[attr-defined]
+        for kind, place, new in (
+            *((kind, node, new) for kind, new in changes(node)),
+            *negated(node),
+        ):
+            start = starts[place.lineno - 1] + place.col_offset  # type: ignore[attr-defined]
+            end = starts[place.end_lineno - 1] + place.end_col_offset  # type: ignore[attr-defined]
             text = ast.unparse(ast.fix_missing_locations(copy.deepcopy(new)))
             if not isinstance(new, (ast.Constant, ast.Name)):
                 text = f"({text})"
-            yield Mutation(path.relative_to(root).as_posix(), place.lineno,     # type: ignore[attr-defined]
-                           kind, source[start:end].decode(), text, start, end)
+            yield Mutation(
+                path.relative_to(root).as_posix(),
+                place.lineno,  # type: ignore[attr-defined]
+                kind,
+                source[start:end].decode(),
+                text,
+                start,
+                end,
+            )
 
 
 def _code(tree: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
-    """The nodes of functions' bodies, without annotations and f-strings, of which older Pythons know no place."""
+    """The nodes of functions' bodies, without annotations and f-strings, of which older Pythons
+    know no place."""
     for name, value in ast.iter_fields(tree):
         if name in ("annotation", "returns", "decorator_list") or isinstance(tree, ast.JoinedStr):
             continue
@@ -132,11 +157,16 @@ def sample(root: Path, count: int, seed: int, parts: list[str]) -> list[Mutation
 
 # --- what the tests say
 
+
 def tests(root: Path, mutation: Mutation) -> list[str]:
-    """All of them: the module's own file first, then its part's folder, those of parts that import it, and the rest."""
+    """All of them: the module's own file first, then its part's folder, those of parts that import
+    it, and the rest."""
     folder, name = Path(mutation.path).parts[1:-1], Path(mutation.path).stem
-    own = [Path("tests", *folder[:n], f"test_{stem}.py")
-           for n in range(len(folder), -1, -1) for stem in (name, *folder)]
+    own = [
+        Path("tests", *folder[:n], f"test_{stem}.py")
+        for n in range(len(folder), -1, -1)
+        for stem in (name, *folder)
+    ]
     near = [Path("tests", part) for part in nearest(mutation.part)]
     if "planner" in nearest(mutation.part):
         near[1:1] = [Path("tests/decisions/test_bars.py")]
@@ -144,7 +174,11 @@ def tests(root: Path, mutation: Mutation) -> list[str]:
         near[1:1] = [Path("tests/truth")]
     files = sorted(path.relative_to(root) for path in (root / "tests").rglob("test_*.py"))
     folders = [Path(*path.parts[:2]) for path in files]
-    return list(dict.fromkeys(place.as_posix() for place in (*own, *near, *folders) if (root / place).exists()))
+    return list(
+        dict.fromkeys(
+            place.as_posix() for place in (*own, *near, *folders) if (root / place).exists()
+        )
+    )
 
 
 def nearest(part: str) -> list[str]:
@@ -172,7 +206,9 @@ class Copy:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        subprocess.run(["git", "worktree", "add", "-q", "--detach", root, "HEAD"], cwd=ROOT, check=True)
+        subprocess.run(
+            ["git", "worktree", "add", "-q", "--detach", root, "HEAD"], cwd=ROOT, check=True
+        )
         self.environ = {**os.environ, "PYTHONPATH": str(root)}
 
     def remove(self) -> None:
@@ -185,9 +221,28 @@ class Copy:
 
     def test(self, words: list[str], limit: float) -> tuple[int | None, str]:
         """(exit code, output) of pytest; no code where its time ran out."""
-        command = [sys.executable, "-m", "pytest", "-x", "-n0", "-p", "no:cacheprovider", "--tb=no", "-rfE", *words]
-        with subprocess.Popen(command, cwd=self.root, env=self.environ, stdin=subprocess.DEVNULL, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as child:
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-n0",
+            "-p",
+            "no:cacheprovider",
+            "--tb=no",
+            "-rfE",
+            *words,
+        ]
+        with subprocess.Popen(
+            command,
+            cwd=self.root,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as child:
             try:
                 out, _ = child.communicate(timeout=limit)
             except subprocess.TimeoutExpired:
@@ -205,8 +260,14 @@ class Copy:
             self.write(mutation.path, whole)
         if not code:
             return ("undecided" if code is None else "survived"), ""
-        failed = next((line.split(" ", 1)[1].partition(" - ")[0] for line in out.splitlines()
-                       if line.startswith(("FAILED ", "ERROR "))), "")
+        failed = next(
+            (
+                line.split(" ", 1)[1].partition(" - ")[0]
+                for line in out.splitlines()
+                if line.startswith(("FAILED ", "ERROR "))
+            ),
+            "",
+        )
         if failed and self.test([failed], limit)[0]:
             return "undecided", f"{failed} fails without it too"
         return "caught", failed
@@ -227,8 +288,13 @@ def run(copies: list[Copy], chosen: list[Mutation], limit: float) -> int:
 
     counts: Counter[tuple[str, str]] = Counter()
     with ThreadPoolExecutor(len(copies)) as pool:
-        for number, (mutation, (state, test)) in enumerate(zip(chosen, pool.map(tried, chosen), strict=True), 1):
-            print(f"{number:4} {state:9} {mutation}" + (f"\n{'':15}{test}" if test else ""), flush=True)
+        for number, (mutation, (state, test)) in enumerate(
+            zip(chosen, pool.map(tried, chosen), strict=True), 1
+        ):
+            print(
+                f"{number:4} {state:9} {mutation}" + (f"\n{'':15}{test}" if test else ""),
+                flush=True,
+            )
             for part in (mutation.part, "all"):
                 counts[part, state] += 1
     parts = sorted({part for part, _ in counts} - {"all"})
@@ -242,16 +308,23 @@ def run(copies: list[Copy], chosen: list[Mutation], limit: float) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("count", type=int, nargs="?", default=40)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--part", action="append", default=[], help="of this part of the package alone, such as memory")
+    parser.add_argument(
+        "--part",
+        action="append",
+        default=[],
+        help="of this part of the package alone, such as memory",
+    )
     parser.add_argument("--limit", type=float, default=900, help="seconds for the tests of each")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", type=int, metavar="N")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))      # the copies are removed then too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the copies are removed then too
     with tempfile.TemporaryDirectory() as folder:
         copies: list[Copy] = []
         try:
@@ -262,11 +335,17 @@ def main() -> int:
             if given.show:
                 mutation = chosen[given.show - 1]
                 whole = (root / mutation.path).read_bytes()
-                before, after = (text.decode().splitlines(keepends=True) for text in (whole, mutation.of(whole)))
-                diff = difflib.unified_diff(before, after, f"a/{mutation.path}", f"b/{mutation.path}")
+                before, after = (
+                    text.decode().splitlines(keepends=True) for text in (whole, mutation.of(whole))
+                )
+                diff = difflib.unified_diff(
+                    before, after, f"a/{mutation.path}", f"b/{mutation.path}"
+                )
                 print(f"{mutation}\n{' '.join(tests(root, mutation))}\n{''.join(diff)}", end="")
             elif given.list:
-                print("\n".join(f"{number:4} {mutation}" for number, mutation in enumerate(chosen, 1)))
+                print(
+                    "\n".join(f"{number:4} {mutation}" for number, mutation in enumerate(chosen, 1))
+                )
             else:
                 return run(copies, chosen, given.limit)
         finally:

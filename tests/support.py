@@ -1,4 +1,5 @@
-"""What many tests need: places, models of the fixtures, GPUs, and headers small enough to write down."""
+"""What many tests need: places, models of the fixtures, GPUs, and headers small enough to write
+down."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ from autolayers.model import Model, read_model
 from autolayers.request import Request
 
 TESTS = Path(__file__).parent
-RECORDED = 11549         # the build that fixtures/truth and fixtures/more are of, where a row does not say another
+# the build that fixtures/truth and fixtures/more are of, where a row does not say another
+RECORDED = 11549
 ROOT = TESTS.parent
 FIXTURES = ROOT / "fixtures"
 HEADERS = FIXTURES / "headers"
@@ -42,43 +44,67 @@ MiB = 1 << 20
 T = TypeVar("T")
 
 # Of the cards that there are, one of each size and kind
-FEW_CARDS = {name: CARDS[name] for name in (
-    "rtx-2060-6g", "rtx-3070", "rtx-4070-laptop", "rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rx-7900-xtx",
-    "a100-80g", "m2-24g", "m2-max-64g", "m2-ultra-128g")}
+FEW_CARDS = {
+    name: CARDS[name]
+    for name in (
+        "rtx-2060-6g",
+        "rtx-3070",
+        "rtx-4070-laptop",
+        "rtx-3060",
+        "rtx-4060-ti-16g",
+        "rtx-3090",
+        "rtx-4090",
+        "rx-7900-xtx",
+        "a100-80g",
+        "m2-24g",
+        "m2-max-64g",
+        "m2-ultra-128g",
+    )
+}
 
 # Of recorded launches every run takes a sample; all of them are compared with -m slow, as CI does
-WHOLE = pytest.mark.parametrize("whole", [pytest.param(False, id="sample"),
-                                          pytest.param(True, id="whole", marks=pytest.mark.slow)])
+WHOLE = pytest.mark.parametrize(
+    "whole",
+    [pytest.param(False, id="sample"), pytest.param(True, id="whole", marks=pytest.mark.slow)],
+)
 
 
 def slow(*case: Any, **more: Any) -> Any:
-    """One case of a parametrised test that runs with -m slow: what a quicker case covers in every run."""
+    """One case of a parametrised test that runs with -m slow: what a quicker case covers in every
+    run."""
     return pytest.param(*case, marks=pytest.mark.slow, **more)
 
 
-def requested(params: Params, policy: Policy, machine: Machine | None = None,
-              companions: Companions = NONE) -> Request:
+def requested(
+    params: Params, policy: Policy, machine: Machine | None = None, companions: Companions = NONE
+) -> Request:
     """The request of these flags and goals for a machine, by default one without devices."""
     return Request(Arguments(params), policy, TODAY, machine or Machine((), {}), None, companions)
 
 
 def swept(cases: Iterable[T], parts: int, quick: Iterable[T] = ()) -> list[Any]:
-    """The cases of a sweep for a parametrised test: the quick ones in every run; with -m slow every `parts`-th of the
-    others, each day the next ones (AUTOLAYERS_DAY, which conftest.py sets and prints; "all": all of them)."""
+    """The cases of a sweep for a parametrised test: the quick ones in every run; with -m slow every
+    `parts`-th of the others, each day the next ones (AUTOLAYERS_DAY, which conftest.py sets and
+    prints; "all": all of them)."""
     always = list(quick)
     others = [case for case in cases if case not in always]
     day = os.environ.get("AUTOLAYERS_DAY", "0")
-    return [*always, *map(slow, others if day == "all" else others[int(day) % parts::parts])]
+    return [*always, *map(slow, others if day == "all" else others[int(day) % parts :: parts])]
 
 
-def few_and_many(few_cases: int, many_cases: int, check: Callable[..., None],
-                 *strategies: Any) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Two tests of random cases, the same in each run: of a few in every run, of many with -m slow."""
+def few_and_many(
+    few_cases: int, many_cases: int, check: Callable[..., None], *strategies: Any
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Two tests of random cases, the same in each run: of a few in every run, of many with -m
+    slow."""
     return _random(few_cases, check, *strategies), many(many_cases, check, *strategies)
 
 
-def many(cases: int, check: Callable[..., None], *strategies: Any, parts: int = 1) -> Callable[..., None]:
-    """A test of random cases with -m slow, the first of `parts` equal parts; with AUTOLAYERS_DAY=all all of them."""
+def many(
+    cases: int, check: Callable[..., None], *strategies: Any, parts: int = 1
+) -> Callable[..., None]:
+    """A test of random cases with -m slow, the first of `parts` equal parts; with
+    AUTOLAYERS_DAY=all all of them."""
     parts = 1 if os.environ.get("AUTOLAYERS_DAY") == "all" else parts
     return pytest.mark.slow(_random(-(-cases // parts), check, *strategies))
 
@@ -91,13 +117,15 @@ def _random(cases: int, check: Callable[..., None], *strategies: Any) -> Callabl
 
 
 def sample(groups: dict[str, list[T]], n: int) -> dict[str, list[T]]:
-    """Every n-th row of each group, at least one of each; of the next group from the next row on."""
-    return {name: rows[i % min(n, len(rows))::n] for i, (name, rows) in enumerate(groups.items())}
+    """Every n-th row of each group, at least one of each; of the next group from the next row
+    on."""
+    return {name: rows[i % min(n, len(rows)) :: n] for i, (name, rows) in enumerate(groups.items())}
 
 
 @cache
 def model(name: str) -> Model:
-    """A model of the fixtures by its file's name; "NAME:8" has its first eight layers alone, and is planned the sooner.
+    """A model of the fixtures by its file's name; "NAME:8" has its first eight layers alone, and is
+    planned the sooner.
     """
     name, _, layers = name.partition(":")
     path = sorted(FIXTURES.glob(f"**/{name}.gguf"))[0]
@@ -107,12 +135,19 @@ def model(name: str) -> Model:
 def first_layers(whole: Header, n: int) -> Model:
     architecture = whole.metadata["general.architecture"]
     count = whole.metadata[f"{architecture}.block_count"]
-    metadata = {key: value[:n] if isinstance(value, (list, tuple)) and len(value) == count else value
-                for key, value in whole.metadata.items()}
+    metadata = {
+        key: value[:n] if isinstance(value, (list, tuple)) and len(value) == count else value
+        for key, value in whole.metadata.items()
+    }
     metadata[f"{architecture}.block_count"] = n
-    tensors = {name: info for name, info in whole.tensors.items()
-               if not (found := re.match(r"blk\.(\d+)\.", name)) or int(found[1]) < n}
-    return Model(Header(whole.version, whole.alignment, metadata, tensors, whole.files), whole.files[0].path)
+    tensors = {
+        name: info
+        for name, info in whole.tensors.items()
+        if not (found := re.match(r"blk\.(\d+)\.", name)) or int(found[1]) < n
+    }
+    return Model(
+        Header(whole.version, whole.alignment, metadata, tensors, whole.files), whole.files[0].path
+    )
 
 
 def gpus(*mib: float) -> list[Device]:
@@ -120,8 +155,11 @@ def gpus(*mib: float) -> list[Device]:
     return [Device(f"CUDA{i}", int(size * MiB), int(size * MiB)) for i, size in enumerate(mib)]
 
 
-def header(architecture: str, tensors: dict[str, tuple[str, tuple[int, ...]]], **keys: object) -> Header:
-    """The header of a small model: tensors as name -> (type, dimensions), keys without the architecture, __ for a dot.
+def header(
+    architecture: str, tensors: dict[str, tuple[str, tuple[int, ...]]], **keys: object
+) -> Header:
+    """The header of a small model: tensors as name -> (type, dimensions), keys without the
+    architecture, __ for a dot.
     """
     infos = {}
     offset = 0
@@ -130,10 +168,19 @@ def header(architecture: str, tensors: dict[str, tuple[str, tuple[int, ...]]], *
         infos[name] = TensorInfo(name, type_, ne, len(dims), offset, n_bytes(type_, ne))
         offset += -(-infos[name].n_bytes // 32) * 32
     base: dict[str, object] = {
-        "context_length": 4096, "embedding_length": 256, "block_count": 2, "attention.head_count": 4,
-        "attention.head_count_kv": 2, "feed_forward_length": 512, "vocab_size": 1000}
+        "context_length": 4096,
+        "embedding_length": 256,
+        "block_count": 2,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "feed_forward_length": 512,
+        "vocab_size": 1000,
+    }
     base.update({key.replace("__", "."): value for key, value in keys.items()})
-    metadata = {"general.architecture": architecture, **{f"{architecture}.{key}": value for key, value in base.items()}}
+    metadata = {
+        "general.architecture": architecture,
+        **{f"{architecture}.{key}": value for key, value in base.items()},
+    }
     return Header(3, 32, metadata, infos, (FileInfo("m.gguf", None, offset),))
 
 
@@ -156,13 +203,14 @@ def place(model: Model, words: str = "", *mib: int, load_mtp: bool = False) -> P
 
 
 def gguf(name: str) -> tuple[bytes, int]:
-    """The start of a fixture's file, or of one with its first layers alone ("NAME:8"), and the size of all of it."""
+    """The start of a fixture's file, or of one with its first layers alone ("NAME:8"), and the size
+    of all of it."""
     source, _, layers = name.partition(":")
     path = next(path for path in sorted(FIXTURES.glob(f"**/headers/{source}.gguf")))
     whole, data = read_header(path), path.read_bytes()
     kept = list((model(name).header if layers else whole).tensors.values())
     first = next(iter(whole.tensors)).encode()
-    head = bytearray(data[:data.index(struct.pack("<Q", len(first)) + first)])
+    head = bytearray(data[: data.index(struct.pack("<Q", len(first)) + first)])
     if layers:
         struct.pack_into("<Q", head, 8, len(kept))
         key = f"{whole.metadata['general.architecture']}.block_count".encode()
@@ -173,8 +221,17 @@ def gguf(name: str) -> tuple[bytes, int]:
 def with_tensors(head: bytes, tensors: Sequence[TensorInfo], alignment: int) -> tuple[bytes, int]:
     found, offset = bytearray(head), 0
     for tensor in tensors:
-        found += struct.pack("<Q", len(tensor.name)) + tensor.name.encode() + struct.pack(
-            f"<I{tensor.n_dims}QIQ", tensor.n_dims, *tensor.ne[:tensor.n_dims], BY_NAME[tensor.type].id, offset)
+        found += (
+            struct.pack("<Q", len(tensor.name))
+            + tensor.name.encode()
+            + struct.pack(
+                f"<I{tensor.n_dims}QIQ",
+                tensor.n_dims,
+                *tensor.ne[: tensor.n_dims],
+                BY_NAME[tensor.type].id,
+                offset,
+            )
+        )
         offset += -(-n_bytes(tensor.type, tensor.ne) // alignment) * alignment
     return bytes(found), -(-len(found) // alignment) * alignment + offset
 
@@ -194,14 +251,22 @@ def write_gguf(path: Path, start: bytes, size: int) -> Path:
     return path
 
 
-def command(*words: str | os.PathLike[str], environ: Mapping[str, str] | None = None, cwd: str | Path = ROOT,
-            input: bytes = b"") -> CompletedProcess[bytes]:
+def command(
+    *words: str | os.PathLike[str],
+    environ: Mapping[str, str] | None = None,
+    cwd: str | Path = ROOT,
+    input: bytes = b"",
+) -> CompletedProcess[bytes]:
     """`autolayers WORDS` in this process (tests/cli/test_cli.py starts each command once)."""
-    made = [TextIOWrapper(BytesIO(given), "utf-8", errors)
-            for given, errors in ((input, "strict"), (b"", "strict"), (b"", "backslashreplace"))]
+    made = [
+        TextIOWrapper(BytesIO(given), "utf-8", errors)
+        for given, errors in ((input, "strict"), (b"", "strict"), (b"", "backslashreplace"))
+    ]
     before = Path.cwd()
-    with mock.patch.dict(os.environ, environ or {}, clear=environ is not None), \
-            mock.patch.multiple(sys, stdin=made[0], stdout=made[1], stderr=made[2]):
+    with (
+        mock.patch.dict(os.environ, environ or {}, clear=environ is not None),
+        mock.patch.multiple(sys, stdin=made[0], stdout=made[1], stderr=made[2]),
+    ):
         os.chdir(cwd)
         try:
             code = main([str(word) for word in words])
@@ -223,17 +288,29 @@ def requantised(name: str, type_: str) -> tuple[bytes, int]:
     start, _ = gguf(name)
     tensors = list(model(name).header.tensors.values())
     first = tensors[0].name.encode()
-    head = start[:start.index(struct.pack("<Q", len(first)) + first)]
-    fits = [tensor.n_dims > 1 and tensor.ne[0] % BY_NAME[type_].blck_size == 0 for tensor in tensors]
-    return with_tensors(head, [TensorInfo(tensor.name, type_ if other else tensor.type, tensor.ne, tensor.n_dims)
-                               for tensor, other in zip(tensors, fits, strict=True)], model(name).header.alignment)
+    head = start[: start.index(struct.pack("<Q", len(first)) + first)]
+    fits = [
+        tensor.n_dims > 1 and tensor.ne[0] % BY_NAME[type_].blck_size == 0 for tensor in tensors
+    ]
+    return with_tensors(
+        head,
+        [
+            TensorInfo(tensor.name, type_ if other else tensor.type, tensor.ne, tensor.n_dims)
+            for tensor, other in zip(tensors, fits, strict=True)
+        ],
+        model(name).header.alignment,
+    )
 
 
 def check_examples(page: Path, run: Callable[[list[str]], str]) -> int:
-    """Runs each `$ autolayers WORDS` of a page of docs/ and compares what it shows; how many there are. With
-    AUTOLAYERS_WRITE_EXAMPLES set the page gets what is printed now."""
+    """Runs each `$ autolayers WORDS` of a page of docs/ and compares what it shows; how many there
+    are. With AUTOLAYERS_WRITE_EXAMPLES set the page gets what is printed now."""
     text = page.read_text(encoding="utf-8")
-    block = re.compile(r"^    \$ autolayers (.*)\n((?:    (?!\$ ).*\n|\n(?=    (?!\$ )))*)", re.MULTILINE)
+    block = re.compile(
+        r"^    \$ autolayers (.*)\n((?:    (?!\$ ).*\n|\n(?=    (?!\$ "
+        r")))*)",
+        re.MULTILINE,
+    )
     count = 0
 
     def output(found: re.Match[str]) -> str:

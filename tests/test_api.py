@@ -20,12 +20,15 @@ ROOT = Path(__file__).parents[1]
 FILE = HEADERS / "llama-3.2-1b-q8_0.gguf"
 
 
-@pytest.mark.parametrize(("flags", "words"), [
-    ({"gpu": "rtx-3060", "ctx": 8192}, "--gpu rtx-3060 --ctx 8192"),
-    ({"gpu": ["24GiB", "rtx-3060"], "ram": "32GiB"}, "--gpu 24GiB,rtx-3060 --ram 32GiB"),
-    ({"c": 4096, "cache_type_k": "q8_0", "ub": 1024}, "-c 4096 --cache-type-k q8_0 -ub 1024"),
-    ({"mmap": False, "kv_unified": True, "n_gpu_layers": None}, "--no-mmap --kv-unified"),
-])
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"gpu": "rtx-3060", "ctx": 8192}, "--gpu rtx-3060 --ctx 8192"),
+        ({"gpu": ["24GiB", "rtx-3060"], "ram": "32GiB"}, "--gpu 24GiB,rtx-3060 --ram 32GiB"),
+        ({"c": 4096, "cache_type_k": "q8_0", "ub": 1024}, "-c 4096 --cache-type-k q8_0 -ub 1024"),
+        ({"mmap": False, "kv_unified": True, "n_gpu_layers": None}, "--no-mmap --kv-unified"),
+    ],
+)
 def test_flags_by_name_are_the_words(flags: dict[str, object], words: str) -> None:
     assert words_of(flags) == words.split()
 
@@ -37,12 +40,20 @@ def test_a_plan_of_names_is_that_of_words() -> None:
     assert named.to_dict() == said.to_dict() and both.flags == named.flags
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    ({"gpus": "8GiB"}, "no flag is called 'gpus': gpu?"), ({"gpu": True}, "gpu=True: --gpu takes a value"),
-    ({"ctx": {}}, "ctx is a number, a text or a list of them"), ({"mlock": 3}, "mlock is True or False, not 3"),
-    ({"gpu": [None]}, "gpu is a number"), ({"no_such": 1}, "no flag is called 'no_such'"),
-])
-def test_names_and_values_that_are_no_flags_are_type_errors(flags: dict[str, object], message: str) -> None:
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"gpus": "8GiB"}, "no flag is called 'gpus': gpu?"),
+        ({"gpu": True}, "gpu=True: --gpu takes a value"),
+        ({"ctx": {}}, "ctx is a number, a text or a list of them"),
+        ({"mlock": 3}, "mlock is True or False, not 3"),
+        ({"gpu": [None]}, "gpu is a number"),
+        ({"no_such": 1}, "no flag is called 'no_such'"),
+    ],
+)
+def test_names_and_values_that_are_no_flags_are_type_errors(
+    flags: dict[str, object], message: str
+) -> None:
     with pytest.raises(TypeError, match=re.escape(message)):
         autolayers.plan(FILE, **flags)  # type: ignore[arg-type]
 
@@ -57,7 +68,7 @@ def test_models_of_another_type_are_type_errors() -> None:
 
 
 def test_choose_and_sweep_are_the_commands() -> None:
-    chosen, = autolayers.choose([FILE], gpu="8GiB", ram="16GiB")
+    (chosen,) = autolayers.choose([FILE], gpu="8GiB", ram="16GiB")
     assert chosen.fits and chosen.n_ctx > 0
     points = autolayers.sweep(FILE, contexts=[4096, 8192], types=["q8_0"], gpu="8GiB")
     assert [(point.n_ctx, point.cache_type) for point in points] == [(4096, "q8_0"), (8192, "q8_0")]
@@ -65,7 +76,10 @@ def test_choose_and_sweep_are_the_commands() -> None:
 
 
 def test_an_estimate_of_names_is_that_of_records() -> None:
-    gpu, params = autolayers.Device.hypothetical("3GiB"), autolayers.Params(n_gpu_layers=9, n_ctx=8192)
+    gpu, params = (
+        autolayers.Device.hypothetical("3GiB"),
+        autolayers.Params(n_gpu_layers=9, n_ctx=8192),
+    )
     found = autolayers.estimate(autolayers.read_model(FILE), params, [gpu])
     assert found == autolayers.estimate(str(FILE), ["-ngl", "9", "-c", "8192"], ["3GiB"])
     assert found == autolayers.estimate(FILE, gpu="3GiB", ngl=9, ctx=8192)
@@ -75,9 +89,17 @@ def test_an_estimate_of_names_is_that_of_records() -> None:
         autolayers.estimate(FILE, params, gpu)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("first", [
-    "autolayers.Device.hypothetical('3GiB')", "autolayers.Host.hypothetical('3GiB')", "autolayers.Params(n_ctx=1)",
-    "autolayers.plan", "autolayers.DoesNotFit", "autolayers.Header"])
+@pytest.mark.parametrize(
+    "first",
+    [
+        "autolayers.Device.hypothetical('3GiB')",
+        "autolayers.Host.hypothetical('3GiB')",
+        "autolayers.Params(n_ctx=1)",
+        "autolayers.plan",
+        "autolayers.DoesNotFit",
+        "autolayers.Header",
+    ],
+)
 def test_whatever_is_used_first_is_there(first: str) -> None:
     subprocess.run([sys.executable, "-c", f"import autolayers; {first}"], check=True, timeout=60)
 
@@ -102,9 +124,15 @@ def test_examples_pass_type_checkers(checker: list[str], tmp_path: Path) -> None
     if importlib.util.find_spec(checker[0]) is None:
         pytest.skip(f"no {checker[0]} here")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    snippet = next(block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "read_model" in block)
+    snippet = next(
+        block
+        for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+        if "read_model" in block
+    )
     file = tmp_path / "example.py"
-    file.write_text(snippet + """
+    file.write_text(
+        snippet
+        + """
 import autolayers as a
 
 found: a.Plan = a.plan("m.gguf", gpu="rtx-3060", ctx=8192)
@@ -115,7 +143,16 @@ error: type[Exception] = a.DoesNotFit
 used: int = a.estimate("m.gguf", ["-ngl", "33"], ["24GiB"]).host_resident
 rates = [point.plan.speed.prompt for point in a.sweep("m.gguf", contexts=[4096], gpu="8GiB") if point.plan]
 cause: bool = a.explain("log.txt").known
-""", encoding="utf-8")
-    done = subprocess.run([sys.executable, "-m", *checker, str(file)], cwd=ROOT, capture_output=True,
-                          text=True, env={**os.environ, "MYPYPATH": str(ROOT)}, timeout=300, check=False)
+""",  # noqa: E501
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", *checker, str(file)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout

@@ -14,10 +14,23 @@ import numpy
 import pytest
 from support import ROOT
 
-SECTION = re.search(r"^## Add an architecture\n(.*?)(?=^## |\Z)", (ROOT / "CONTRIBUTING.md").read_text(), re.S | re.M)
+SECTION = re.search(
+    r"^## Add an architecture\n(.*?)(?=^## "
+    r"|\Z)",
+    (ROOT / "CONTRIBUTING.md").read_text(),
+    re.S | re.M,
+)
 assert SECTION is not None
 DIFF = re.search(r"^```diff\n(.*?)^```", SECTION[1], re.S | re.M)
-COMMANDS = [line.split("#")[0].split() for line in re.findall(r"^    (python .*)$", SECTION[1], re.M)]
+COMMANDS = [
+    line.split("#")[0].split()
+    for line in re.findall(
+        r"^    (python "
+        r".*)$",
+        SECTION[1],
+        re.M,
+    )
+]
 REAL, NEW = "seed_oss", "made_up"
 
 
@@ -27,7 +40,9 @@ def hunks(diff: str) -> dict[str, tuple[str, str]]:
     for part in diff.split("--- a/")[1:]:
         name, *lines = part.splitlines()
         lines = [line for line in lines if not line.startswith(("+++", "@@"))]
-        before, after = ("".join(line[1:] + "\n" for line in lines if line[0] in kept) for kept in (" -", " +"))
+        before, after = (
+            "".join(line[1:] + "\n" for line in lines if line[0] in kept) for kept in (" -", " +")
+        )
         found[name] = before, after
     return found
 
@@ -45,9 +60,17 @@ def write_model(path: Path, architecture: str) -> None:
     writer.add_vocab_size(1000)
     shapes = {"token_embd": (1000, 256), "output": (1000, 256), "output_norm": (256,)}
     for il in range(2):
-        layer = {"attn_norm": (256,), "attn_q": (256, 256), "attn_k": (128, 256), "attn_v": (128, 256),
-                 "attn_output": (256, 256), "post_attention_norm": (256,), "ffn_gate": (512, 256),
-                 "ffn_up": (512, 256), "ffn_down": (256, 512)}
+        layer = {
+            "attn_norm": (256,),
+            "attn_q": (256, 256),
+            "attn_k": (128, 256),
+            "attn_v": (128, 256),
+            "attn_output": (256, 256),
+            "post_attention_norm": (256,),
+            "ffn_gate": (512, 256),
+            "ffn_up": (512, 256),
+            "ffn_down": (256, 512),
+        }
         shapes |= {f"blk.{il}.{name}": shape for name, shape in layer.items()}
     for name, shape in shapes.items():
         writer.add_tensor(f"{name}.weight", numpy.zeros(shape, numpy.float32))
@@ -59,7 +82,8 @@ def write_model(path: Path, architecture: str) -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """The repository without the architecture that the section adds: its diff is what would bring it back."""
+    """The repository without the architecture that the section adds: its diff is what would bring
+    it back."""
     assert DIFF is not None
     for part in ("autolayers", "docs"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
@@ -71,7 +95,9 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *words: str) -> str:
-    done = subprocess.run([sys.executable, *words], cwd=copy, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *words], cwd=copy, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -97,9 +123,13 @@ def test_an_architecture_is_a_row_and_a_builder_row(copy: Path, tmp_path: Path) 
     added = plan(copy, NEW)
     assert added["exact"] and not any("upper bound" in warning for warning in added["warnings"])
     write_model(tmp_path / "model.gguf", REAL)
-    real = json.loads(run(ROOT, "-m", "autolayers", str(tmp_path / "model.gguf"), "--gpu", "24GiB", "--json"))
+    real = json.loads(
+        run(ROOT, "-m", "autolayers", str(tmp_path / "model.gguf"), "--gpu", "24GiB", "--json")
+    )
     assert numbers(added) == numbers(real)
     (command,) = [words for words in COMMANDS if words[1] == "docs/make.py"]
     run(copy, *command[1:])
     table = (copy / "docs" / "architectures.md").read_text()
-    assert f"| {NEW} | keys and values |  |  | exact | yes |" in table and f"| {REAL} |" not in table
+    assert (
+        f"| {NEW} | keys and values |  |  | exact | yes |" in table and f"| {REAL} |" not in table
+    )

@@ -18,7 +18,10 @@ ROOT = Path(__file__).parent.parent
 
 def test_made_pages_are_current() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "make.py"), "--check"], capture_output=True, text=True, timeout=60
+        [sys.executable, str(ROOT / "docs" / "make.py"), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -29,9 +32,14 @@ def test_the_site_leads_to_every_page() -> None:
     assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
-@pytest.mark.parametrize(("title", "name"), [
-    ("12 GiB", "gpt-oss-20b-mxfp4"), pytest.param("24 GiB", "llama-3.3-70b-q4_k_m", marks=pytest.mark.slow),
-    pytest.param("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("12 GiB", "gpt-oss-20b-mxfp4"),
+        pytest.param("24 GiB", "llama-3.3-70b-q4_k_m", marks=pytest.mark.slow),
+        pytest.param("24 + 8 GiB", "qwen3-30b-a3b-q4_k_m", marks=pytest.mark.slow),
+    ],
+)
 def test_plans_are_current(monkeypatch: pytest.MonkeyPatch, title: str, name: str) -> None:
     """Some of them: all take a minute (docs/make.py plans --check)."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
@@ -54,10 +62,28 @@ def test_every_finding_has_tests_that_are_there(monkeypatch: pytest.MonkeyPatch)
 def test_the_man_page_is_readable_and_whole() -> None:
     if shutil.which("groff") is None:
         pytest.skip("no groff here")
-    done = subprocess.run(["groff", "-man", "-Tascii", "-ww", "-P-c", "-rLL=200n", str(ROOT / "docs" / "autolayers.1")],
-                          capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [
+            "groff",
+            "-man",
+            "-Tascii",
+            "-ww",
+            "-P-c",
+            "-rLL=200n",
+            str(ROOT / "docs" / "autolayers.1"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    plain = re.sub(".\b", "", done.stdout)       # bold is a letter printed twice
-    assert [name for flag in FLAGS for name in flag.names if name not in plain and "--help" not in flag.names] == []
-    assert [command.usage for command in COMMANDS.values() if f"autolayers {command.usage}" not in plain] == [
-        COMMANDS["ollama"].usage]
+    plain = re.sub(".\b", "", done.stdout)  # bold is a letter printed twice
+    assert [
+        name
+        for flag in FLAGS
+        for name in flag.names
+        if name not in plain and "--help" not in flag.names
+    ] == []
+    assert [
+        command.usage for command in COMMANDS.values() if f"autolayers {command.usage}" not in plain
+    ] == [COMMANDS["ollama"].usage]

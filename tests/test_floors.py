@@ -1,5 +1,5 @@
-"""The floors of the package: a module imports from its own floor or from those below it, whenever the import runs;
-and its functions are short.
+"""The floors of the package: a module imports from its own floor or from those below it, whenever
+the import runs; and its functions are short.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ def parsed(path: Path) -> tuple[list[ast.ImportFrom], set[tuple[str, int]]]:
 
 
 def imports(path: Path) -> list[tuple[str, int]]:
-    """(part, line) of every import of this package in a file, those inside functions and for type checkers included."""
+    """(part, line) of every import of this package in a file, those inside functions and for type
+    checkers included."""
     here = path.relative_to(PACKAGE).with_suffix("").parts
     package = here[:-1]
     found = []
     for node in parsed(path)[0]:
-        base = package[:len(package) - (node.level - 1)]
+        base = package[: len(package) - (node.level - 1)]
         target = (*base, *(node.module or "").split(".")) if node.module else base
         names = [target[0]] if target and target[0] else [alias.name for alias in node.names]
         found += [
@@ -66,8 +67,11 @@ def imports(path: Path) -> list[tuple[str, int]]:
 
 
 def test_every_part_has_a_floor() -> None:
-    parts = {path.stem if path.is_file() else path.name for path in PACKAGE.iterdir()
-             if path.suffix == ".py" or (path.is_dir() and (path / "__init__.py").exists())}
+    parts = {
+        path.stem if path.is_file() else path.name
+        for path in PACKAGE.iterdir()
+        if path.suffix == ".py" or (path.is_dir() and (path / "__init__.py").exists())
+    }
     assert parts - {"__init__", "__main__"} <= LEVEL.keys()
 
 
@@ -88,11 +92,12 @@ def test_imports_go_down() -> None:
 
 
 def modules_that(path: Path, all_of_them: dict[str, Path]) -> set[str]:
-    """The modules of this package that a file of it imports, in functions and for type checkers too."""
+    """The modules of this package that a file of it imports, in functions and for type checkers
+    too."""
     here = [*path.relative_to(PACKAGE).with_suffix("").parts][:-1]
     found = set()
     for node in parsed(path)[0]:
-        base = [*here[:len(here) - (node.level - 1)], *(node.module or "").split(".")]
+        base = [*here[: len(here) - (node.level - 1)], *(node.module or "").split(".")]
         of = ".".join(filter(None, base))
         names = {".".join(filter(None, (of, alias.name))) for alias in node.names}
         found |= {name if name in all_of_them else of for name in names}
@@ -100,9 +105,12 @@ def modules_that(path: Path, all_of_them: dict[str, Path]) -> set[str]:
 
 
 def test_no_two_modules_import_each_other_in_a_circle() -> None:
-    """Taking away, again and again, what imports nothing that is left leaves the circles, and what imports them."""
-    paths = {".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
-             for path in PACKAGE.rglob("*.py")}
+    """Taking away, again and again, what imports nothing that is left leaves the circles, and what
+    imports them."""
+    paths = {
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
     left = {name: modules_that(path, paths) - {name} for name, path in paths.items()}
     while done := {name for name, found in left.items() if not found & left.keys()}:
         left = {name: found for name, found in left.items() if name not in done}
@@ -117,6 +125,8 @@ MIRRORS = {("ggml/scheduler.py", "split")}
 def test_functions_are_short_but_for_mirrors_of_llama_cpp() -> None:
     long = {
         (path.relative_to(PACKAGE).as_posix(), name)
-        for path in PACKAGE.rglob("*.py") for name, length in parsed(path)[1] if length > LONGEST
+        for path in PACKAGE.rglob("*.py")
+        for name, length in parsed(path)[1]
+        if length > LONGEST
     }
     assert long == MIRRORS

@@ -1,5 +1,5 @@
-"""Hostile input at random (fuzz.py): every case ends in an answer or in one of our errors, in time and
-memory."""
+"""Hostile input at random (fuzz.py): every case ends in an answer or in one of our errors, in time
+and memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,21 @@ import pytest
 fuzz = pytest.importorskip("fuzz", reason="limits of processes are POSIX", exc_type=ImportError)
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="limits of processes are POSIX")
 
-CASES = {"reading": 400, "reading-plan": 120, "keys": 400, "keys-plan": 50, "words": 800, "commands": 150,
-         "answers": 120, "states": 150, "texts": 300, "explaining": 60, "machines": 60, "starts": 60}
-PATIENT = 20.0      # a limit here only ends a case that hangs; `python tests/fuzz.py` measures
+CASES = {
+    "reading": 400,
+    "reading-plan": 120,
+    "keys": 400,
+    "keys-plan": 50,
+    "words": 800,
+    "commands": 150,
+    "answers": 120,
+    "states": 150,
+    "texts": 300,
+    "explaining": 60,
+    "machines": 60,
+    "starts": 60,
+}
+PATIENT = 20.0  # a limit here only ends a case that hangs; `python tests/fuzz.py` measures
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
@@ -22,7 +34,8 @@ def test_hostile_input(times: int) -> None:
     assert not bad, "\n".join(bad[:5])
     assert peak < 300
     assert {kind: sum(counts.values()) for kind, counts in totals.items()} == cases
-    for kind in ("reading", "keys", "words", "answers", "texts"):       # mutations get behind the first check
+    # mutations get behind the first check
+    for kind in ("reading", "keys", "words", "answers", "texts"):
         assert totals[kind].get("ok", 0) > cases[kind] // 100, kind
 
 

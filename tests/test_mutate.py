@@ -7,20 +7,29 @@ import pytest
 from mutate import ROOT, Mutation, nearest
 
 
-@pytest.mark.parametrize(("path", "first"), [
-    ("planner/one/split.py", ["tests/planner", "tests/decisions/test_bars.py"]),
-    ("memory/margin.py", ["tests/memory/test_margin.py", "tests/memory", "tests/truth"]),
-    ("request.py", ["tests/test_request.py"]),
-])
+@pytest.mark.parametrize(
+    ("path", "first"),
+    [
+        ("planner/one/split.py", ["tests/planner", "tests/decisions/test_bars.py"]),
+        ("memory/margin.py", ["tests/memory/test_margin.py", "tests/memory", "tests/truth"]),
+        ("request.py", ["tests/test_request.py"]),
+    ],
+)
 def test_the_nearest_tests_are_first_and_none_is_left_out(path: str, first: list[str]) -> None:
     places = mutate.tests(ROOT, Mutation(f"autolayers/{path}", 1, "", "", "", 0, 0))
-    assert places[:len(first)] == first
+    assert places[: len(first)] == first
     files = [file.relative_to(ROOT).as_posix() for file in (ROOT / "tests").rglob("test_*.py")]
-    assert not [file for file in files if file not in places and "/".join(file.split("/")[:2]) not in places]
+    assert not [
+        file for file in files if file not in places and "/".join(file.split("/")[:2]) not in places
+    ]
 
 
 def test_a_part_s_importers_come_after_it() -> None:
-    assert nearest("web")[0] == "web" and "planner" in nearest("gguf") and "gguf" not in nearest("planner")
+    assert (
+        nearest("web")[0] == "web"
+        and "planner" in nearest("gguf")
+        and "gguf" not in nearest("planner")
+    )
 
 
 def test_mistakes_are_made_in_the_lines_that_they_name() -> None:

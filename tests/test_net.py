@@ -1,4 +1,5 @@
-"""The HTTP client against hostile servers: every exchange ends, within its limit, in an answer or in one line."""
+"""The HTTP client against hostile servers: every exchange ends, within its limit, in an answer or
+in one line."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ Script = Callable[[socket.socket], None]
 
 
 class Server:
-    """A socket on loopback: reads the head of each request, then runs the script until the client goes away."""
+    """A socket on loopback: reads the head of each request, then runs the script until the client
+    goes away."""
 
     def __init__(self, script: Script, context: ssl.SSLContext | None = None) -> None:
         self.script, self.context = script, context
@@ -49,14 +51,21 @@ class Server:
 
     def close(self) -> None:
         with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)      # wakes accept
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes accept
         self.thread.join(5)
         self.socket.close()
 
     def header(self, name: str, of: int = -1) -> str:
         """A request's header, "" without."""
         lines = self.heads[of].split("\r\n")[1:]
-        return next((line.partition(": ")[2] for line in lines if line.lower().startswith(name.lower() + ":")), "")
+        return next(
+            (
+                line.partition(": ")[2]
+                for line in lines
+                if line.lower().startswith(name.lower() + ":")
+            ),
+            "",
+        )
 
 
 @pytest.fixture
@@ -64,7 +73,9 @@ def serve() -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def start(script: Script | bytes, context: ssl.SSLContext | None = None) -> Server:
-        servers.append(Server((lambda c: c.sendall(script)) if isinstance(script, bytes) else script, context))
+        servers.append(
+            Server((lambda c: c.sendall(script)) if isinstance(script, bytes) else script, context)
+        )
         return servers[-1]
 
     yield start
@@ -73,7 +84,10 @@ def serve() -> Iterator[Callable[..., Server]]:
 
 
 def reply(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:
-    lines = [f"HTTP/1.1 {status}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    lines = [
+        f"HTTP/1.1 {status}",
+        *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items()),
+    ]
     if "Content_Length" not in headers:
         lines.append(f"Content-Length: {len(body)}")
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
@@ -81,6 +95,7 @@ def reply(body: bytes = b"", status: str = "200 OK", **headers: str) -> bytes:
 
 def trickle(before: bytes, piece: bytes) -> Script:
     """Sends something, then a little now and then for ever."""
+
     def script(connection: socket.socket) -> None:
         connection.sendall(before)
         while True:
@@ -104,7 +119,9 @@ def ask(url: str, limit: Limit | None = None, most: int = 1 << 20, **options: ob
         return answer.content(most)
 
 
-def failure(url: str, limit: Limit | None = None, most: int = 1 << 20, **options: object) -> NetError:
+def failure(
+    url: str, limit: Limit | None = None, most: int = 1 << 20, **options: object
+) -> NetError:
     with pytest.raises(NetError) as error:
         ask(url, limit, most, **options)
     text = str(error.value)
@@ -117,18 +134,27 @@ def failure(url: str, limit: Limit | None = None, most: int = 1 << 20, **options
 OK = b"HTTP/1.1 200 OK\r\n"
 
 
-@pytest.mark.parametrize("script", [
-    trickle(b"", b"H"),                                                     # a status line without end
-    trickle(OK, b"X: y\r\n"),                                               # ... headers, a hundred at most
-    trickle(OK + b"X: ", b"y"),                                             # ... a header line
-    trickle(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),                         # ... answers before the answer
-    flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
-    trickle(OK + b"Content-Length: 9999\r\n\r\n", b"x"),                    # ... a body
-    trickle(OK + b"\r\n", b"x"),
-    trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),              # ... the size of a chunk
-    trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n1;", b"x"),
-    trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),  # ... the lines behind the last chunk
-], ids=range(10))
+@pytest.mark.parametrize(
+    "script",
+    [
+        # a status line without end
+        trickle(b"", b"H"),
+        # ... headers, a hundred at most
+        trickle(OK, b"X: y\r\n"),
+        trickle(OK + b"X: ", b"y"),  # ... a header line
+        # ... answers before the answer
+        trickle(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        trickle(OK + b"Content-Length: 9999\r\n\r\n", b"x"),  # ... a body
+        trickle(OK + b"\r\n", b"x"),
+        # ... the size of a chunk
+        trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n", b"0"),
+        trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nabcde\r\n1;", b"x"),
+        # ... the lines behind the last chunk
+        trickle(OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: y\r\n"),
+    ],
+    ids=range(10),
+)
 def test_the_limit_of_time_covers_every_byte(serve: Callable[..., Server], script: Script) -> None:
     error = failure(serve(script).url, Limit(0.5))
     assert error.kind == "slow" and str(error) == "the server needs more than 0.5 s"
@@ -136,14 +162,16 @@ def test_the_limit_of_time_covers_every_byte(serve: Callable[..., Server], scrip
 
 @pytest.mark.parametrize("before", [b"", OK, OK + b"Content-Length: 5\r\n\r\nab"])
 def test_silence_has_a_limit_of_its_own(serve: Callable[..., Server], before: bytes) -> None:
-    error = failure(serve(lambda c: (c.sendall(before), threading.Event().wait(20))).url, Limit(20, silence=0.2))
+    error = failure(
+        serve(lambda c: (c.sendall(before), threading.Event().wait(20))).url, Limit(20, silence=0.2)
+    )
     assert error.kind == "silent" and "sent nothing for 0.2 s" in str(error)
 
 
 def test_one_limit_for_many_requests(serve: Callable[..., Server]) -> None:
     server, limit = serve(reply(b"x")), Limit(300)
     assert ask(server.url, limit) == b"x" and not limit.over
-    limit._until = 0.0       # as if 300 s had passed
+    limit._until = 0.0  # as if 300 s had passed
     assert limit.over
     assert failure(server.url, limit).kind == "slow" and len(server.heads) == 1
 
@@ -153,7 +181,9 @@ def test_a_server_that_never_shakes_hands(serve: Callable[..., Server]) -> None:
     assert failure(server.url.replace("http:", "https:"), Limit(0.3)).kind == "slow"
 
 
-def test_the_limit_holds_behind_a_proxy(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_holds_behind_a_proxy(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
     proxy = serve(trickle(OK, b"X: y\r\n"))
@@ -167,9 +197,13 @@ def test_the_limit_holds_behind_a_proxy(serve: Callable[..., Server], monkeypatc
 
 # --- size and shape
 
+
 def test_a_body_without_end_is_not_read_to_its_end(serve: Callable[..., Server]) -> None:
     chunk = b"10000\r\n" + bytes(1 << 16) + b"\r\n"
-    for script in (flood(OK + b"\r\n", bytes(1 << 16)), flood(OK + b"Transfer-Encoding: chunked\r\n\r\n", chunk)):
+    for script in (
+        flood(OK + b"\r\n", bytes(1 << 16)),
+        flood(OK + b"Transfer-Encoding: chunked\r\n\r\n", chunk),
+    ):
         error = failure(serve(script).url, most=1 << 20)
         assert error.kind == "large" and "1048576 bytes" in str(error)
 
@@ -180,14 +214,22 @@ def test_headers_without_end(serve: Callable[..., Server]) -> None:
     assert failure(serve(flood(b"", b"x" * 100)).url).kind == "broken"
 
 
-@pytest.mark.parametrize("answer", [
-    reply(b"abc", Content_Length="5"),                                      # cut short
-    OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
-    OK + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nab",
-    OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nab",
-    OK + b"Content-Length: 3\r\nContent-Length: 5\r\n\r\nabcde",            # which of them?
-    b"", b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"\0" * 100, b"HTTP/1.1 abc\r\n\r\n", b"HTTP/1.1 99999 OK\r\n\r\n",
-])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        reply(b"abc", Content_Length="5"),  # cut short
+        OK + b"Transfer-Encoding: chunked\r\n\r\n5\r\nab",
+        OK + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\nab",
+        OK + b"Transfer-Encoding: chunked\r\n\r\n-5\r\nab",
+        OK + b"Content-Length: 3\r\nContent-Length: 5\r\n\r\nabcde",  # which of them?
+        b"",
+        b"\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"\0" * 100,
+        b"HTTP/1.1 abc\r\n\r\n",
+        b"HTTP/1.1 99999 OK\r\n\r\n",
+    ],
+)
 def test_what_is_no_answer_or_not_all_of_it(serve: Callable[..., Server], answer: bytes) -> None:
     assert failure(serve(answer).url).kind == "broken"
 
@@ -213,16 +255,27 @@ def test_a_compressed_answer_is_refused(serve: Callable[..., Server]) -> None:
 
 # --- redirects
 
+
 def test_redirects_that_lead_nowhere(serve: Callable[..., Server]) -> None:
     loop = serve(reply(status="302 Found", Location="/again"))
     assert str(failure(loop.url, redirects=5)) == "more than 5 redirects" and len(loop.heads) == 6
     with request("GET", loop.url, Limit(10)) as answer:
         assert answer.status == 302 and answer.headers["Location"] == "/again"
-    for place, shown in (("file:///etc/passwd", "file:///etc/passwd"), ("http://[bad", "http://[bad"),
-                         ("//me:secret@", ""), ("http://h:99999/", "http://h:99999/"),
-                         ("ftp://me:secret@host/?key=1", "ftp://host/")):
-        error = failure(serve(reply(status="307 Temporary Redirect", Location=place)).url, redirects=5)
-        assert error.kind == "redirect" and f"it leads to {shown}" in str(error) and "secret" not in str(error)
+    for place, shown in (
+        ("file:///etc/passwd", "file:///etc/passwd"),
+        ("http://[bad", "http://[bad"),
+        ("//me:secret@", ""),
+        ("http://h:99999/", "http://h:99999/"),
+        ("ftp://me:secret@host/?key=1", "ftp://host/"),
+    ):
+        error = failure(
+            serve(reply(status="307 Temporary Redirect", Location=place)).url, redirects=5
+        )
+        assert (
+            error.kind == "redirect"
+            and f"it leads to {shown}" in str(error)
+            and "secret" not in str(error)
+        )
 
 
 def test_the_body_of_a_redirect_is_not_read(serve: Callable[..., Server]) -> None:
@@ -232,17 +285,26 @@ def test_the_body_of_a_redirect_is_not_read(serve: Callable[..., Server]) -> Non
         assert ask(serve(flood(start, bytes(1 << 16))).url, redirects=1) == b"there"
 
 
-def test_credentials_stay_with_their_host(serve: Callable[..., Server], tmp_path: Path,
-                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_credentials_stay_with_their_host(
+    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     last = serve(reply(b"x"))
     back = serve(lambda c: c.sendall(reply(status="302 Found", Location=last.url)))
     first = serve(lambda c: c.sendall(reply(status="302 Found", Location=back.url)))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password secret\n")
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     assert ask(first.url, authorization="Bearer t", redirects=5) == b"x"
-    assert [server.header("Authorization") for server in (first, back, last)] == ["Bearer t", "", ""]
+    assert [server.header("Authorization") for server in (first, back, last)] == [
+        "Bearer t",
+        "",
+        "",
+    ]
     ask(f"http://me:s%2Fecret@{first.host}/a?key=1", authorization="Bearer t", redirects=5)
-    assert [server.header("Authorization") for server in (first, back, last)] == ["Basic bWU6cy9lY3JldA==", "", ""]
+    assert [server.header("Authorization") for server in (first, back, last)] == [
+        "Basic bWU6cy9lY3JldA==",
+        "",
+        "",
+    ]
     assert first.heads[-1].startswith("GET /a?key=1 ") and "ecret" not in first.heads[-1]
     # The same host again, by a detour: what was dropped stays dropped
     detour = serve(lambda c: c.sendall(reply(status="302 Found", Location=home.url + "/end")))
@@ -253,10 +315,16 @@ def test_credentials_stay_with_their_host(serve: Callable[..., Server], tmp_path
 
 
 @pytest.mark.parametrize("token", ["secret\r\nX: y", "secret\n", "s\x00ecret", "sécret"])
-def test_a_token_that_is_none_is_neither_sent_nor_shown(serve: Callable[..., Server], token: str) -> None:
+def test_a_token_that_is_none_is_neither_sent_nor_shown(
+    serve: Callable[..., Server], token: str
+) -> None:
     server = serve(reply(b"x"))
     error = failure(server.url, authorization=f"Bearer {token}")
-    assert error.kind == "credentials" and "cret" not in str(error) + error.reason and server.heads == []
+    assert (
+        error.kind == "credentials"
+        and "cret" not in str(error) + error.reason
+        and server.heads == []
+    )
 
 
 def test_nothing_leads_from_https_to_http(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,16 +335,33 @@ def test_nothing_leads_from_https_to_http(monkeypatch: pytest.MonkeyPatch) -> No
             pass
 
     monkeypatch.setattr(net, "_exchange", lambda *args: Redirect())
-    with pytest.raises(NetError, match=r"leads from https to http://example\.org/a, which anybody may tamper with"):
+    with pytest.raises(
+        NetError,
+        match=r"leads from https to http://example\.org/a, which anybody "
+        r"may tamper with",
+    ):
         request("GET", "https://example.org/b", Limit(1), redirects=5)
 
 
-@pytest.mark.parametrize(("first", "then", "refused"), [
-    ("8.8.8.8", "127.0.0.1", True), ("8.8.8.8", "169.254.169.254", True), ("8.8.8.8", "10.0.0.7", True),
-    ("8.8.8.8", "[::1]", True), ("8.8.8.8", "[::ffff:192.168.1.1]", True), ("8.8.8.8", "localhost", True),
-    ("8.8.8.8", "2130706433", True), ("8.8.8.8", "1.1.1.1", False), ("10.0.0.7", "10.0.0.8", False),
-    ("127.0.0.1", "1.1.1.1", False), ("nobody.invalid", "192.168.0.1", True)])
-def test_no_public_address_leads_inside(monkeypatch: pytest.MonkeyPatch, first: str, then: str, refused: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "then", "refused"),
+    [
+        ("8.8.8.8", "127.0.0.1", True),
+        ("8.8.8.8", "169.254.169.254", True),
+        ("8.8.8.8", "10.0.0.7", True),
+        ("8.8.8.8", "[::1]", True),
+        ("8.8.8.8", "[::ffff:192.168.1.1]", True),
+        ("8.8.8.8", "localhost", True),
+        ("8.8.8.8", "2130706433", True),
+        ("8.8.8.8", "1.1.1.1", False),
+        ("10.0.0.7", "10.0.0.8", False),
+        ("127.0.0.1", "1.1.1.1", False),
+        ("nobody.invalid", "192.168.0.1", True),
+    ],
+)
+def test_no_public_address_leads_inside(
+    monkeypatch: pytest.MonkeyPatch, first: str, then: str, refused: bool
+) -> None:
     asked: list[str] = []
 
     class Redirect:
@@ -294,7 +379,11 @@ def test_no_public_address_leads_inside(monkeypatch: pytest.MonkeyPatch, first: 
 
     monkeypatch.setattr(net, "_exchange", exchange)
     if refused:
-        with pytest.raises(NetError, match=r"leads from \S+ to http://\S+/a, an address inside this network"):
+        with pytest.raises(
+            NetError,
+            match=r"leads from \S+ to http://\S+/a, an address inside "
+            r"this network",
+        ):
             request("GET", f"http://{first}/b", Limit(1), redirects=5)
     else:
         request("GET", f"http://{first}/b", Limit(1), redirects=5)
@@ -302,6 +391,7 @@ def test_no_public_address_leads_inside(monkeypatch: pytest.MonkeyPatch, first: 
 
 
 # --- who is asked
+
 
 def test_nobody_there() -> None:
     with socket.socket() as free:
@@ -311,19 +401,38 @@ def test_nobody_there() -> None:
     assert failure("http://nobody.invalid/", Limit(20)).kind == "unreachable"
 
 
-@pytest.mark.parametrize("url", ["", "x", "http://", "http:///a", "ftp://h/", "http://[x/", "http://h:0x50/",
-                                 "http://h:99999/", "http://.../"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "x",
+        "http://",
+        "http:///a",
+        "ftp://h/",
+        "http://[x/",
+        "http://h:0x50/",
+        "http://h:99999/",
+        "http://.../",
+    ],
+)
 def test_what_is_no_address(url: str) -> None:
     assert failure(url).kind == "address"
 
 
 def test_odd_addresses_are_one_line() -> None:
-    for url in ("http://" + "l" * 300 + ".org/", "http://a..b/", "http://é\x00\x1b.invalid/",
-                "http://127.0.0.1:1/\x1b[31m", "http://*/"):
+    for url in (
+        "http://" + "l" * 300 + ".org/",
+        "http://a..b/",
+        "http://é\x00\x1b.invalid/",
+        "http://127.0.0.1:1/\x1b[31m",
+        "http://*/",
+    ):
         failure(url, Limit(20))
 
 
-def test_loopback_needs_no_proxy(serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_needs_no_proxy(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("no_proxy", raising=False)
@@ -331,25 +440,43 @@ def test_loopback_needs_no_proxy(serve: Callable[..., Server], monkeypatch: pyte
     assert failure("http://model.invalid/").kind == "proxy"
 
 
-@pytest.mark.parametrize(("host", "expected"), [
-    ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True),
-    ("127.evil.com", False), ("127.0.0.1.evil.com", False), ("localhost.evil.com", False), ("10.0.0.1", False),
-    ("0.0.0.0", False), ("", False),
-])
+@pytest.mark.parametrize(
+    ("host", "expected"),
+    [
+        ("127.0.0.1", True),
+        ("127.9.9.9", True),
+        ("::1", True),
+        ("localhost", True),
+        ("127.evil.com", False),
+        ("127.0.0.1.evil.com", False),
+        ("localhost.evil.com", False),
+        ("10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("", False),
+    ],
+)
 def test_what_is_this_machine(host: str, expected: bool) -> None:
     assert net.is_loopback(host) is expected
 
 
-@pytest.mark.parametrize(("url", "shown"), [
-    ("https://me:secret@example.org:8443/a b?sig=secret#secret", "https://example.org:8443/a b"),
-    ("https://a@b:secret@example.org/", "https://example.org/"), ("http://me:secret@[bad/", "http://[bad/"),
-    ("https://example.org/\x1b[31m\n", "https://example.org/ [31m"),
-])
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (
+            "https://me:secret@example.org:8443/a b?sig=secret#secret",
+            "https://example.org:8443/a b",
+        ),
+        ("https://a@b:secret@example.org/", "https://example.org/"),
+        ("http://me:secret@[bad/", "http://[bad/"),
+        ("https://example.org/\x1b[31m\n", "https://example.org/ [31m"),
+    ],
+)
 def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
     assert net.public(url) == shown
 
 
 # --- TLS
+
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> Path:
@@ -357,21 +484,45 @@ def certificate(tmp_path: Path) -> Path:
     if shutil.which("openssl") is None:
         pytest.skip("needs openssl")
     file = tmp_path / "server.pem"
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
-                    "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", file, "-out", tmp_path / "ca.pem"],
-                   check=True, capture_output=True)
+    subprocess.run(
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "1",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=IP:127.0.0.1",
+            "-keyout",
+            file,
+            "-out",
+            tmp_path / "ca.pem",
+        ],
+        check=True,
+        capture_output=True,
+    )
     file.write_bytes(file.read_bytes() + (tmp_path / "ca.pem").read_bytes())
     return file
 
 
-def test_certificates(serve: Callable[..., Server], certificate: Path, monkeypatch: pytest.MonkeyPatch,
-                      recwarn: pytest.WarningsRecorder, capfd: pytest.CaptureFixture[str]) -> None:
+def test_certificates(
+    serve: Callable[..., Server],
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    recwarn: pytest.WarningsRecorder,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     server = serve(reply(b"x"), context)
     error = failure(server.url)
     assert error.kind == "tls" and "certificate" in error.reason
-    assert ask(server.url, own=True) == b"x"           # our own llama-server's
+    assert ask(server.url, own=True) == b"x"  # our own llama-server's
     assert not recwarn.list and capfd.readouterr().err == ""
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     assert ask(server.url) == b"x"
@@ -380,13 +531,20 @@ def test_certificates(serve: Callable[..., Server], certificate: Path, monkeypat
 
 # --- what an answer says
 
+
 def test_an_answer(serve: Callable[..., Server]) -> None:
     server = serve(reply(b"abc", "404 Not\x1b Found", Link='</next?x=1>; rel="next"', X_Y="z"))
-    with request("POST", server.url + "/a", Limit(10), headers={"Accept": "text/x"}, json={"k": 1}) as answer:
+    with request(
+        "POST", server.url + "/a", Limit(10), headers={"Accept": "text/x"}, json={"k": 1}
+    ) as answer:
         assert isinstance(answer, Response)
         assert (answer.status, answer.reason, answer.headers["x-y"]) == (404, "Not Found", "z")
         assert answer.url == server.url + "/a"
         assert answer.next_page == server.url + "/next?x=1" and answer.content(3) == b"abc"
-    assert server.header("Accept") == "text/x" and server.header("Content-Type") == "application/json"
-    with request("GET", serve(reply(Link='<http://[bad>; rel="next", <<;;;=')).url, Limit(10)) as answer:
+    assert (
+        server.header("Accept") == "text/x" and server.header("Content-Type") == "application/json"
+    )
+    with request(
+        "GET", serve(reply(Link='<http://[bad>; rel="next", <<;;;=')).url, Limit(10)
+    ) as answer:
         assert answer.next_page == ""

@@ -1,4 +1,5 @@
-"""What a user gets: the archives, the two commands of the README, and a start that imports nothing heavy."""
+"""What a user gets: the archives, the two commands of the README, and a start that imports nothing
+heavy."""
 
 from __future__ import annotations
 
@@ -26,8 +27,15 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def _python(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
-                          env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"})
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
+    )
 
 
 def _commands(pattern: str) -> list[str]:
@@ -52,18 +60,32 @@ def test_wheel_holds_the_package_and_nothing_else(archives: tuple[set[str], set[
     tables = {path.relative_to(ROOT).as_posix() for path in (ROOT / "autolayers").rglob("*.csv")}
     assert len(tables) > 2 and modules | tables | {"autolayers/py.typed"} <= wheel
     info = f"autolayers-{autolayers.__version__}.dist-info"
-    assert {name.split("/")[0] for name in wheel} == {"autolayers", info, f"autolayers-{autolayers.__version__}.data"}
+    assert {name.split("/")[0] for name in wheel} == {
+        "autolayers",
+        info,
+        f"autolayers-{autolayers.__version__}.data",
+    }
     share = f"autolayers-{autolayers.__version__}.data/data/share"
-    assert {f"{share}/man/man1/autolayers.1", f"{share}/bash-completion/completions/autolayers",
-            f"{share}/zsh/site-functions/_autolayers",
-            f"{share}/fish/vendor_completions.d/autolayers.fish"} <= wheel
+    assert {
+        f"{share}/man/man1/autolayers.1",
+        f"{share}/bash-completion/completions/autolayers",
+        f"{share}/zsh/site-functions/_autolayers",
+        f"{share}/fish/vendor_completions.d/autolayers.fish",
+    } <= wheel
     assert f"{info}/licenses/LICENSE" in wheel
 
 
 def test_source_archive_can_run_its_own_tests(archives: tuple[set[str], set[str]]) -> None:
     _, sdist = archives
-    assert {"pyproject.toml", "README.md", "LICENSE", HEADER, "tests/test_packaging.py", "docs/rules.md",
-            ".ci/run"} <= sdist
+    assert {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        HEADER,
+        "tests/test_packaging.py",
+        "docs/rules.md",
+        ".ci/run",
+    } <= sdist
     assert not any("__pycache__" in name or name.startswith((".git/", ".venv/")) for name in sdist)
 
 
@@ -76,8 +98,11 @@ def test_version() -> None:
 def test_start_imports_nothing_heavy(words: list[str]) -> None:
     answer = _python("-X", "importtime", "-m", "autolayers", *words)
     assert answer.returncode == 0, answer.stderr[-2000:]
-    imported = {line.rpartition("|")[2].strip().partition(".")[0]
-                for line in answer.stderr.splitlines() if line.startswith("import time:")}
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0]
+        for line in answer.stderr.splitlines()
+        if line.startswith("import time:")
+    }
     assert "autolayers" in imported
     assert not imported & HEAVY
 
@@ -98,7 +123,7 @@ def test_readme_shows_the_real_answer() -> None:
     shown = README.partition("the answer begins\n\n")[2].partition("\n\n(That")[0]
     real = [line.rstrip() for line in answer.stdout.splitlines()]
     lines = [line.removeprefix("    ").rstrip() for line in shown.splitlines()]
-    assert len(lines) > 8 and real[:len(lines)] == lines, "README.md shows an older answer"
+    assert len(lines) > 8 and real[: len(lines)] == lines, "README.md shows an older answer"
 
 
 def test_readme_library_example_runs() -> None:
@@ -112,13 +137,19 @@ def test_readme_library_example_runs() -> None:
 
 def test_readme_test_command_is_what_ci_runs() -> None:
     (command,) = _commands(r"python3 -m venv .* -m pytest")
-    assert command == "python3 -m venv .venv && .venv/bin/pip install -q '.[test]' && .venv/bin/python -m pytest"
+    assert (
+        command
+        == "python3 -m venv .venv && .venv/bin/pip install -q '.[test]' && .venv/bin/python -m "
+        "pytest"
+    )
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     assert os.access(ROOT / ".ci/run", os.X_OK)
     (expression,) = re.findall(r"sed -n '([^']*)' README.md", script)
-    found = subprocess.run(["sed", "-n", expression, "README.md"], cwd=ROOT, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["sed", "-n", expression, "README.md"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     assert found.stdout.splitlines() == [command]
-    assert "ruff" in script and "mypy\" --strict" in script
+    assert "ruff" in script and 'mypy" --strict' in script
 
 
 def test_readme_links_lead_somewhere() -> None:
@@ -133,7 +164,12 @@ def test_an_index_shows_whole_links_and_the_projects_urls(tmp_path: Path) -> Non
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
         found = Parser().parsestr(archive.read(name).decode())
-    (project,) = re.findall(r'^repository = "(\S+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    (project,) = re.findall(
+        r"^repository = "
+        r'"(\S+)"$',
+        (ROOT / "pyproject.toml").read_text(),
+        re.MULTILINE,
+    )
     urls = dict(url.split(", ") for url in found.get_all("Project-URL"))
     assert urls["Repository"] == project and all(url.startswith(project) for url in urls.values())
     assert urls["Issues"] == f"{project}/issues"
@@ -142,8 +178,13 @@ def test_an_index_shows_whole_links_and_the_projects_urls(tmp_path: Path) -> Non
     assert all(link.startswith(("https://", "#")) for link in links)
     assert str(found.get_payload()).count("](") == README.count("](")
     owner = project.split("/")[3]
-    hosted = [file for file in (*ROOT.glob("*.*"), *ROOT.glob(".github/**/*.*")) if file.is_file()
-              and file.name not in ("pyproject.toml",) and f"{owner}/" in file.read_text(encoding="utf-8")]
+    hosted = [
+        file
+        for file in (*ROOT.glob("*.*"), *ROOT.glob(".github/**/*.*"))
+        if file.is_file()
+        and file.name not in ("pyproject.toml",)
+        and f"{owner}/" in file.read_text(encoding="utf-8")
+    ]
     assert not hosted
 
 
@@ -166,7 +207,10 @@ def test_workflows_pin_what_they_run_and_may_do_little(path: Path) -> None:
         for step in job.get("steps", ()):
             for script in re.findall(r"(?<!\S)(\.ci/\w+)", step.get("run", "")):
                 assert os.access(ROOT / script, os.X_OK), script
-            assert "checkout" not in step.get("uses", "") or step["with"]["persist-credentials"] is False
+            assert (
+                "checkout" not in step.get("uses", "")
+                or step["with"]["persist-credentials"] is False
+            )
             assert not re.search(r"\$\{\{\s*github\.(event|head_ref)", step.get("run", ""))
 
 
@@ -192,29 +236,54 @@ def test_the_tools_of_a_release_have_digests() -> None:
 
 def test_every_python_that_the_metadata_names_is_tested() -> None:
     reader = pytest.importorskip("yaml")
-    matrix = reader.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"]["strategy"]["matrix"]
-    said = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
-    assert matrix["python"] == said and {name.split("-")[0] for name in matrix["os"]} == {"ubuntu", "macos", "windows"}
+    matrix = reader.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"][
+        "strategy"
+    ]["matrix"]
+    said = re.findall(
+        r'"Programming Language :: Python :: '
+        r'(3\.\d+)"',
+        (ROOT / "pyproject.toml").read_text(),
+    )
+    assert matrix["python"] == said and {name.split("-")[0] for name in matrix["os"]} == {
+        "ubuntu",
+        "macos",
+        "windows",
+    }
 
 
 def test_the_citation_is_of_this_version() -> None:
     reader = pytest.importorskip("yaml")
     found = reader.safe_load((ROOT / "CITATION.cff").read_text())
-    assert found["version"] == autolayers.__version__ and {"cff-version", "message", "title", "authors"} <= set(found)
+    assert found["version"] == autolayers.__version__ and {
+        "cff-version",
+        "message",
+        "title",
+        "authors",
+    } <= set(found)
     for form in (ROOT / ".github/ISSUE_TEMPLATE").glob("[!c]*.yml"):
         fields = reader.safe_load(form.read_text())
         assert {"name", "description", "body"} <= set(fields) and all(
-            field["attributes"]["label"] for field in fields["body"])
+            field["attributes"]["label"] for field in fields["body"]
+        )
 
 
 def test_a_release_without_an_owner_or_date_is_refused() -> None:
-    done = subprocess.run([sys.executable, ".ci/build", "--release"], cwd=ROOT, capture_output=True, text=True,
-                          env={**os.environ, "GITHUB_REF_NAME": "v9.9.9"}, timeout=60)
+    done = subprocess.run(
+        [sys.executable, ".ci/build", "--release"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GITHUB_REF_NAME": "v9.9.9"},
+        timeout=60,
+    )
     assert done.returncode == 1 and "the tag is v9.9.9 and the version" in done.stderr
 
 
 def test_examples_in_docstrings() -> None:
-    names = [module.name for module in pkgutil.walk_packages(autolayers.__path__, "autolayers.")
-             if not module.name.endswith("__main__")]
+    names = [
+        module.name
+        for module in pkgutil.walk_packages(autolayers.__path__, "autolayers.")
+        if not module.name.endswith("__main__")
+    ]
     assert len(names) > 300
     assert not [name for name in names if doctest.testmod(importlib.import_module(name)).failed]

@@ -17,11 +17,15 @@ def half(n: int) -> int:
     return n // 2
 
 
-@pytest.mark.parametrize("run", [in_threads, in_processes, lambda *a, **b: in_processes(*a, workers=3, **b)])
+@pytest.mark.parametrize(
+    "run", [in_threads, in_processes, lambda *a, **b: in_processes(*a, workers=3, **b)]
+)
 def test_results_are_in_order_and_errors_are_results(run) -> None:
     done: list[None] = []
     found = run(half, list(range(40)), done=lambda: done.append(None))
-    assert [str(result) for result in found] == [f"{n} is odd" if n % 2 else str(n // 2) for n in range(40)]
+    assert [str(result) for result in found] == [
+        f"{n} is odd" if n % 2 else str(n // 2) for n in range(40)
+    ]
     assert len(done) == 40 and run(half, []) == []
 
 
@@ -39,7 +43,9 @@ def test_what_a_lost_process_did_not_answer_is_worked_out_here() -> None:
 
 @pytest.mark.parametrize("allowed", [0, 1])
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_fewer_processes_where_the_system_allows_no_more(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+def test_fewer_processes_where_the_system_allows_no_more(
+    monkeypatch: pytest.MonkeyPatch, allowed: int
+) -> None:
     fork, begun = os.fork, []
 
     def limited() -> int:

@@ -18,9 +18,15 @@ def test_an_answer() -> None:
     assert (answer.code, answer.out, answer.err) == (3, "out\n", "err\n")
 
 
-@pytest.mark.parametrize(("script", "says", "limit"), [
-    ("yes", "more than 1 MiB", 300), ("yes >&2", "more than 1 MiB", 300), ("sleep 1000", "did not end within 1 s", 1),
-    ("sleep 1000 & sleep 1000", "did not end within 1 s", 1)])
+@pytest.mark.parametrize(
+    ("script", "says", "limit"),
+    [
+        ("yes", "more than 1 MiB", 300),
+        ("yes >&2", "more than 1 MiB", 300),
+        ("sleep 1000", "did not end within 1 s", 1),
+        ("sleep 1000 & sleep 1000", "did not end within 1 s", 1),
+    ],
+)
 def test_no_answer(script: str, says: str, limit: float) -> None:
     with pytest.raises(NoAnswer, match=says):
         ask(["sh", "-c", script], os.environ, limit)
@@ -33,7 +39,8 @@ def test_a_child_that_keeps_the_pipes_open_holds_nobody() -> None:
 
 @pytest.mark.skipif(shutil.which("setsid") is None, reason="no setsid")
 def test_what_a_stray_child_says_later_is_not_read_from_another_file(tmp_path: Path) -> None:
-    """It keeps the pipe open behind the answer; the number of the pipe's handle must not be another file's then."""
+    """It keeps the pipe open behind the answer; the number of the pipe's handle must not be another
+    file's then."""
     late, file = tmp_path / "late", tmp_path / "file"
     file.write_text("ours")
     script = f"setsid sh -c 'sleep 1.5; echo late; sleep 0.2; : > {late}' & echo here"
@@ -55,14 +62,30 @@ def test_what_is_no_program() -> None:
 
 
 @pytest.mark.parametrize("environ", [None, os.environ])
-def test_a_function_in_a_process_of_its_own(capfd: pytest.CaptureFixture[str], environ: dict[str, str] | None) -> None:
-    """A copy, and a new one. What it had said before it ended counts; a library's words on the streams are nobody's."""
-    def values(last: str, silence: float = 300) -> Iterator[object]:
-        return apart("builtins", "eval", f"(i if i < 3 else {last} for i in range(4))", silence=silence,
-                     environ=environ)
+def test_a_function_in_a_process_of_its_own(
+    capfd: pytest.CaptureFixture[str], environ: dict[str, str] | None
+) -> None:
+    """A copy, and a new one. What it had said before it ended counts; a library's words on the
+    streams are nobody's."""
 
-    assert list(values("__import__('os').write(1, b'words') + __import__('os').write(2, b'more')")) == [0, 1, 2, 9]
-    for end in ("__import__('os').kill(__import__('os').getpid(), 9)", "__import__('os')._exit(0)", "1 / 0", "set()"):
+    def values(last: str, silence: float = 300) -> Iterator[object]:
+        return apart(
+            "builtins",
+            "eval",
+            f"(i if i < 3 else {last} for i in range(4))",
+            silence=silence,
+            environ=environ,
+        )
+
+    assert list(
+        values("__import__('os').write(1, b'words') + __import__('os').write(2, b'more')")
+    ) == [0, 1, 2, 9]
+    for end in (
+        "__import__('os').kill(__import__('os').getpid(), 9)",
+        "__import__('os')._exit(0)",
+        "1 / 0",
+        "set()",
+    ):
         assert list(values(end)) == [0, 1, 2]
     seen = []
     with pytest.raises(NoAnswer, match=r"within 3 s"):

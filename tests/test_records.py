@@ -12,26 +12,35 @@ from autolayers.flags.params import Params
 def both(frozen=True):
     made = []
     for module in (dataclasses, records):
+
         class Point:
             x: "int"
             y: "int" = 2
             tags: "dict" = module.field(default_factory=dict)
 
         made.append(
-            module.dataclass(Point, frozen=frozen) if module is records else module.dataclass(frozen=frozen)(Point)
+            module.dataclass(Point, frozen=frozen)
+            if module is records
+            else module.dataclass(frozen=frozen)(Point)
         )
     return made
 
 
-@pytest.mark.parametrize("args, kwargs", [((1,), {}), ((1, 3), {}), ((), {"x": 1, "y": 4}), ((1,), {"tags": {"a": 1}})])
+@pytest.mark.parametrize(
+    "args, kwargs", [((1,), {}), ((1, 3), {}), ((), {"x": 1, "y": 4}), ((1,), {"tags": {"a": 1}})]
+)
 def test_construction_equality_and_repr(args, kwargs):
     real, ours = (cls(*args, **kwargs) for cls in both())
-    assert {f: getattr(ours, f) for f in ("x", "y", "tags")} == {f: getattr(real, f) for f in ("x", "y", "tags")}
+    assert {f: getattr(ours, f) for f in ("x", "y", "tags")} == {
+        f: getattr(real, f) for f in ("x", "y", "tags")
+    }
     assert repr(ours) == repr(real)
     assert ours == type(ours)(*args, **kwargs) and ours != real and ours != type(ours)(99)
 
 
-@pytest.mark.parametrize("args, kwargs", [((), {}), ((1, 2, {}, 4), {}), ((1,), {"x": 1}), ((1,), {"z": 1})])
+@pytest.mark.parametrize(
+    "args, kwargs", [((), {}), ((1, 2, {}, 4), {}), ((1,), {"x": 1}), ((1,), {"z": 1})]
+)
 def test_what_dataclasses_refuse_is_refused(args, kwargs):
     for cls in both():
         with pytest.raises(TypeError):

@@ -36,12 +36,14 @@ class Asked:
 
 def of_command(before: str, after: str = "") -> Callable[[str, str, Any], Asked]:
     """Runs `autolayers BEFORE OWN MODEL AFTER LLAMA`, MODEL where the words have it."""
+
     def ask(own: str, llama: str, capsys: Any) -> Asked:
         line = f"{before} {own} {after} {llama}" if after else f"{before} {own} {llama}"
         code = main([FILE if word == "MODEL" else word for word in shlex.split(line)])
         said = capsys.readouterr()
         answer = json.loads(said.out) if said.out[:1] in ("{", "[") else shlex.split(said.out)
         return Asked(code, said.err + said.out, answer)
+
     return ask
 
 
@@ -61,12 +63,17 @@ def of_page(own: str, llama: str, capsys: Any) -> Asked:
 
 
 FRONT_DOORS: dict[str, Callable[[str, str, Any], Asked]] = {
-    "library": of_library, "page": of_page, "plan": of_command("MODEL --json"),
-    "several": of_command("MODEL --swap --json"), "run": of_command("run --dry-run", "llama-server -m MODEL"),
-    "sweep": of_command("sweep MODEL --json --types f16"), "choose": of_command("choose MODEL --json"),
+    "library": of_library,
+    "page": of_page,
+    "plan": of_command("MODEL --json"),
+    "several": of_command("MODEL --swap --json"),
+    "run": of_command("run --dry-run", "llama-server -m MODEL"),
+    "sweep": of_command("sweep MODEL --json --types f16"),
+    "choose": of_command("choose MODEL --json"),
     "ollama plan": of_command("ollama plan MODEL --json"),
 }
-OWN_FLAGS = ("choose", "ollama plan")      # what they plan is not what the words alone are planned as
+# what they plan is not what the words alone are planned as
+OWN_FLAGS = ("choose", "ollama plan")
 EVERY = pytest.mark.parametrize("door", FRONT_DOORS)
 
 
@@ -91,21 +98,33 @@ def first(answer: Any, key: str) -> Any:
     """The first value of that name anywhere in a JSON document."""
     if isinstance(answer, dict) and key in answer:
         return answer[key]
-    values = answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list) else ()
+    values = (
+        answer.values() if isinstance(answer, dict) else answer if isinstance(answer, list) else ()
+    )
     return next((found for value in values if (found := first(value, key)) is not None), None)
 
 
 @EVERY
 @pytest.mark.parametrize("source", ["--gpu 2GB", "--machine FILE"])
-def test_the_machine_is_the_same(door: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_machine_is_the_same(
+    door: str, source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine = tmp_path / "machine.json"
-    machine.write_text(json.dumps({"devices": [{"name": "CUDA0", "total": 2 * GiB, "free": 2 * GiB}]}))
+    machine.write_text(
+        json.dumps({"devices": [{"name": "CUDA0", "total": 2 * GiB, "free": 2 * GiB}]})
+    )
     own = f"{source.replace('FILE', str(machine))} --ram 16GiB --budget CUDA0=1GiB"
     want = planned("--gpu", "2GB", "--ram", "16GiB", "--budget", "CUDA0=1GiB", "-c", "8192")
     assert (want.devices[0].free, want.host.free) == (GiB, 14 * GiB) and want.n_gpu_layers < 17
     if door == "page" and "--machine" in source:
-        answer = Engine().call("plan", {"model": BUNDLED + MODEL, "machine": machine.read_text(),
-                                        "flags": "--ram 16GiB --budget CUDA0=1GiB -c 8192"})
+        answer = Engine().call(
+            "plan",
+            {
+                "model": BUNDLED + MODEL,
+                "machine": machine.read_text(),
+                "flags": "--ram 16GiB --budget CUDA0=1GiB -c 8192",
+            },
+        )
         asked = Asked(0, "", answer["plan"])
     else:
         asked = FRONT_DOORS[door](own, "-c 8192", capsys)
@@ -114,32 +133,64 @@ def test_the_machine_is_the_same(door: str, source: str, tmp_path: Path, capsys:
         assert set(want.flags) <= set(asked.answer)
         return
     devices = first(asked.answer, "devices")
-    assert devices["CUDA0"]["free"] == GiB if isinstance(devices, dict) else [
-        (device["name"], device["free"]) for device in devices] == [("CUDA0", GiB)]
+    assert (
+        devices["CUDA0"]["free"] == GiB
+        if isinstance(devices, dict)
+        else [(device["name"], device["free"]) for device in devices] == [("CUDA0", GiB)]
+    )
     if door not in OWN_FLAGS:
         assert tuple(first(asked.answer, "flags")) == want.flags
 
 
 @EVERY
-def test_what_is_said_of_the_machine_is_the_same(door: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_said_of_the_machine_is_the_same(
+    door: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = FRONT_DOORS[door]("--gpu m2-8g --ram 16GB", "-c 8192", capsys)
-    assert "--ram 16.00 GiB: a machine with this GPU counts 8192.00 MiB, which the GPU shares" in asked.notes
+    assert (
+        "--ram 16.00 GiB: a machine with this GPU counts 8192.00 MiB, which the GPU shares"
+        in asked.notes
+    )
 
 
 @EVERY
-@pytest.mark.parametrize(("own", "llama", "line"), [
-    ("--gpu 8GiB --machine m.json", "", "--machine and --gpu both set the devices: give one of them"),
-    ("--gpu 8GiB --budget CUDA1=1GiB", "", "--budget: there is no device CUDA1 (devices: CUDA0)"),
-    ("--gpu 8GiB --margin 1GiB,1GiB", "", "--margin has 2 sizes for 1 device"),
-    ("--gpu 8GiB --llama-build b9100", "--kv-unified-per-slot 4096",
-     "b9100 has no --kv-unified-per-slot, which came with b10662 (--strict-flags off passes it on)"),
-    ("--gpu 8GiB --llama-build b5000", "--swa-full --cache-ram 100",
-     "b5000 has no --swa-full, which came with b5427 (--strict-flags off passes it on)"),
-    ("--gpu 8GiB --llama-build b9000", "--cors-origins x",
-     "b9000 has no --cors-origins, which came with b10012 (--strict-flags off passes it on)"),
-    ("--gpu 8GiB", "--mmproj none.gguf", "none.gguf: no such file"),
-])
-def test_refusals_are_the_same(door: str, own: str, llama: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("own", "llama", "line"),
+    [
+        (
+            "--gpu 8GiB --machine m.json",
+            "",
+            "--machine and --gpu both set the devices: give one of them",
+        ),
+        (
+            "--gpu 8GiB --budget CUDA1=1GiB",
+            "",
+            "--budget: there is no device CUDA1 (devices: CUDA0)",
+        ),
+        ("--gpu 8GiB --margin 1GiB,1GiB", "", "--margin has 2 sizes for 1 device"),
+        (
+            "--gpu 8GiB --llama-build b9100",
+            "--kv-unified-per-slot 4096",
+            "b9100 has no --kv-unified-per-slot, which came with b10662 (--strict-flags off passes "
+            "it "
+            "on)",
+        ),
+        (
+            "--gpu 8GiB --llama-build b5000",
+            "--swa-full --cache-ram 100",
+            "b5000 has no --swa-full, which came with b5427 (--strict-flags off passes it on)",
+        ),
+        (
+            "--gpu 8GiB --llama-build b9000",
+            "--cors-origins x",
+            "b9000 has no --cors-origins, which came with b10012 (--strict-flags off passes it on)",
+        ),
+        ("--gpu 8GiB", "--mmproj none.gguf", "none.gguf: no such file"),
+    ],
+)
+def test_refusals_are_the_same(
+    door: str, own: str, llama: str, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     if door == "page" and "--machine" in own:
         line = "--machine reads a file of the machine that serves this page: open it in the page"
     asked = FRONT_DOORS[door](own, llama, capsys)
@@ -148,7 +199,9 @@ def test_refusals_are_the_same(door: str, own: str, llama: str, line: str, capsy
 
 
 @EVERY
-def test_what_a_build_lacks_is_passed_on_where_that_is_wanted(door: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_build_lacks_is_passed_on_where_that_is_wanted(
+    door: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = "--gpu 8GiB --llama-build b9100 --strict-flags off"
     asked = FRONT_DOORS[door](own, "--kv-unified-per-slot 4096", capsys)
     assert asked.code == 0
@@ -162,23 +215,31 @@ def test_what_a_build_ignores_changes_nothing_and_is_named(config: bool, tmp_pat
     name = "LLAMA_ARG_KV_UNIFIED_PER_SLOT"
     if config:
         (tmp_path / "llama.cpp").mkdir()
-        (tmp_path / "llama.cpp" / "config.ini").write_text("kv-unified-per-slot = 4096\nctx-size = 8192\n")
+        (tmp_path / "llama.cpp" / "config.ini").write_text(
+            "kv-unified-per-slot = 4096\nctx-size = 8192\n"
+        )
         name = f"{tmp_path}/llama.cpp/config.ini: kv-unified-per-slot"
     else:
         environ = {**environ, name: "4096", "LLAMA_ARG_CTX_SIZE": "8192"}
     words = ["--gpu", "8GiB", "--llama-build", "b9100"]
     asked = Request.of(words, environ)
     assert (asked.params.kv_unified_per_slot, asked.params.n_ctx) == (None, 8192)
-    assert asked.notes == (f"{name} is ignored: b9100 has no --kv-unified-per-slot, which came with b10662",)
+    assert asked.notes == (
+        f"{name} is ignored: b9100 has no --kv-unified-per-slot, which came with b10662",
+    )
     assert asked.arguments.given == (("-c", "8192"),)
     today = Request.of(words[:2], environ)
     assert today.params.kv_unified_per_slot == 4096 and today.notes == ()
 
 
-@pytest.mark.parametrize(("words", "printed"), [
-    ("-lm none --llama-build b9000", "--no-mmap"), ("--no-mmap --llama-build b11549", "-lm none"),
-    ("-cmoe --llama-build b5100", r"-ot \.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"),
-])
+@pytest.mark.parametrize(
+    ("words", "printed"),
+    [
+        ("-lm none --llama-build b9000", "--no-mmap"),
+        ("--no-mmap --llama-build b11549", "-lm none"),
+        ("-cmoe --llama-build b5100", r"-ot \.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU"),
+    ],
+)
 def test_what_a_build_says_otherwise_is_written_so(words: str, printed: str) -> None:
     plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m"), [*words.split(), "--gpu", "24GiB"])
     assert printed in " ".join(plan.flags) and not any("has no" in line for line in plan.warnings)
@@ -204,11 +265,16 @@ def test_a_row_refuses_from_the_next_build_whose_source_was_seen() -> None:
     for row in rows:
         if row.first > 9093:
             before, name = preceding(row.first), row.canonical
-            assert Build(before).lacks(name) == f"b{before} has no {name}, which came with b{row.first}"
+            assert (
+                Build(before).lacks(name)
+                == f"b{before} has no {name}, which came with b{row.first}"
+            )
             assert all(Build(n).lacks(name) == "" for n in (before + 1, row.first))
         if row.last:
             after, name = following(row.last), row.canonical
-            assert Build(after).lacks(name) == f"b{after} has no {name}, which went after b{row.last}"
+            assert (
+                Build(after).lacks(name) == f"b{after} has no {name}, which went after b{row.last}"
+            )
             assert all(Build(n).lacks(name) == "" for n in (after - 1, row.last))
 
 
@@ -219,7 +285,9 @@ def test_devices_and_words_do_not_both_say_the_machine() -> None:
 
 
 def test_other_flags_and_other_memory_leave_the_rest() -> None:
-    asked = Request.of(["--gpu", "8GiB", "--ram", "16GiB", "--backend", "vulkan", "--budget", "Vulkan0=4GiB"])
+    asked = Request.of(
+        ["--gpu", "8GiB", "--ram", "16GiB", "--backend", "vulkan", "--budget", "Vulkan0=4GiB"]
+    )
     (device,) = asked.machine.devices
     assert device.name == "Vulkan0" and asked.machine.limits == {"Vulkan0": 4 * GiB}
     less = asked.on([autolayers.Device("Vulkan0", 8 * GiB, 3 * GiB)], None)

@@ -1,4 +1,5 @@
-"""Where state is kept, and files that are replaced as a whole: kills, full disks, other writers, hostile content."""
+"""Where state is kept, and files that are replaced as a whole: kills, full disks, other writers,
+hostile content."""
 
 from __future__ import annotations
 
@@ -26,12 +27,16 @@ posix = pytest.mark.skipif(os.name != "posix", reason="modes, owners and signals
 
 # --- the directory
 
+
 @posix
 def test_where_state_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert state.directory({"XDG_STATE_HOME": "/state", "HOME": "/home/you"}) == "/state/autolayers"
     assert state.directory({"HOME": "/home/you"}) == "/home/you/.local/state/autolayers"
-    assert state.directory({"XDG_STATE_HOME": "here", "HOME": "/home/you"}) == "/home/you/.local/state/autolayers"
+    assert (
+        state.directory({"XDG_STATE_HOME": "here", "HOME": "/home/you"})
+        == "/home/you/.local/state/autolayers"
+    )
     assert state.directory({}) == "/home/me/.local/state/autolayers"
     with pytest.raises(AutolayersError, match="set XDG_STATE_HOME"):
         state.directory({"HOME": "there"})
@@ -46,7 +51,9 @@ def test_state_is_for_this_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(os.stat(os.path.dirname(name)).st_mode) == 0o700
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[" * 200_000, b'"' + b"x" * state.MAX_SIZE + b'"'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff", b"[" * 200_000, b'"' + b"x" * state.MAX_SIZE + b'"']
+)
 def test_what_cannot_be_read_is_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
     assert state.read(str(tmp_path / "file")) is None
@@ -58,12 +65,21 @@ def test_no_file_a_directory_and_a_pipe_are_nothing(tmp_path: Path) -> None:
     assert [state.read(str(tmp_path / name)) for name in ("none", "", "pipe")] == [None, None, None]
 
 
-@pytest.mark.parametrize("content", [
-    "[]", "{}", "null", "3", '[1, "x", null]', '[{"build": 1e999, "backend": "", "flags": [], "differences": {}}]',
-    '[{"build": 1, "backend": "", "flags": 7, "differences": {}}]',
-    '[{"build": 1, "backend": "", "flags": [], "differences": []}]',
-    '[{"build": 1, "backend": "", "flags": [], "differences": {"CUDA0": 1e999}}]', "[" * 100_000,
-])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[]",
+        "{}",
+        "null",
+        "3",
+        '[1, "x", null]',
+        '[{"build": 1e999, "backend": "", "flags": [], "differences": {}}]',
+        '[{"build": 1, "backend": "", "flags": 7, "differences": {}}]',
+        '[{"build": 1, "backend": "", "flags": [], "differences": []}]',
+        '[{"build": 1, "backend": "", "flags": [], "differences": {"CUDA0": 1e999}}]',
+        "[" * 100_000,
+    ],
+)
 def test_observations_and_measurements_that_are_none(tmp_path: Path, content: str) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path)}
     for name in (("observations", "m.json"), ("measured.json",)):
@@ -75,9 +91,15 @@ def test_observations_and_measurements_that_are_none(tmp_path: Path, content: st
 
 def test_observations_of_many_processes_are_all_kept(tmp_path: Path) -> None:
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
-    code = ("import os, sys\nfrom autolayers.launch.observations import Observation, keep\n"
-            "for i in range(5): keep('m', Observation(int(sys.argv[1]), 'CUDA', (str(i),), {'CUDA0': i}), os.environ)")
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(number)], env=environ) for number in range(4)]
+    code = (
+        "import os, sys\nfrom autolayers.launch.observations import Observation, keep\n"
+        "for i in range(5): keep('m', Observation(int(sys.argv[1]), 'CUDA', (str(i),), "
+        "{'CUDA0': i}), os.environ)"
+    )
+    writers = [
+        subprocess.Popen([sys.executable, "-c", code, str(number)], env=environ)
+        for number in range(4)
+    ]
     assert [writer.wait() for writer in writers] == [0] * 4
     assert len(load("m", environ)) == 20
 
@@ -91,21 +113,27 @@ def test_the_newest_observation_of_a_launch_counts(tmp_path: Path) -> None:
 
 # --- replacing a file
 
+
 @posix
 @pytest.mark.parametrize("fatal", ["chmod", "fsync", "replace"])
-def test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up(tmp_path: Path, fatal: str) -> None:
+def test_a_killed_writer_leaves_the_old_file_and_the_next_one_tidies_up(
+    tmp_path: Path, fatal: str
+) -> None:
     target = tmp_path / "Modelfile"
     old = b"FROM m\n" + b"# x\n" * 1000
     target.write_bytes(old)
     target.chmod(0o600)
-    code = (f"import os, signal, sys\nfrom autolayers import state\n"
-            f"os.{fatal} = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)\n"
-            f"state.write(sys.argv[1], b'FROM other\\n')\n")
+    code = (
+        f"import os, signal, sys\nfrom autolayers import state\n"
+        f"os.{fatal} = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"state.write(sys.argv[1], b'FROM other\\n')\n"
+    )
     process = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
     assert process.returncode == -signal.SIGKILL
     assert target.read_bytes() == old
     (left,) = set(os.listdir(tmp_path)) - {"Modelfile"}
-    assert stat.S_IMODE((tmp_path / left).stat().st_mode) == 0o600      # nobody may read what only the owner could
+    # nobody may read what only the owner could
+    assert stat.S_IMODE((tmp_path / left).stat().st_mode) == 0o600
     state.write(str(target), b"FROM third\n")
     assert os.listdir(tmp_path) == ["Modelfile"] and target.read_bytes() == b"FROM third\n"
 
@@ -127,8 +155,11 @@ def test_writers_of_another_machine_are_left_alone_for_a_day(tmp_path: Path) -> 
         if i == 2:
             os.utime(file, (time.time() - 90000,) * 2)
     state.write(str(tmp_path / "file"), b"x")
-    assert sorted(os.listdir(tmp_path)) == [".autolayers-424242-0badcafe-abcdef.tmp", ".autolayers-424242-abcdef.tmp",
-                                            "file"]
+    assert sorted(os.listdir(tmp_path)) == [
+        ".autolayers-424242-0badcafe-abcdef.tmp",
+        ".autolayers-424242-abcdef.tmp",
+        "file",
+    ]
 
 
 @posix
@@ -140,8 +171,14 @@ def test_writing_keeps_mode_and_link_and_takes_backups(tmp_path: Path) -> None:
     assert state.write(str(link), b"two", backup=True) == f"{real}.bak"
     assert state.write(str(link), b"three", backup=True) == f"{real}.bak1"
     assert link.is_symlink() and real.read_bytes() == b"three"
-    assert stat.S_IMODE(real.stat().st_mode) == stat.S_IMODE((tmp_path / "real.bak").stat().st_mode) == 0o640
-    assert (tmp_path / "real.bak").read_bytes() == b"one" and (tmp_path / "real.bak1").read_bytes() == b"two"
+    assert (
+        stat.S_IMODE(real.stat().st_mode)
+        == stat.S_IMODE((tmp_path / "real.bak").stat().st_mode)
+        == 0o640
+    )
+    assert (tmp_path / "real.bak").read_bytes() == b"one" and (
+        tmp_path / "real.bak1"
+    ).read_bytes() == b"two"
     assert sorted(os.listdir(tmp_path)) == ["Modelfile", "real", "real.bak", "real.bak1"]
 
 
@@ -192,21 +229,29 @@ def test_what_is_kept_is_this_users_alone(tmp_path: Path) -> None:
 
 # --- places that cannot be written
 
+
 def test_a_place_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(AutolayersError, match=r"cannot write .*nowhere.Modelfile: No such file or directory"):
+    with pytest.raises(
+        AutolayersError,
+        match=r"cannot write .*nowhere.Modelfile: No such file or "
+        r"directory",
+    ):
         state.write(str(tmp_path / "nowhere" / "Modelfile"), b"x")
     (tmp_path / "file").write_bytes(b"")
     environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "LOCALAPPDATA": str(tmp_path / "file")}
-    for what in (lambda: keep("m", Observation(1, "", (), {}), environ),
-                 lambda: state.keep(state.path(environ, "x"), 1),
-                 lambda: state.create(state.path(environ, "logs", "1.log"))):
+    for what in (
+        lambda: keep("m", Observation(1, "", (), {}), environ),
+        lambda: state.keep(state.path(environ, "x"), 1),
+        lambda: state.create(state.path(environ, "logs", "1.log")),
+    ):
         with pytest.raises(AutolayersError, match=r"cannot write .*: "):
             what()
 
 
 @pytest.mark.parametrize("call", ["fsync", "replace", "open"])
-def test_a_full_disk_is_one_line_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-                                                     call: str) -> None:
+def test_a_full_disk_is_one_line_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     target = tmp_path / "measured.json"
     target.write_bytes(b"old")
 
@@ -227,33 +272,49 @@ def test_a_file_larger_than_allowed_is_one_line(tmp_path: Path) -> None:
     """A real limit of the system, as a full disk is: the write itself fails, in the middle."""
     target = tmp_path / "Modelfile"
     target.write_bytes(b"old")
-    code = ("import resource, signal, sys\nfrom autolayers import state\n"
-            "from autolayers.errors import AutolayersError\n"
-            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
-            "try: state.write(sys.argv[1], b'x' * 100_000)\nexcept AutolayersError as error: print(error)\n")
-    done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=True)
+    code = (
+        "import resource, signal, sys\nfrom autolayers import state\n"
+        "from autolayers.errors import AutolayersError\n"
+        "signal.signal(signal.SIGXFSZ, "
+        "signal.SIG_IGN)\nresource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+        "try: state.write(sys.argv[1], b'x' * 100_000)\nexcept AutolayersError as error: "
+        "print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"cannot write {target}: File too large\n"
     assert target.read_bytes() == b"old" and os.listdir(tmp_path) == ["Modelfile"]
 
 
 @pytest.mark.slow
-def test_a_measurement_that_cannot_be_kept_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_that_cannot_be_kept_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(measure, "ram", lambda size: 1e10)
     environ = {"XDG_STATE_HOME": str(tmp_path / "file"), "LOCALAPPDATA": str(tmp_path / "file")}
     with pytest.raises(AutolayersError, match=r"cannot write .*measured\.json: "):
         measure.measure(1 << 30, environ)
-    kept, _ = measure.measure(1 << 30, {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)})
+    kept, _ = measure.measure(
+        1 << 30, {"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}
+    )
     assert measure.load({"XDG_STATE_HOME": str(tmp_path), "LOCALAPPDATA": str(tmp_path)}) == kept
 
 
 @posix
-def test_a_lock_that_is_held_delays_but_does_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_is_held_delays_but_does_not_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(state, "_PATIENCE", 0.1)
     environ = {"XDG_STATE_HOME": str(tmp_path)}
-    code = ("import os, time\nfrom autolayers import state\n"
-            "with state.locked(os.environ): print('held', flush=True); time.sleep(60)")
-    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, **environ})
+    code = (
+        "import os, time\nfrom autolayers import state\n"
+        "with state.locked(os.environ): print('held', flush=True); time.sleep(60)"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, **environ}
+    )
     try:
         assert holder.stdout is not None and holder.stdout.readline() == b"held\n"
         keep("m", Observation(1, "", (), {}), environ)
@@ -264,8 +325,12 @@ def test_a_lock_that_is_held_delays_but_does_not_stop(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and links")
-@pytest.mark.parametrize("write", [lambda name: state.keep(name, [1]), lambda name: state.create(name).close()])
-def test_a_state_file_that_is_none_is_not_written_through(tmp_path: Path, write: Callable[[str], None]) -> None:
+@pytest.mark.parametrize(
+    "write", [lambda name: state.keep(name, [1]), lambda name: state.create(name).close()]
+)
+def test_a_state_file_that_is_none_is_not_written_through(
+    tmp_path: Path, write: Callable[[str], None]
+) -> None:
     """A pipe would wait for its reader; a link leads to somebody else's file."""
     pipe, link, other = tmp_path / "pipe.json", tmp_path / "link.json", tmp_path / "other"
     os.mkfifo(pipe)
@@ -277,12 +342,16 @@ def test_a_state_file_that_is_none_is_not_written_through(tmp_path: Path, write:
     assert other.read_text() == "theirs" and link.is_file() and not link.is_symlink()
 
 
-def test_a_damaged_state_file_is_kept_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_state_file_is_kept_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     environ = {"XDG_STATE_HOME": str(tmp_path), "HOME": str(tmp_path)}
     file = tmp_path / "autolayers" / "tuned" / "x.json"
     file.parent.mkdir(parents=True)
     file.write_text("not JSON")
     kept = types.SimpleNamespace(number=1)
     store.add("tuned", "x", environ, kept, lambda row: types.SimpleNamespace(**row), 5, ("number",))
-    assert file.with_name("x.json.bad").read_text() == "not JSON" and state.read(str(file)) == [{"number": 1}]
+    assert file.with_name("x.json.bad").read_text() == "not JSON" and state.read(str(file)) == [
+        {"number": 1}
+    ]
     assert "damaged" in capsys.readouterr().err

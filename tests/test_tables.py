@@ -42,7 +42,9 @@ def test_every_rate() -> None:
         assert 0 < rates.read <= 1 and 0 < rates.cache <= 1 and 0 < rates.kernel < 20, key
         assert 0 < rates.matmul < 2 and 0 < rates.attention < 2 and rates.n >= 0, key
     for row in rows("work/doubts.csv"):
-        assert 1 < float(row["between"]) <= float(row["doubt"]) < 3 > float(row["calibrated"]) > 1, row
+        assert (
+            1 < float(row["between"]) <= float(row["doubt"]) < 3 > float(row["calibrated"]) > 1
+        ), row
 
 
 def test_tables_are_plain_and_travel_with_the_package() -> None:

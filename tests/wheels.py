@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Launches without a GPU by llama.cpp as wheels of xllamacpp carry it, against what autolayers predicts for that build.
+"""Launches without a GPU by llama.cpp as wheels of xllamacpp carry it, against what autolayers
+predicts for that build.
 
     python tests/wheels.py                  # WHEELS
     python tests/wheels.py 10566 --show 5   # one build, five launches that differ
 
-Downloads each wheel and its build's sources (70 MB) to $AUTOLAYERS_CACHE once; wants a C++ compiler. The models are
-every header of fixtures/, `--launches` of each.
+Downloads each wheel and its build's sources (70 MB) to $AUTOLAYERS_CACHE once; wants a C++
+compiler. The models are every header of fixtures/, `--launches` of each.
 
-launches: those that the wheel answers; equal: weights, caches and graph buffers to the byte, or refused by both; under:
-less than llama.cpp takes; false: called exact and not equal. Exit code 1: fewer than 98 % equal, or one under or false.
+launches: those that the wheel answers; equal: weights, caches and graph buffers to the byte, or
+refused by both; under: less than llama.cpp takes; false: called exact and not equal. Exit code 1:
+fewer than 98 % equal, or one under or false.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from autolayers.flags.parse import parse  # noqa: E402
 
 WHEELS = (9294, 9713, 10068, 10566, 11063, 11549)
 PARTS = ("model", "context", "compute")
-_DEVICES = {"-ts": 2, "-sm": 2, "-mg": 2, "-dev": 2, "-nkvo": 1, "--no-op-offload": 1}     # words only GPUs know
+# words only GPUs know
+_DEVICES = {"-ts": 2, "-sm": 2, "-mg": 2, "-dev": 2, "-nkvo": 1, "--no-op-offload": 1}
 
 
 def launches(of_each: int) -> dict[tuple[str, str], Path]:
@@ -45,7 +48,11 @@ def launches(of_each: int) -> dict[tuple[str, str], Path]:
                     next(words)
                 kept += [word] if word not in _DEVICES else []
             key = row["model"], " ".join(kept)
-            if "=CUDA" not in row["args"] and key not in found and count.get(row["model"], 0) < of_each:
+            if (
+                "=CUDA" not in row["args"]
+                and key not in found
+                and count.get(row["model"], 0) < of_each
+            ):
                 found[key] = RECORDINGS[name].header(row["model"])
                 count[row["model"]] = count.get(row["model"], 0) + 1
     return found
@@ -56,7 +63,9 @@ def measured(number: int, cases: dict[tuple[str, str], Path]) -> list[launch.Ans
     made = tree.with_wheel(tree.fetch(number))
     tree.build(made, "cpu")
     with tempfile.TemporaryDirectory() as folder:
-        files = launch.sparse_models({name: path for (name, _), path in cases.items()}, Path(folder), made)
+        files = launch.sparse_models(
+            {name: path for (name, _), path in cases.items()}, Path(folder), made
+        )
         asked = [launch.Launch((), ("-m", files[name], *words.split())) for name, words in cases]
         return launch.measure(made, asked, "cpu", 1)
 
@@ -72,7 +81,9 @@ def predicted(model: autolayers.Model, words: str, number: int) -> tuple[list[in
 
 def compare(number: int, cases: dict[tuple[str, str], Path], show: int) -> dict[str, int]:
     models = {path: autolayers.read_model(str(path)) for path in cases.values()}
-    count: dict[str, Any] = dict.fromkeys(("launches", "equal", "under", "over", "refused", "false"), 0)
+    count: dict[str, Any] = dict.fromkeys(
+        ("launches", "equal", "under", "over", "refused", "false"), 0
+    )
     for (name, words), answer in zip(cases, measured(number, cases), strict=True):
         got, exact = predicted(models[cases[name, words]], words, number)
         want = None
@@ -82,8 +93,16 @@ def compare(number: int, cases: dict[tuple[str, str], Path], show: int) -> dict[
         count["equal"] += got == want
         if got == want:
             continue
-        count["under"] += got is not None and want is not None and any(a < b for a, b in zip(got, want, strict=True))
-        count["over"] += got is not None and want is not None and all(a >= b for a, b in zip(got, want, strict=True))
+        count["under"] += (
+            got is not None
+            and want is not None
+            and any(a < b for a, b in zip(got, want, strict=True))
+        )
+        count["over"] += (
+            got is not None
+            and want is not None
+            and all(a >= b for a, b in zip(got, want, strict=True))
+        )
         count["refused"] += got is None or want is None
         count["false"] += exact
         if show:
@@ -93,10 +112,16 @@ def compare(number: int, cases: dict[tuple[str, str], Path], show: int) -> dict[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("builds", nargs="*", type=int, default=WHEELS)
-    parser.add_argument("--launches", type=int, default=2, metavar="N", help="of each model (%(default)s)")
-    parser.add_argument("--show", type=int, default=0, metavar="N", help="launches that differ, of each build")
+    parser.add_argument(
+        "--launches", type=int, default=2, metavar="N", help="of each model (%(default)s)"
+    )
+    parser.add_argument(
+        "--show", type=int, default=0, metavar="N", help="launches that differ, of each build"
+    )
     options = parser.parse_args()
     cases, good = launches(options.launches), True
     print("| build | launches | equal | under | over | refused by one | exact and not equal |")
@@ -108,8 +133,12 @@ def main() -> int:
             print(f"wheels.py: {error}", file=sys.stderr)
             return 2
         share = 100 * count["equal"] / count["launches"]
-        print(f"| b{number} | {count['launches']} | {count['equal']} ({share:.1f} %) | {count['under']} | "
-              f"{count['over']} | {count['refused']} | {count['false']} |", flush=True)
+        print(
+            f"| b{number} | {count['launches']} | {count['equal']} ({share:.1f} %) | "
+            f"{count['under']} | "
+            f"{count['over']} | {count['refused']} | {count['false']} |",
+            flush=True,
+        )
         good = good and share >= 98 and not count["under"] and not count["false"]
     return not good
 

@@ -4,9 +4,9 @@
     python tools/air.py --list           # and each place above a limit
     python tools/air.py PATH ...         # of other code, to compare
 
-Figures: expression nodes per line of function bodies, conditions of five or more operands, comments per 100 lines of
-code, lines above 100 columns, and functions whose cyclomatic complexity is above 10 (1, and 1 for each branch, loop,
-handler, boolean operator, comprehension and condition in one).
+Figures: expression nodes per line of function bodies, conditions of five or more operands, comments
+per 100 lines of code, lines above 100 columns, and functions whose cyclomatic complexity is above
+10 (1, and 1 for each branch, loop, handler, boolean operator, comprehension and condition in one).
 """
 
 from __future__ import annotations
@@ -23,7 +23,16 @@ COLUMNS = 100
 OPERANDS = 5
 COMPLEXITY = 10
 Function = (ast.FunctionDef, ast.AsyncFunctionDef)
-BRANCHES = (ast.If, ast.IfExp, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.Assert, ast.match_case)
+BRANCHES = (
+    ast.If,
+    ast.IfExp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.ExceptHandler,
+    ast.Assert,
+    ast.match_case,
+)
 
 
 @dataclass
@@ -62,8 +71,13 @@ class Air:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type == tokenize.COMMENT:
                 self.comments += 1
-            elif token.type not in (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
-                                    tokenize.ENDMARKER):
+            elif token.type not in (
+                tokenize.NL,
+                tokenize.NEWLINE,
+                tokenize.INDENT,
+                tokenize.DEDENT,
+                tokenize.ENDMARKER,
+            ):
                 code.update(range(token.start[0], token.end[0] + 1))
         self.code += len(code)
 
@@ -79,8 +93,12 @@ class Air:
     def _add_function(self, path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         body = node.body[1:] if ast.get_docstring(node) is not None else node.body
         own = [child for statement in body for child in _own(statement)]
-        rows = {row for child in own if isinstance(child, ast.expr)
-                for row in range(child.lineno, (child.end_lineno or child.lineno) + 1)}
+        rows = {
+            row
+            for child in own
+            if isinstance(child, ast.expr)
+            for row in range(child.lineno, (child.end_lineno or child.lineno) + 1)
+        }
         self.nodes += sum(isinstance(child, ast.expr) for child in own)
         self.body_lines += len(rows)
         complexity = 1 + sum(map(_branches, own))
@@ -92,12 +110,18 @@ class Air:
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield (what, figure)."""
         yield "lines", f"{self.lines:,}"
-        yield "expression nodes per line of a function's body", f"{self.nodes / max(1, self.body_lines):.2f}"
+        yield (
+            "expression nodes per line of a function's body",
+            f"{self.nodes / max(1, self.body_lines):.2f}",
+        )
         yield f"conditions of {OPERANDS} or more operands", str(self.operands)
         yield "comments per 100 lines of code", f"{100 * self.comments / max(1, self.code):.1f}"
         yield f"lines above {COLUMNS} columns", str(self.wide)
         share = 100 * self.complex / max(1, self.functions)
-        yield f"functions of complexity above {COMPLEXITY}", f"{self.complex} of {self.functions} ({share:.1f} %)"
+        yield (
+            f"functions of complexity above {COMPLEXITY}",
+            f"{self.complex} of {self.functions} ({share:.1f} %)",
+        )
 
 
 def _own(node: ast.AST) -> Iterator[ast.AST]:

@@ -1,5 +1,5 @@
-"""The differences between ggml's backends, one file or folder each; no other part of autolayers knows a
-backend by name.
+"""The differences between ggml's backends, one file or folder each; no other part of autolayers
+knows a backend by name.
 
     backend("CUDA").host_buffer          # what holds for all its devices
     on(device).padded("q4_0", ne, n)     # a Device, as llama.cpp asks it
@@ -26,21 +26,53 @@ if TYPE_CHECKING:
     from ..machine import Device
     from .sign import Sign
 
-__all__ = ["ALIASES", "BACKENDS", "CPU", "DEFAULT", "HOST", "K_QUANTS", "METAL", "REPACK", "SYCL", "VULKAN", "Backend",
-           "Cpu", "Cuda", "Hip", "backend", "backend_of", "canonical", "on", "signs", "together"]
+__all__ = [
+    "ALIASES",
+    "BACKENDS",
+    "CPU",
+    "DEFAULT",
+    "HOST",
+    "K_QUANTS",
+    "METAL",
+    "REPACK",
+    "SYCL",
+    "VULKAN",
+    "Backend",
+    "Cpu",
+    "Cuda",
+    "Hip",
+    "backend",
+    "backend_of",
+    "canonical",
+    "on",
+    "signs",
+    "together",
+]
 
-METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"      # named elsewhere, without being imported for it
+METAL, SYCL, VULKAN = "MTL", "SYCL", "Vulkan"  # named elsewhere, without being imported for it
 # name -> its class, or file and class, imported with the first device of it
 BACKENDS: dict[str, type[Backend] | str] = {
-    "CUDA": Cuda, "ROCm": Hip, "MUSA": Musa, VULKAN: "vulkan.Vulkan", METAL: "metal.Metal", SYCL: "sycl.Sycl",
-    "CANN": "cann.Cann", "OpenCL": "opencl.OpenCl", "RPC": "rpc.Rpc", "RPC-CPU": "rpc.RpcCpu", HOST: Cpu,
+    "CUDA": Cuda,
+    "ROCm": Hip,
+    "MUSA": Musa,
+    VULKAN: "vulkan.Vulkan",
+    METAL: "metal.Metal",
+    SYCL: "sycl.Sycl",
+    "CANN": "cann.Cann",
+    "OpenCL": "opencl.OpenCl",
+    "RPC": "rpc.Rpc",
+    "RPC-CPU": "rpc.RpcCpu",
+    HOST: Cpu,
 }
-ALIASES = {"HIP": "ROCm",
-           "Metal": METAL,            # of builds before 2026
-           "GPUOpenCL": "OpenCL"}     # the name of all its devices
-DEFAULT = Cuda                # if a device does not state its backend
-CPU = Cpu()                   # plain host memory
-# Types of weights that every backend supports in the same operations: on one device they make the same graph
+ALIASES = {
+    "HIP": "ROCm",
+    "Metal": METAL,  # of builds before 2026
+    "GPUOpenCL": "OpenCL",
+}  # the name of all its devices
+DEFAULT = Cuda  # if a device does not state its backend
+CPU = Cpu()  # plain host memory
+# Types of weights that every backend supports in the same operations: on one device they make the
+# same graph
 K_QUANTS = frozenset(("q4_K", "q5_K", "q6_K"))
 
 
@@ -72,13 +104,14 @@ def signs() -> dict[Sign, tuple[str, ...]]:
 
 
 def backend_of(device_name: str) -> type[Backend]:
-    """The backend of a device, or of its buffers, by name: "CUDA0", "CPU", "RPC0[127.0.0.1:50052]"."""
+    """The backend of a device, or of its buffers, by name: "CUDA0", "CPU",
+    "RPC0[127.0.0.1:50052]"."""
     return backend(device_name.partition("[")[0].rstrip("0123456789"))
 
 
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
-    """The backend on one device, number `index` of a launch, by a build's rules. A CPU as a device is an RPC
-    server's."""
+    """The backend on one device, number `index` of a launch, by a build's rules. A CPU as a device
+    is an RPC server's."""
     known = backend(device.backend)
     return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)
 

@@ -1,12 +1,13 @@
-"""What llama.cpp asks of a ggml backend on one device, and the other facts that a backend's name decides.
+"""What llama.cpp asks of a ggml backend on one device, and the other facts that a backend's name
+decides.
 
     class Cuda(Backend): name = "CUDA"; alignment = 128 ...       # one file or folder per backend
-    on(device)                                                    # autolayers.backends: that class, for one Device
+    on(device)  # autolayers.backends: that class, for one Device
 
-The class attributes hold for every device of a backend; an instance is one device and may override them. The
-methods are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i
-(ggml/src/ggml-backend-impl.h), and autolayers.ggml.scheduler calls them. By default a backend runs every
-operation.
+The class attributes hold for every device of a backend; an instance is one device and may override
+them. The methods are those of ggml_backend_device_i, ggml_backend_i and ggml_backend_buffer_type_i
+(ggml/src/ggml-backend-impl.h), and autolayers.ggml.scheduler calls them. By default a backend runs
+every operation.
 """
 
 from __future__ import annotations
@@ -31,16 +32,18 @@ if TYPE_CHECKING:
 
 
 HYPER_CONNECTIONS = ("DSV4_HC_PRE", "DSV4_HC_COMB", "DSV4_HC_POST")
-OFFLOAD_MIN_BATCH = 32          # GGML_OP_OFFLOAD_MIN_BATCH
-NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")      # words in the names of its GPUs
-# Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention kernels,
-# whatever the grouping of heads.
+OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
+NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
+# Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
+# kernels, whatever the grouping of heads.
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
 # Valid values of a device's limit: (test of a value, what to report if it fails)
-ALIGNMENT: Limit = (lambda value: 0 < value <= MiB and not value & (value - 1),
-                    ", not a power of two up to 1 MiB")
+ALIGNMENT: Limit = (
+    lambda value: 0 < value <= MiB and not value & (value - 1),
+    ", not a power of two up to 1 MiB",
+)
 SIZE: Limit = (lambda value: value >= MiB, " bytes, less than 1 MiB")
 COUNT: Limit = (lambda value: value > 0, ", less than 1")
 
@@ -49,63 +52,77 @@ class Backend:
     """One device; without a Device, what all devices share."""
 
     # names
-    name = "?"                           # the prefix of its devices' names: CUDA0, Vulkan1
+    name = "?"  # the prefix of its devices' names: CUDA0, Vulkan1
     # buffers
-    alignment = 32                       # of every tensor in a buffer: get_alignment
+    alignment = 32  # of every tensor in a buffer: get_alignment
     # rows of quantised tensors are padded to this many elements, once per tensor
     row_padding = 0
-    max_size = ENDLESS                   # of one buffer: get_max_size
-    host_buffer = ""                     # pinned host memory for weights that stay in RAM; "": none
+    max_size = ENDLESS  # of one buffer: get_max_size
+    host_buffer = ""  # pinned host memory for weights that stay in RAM; "": none
     host_alignment = 32
     host_max_size = ENDLESS
     # launches
-    mmap = True                          # False: its presence turns the mapping of files off
-    has_igpu = True                      # llama.cpp lists devices that share the system's memory as of another kind
-    igpu_mmap = True                     # the same, of a GPU that shares the system's memory
-    offload_min_batch = 0                # computes operations of this many rows or more whose weight is in RAM; 0: none
-    added: Mapping[str, Rule] = {}       # operations that older builds of it do not run: the rule of those that do
-    modelled = False                     # supports_op, alloc_size and graph_optimize are its own rules
-    caches_experts = False               # the graphs of --moe-cache-mib were compared too
-    proven = False                       # sizes computed from all this were compared with llama.cpp's own
-    own_cards = False                    # runs no other backend's cards
-    undecided_doubt = ""                 # why sizes are a bound where something is `undecided`
-    makers: tuple[str, ...] = ()         # of its own cards: words of their descriptions
-    limits_are: tuple[tuple[str, Limit], ...] = ()     # what those of a device's `limits` can be that sizes follow from
+    mmap = True  # False: its presence turns the mapping of files off
+    # llama.cpp lists devices that share the system's memory as of another kind
+    has_igpu = True
+    igpu_mmap = True  # the same, of a GPU that shares the system's memory
+    # computes operations of this many rows or more whose weight is in RAM; 0: none
+    offload_min_batch = 0
+    # operations that older builds of it do not run: the rule of those that do
+    added: Mapping[str, Rule] = {}
+    # supports_op, alloc_size and graph_optimize are its own rules
+    modelled = False
+    caches_experts = False  # the graphs of --moe-cache-mib were compared too
+    # sizes computed from all this were compared with llama.cpp's own
+    proven = False
+    own_cards = False  # runs no other backend's cards
+    undecided_doubt = ""  # why sizes are a bound where something is `undecided`
+    makers: tuple[str, ...] = ()  # of its own cards: words of their descriptions
+    # what those of a device's `limits` can be that sizes follow from
+    limits_are: tuple[tuple[str, Limit], ...] = ()
     # its devices' memory, as `--list-devices` reports it
-    context_first = False                # free was read after creating the backend's context
-    free_is_total = False                # total is listed as free if the driver does not report it
-    free_doubt = ""                      # why its free memory may be wrong
-    remote = False                       # its devices belong to another machine
+    context_first = False  # free was read after creating the backend's context
+    free_is_total = False  # total is listed as free if the driver does not report it
+    free_doubt = ""  # why its free memory may be wrong
+    remote = False  # its devices belong to another machine
     # bytes per device for the library that sums the results under -sm tensor
     communicator = 0
     # speed of an unknown device
-    bandwidth = 400e9                    # bytes per second
-    fp16_per_bandwidth = 0.0             # operations per byte of it; 0: by the GPU's generation
+    bandwidth = 400e9  # bytes per second
+    fp16_per_bandwidth = 0.0  # operations per byte of it; 0: by the GPU's generation
     # programs that start a llama-server
-    image = ""                           # suffix of the tag of ghcr.io/ggml-org/llama.cpp:server
-    device_nodes: tuple[str, ...] = ()   # flags that give the devices to a container
-    visible = ""                         # the variable that shows a process some of its GPUs, by their numbers
-    gpu_driver = ""                      # the container runtime's driver that gives it all GPUs
-    koboldcpp: tuple[str, ...] = ()      # KoboldCpp's flags for it
+    image = ""  # suffix of the tag of ghcr.io/ggml-org/llama.cpp:server
+    device_nodes: tuple[str, ...] = ()  # flags that give the devices to a container
+    # the variable that shows a process some of its GPUs, by their numbers
+    visible = ""
+    gpu_driver = ""  # the container runtime's driver that gives it all GPUs
+    koboldcpp: tuple[str, ...] = ()  # KoboldCpp's flags for it
     # logs
-    old_name = ""                        # the name of its only device in builds before 2026
-    log_words: tuple[str, ...] = ()      # of its lines; those that are not `name` mean `old_name` where it has one
-    log_pattern = ""                     # the same, of a backend `built_from` another, whose words its log has too
+    old_name = ""  # the name of its only device in builds before 2026
+    # of its lines; those that are not `name` mean `old_name` where it has one
+    log_words: tuple[str, ...] = ()
+    # the same, of a backend `built_from` another, whose words its log has too
+    log_pattern = ""
     built_from = ""
-    log_not = ""                         # the backend that runs the same GPUs: its log has that pattern too
-    # (a word, a regular expression) of the lines that list its devices, with groups of `index`, `description`,
+    # the backend that runs the same GPUs: its log has that pattern too
+    log_not = ""
+    # (a word, a regular expression) of the lines that list its devices, with groups of `index`,
+    # `description`,
     # `major` and `minor` of the compute capability, `mib` or `mb`
     device_lines: tuple[tuple[str, str], ...] = ()
-    nvidia = False                       # its GPUs have a compute capability
-    ollama = ""                          # Ollama's name of its library
-    signs: tuple[Sign, ...] = ()         # what it and its driver print when something fails
+    nvidia = False  # its GPUs have a compute capability
+    ollama = ""  # Ollama's name of its library
+    signs: tuple[Sign, ...] = ()  # what it and its driver print when something fails
 
-    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
+    ) -> None:
         """`index`: among the devices of a launch."""
         self.device, self.rules = device, rules
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
-        self.undecided = False      # an unknown property of the device decided where an operation runs
+        # an unknown property of the device decided where an operation runs
+        self.undecided = False
 
     @property
     def kind(self) -> Hashable:
@@ -117,8 +134,8 @@ class Backend:
         return False
 
     def pipelines(self) -> bool:
-        """Whether its devices report async compute and events; otherwise llama_context does not pipeline
-        prompts."""
+        """Whether its devices report async compute and events; otherwise llama_context does not
+        pipeline prompts."""
         return True
 
     def lacks(self, op: Tensor) -> bool:
@@ -133,9 +150,13 @@ class Backend:
 
     @classmethod
     def runs(cls, native: type[Backend], description: str) -> bool:
-        """Whether it also runs the GPU of that description, which belongs to or was listed by `native`."""
-        return native is cls or not cls.own_cards or (
-            not native.own_cards and any(word in description for word in cls.makers))
+        """Whether it also runs the GPU of that description, which belongs to or was listed by
+        `native`."""
+        return (
+            native is cls
+            or not cls.own_cards
+            or (not native.own_cards and any(word in description for word in cls.makers))
+        )
 
     @classmethod
     def wrong_limits(cls, limits: Mapping[str, int]) -> str:
@@ -149,7 +170,11 @@ class Backend:
     def doubt(self) -> str:
         """Why its sizes may be wrong; "": they were compared with llama.cpp's own."""
         name = self.device.backend if self.device else self.name
-        return "" if self.proven else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
+        return (
+            ""
+            if self.proven
+            else f"backend {name}: sizes are an upper bound, not compared with llama.cpp's own"
+        )
 
     @property
     def slow_quantised_cache(self) -> bool:
@@ -164,17 +189,25 @@ class Backend:
         """ggml_backend_dev_host_buffer_type: pinned host memory, if any."""
         if not self.host_buffer:
             return None
-        return Buffer(self.host_buffer, -1, self.host_alignment, host=True, max_size=self.host_max_size)
+        return Buffer(
+            self.host_buffer, -1, self.host_alignment, host=True, max_size=self.host_max_size
+        )
 
     def supports_op(self, op: Tensor) -> bool:
         """Whether it runs this operation, given where its sources are."""
         return self.reaches(op)
 
     def reaches(self, op: Tensor) -> bool:
-        """No source is in another device's memory. Views do not have a buffer yet when llama.cpp asks."""
+        """No source is in another device's memory. Views do not have a buffer yet when llama.cpp
+        asks."""
         for source in op.src:
             buffer = source.buffer
-            if buffer is not None and buffer.device >= 0 and buffer is not self.buffer and source.view_src is None:
+            if (
+                buffer is not None
+                and buffer.device >= 0
+                and buffer is not self.buffer
+                and source.view_src is None
+            ):
                 return False
         return True
 
@@ -186,10 +219,12 @@ class Backend:
         """Whether it takes over an operation whose weight is in RAM, with a copy of the weight."""
         return self.offload_min_batch > 0 and batch_size(op) >= self.offload_min_batch
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
-                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
-        """The nodes of one split in the order in which they will run. `add_alloc_dep(tensor, until)` keeps a
-        tensor's memory until that node is done: one of `nodes`, or `after`, the first of the next split."""
+    def graph_optimize(
+        self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
+    ) -> list[Tensor]:
+        """The nodes of one split in the order in which they will run. `add_alloc_dep(tensor,
+        until)` keeps a tensor's memory until that node is done: one of `nodes`, or `after`, the
+        first of the next split."""
         return nodes
 
     def alloc_size(self, tensor: Tensor) -> int:
@@ -201,8 +236,12 @@ class Backend:
         if not self.row_padding or not ne[0] % self.row_padding:
             return 0
         if type_ not in BY_NAME and type_ not in IK_NAMES:
-            return 4 * self.row_padding          # no block is larger than a padded row of f32
-        return row_size(type_, self.row_padding - ne[0] % self.row_padding) if is_quantised(type_) else 0
+            return 4 * self.row_padding  # no block is larger than a padded row of f32
+        return (
+            row_size(type_, self.row_padding - ne[0] % self.row_padding)
+            if is_quantised(type_)
+            else 0
+        )
 
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
         """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included
@@ -215,8 +254,8 @@ class Backend:
         return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
 
     def again(self, ops: Ops) -> int:
-        """The part of this that one more llama_context on the device takes: each has temporaries of its
-        own."""
+        """The part of this that one more llama_context on the device takes: each has temporaries of
+        its own."""
         return 0
 
 
@@ -226,9 +265,11 @@ def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:
-    """Whether V is a part of K, as in latent attention: V_is_K_view of the backends' flash attention."""
-    return v.view_src is not None and (v.view_src is k
-                                       or (v.view_src is k.view_src and v.view_offs == k.view_offs))
+    """Whether V is a part of K, as in latent attention: V_is_K_view of the backends' flash
+    attention."""
+    return v.view_src is not None and (
+        v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs)
+    )
 
 
 def batch_size(op: Tensor) -> int:

@@ -1,6 +1,6 @@
-"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does. Matrices of f16 and f32 are laid out in
-squares of 16, whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Only its rules for
-weights are modelled, so sizes are an upper bound."""
+"""CANN: ggml/src/ggml-cann/ggml-cann.cpp. It pads as CUDA does. Matrices of f16 and f32 are laid
+out in squares of 16, whose size only its library knows (GGML_CANN_WEIGHT_NZ, on by default). Only
+its rules for weights are modelled, so sizes are an upper bound."""
 
 from __future__ import annotations
 
@@ -17,8 +17,15 @@ class Cann(CudaBuffers):
     name = "CANN"
     own_cards = True
     log_words = ("CANN",)
-    signs = (Sign("oom_device", "aclrtMalloc failed", rf"allocating {MIB} MiB on device {INDEX}: aclrtMalloc failed"),
-             Sign("oom_device", "CANN error: out of memory", "", "run"))
+    signs = (
+        Sign(
+            "oom_device",
+            "aclrtMalloc failed",
+            rf"allocating {MIB} MiB on device {INDEX}: "
+            rf"aclrtMalloc failed",
+        ),
+        Sign("oom_device", "CANN error: out of memory", "", "run"),
+    )
 
     def pipelines(self) -> bool:
         return False
@@ -26,7 +33,9 @@ class Cann(CudaBuffers):
     def supports_op(self, op: Tensor) -> bool:
         type_ = op.src[0].type if op.src else ""
         if op.op in ("MUL_MAT", "MUL_MAT_ID"):
-            return type_ in _PLAIN or (type_ in _BLOCKS and op.src[0].contiguous() and op.src[1].contiguous())
+            return type_ in _PLAIN or (
+                type_ in _BLOCKS and op.src[0].contiguous() and op.src[1].contiguous()
+            )
         if op.op == "GET_ROWS":
             return type_ in (*_PLAIN, "q8_0")
         return True

@@ -1,8 +1,8 @@
-"""Host memory and the CPU: plain buffers, and weights repacked for the CPU's matrix kernels. Alignment:
-TENSOR_ALIGNMENT of ggml/src/ggml-impl.h. Operations: ggml_backend_cpu_device_supports_op of
-ggml/src/ggml-cpu/ggml-cpu.cpp. Repacking: supports_op and ggml_repack_get_optimal_repack_type of
-ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which moves
-bytes between host buffers but keeps their sum. All as modelled."""
+"""Host memory and the CPU: plain buffers, and weights repacked for the CPU's matrix kernels.
+Alignment: TENSOR_ALIGNMENT of ggml/src/ggml-impl.h. Operations: ggml_backend_cpu_device_supports_op
+of ggml/src/ggml-cpu/ggml-cpu.cpp. Repacking: supports_op and ggml_repack_get_optimal_repack_type of
+ggml/src/ggml-cpu/repack.cpp, for x86-64 with AVX2; other instruction sets repack other types, which
+moves bytes between host buffers but keeps their sum. All as modelled."""
 
 from __future__ import annotations
 
@@ -17,26 +17,36 @@ if TYPE_CHECKING:
 
     from ..builds import Rules
 
-HOST = "CPU"                     # also the device name of everything that is not offloaded
+HOST = "CPU"  # also the device name of everything that is not offloaded
 REPACK = "CPU_REPACK"
-BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")       # prefixes of host memory's buffer types
+BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")  # prefixes of host memory's buffer types
 
 _NO_FROM_FLOAT = frozenset(("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
 _REPACKED = frozenset(("q4_0", "q4_K", "iq4_nl", "mxfp4"))
 _REPACKED_DIMS = {"MUL_MAT": 2, "MUL_MAT_ID": 3}
-_REPACKED_FIRST = frozenset(("q4_0",))       # in builds that repack before they pin; no experts
+_REPACKED_FIRST = frozenset(("q4_0",))  # in builds that repack before they pin; no experts
 
 
 class Cpu(Backend):
-    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory, or plain
-    RAM."""
+    """The last backend of a launch. Graph tensors live in `buffer`: the first GPU's pinned memory,
+    or plain RAM."""
 
     name = HOST
     modelled = True
     proven = True
     signs = (
-        Sign("oom_host", "insufficient memory (attempted", rf"insufficient memory \(attempted to allocate *{MIB} MB\)"),
-        Sign("oom_host", "cpu_buffer_type_alloc_buffer", rf"failed to allocate buffer(?: of size {BYTES})?"),
+        Sign(
+            "oom_host",
+            "insufficient memory (attempted",
+            rf"insufficient memory \(attempted to "
+            rf"allocate *{MIB} MB\)",
+        ),
+        Sign(
+            "oom_host",
+            "cpu_buffer_type_alloc_buffer",
+            rf"failed to allocate buffer(?: of size "
+            rf"{BYTES})?",
+        ),
         Sign("oom_host", "ggml_aligned_malloc", r"failed to allocate|insufficient memory"),
         Sign("oom_host", "paging file is too small"),
         Sign("oom_host", "bad_alloc", weight=8),
@@ -73,7 +83,9 @@ def _repack_supports(op: Tensor, rules: Rules) -> bool:
     weight = op.src[0]
     ne = weight.ne
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
-    types, dims = (_REPACKED_FIRST, {"MUL_MAT": 2}) if rules.repacks_first else (_REPACKED, _REPACKED_DIMS)
+    types, dims = (
+        (_REPACKED_FIRST, {"MUL_MAT": 2}) if rules.repacks_first else (_REPACKED, _REPACKED_DIMS)
+    )
     repacked = weight.buffer is not None and weight.buffer.repack and weight.type in types
     rows_of_eight = ne[1] % 8 == 0 and n_dims == dims.get(op.op)
     return repacked and rows_of_eight and op.src[1].type == "f32"
@@ -100,5 +112,8 @@ def _scans(op: Tensor) -> bool:
 
 # ggml_backend_cpu_device_supports_op: everything else runs
 _RULES: dict[str, Callable[[Tensor], bool]] = {
-    "MUL_MAT": _multiplies, "CPY": _converts, "SET_ROWS": _converts, "SSM_SCAN": _scans,
+    "MUL_MAT": _multiplies,
+    "CPY": _converts,
+    "SET_ROWS": _converts,
+    "SSM_SCAN": _scans,
 }

@@ -1,5 +1,6 @@
-"""Several devices as one, which -sm tensor computes on: ggml/src/ggml-backend-meta.cpp, as modelled.
-llama.cpp plans one graph for all of them, and each gets a compute buffer of that graph's full size."""
+"""Several devices as one, which -sm tensor computes on: ggml/src/ggml-backend-meta.cpp, as
+modelled. llama.cpp plans one graph for all of them, and each gets a compute buffer of that graph's
+full size."""
 
 from __future__ import annotations
 
@@ -16,18 +17,21 @@ if TYPE_CHECKING:
 
 
 class Meta(Backend):
-    """The devices `parts`, named after the first. It neither orders the graph nor takes operations whose
-    weight is in RAM (graph_optimize and offload_op are null)."""
+    """The devices `parts`, named after the first. It neither orders the graph nor takes operations
+    whose weight is in RAM (graph_optimize and offload_op are null)."""
 
     def __init__(self, parts: Sequence[Backend], rules: Rules = NEWEST_RULES) -> None:
         super().__init__(parts[0].device, 0, rules)
         self._parts = tuple(parts)
-        self._unlike = tuple({part.kind: part for part in parts}.values())     # those of a kind answer alike
+        # those of a kind answer alike
+        self._unlike = tuple({part.kind: part for part in parts}.values())
         self.mmap = all(part.mmap for part in parts)
         self.alignment = max(part.alignment for part in parts)
         self.max_size = min(part.max_size for part in parts)
         self.modelled = all(part.modelled for part in parts)
-        self.buffer = Buffer(parts[0].buffer.name, 0, self.alignment, host=False, max_size=self.max_size)
+        self.buffer = Buffer(
+            parts[0].buffer.name, 0, self.alignment, host=False, max_size=self.max_size
+        )
         for part in parts:
             part.buffer = self.buffer
         pinned = {part.host_buffer for part in parts}

@@ -1,6 +1,6 @@
-"""OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp. The operations that it runs depend on the Adreno GPU and are
-not modelled, so sizes are an upper bound. In a device's `limits`: `mem_base_addr_align` (bytes, where clinfo
-has bits) and `max_mem_alloc_size` (bytes); 128 bytes and 1 GiB are assumed."""
+"""OpenCL: ggml/src/ggml-opencl/ggml-opencl.cpp. The operations that it runs depend on the Adreno
+GPU and are not modelled, so sizes are an upper bound. In a device's `limits`: `mem_base_addr_align`
+(bytes, where clinfo has bits) and `max_mem_alloc_size` (bytes); 128 bytes and 1 GiB are assumed."""
 
 from __future__ import annotations
 
@@ -16,18 +16,22 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..machine import Device
 
-_GAPS = 4                    # of the parts that a quantised weight is cut into
+_GAPS = 4  # of the parts that a quantised weight is cut into
 
 
 class OpenCl(Backend):
     name = "OpenCL"
     mmap = False
     free_doubt = "free is a guess: total less 1 GiB"
-    signs = (Sign("oom_device", "CL_MEM_OBJECT_ALLOCATION_FAILURE"),
-             Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"))
+    signs = (
+        Sign("oom_device", "CL_MEM_OBJECT_ALLOCATION_FAILURE"),
+        Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"),
+    )
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 
-    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
+    ) -> None:
         limits = (device.limits if device is not None else None) or {}
         self.alignment = limits.get("mem_base_addr_align", 128)
         self.max_size = limits.get("max_mem_alloc_size", 1 << 30)

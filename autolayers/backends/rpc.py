@@ -1,4 +1,5 @@
-"""RPC: ggml/src/ggml-rpc/ggml-rpc.cpp, which supports every operation, offloads none and fuses nothing.
+"""RPC: ggml/src/ggml-rpc/ggml-rpc.cpp, which supports every operation, offloads none and fuses
+nothing.
 
 Alignment and padding are the server's; a CUDA server's, the largest, is assumed.
 """
@@ -21,18 +22,45 @@ class Rpc(CudaBuffers):
     context_first = True
     free_doubt = "as the remote server reports"
     signs = (
-        Sign("rpc_lost", "RPC server crashed", r"Remote RPC server crashed or returned malformed response", "run",
-             first=5600),
-        Sign("rpc_lost", "ggml-rpc", r"ggml-rpc\.cpp.{0,60}GGML_ASSERT\(status\) failed"
-             r"|GGML_ASSERT\(status\) failed.{0,60}ggml-rpc", "run", last=5700),
+        Sign(
+            "rpc_lost",
+            "RPC server crashed",
+            r"Remote RPC server crashed or returned malformed "
+            r"response",
+            "run",
+            first=5600,
+        ),
+        Sign(
+            "rpc_lost",
+            "ggml-rpc",
+            r"ggml-rpc\.cpp.{0,60}GGML_ASSERT\(status\) failed"
+            r"|GGML_ASSERT\(status\) failed.{0,60}ggml-rpc",
+            "run",
+            last=5700,
+        ),
         Sign("rpc_lost", "recv failed", r"recv failed \(bytes_recv=", "run"),
-        Sign("rpc_lost", "failed to connect to", r"[fF]ailed to connect to \S{3,80}:\d{2,5}", "start"),
-        Sign("rpc_lost", "RPC", r"RPC (?:server|protocol) version mismatch|client needs upgrade to protocol", "start"),
+        Sign(
+            "rpc_lost",
+            "failed to connect to",
+            r"[fF]ailed to connect to "
+            r"\S{3,80}:\d{2,5}",
+            "start",
+        ),
+        Sign(
+            "rpc_lost",
+            "RPC",
+            r"RPC (?:server|protocol) version mismatch|client needs upgrade to "
+            r"protocol",
+            "start",
+        ),
     )
 
     @property
     def doubt(self) -> str:
-        return "backend RPC: sizes are those of a CUDA server, and may differ a little from another one's"
+        return (
+            "backend RPC: sizes are those of a CUDA server, and may differ a little from another "
+            "one's"
+        )
 
     def pipelines(self) -> bool:
         return self.rules.rpc_pipelines

@@ -1,14 +1,16 @@
-"""A line that a program prints when something fails: a row of signs, of one backend or of llama.cpp and Ollama.
+"""A line that a program prints when something fails: a row of signs, of one backend or of llama.cpp
+and Ollama.
 
     Sign("oom_device", "cudaMalloc failed", r"allocating (?P<mib>\\S+) MiB on device (?P<index>\\d+): cudaMalloc")
 
-A sign is first looked for by its `word`, in lower case and cheap, then by its `pattern`, whose groups are figures:
-`bytes`, `mib`, `gib` (what was asked for), `name` (a buffer or a device), `index` (of a device).
-`phase`: where it always happens; "" where the lines after it tell. `weight`: of several signs the heaviest is the
-cause, of equals the first in the log: 9 says why it failed, 8 that it failed and little of why, below that nothing
-failed. `first`, `last`: the builds whose source has the words; 0: not bounded. `limit`: the driver says the same of one
-allocation that is over its limit.
-"""
+A sign is first looked for by its `word`, in lower case and cheap, then by its `pattern`, whose
+groups are figures: `bytes`, `mib`, `gib` (what was asked for), `name` (a buffer or a device),
+`index` (of a device). `phase`: where it always happens; "" where the lines after it tell. `weight`:
+of several signs the heaviest is the cause, of equals the first in the log: 9 says why it failed, 8
+that it failed and little of why, below that nothing failed. `first`, `last`: the builds whose
+source has the words; 0: not bounded. `limit`: the driver says the same of one allocation that is
+over its limit.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -23,11 +25,40 @@ INDEX = r"(?P<index>\d{1,3})"
 
 
 class Sign:
-    __slots__ = ("_compiled", "cause", "fatal", "first", "last", "limit", "pattern", "phase", "said", "weight", "word")
+    __slots__ = (
+        "_compiled",
+        "cause",
+        "fatal",
+        "first",
+        "last",
+        "limit",
+        "pattern",
+        "phase",
+        "said",
+        "weight",
+        "word",
+    )
 
-    def __init__(self, cause: str, word: str, pattern: str = "", phase: str = "", *, weight: int = 9,
-                 fatal: bool = True, first: int = 0, last: int = 0, limit: bool = False) -> None:
-        self.cause, self.said, self.phase, self.weight, self.fatal = cause, word, phase, weight, fatal
+    def __init__(
+        self,
+        cause: str,
+        word: str,
+        pattern: str = "",
+        phase: str = "",
+        *,
+        weight: int = 9,
+        fatal: bool = True,
+        first: int = 0,
+        last: int = 0,
+        limit: bool = False,
+    ) -> None:
+        self.cause, self.said, self.phase, self.weight, self.fatal = (
+            cause,
+            word,
+            phase,
+            weight,
+            fatal,
+        )
         self.word, self.pattern = word.lower(), pattern
         self.first, self.last, self.limit = first, last, limit
         self._compiled: re.Pattern[str] | None = None

@@ -1,8 +1,9 @@
-"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing, and is
-the only one with split buffers for -sm row. In a device's `limits`, `max_mem_alloc_size` is the driver's
-largest buffer; 2 GiB are assumed. `onednn_optimized_gemm`: whether oneDNN has more than reference kernels for
-it (ggml_sycl_dnnl_detect_optimized_gemm); if unknown, the larger sizes of both. Otherwise Intel's GPUs are
-modelled as the one that needs most memory, so sizes are an upper bound."""
+"""SYCL: ggml/src/ggml-sycl, as modelled, built with oneDNN. It pads as CUDA does, reorders nothing,
+and is the only one with split buffers for -sm row. In a device's `limits`, `max_mem_alloc_size` is
+the driver's largest buffer; 2 GiB are assumed. `onednn_optimized_gemm`: whether oneDNN has more
+than reference kernels for it (ggml_sycl_dnnl_detect_optimized_gemm); if unknown, the larger sizes
+of both. Otherwise Intel's GPUs are modelled as the one that needs most memory, so sizes are an
+upper bound."""
 
 from __future__ import annotations
 
@@ -21,13 +22,38 @@ if TYPE_CHECKING:
     from ..builds import Rule
     from ..machine import Device
 
-_UNARY = frozenset((
-    "SGN", "ABS", "NEG", "STEP", "RELU", "HARDSIGMOID", "TANH", "GELU", "SILU", "SIGMOID", "HARDSWISH",
-    "GELU_QUICK", "GELU_ERF", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "CEIL", "FLOOR", "ROUND", "TRUNC"))
-_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
+_UNARY = frozenset(
+    (
+        "SGN",
+        "ABS",
+        "NEG",
+        "STEP",
+        "RELU",
+        "HARDSIGMOID",
+        "TANH",
+        "GELU",
+        "SILU",
+        "SIGMOID",
+        "HARDSWISH",
+        "GELU_QUICK",
+        "GELU_ERF",
+        "EXP",
+        "EXPM1",
+        "SOFTPLUS",
+        "ELU",
+        "XIELU",
+        "CEIL",
+        "FLOOR",
+        "ROUND",
+        "TRUNC",
+    )
+)
+_GLU = frozenset(
+    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
+)
 _NO_KERNEL = frozenset(("tq1_0", "tq2_0"))
-# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which takes two
-# f16 too)
+# What it does with each type of a KV cache: ONEDNN converts it for oneDNN's flash attention (which
+# takes two f16 too)
 KV_TYPES = {
     "f32": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER ONEDNN",
     "f16": "GET_ROWS FLASH_ATTN_EXT LIGHTNING_INDEXER",
@@ -40,49 +66,154 @@ KV_TYPES = {
     "q5_1": "GET_ROWS LIGHTNING_INDEXER ONEDNN",
 }
 _GET_ROWS = types_of(KV_TYPES, "GET_ROWS") | {
-    "i32", "q1_0", "mxfp4", "nvfp4", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq1_s", "iq1_m", "iq3_s",
-    "iq4_xs", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K"}
-_INDEXER, _FLASH_ATTN = types_of(KV_TYPES, "LIGHTNING_INDEXER"), types_of(KV_TYPES, "FLASH_ATTN_EXT")
+    "i32",
+    "q1_0",
+    "mxfp4",
+    "nvfp4",
+    "iq2_xxs",
+    "iq2_xs",
+    "iq2_s",
+    "iq3_xxs",
+    "iq1_s",
+    "iq1_m",
+    "iq3_s",
+    "iq4_xs",
+    "q2_K",
+    "q3_K",
+    "q4_K",
+    "q5_K",
+    "q6_K",
+}
+_INDEXER, _FLASH_ATTN = (
+    types_of(KV_TYPES, "LIGHTNING_INDEXER"),
+    types_of(KV_TYPES, "FLASH_ATTN_EXT"),
+)
 _ONEDNN = types_of(KV_TYPES, "ONEDNN")
 # heads of keys, with values of the same size
 _HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256, 512))
-_TOP_K = 32                      # at most this many results of TOP_K, before Rules.sycl_top_k
-_ALWAYS = frozenset((
-    "CONV_2D", "CONV_2D_DW", "CONV_TRANSPOSE_2D", "CONCAT", "DUP", "ARGMAX", "NONE", "RESHAPE", "VIEW",
-    "PERMUTE", "TRANSPOSE", "ADD", "ADD1", "ADD_ID", "SUB", "COUNT_EQUAL", "MUL", "DIV", "REPEAT", "SQR",
-    "SQRT", "SIN", "COS", "CLAMP", "LOG", "NORM", "L2_NORM", "GROUP_NORM", "RMS_NORM", "SCALE", "CONT",
-    "DIAG_MASK_INF", "SOFT_MAX", "ROPE", "ROPE_BACK", "IM2COL", "UPSCALE", "ARGSORT", "POOL_1D", "POOL_2D",
-    "ACC", "PAD", "LEAKY_RELU", "CPY", "TIMESTEP_EMBEDDING", "RWKV_WKV6", "RWKV_WKV7", "GATED_LINEAR_ATTN",
-    "GATED_DELTA_NET", "FILL", "CUMSUM", "DIAG"))
-_WARP = 16                       # GGML_SYCL_WARP_SIZE
-_SOLVE_TRI = 64                  # SYCL_SOLVE_TRI_MAX_N and _K
+_TOP_K = 32  # at most this many results of TOP_K, before Rules.sycl_top_k
+_ALWAYS = frozenset(
+    (
+        "CONV_2D",
+        "CONV_2D_DW",
+        "CONV_TRANSPOSE_2D",
+        "CONCAT",
+        "DUP",
+        "ARGMAX",
+        "NONE",
+        "RESHAPE",
+        "VIEW",
+        "PERMUTE",
+        "TRANSPOSE",
+        "ADD",
+        "ADD1",
+        "ADD_ID",
+        "SUB",
+        "COUNT_EQUAL",
+        "MUL",
+        "DIV",
+        "REPEAT",
+        "SQR",
+        "SQRT",
+        "SIN",
+        "COS",
+        "CLAMP",
+        "LOG",
+        "NORM",
+        "L2_NORM",
+        "GROUP_NORM",
+        "RMS_NORM",
+        "SCALE",
+        "CONT",
+        "DIAG_MASK_INF",
+        "SOFT_MAX",
+        "ROPE",
+        "ROPE_BACK",
+        "IM2COL",
+        "UPSCALE",
+        "ARGSORT",
+        "POOL_1D",
+        "POOL_2D",
+        "ACC",
+        "PAD",
+        "LEAKY_RELU",
+        "CPY",
+        "TIMESTEP_EMBEDDING",
+        "RWKV_WKV6",
+        "RWKV_WKV7",
+        "GATED_LINEAR_ATTN",
+        "GATED_DELTA_NET",
+        "FILL",
+        "CUMSUM",
+        "DIAG",
+    )
+)
+_WARP = 16  # GGML_SYCL_WARP_SIZE
+_SOLVE_TRI = 64  # SYCL_SOLVE_TRI_MAX_N and _K
 
 
 class Sycl(CudaBuffers):
     name = "SYCL"
     host_buffer = "SYCL_Host"
-    added: Mapping[str, Rule] = dict.fromkeys(("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), Rules.sycl_indexer)
+    added: Mapping[str, Rule] = dict.fromkeys(
+        ("LIGHTNING_INDEXER", *HYPER_CONNECTIONS), Rules.sycl_indexer
+    )
     modelled = True
     offload_min_batch = OFFLOAD_MIN_BATCH
-    free_is_total = True               # without Level Zero's Sysman
+    free_is_total = True  # without Level Zero's Sysman
     limits_are = (("max_mem_alloc_size", SIZE),)
     image = "-intel"
     device_nodes = ("/dev/dri",)
     log_words = ("SYCL", "ggml-sycl", "level_zero", "UR_RESULT", "PI_ERROR")
     signs = (
-        Sign("oom_device", "Bytes", rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on device", limit=True),
-        Sign("oom_host", "Bytes of memory on host", rf"can't allocate {BYTES} Bytes of memory on host"),
-        Sign("oom_device", "OUT_OF_DEVICE_MEMORY", r"(?:UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_DEVICE_MEMORY", "run",
-             limit=True),
-        Sign("oom_device", "OUT_OF_HOST_MEMORY", r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY", "run"),
+        Sign(
+            "oom_device",
+            "Bytes",
+            rf"can't (?:allocate|malloc) {BYTES} Bytes (?:of )?memory on "
+            rf"device",
+            limit=True,
+        ),
+        Sign(
+            "oom_host",
+            "Bytes of memory on host",
+            rf"can't allocate {BYTES} Bytes of memory on "
+            rf"host",
+        ),
+        Sign(
+            "oom_device",
+            "OUT_OF_DEVICE_MEMORY",
+            r"(?:UR_RESULT|PI|ZE_RESULT)_ERROR_OUT_OF_DEVICE_MEMORY",
+            "run",
+            limit=True,
+        ),
+        Sign(
+            "oom_device",
+            "OUT_OF_HOST_MEMORY",
+            r"(?:PI_ERROR|UR_RESULT_ERROR)_OUT_OF_HOST_MEMORY",
+            "run",
+        ),
         Sign("op_unsupported", "OUT_OF_RESOURCES", "UR_RESULT_ERROR_OUT_OF_RESOURCES", "run"),
-        Sign("device_lost", "DEVICE_LOST", r"(?:UR_RESULT_ERROR|ZE_RESULT_ERROR)_DEVICE_LOST|PI_ERROR_DEVICE", "run"),
+        Sign(
+            "device_lost",
+            "DEVICE_LOST",
+            r"(?:UR_RESULT_ERROR|ZE_RESULT_ERROR)_DEVICE_LOST|PI_ERROR_DEVICE",
+            "run",
+        ),
         Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
-        Sign("no_gpu", "No device of requested type", r"No device of requested type|can't find any SYCL GPU", "start",
-             weight=6, fatal=False),
+        Sign(
+            "no_gpu",
+            "No device of requested type",
+            r"No device of requested type|can't find any "
+            r"SYCL GPU",
+            "start",
+            weight=6,
+            fatal=False,
+        ),
     )
 
-    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
+    ) -> None:
         limits = (device.limits if device is not None else None) or {}
         self.max_size = self.host_max_size = limits.get("max_mem_alloc_size", 2 << 30)
         super().__init__(device, index, rules)
@@ -112,7 +243,9 @@ class Sycl(CudaBuffers):
     def otherwise(self) -> Device | None:
         if self.device is None or not self.undecided:
             return self.device
-        return replace(self.device, limits={**(self.device.limits or {}), "onednn_optimized_gemm": 0})
+        return replace(
+            self.device, limits={**(self.device.limits or {}), "onednn_optimized_gemm": 0}
+        )
 
     def alloc_size(self, tensor: Tensor) -> int:
         size = tensor.nbytes
@@ -199,7 +332,8 @@ def _unaligned(t: Tensor) -> bool:
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
-    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each aligned to 128 bytes."""
+    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each aligned to 128
+    bytes."""
     q, k, v = op.src[:3]
     one_dnn = one_dnn and _one_dnn(op, False)
     copied = one_dnn and not (_is_halves(k) and _is_halves(v))
@@ -232,14 +366,20 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys((*HYPER_CONNECTIONS, "SET", "CONV_TRANSPOSE_1D"), _all_f32),
     **dict.fromkeys(("SUM", "SUM_ROWS", "MEAN"), lambda op: op.src[0].contiguous()),
     **dict.fromkeys(("ROLL", "ARANGE"), lambda op: op.type == "f32"),
-    "UNARY": lambda op: op.param in _UNARY, "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1),
+    "UNARY": lambda op: op.param in _UNARY,
+    "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1),
     "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
     "GET_ROWS": lambda op: op.src[0].type in _GET_ROWS,
     "SET_ROWS": lambda op: op.type not in _NO_KERNEL and op.src[0].type in ("f32", "f16", "bf16"),
-    "LIGHTNING_INDEXER": lambda op: op.src[0].type == "f32" and op.src[1].type in _INDEXER
-    and op.src[3].type == "f16" and op.src[0].ne[0] == 8 * _WARP,
+    "LIGHTNING_INDEXER": lambda op: (
+        op.src[0].type == "f32"
+        and op.src[1].type in _INDEXER
+        and op.src[3].type == "f16"
+        and op.src[0].ne[0] == 8 * _WARP
+    ),
     "TRI": lambda op: op.type == "f32" and op.src[0].contiguous(),
     "TOP_K": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
-    "SSM_CONV": _all_f32, "SSM_SCAN": _ssm_scan,
+    "SSM_CONV": _all_f32,
+    "SSM_SCAN": _ssm_scan,
     "SOLVE_TRI": lambda op: op.src[0].ne[0] <= _SOLVE_TRI and op.src[1].ne[0] <= _SOLVE_TRI,
 }

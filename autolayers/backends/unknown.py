@@ -24,6 +24,7 @@ class Unknown(CudaBuffers):
 
     def supports_op(self, op: Tensor) -> bool:
         """What all run, as far as it costs memory."""
-        if op.op == "MUL_MAT" and not multiplies(op):      # slots' own streams with -fa off: gigabytes go to the CPU
+        # slots' own streams with -fa off: gigabytes go to the CPU
+        if op.op == "MUL_MAT" and not multiplies(op):
             return False
         return self.reaches(op) and (op.op != "FLASH_ATTN_EXT" or op.src[1].type == op.src[2].type)

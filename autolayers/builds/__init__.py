@@ -4,7 +4,8 @@
     rules(None)                    # the newest known
     Build(7000).knows("-lm")       # whether it accepts a flag
 
-A change of llama.cpp is a row of `Rules` in table.py; graph, memory, backends and launch read it by its name.
+A change of llama.cpp is a row of `Rules` in table.py; graph, memory, backends and launch read it by
+its name.
 """
 
 from __future__ import annotations
@@ -14,4 +15,14 @@ from .rule import Rule, RuleSet
 from .sources import NEWEST
 from .table import NEWEST_RULES, OLDEST_EXACT, Rules, rules
 
-__all__ = ["NEWEST", "NEWEST_RULES", "OLDEST_EXACT", "TODAY", "Build", "Rule", "RuleSet", "Rules", "rules"]
+__all__ = [
+    "NEWEST",
+    "NEWEST_RULES",
+    "OLDEST_EXACT",
+    "TODAY",
+    "Build",
+    "Rule",
+    "RuleSet",
+    "Rules",
+    "rules",
+]

@@ -3,8 +3,8 @@
     build = Build(number=7000)
     build.knows("--load-mode"), build.default_slots       # (False, 4)
 
-If the binary is available, its own --help decides (`flags`). For `--llama-build` and remote servers, the
-builds in the flag table (flags/table.py) do.
+If the binary is available, its own --help decides (`flags`). For `--llama-build` and remote
+servers, the builds in the flag table (flags/table.py) do.
 """
 
 from __future__ import annotations
@@ -20,45 +20,52 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..engines import Engine
 
-# builds by which a flag's first one may be wrong if the source of that information has no build number
+# builds by which a flag's first one may be wrong if the source of that information has no build
+# number
 _OFF = 20
 
 
 @dataclass(frozen=True)
 class Build:
-    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its --help,
-    None: not queried. `between`: (first, last) build that it may be. `doubt`: why it may not be an upstream
-    llama.cpp build; `fork`: the name of another program that it is, which counts its builds by itself: it is
-    planned as the newest build. `engine`: the program that uses it."""
+    """One llama.cpp build. `number` 0: unknown (built outside of git). `flags`: the names in its
+    --help, None: not queried. `between`: (first, last) build that it may be. `doubt`: why it may
+    not be an upstream llama.cpp build; `fork`: the name of another program that it is, which counts
+    its builds by itself: it is planned as the newest build. `engine`: the program that uses it."""
 
     number: int = 0
     commit: str = ""
     flags: frozenset[str] | None = None
-    flash_takes_word: bool | None = None      # as in --help; None: not queried
-    traces: bool | None = None                # as in --help: buffer sizes need -lv 4
+    flash_takes_word: bool | None = None  # as in --help; None: not queried
+    traces: bool | None = None  # as in --help: buffer sizes need -lv 4
     doubt: str = ""
-    between: tuple[int, int] | None = None    # if the program reports no number; None: by its flags
+    between: tuple[int, int] | None = None  # if the program reports no number; None: by its flags
     fork: str = ""
     engine: Engine = LLAMA_SERVER
 
     def knows(self, flag: str) -> bool:
         """Whether this build accepts a flag. Unknown builds are treated as the newest."""
         found = lookup(flag)
-        if self.engine.lacks and found is not None and self._has_not(found[0].names + found[0].negated):
+        if (
+            self.engine.lacks
+            and found is not None
+            and self._has_not(found[0].names + found[0].negated)
+        ):
             return False
         if self.flags is not None:
             names = (*found[0].names, *found[0].negated) if found else (flag,)
             return any(name in self.flags for name in names)
-        return found is None or found[0].first <= self.rules.number <= (found[0].last or self.rules.number)
+        return found is None or found[0].first <= self.rules.number <= (
+            found[0].last or self.rules.number
+        )
 
     def _has_not(self, names: tuple[str, ...]) -> bool:
         """Whether the engine lacks an argument, or means another thing by it."""
         return not set(names).isdisjoint((*self.engine.lacks, *self.engine.unwritten))
 
     def lacks(self, flag: str) -> str:
-        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507". "" if it has
-        it or may have it: builds in the table are only as precise as the sources seen, and a binary's own
-        --help takes precedence."""
+        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507". ""
+        if it has it or may have it: builds in the table are only as precise as the sources seen,
+        and a binary's own --help takes precedence."""
         if flag in self.engine.lacks:
             return f"{self.engine.name} has no {flag}"
         found = lookup(flag) if (self.flags or self.number) and not self.fork else None
@@ -66,7 +73,9 @@ class Build:
             return ""
         row, number = found[0], self.rules.number
         name = f"b{self.number}" if self.number else "this llama.cpp"
-        if number < row.first and (self.flags or number <= (preceding(row.first) or row.first - _OFF)):
+        if number < row.first and (
+            self.flags or number <= (preceding(row.first) or row.first - _OFF)
+        ):
             return f"{name} has no {flag}, which came with b{row.first}"
         if row.last and number > row.last and (self.flags or 0 < following(row.last) <= number):
             return f"{name} has no {flag}, which went after b{row.last}"
@@ -74,8 +83,8 @@ class Build:
 
     @lazy
     def rules(self) -> Rules:
-        """What llama.cpp does at this build; for an unknown one, as the newest build that it may be, or the
-        oldest."""
+        """What llama.cpp does at this build; for an unknown one, as the newest build that it may
+        be, or the oldest."""
         if self.fork:
             return rules(NEWEST, self.doubt, engine=self.engine)
         if self.number and not self.doubt:
@@ -84,9 +93,16 @@ class Build:
         why = self.doubt
         if not why and self.flags is not None:
             when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
-            why = f"this llama.cpp does not report its build; by its flags and architectures it is {when}"
-        return rules(min(self.number or latest(low, high), high, NEWEST), why,
-                     low if self.between or self.flags else 0, self.engine)
+            why = (
+                f"this llama.cpp does not report its build; by its flags and architectures it is "
+                f"{when}"
+            )
+        return rules(
+            min(self.number or latest(low, high), high, NEWEST),
+            why,
+            low if self.between or self.flags else 0,
+            self.engine,
+        )
 
     @property
     def bare_flash(self) -> bool:
@@ -115,21 +131,32 @@ class Build:
 
 
 def dates(flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build with these names in its --help; the last is the newest known unless a name rules it
-    out."""
+    """(first, last) build with these names in its --help; the last is the newest known unless a
+    name rules it out."""
     rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first or row.last] if flags else []
     has = [row for row in rows if not flags.isdisjoint((*row.names, *row.negated))]
     lacks = [row for row in rows if row not in has and not (row.first and row.last)]
     low = max([1, *[row.first for row in has], *[row.last + 1 for row in lacks if row.last]])
-    high = min([NEWEST, *[row.last for row in has if row.last],
-                *[row.first - 1 for row in lacks if row.first > low]])
+    high = min(
+        [
+            NEWEST,
+            *[row.last for row in has if row.last],
+            *[row.first - 1 for row in lacks if row.first > low],
+        ]
+    )
     return low, max(low, high)
 
 
 def oldest_with(flags: frozenset[str]) -> int:
     """The oldest build that has all of these names, whatever others it lacks."""
-    return max((row.first for row in (*ARGUMENTS, *LEGACY) if not flags.isdisjoint((*row.names, *row.negated))),
-               default=0)
+    return max(
+        (
+            row.first
+            for row in (*ARGUMENTS, *LEGACY)
+            if not flags.isdisjoint((*row.names, *row.negated))
+        ),
+        default=0,
+    )
 
 
 TODAY = Build()

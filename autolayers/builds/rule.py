@@ -1,10 +1,10 @@
 """A dated rule, and the set of a build's rules.
 
-    class Rules(RuleSet):
-        early_rows = Rule("graph", 9090, "#22000", "the output's rows are picked in the last layer")
+class Rules(RuleSet):
+    early_rows = Rule("graph", 9090, "#22000", "the output's rows are picked in the last layer")
 
-    Rules(9091).early_rows             # True
-    Rules(9091).has(Rules.early_rows)  # the same, of a rule that a row of another table names
+Rules(9091).early_rows             # True
+Rules(9091).has(Rules.early_rows)  # the same, of a rule that a row of another table names
 """
 
 from __future__ import annotations
@@ -20,14 +20,23 @@ if TYPE_CHECKING:
 class Rule:
     """A change: what `part` of llama.cpp does from build `first` on, up to `last` (0: still today).
 
-    `after` is the newest build whose source was seen without it, `until` the oldest one seen without it
-    again; builds between those and `first` or `last` are uncertain (0: none are). `pull` is the pull request
-    that introduced it."""
+    `after` is the newest build whose source was seen without it, `until` the oldest one seen
+    without it again; builds between those and `first` or `last` are uncertain (0: none are). `pull`
+    is the pull request that introduced it."""
 
     __slots__ = ("after", "clause", "first", "last", "name", "part", "pull", "until")
 
-    def __init__(self, part: Part, first: int, pull: str, clause: str, *, after: int = 0, last: int = 0,
-                 until: int = 0) -> None:
+    def __init__(
+        self,
+        part: Part,
+        first: int,
+        pull: str,
+        clause: str,
+        *,
+        after: int = 0,
+        last: int = 0,
+        until: int = 0,
+    ) -> None:
         self.part, self.first, self.pull, self.clause = part, first, pull, clause
         self.after, self.last, self.until = after or first - 1, last, until or last + 1
         self.name = ""
@@ -36,6 +45,7 @@ class Rule:
         self.name = name
 
     if TYPE_CHECKING:
+
         @overload
         def __get__(self, rules: RuleSet, owner: type) -> bool: ...
         @overload
@@ -43,23 +53,25 @@ class Rule:
 
     def __get__(self, rules: object, owner: type) -> Rule | bool:
         if not isinstance(rules, RuleSet):
-            return self                         # of the class, or a field of another table's row
+            return self  # of the class, or a field of another table's row
         holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
         if self.doubtful(rules.number):
             holds = rules.changed
             rules.doubts.append(self)
-        vars(rules)[self.name] = holds          # cached for the next lookup
+        vars(rules)[self.name] = holds  # cached for the next lookup
         return holds
 
     def doubtful(self, number: int) -> bool:
         """Whether that build is an uncertain one."""
-        return self.after < number < self.first or (self.last > 0 and self.last < number < self.until)
+        return self.after < number < self.first or (
+            self.last > 0 and self.last < number < self.until
+        )
 
 
 class RuleSet:
-    """The rules of one build: an attribute for each, true if it holds. `doubts`: the uncertain rules that
-    were consulted; `changed`: those assumed to hold. `why`: a reason why the build may be another one,
-    `oldest`: down to this one (0: unknown)."""
+    """The rules of one build: an attribute for each, true if it holds. `doubts`: the uncertain
+    rules that were consulted; `changed`: those assumed to hold. `why`: a reason why the build may
+    be another one, `oldest`: down to this one (0: unknown)."""
 
     def __init__(self, number: int, why: str = "", oldest: int = 0, changed: bool = False) -> None:
         self.number = number

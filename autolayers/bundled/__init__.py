@@ -1,8 +1,8 @@
 """Headers shipped with the package, without vocabularies: known models, and a tiny model of each
 architecture.
 
-    models()                             # ("bge-m3-f16", ..., "qwen3-8b-q4_k_m", ...): tensors and sizes as published
-    architectures()                      # ("afmoe-moe", ...): a few MiB each, for `autolayers check`
+    models()  # ("bge-m3-f16", ..., "qwen3-8b-q4_k_m", ...): tensors and sizes as published
+    architectures()  # ("afmoe-moe", ...): a few MiB each, for `autolayers check`
     mtp()                                # ("mtp/qwen35", ...): the same with MTP blocks
     read("qwen3-8b-q4_k_m")              # a Model
     data("afmoe-moe")                    # the header's bytes
@@ -23,7 +23,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..model import Model
 
-_MODEL = re.compile(r"-(q\d_\w+|iq\d_\w+|mxfp4|f16)$")      # a known model's name ends with its quantisation
+# a known model's name ends with its quantisation
+_MODEL = re.compile(r"-(q\d_\w+|iq\d_\w+|mxfp4|f16)$")
 
 
 def models() -> tuple[str, ...]:

@@ -4,7 +4,8 @@
     download("qwen3-30b-a3b-q4_k_m")     # ("-hf", "unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M")
     download("rwkv6-7b-q4_k_m")          # (): no repository is known for it
 
-A repository may hold another conversion of the same model than the bundled header, a little larger or smaller.
+A repository may hold another conversion of the same model than the bundled header, a little larger
+or smaller.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|f16))$")
 
 @dataclass(frozen=True)
 class Published:
-    """A model: its product name, the repository of the Hub ("": not known), whether that has a projector beside the
-    model, whether people take it today, and whether it is made for code."""
+    """A model: its product name, the repository of the Hub ("": not known), whether that has a
+    projector beside the model, whether people take it today, and whether it is made for code."""
 
     name: str
     repository: str = ""
@@ -67,15 +68,20 @@ MODELS = {
     "llama-4-scout": _now("Llama 4 Scout", "unsloth/Llama-4-Scout-17B-16E-Instruct-GGUF", True),
     "mamba2-2.7b": Published("Mamba2 2.7B"),
     "mistral-7b": Published("Mistral 7B"),
-    "mistral-small-24b": _now("Mistral Small 24B", "bartowski/Mistral-Small-24B-Instruct-2501-GGUF"),
-    "nemotron-3-nano-30b-a3b": _now("Nemotron 3 Nano 30B-A3B", "unsloth/Nemotron-3-Nano-30B-A3B-GGUF"),
+    "mistral-small-24b": _now(
+        "Mistral Small 24B", "bartowski/Mistral-Small-24B-Instruct-2501-GGUF"
+    ),
+    "nemotron-3-nano-30b-a3b": _now(
+        "Nemotron 3 Nano 30B-A3B", "unsloth/Nemotron-3-Nano-30B-A3B-GGUF"
+    ),
     "phi-3-mini": Published("Phi-3 Mini"),
     "phi-4": _now("Phi-4 14B", "unsloth/phi-4-GGUF"),
     "qwen2.5-7b": Published("Qwen2.5 7B", "bartowski/Qwen2.5-7B-Instruct-GGUF"),
     "qwen2.5-14b": Published("Qwen2.5 14B", "bartowski/Qwen2.5-14B-Instruct-GGUF"),
     "qwen2.5-32b": Published("Qwen2.5 32B", "bartowski/Qwen2.5-32B-Instruct-GGUF"),
-    "qwen2.5-coder-7b": Published("Qwen2.5 Coder 7B", "bartowski/Qwen2.5-Coder-7B-Instruct-GGUF", current=True,
-                                  coding=True),
+    "qwen2.5-coder-7b": Published(
+        "Qwen2.5 Coder 7B", "bartowski/Qwen2.5-Coder-7B-Instruct-GGUF", current=True, coding=True
+    ),
     "qwen3-0.6b": Published("Qwen3 0.6B", "unsloth/Qwen3-0.6B-GGUF"),
     "qwen3-1.7b": Published("Qwen3 1.7B", "unsloth/Qwen3-1.7B-GGUF"),
     "qwen3-4b": _now("Qwen3 4B", "unsloth/Qwen3-4B-GGUF"),
@@ -100,14 +106,27 @@ MODELS = {
     "jina-embeddings-v2-base": Published("Jina Embeddings v2 Base"),
     "jina-embeddings-v3": Published("Jina Embeddings v3"),
     "modernbert-base": Published("ModernBERT Base"),
-    "nomic-embed-text-v1.5": Published("Nomic Embed Text v1.5", "nomic-ai/nomic-embed-text-v1.5-GGUF"),
-    "nomic-embed-text-v2-moe": Published("Nomic Embed Text v2 MoE", "nomic-ai/nomic-embed-text-v2-moe-GGUF"),
+    "nomic-embed-text-v1.5": Published(
+        "Nomic Embed Text v1.5", "nomic-ai/nomic-embed-text-v1.5-GGUF"
+    ),
+    "nomic-embed-text-v2-moe": Published(
+        "Nomic Embed Text v2 MoE", "nomic-ai/nomic-embed-text-v2-moe-GGUF"
+    ),
 }
 # Quantisations that the model's repository is not known to have
-_ELSEWHERE = frozenset(("llama-3.1-8b-f16", "llama-3.1-8b-q4_0", "gemma-4-26b-a4b-q4_k_m", "gemma-4-26b-a4b-q6_k",
-                        "gemma-4-26b-a4b-qat-ud-q4_k_xl", "qwen3.6-35b-a3b-q4_0", "qwen3.6-35b-a3b-q4_k_m",
-                        "qwen3-next-80b-a3b-q5_k_s"))
-_ONE_FILE = frozenset(("gpt-oss-120b", "gpt-oss-20b"))      # repositories of one quantisation
+_ELSEWHERE = frozenset(
+    (
+        "llama-3.1-8b-f16",
+        "llama-3.1-8b-q4_0",
+        "gemma-4-26b-a4b-q4_k_m",
+        "gemma-4-26b-a4b-q6_k",
+        "gemma-4-26b-a4b-qat-ud-q4_k_xl",
+        "qwen3.6-35b-a3b-q4_0",
+        "qwen3.6-35b-a3b-q4_k_m",
+        "qwen3-next-80b-a3b-q5_k_s",
+    )
+)
+_ONE_FILE = frozenset(("gpt-oss-120b", "gpt-oss-20b"))  # repositories of one quantisation
 # Q8_K_XL of a bundled name without ud-: Unsloth's, which alone makes it
 _LARGE = re.compile(r"^q\d_k_xl$")
 
@@ -124,8 +143,8 @@ def of(name: str) -> Published | None:
 
 
 def download(name: str) -> Sequence[str]:
-    """llama-server's flags that download the bundled model, without the projector that is not in its plan; () if no
-    repository is known."""
+    """llama-server's flags that download the bundled model, without the projector that is not in
+    its plan; () if no repository is known."""
     found = MODELS.get(stem(name))
     if found is None or not found.repository or name in _ELSEWHERE:
         return ()

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}")
         discard()
         return 1
-    except ModuleNotFoundError as error:       # autolayers.pyz brings no psutil along
+    except ModuleNotFoundError as error:  # autolayers.pyz brings no psutil along
         if not error.name or error.name.startswith("autolayers"):
             raise
         say(f"the Python package {error.name} is missing: pip install {error.name}")
@@ -68,7 +68,7 @@ def _command(words: list[str]) -> int:
         return 0
     if words == ["version"]:
         words = ["--version"]
-    if words[0] == "__complete":      # asked by the scripts of `autolayers completion`
+    if words[0] == "__complete":  # asked by the scripts of `autolayers completion`
         from .completion import complete
 
         return complete(words[1:])

@@ -1,4 +1,5 @@
-"""`autolayers tune --bench FILE [MODEL]` and `--forget`: measured speeds that later predictions are corrected by."""
+"""`autolayers tune --bench FILE [MODEL]` and `--forget`: measured speeds that later predictions are
+corrected by."""
 
 from __future__ import annotations
 
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
 def forget() -> int:
     """Drops what is known of this machine."""
     n = calibrated.forget(os.environ)
-    say(f"{n} measured speeds of this machine dropped" if n else "no measured speeds of this machine were kept")
+    say(
+        f"{n} measured speeds of this machine dropped"
+        if n
+        else "no measured speeds of this machine were kept"
+    )
     return 0
 
 
 def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
-    """The ratios of a file's runs: kept for this machine, or printed with the machine of --machine."""
+    """The ratios of a file's runs: kept for this machine, or printed with the machine of
+    --machine."""
     if len(words) > 1:
         raise UsageError(f"tune --bench takes a file and one model, not {words[1]!r}")
     model, path = (words[0] if words else None), own.get("machine")
@@ -65,6 +71,11 @@ def answer(rows: Sequence[Ratio], as_json: bool) -> None:
 def lines(rows: Sequence[Ratio]) -> list[str]:
     """A line for each class and kind of rate."""
     names = {"tg": "tokens", "pp": "prompts"}
-    return [f"measured  {row.placement}{f', {row.backend}' if row.backend else ''}"
-            f"{f' b{row.build}' if row.build else ''}: {names[row.kind]} at {row.ratio:.2f} of the prediction "
-            f"({row.n} run{'s' * (row.n != 1)}{f', {row.date[:10]}' if row.date else ''})" for row in rows]
+    return [
+        f"measured  {row.placement}{f', {row.backend}' if row.backend else ''}"
+        f"{f' b{row.build}' if row.build else ''}: {names[row.kind]} at {row.ratio:.2f} of the "
+        f"prediction "
+        f"({row.n} "
+        f"run{'s' * (row.n != 1)}{f', {row.date[:10]}' if row.date else ''})"
+        for row in rows
+    ]

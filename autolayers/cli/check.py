@@ -37,9 +37,12 @@ def main(words: Sequence[str]) -> int:
     named = own.get("llama-server", "llama-server")
     program = shutil.which(named)
     if program is None:
-        say(f"{named}: {'cannot be executed' if os.path.exists(named) else 'no such program'}; give its path "
+        say(
+            f"{named}: {'cannot be executed' if os.path.exists(named) else 'no such program'}; "
+            f"give its path "
             "with "
-            "--llama-server")
+            "--llama-server"
+        )
         return NOT_EXECUTABLE if os.path.exists(named) else NOT_FOUND
     program = os.path.abspath(program)
     request = Request.of(Params(), os.environ, program=[program])
@@ -52,7 +55,12 @@ def main(words: Sequence[str]) -> int:
     for checked in check(program, request.machine.devices, os.environ, build, quick="quick" in own):
         found.append(checked)
         if terminal:
-            print(f"\r{len(found)} of {count}: {checked.name:<40}", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r{len(found)} of {count}: {checked.name:<40}",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
     if terminal:
         print("\r" + " " * 60 + "\r", end="", file=sys.stderr)
     _keep(program, build, found)
@@ -83,24 +91,50 @@ def _text(program: str, build: Build, found: Sequence[Checked], style: Style) ->
     known = [one.state for one in found if one.state != "unknown"]
     equal = known.count("equal")
     bad = any(state in ("differs", "failed") for state in known)
-    lines = [*wrap(f"{program}: {number}" + (f", commit {build.commit}" if build.commit else ""), style.columns),
-             style(f"{equal} of {len(known)} models equal in every part", "red" if bad else "green"), ""]
+    lines = [
+        *wrap(
+            f"{program}: {number}" + (f", commit {build.commit}" if build.commit else ""),
+            style.columns,
+        ),
+        style(f"{equal} of {len(known)} models equal in every part", "red" if bad else "green"),
+        "",
+    ]
     parts: dict[tuple[str, str], list[int]] = {}
     for one in found:
         for part, device, more in one.parts:
             parts.setdefault((device, part), []).append(more)
-    lines += table(("part", "equal"), [(f"{device} {part}", f"{sum(not size for size in sizes)} of {len(sizes)}")
-                                       for (device, part), sizes in sorted(parts.items())], style)
+    lines += table(
+        ("part", "equal"),
+        [
+            (f"{device} {part}", f"{sum(not size for size in sizes)} of {len(sizes)}")
+            for (device, part), sizes in sorted(parts.items())
+        ],
+        style,
+    )
     lines += [""] if any(state in ("differs", "failed", "bound") for state in known) else []
     for one in found:
         if one.state == "differs":
-            above = ", ".join(f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
-                              for part, device, more in one.parts if more)
-            lines += [style(line, "red") for line in wrap(f"{one.architecture} ({one.name}): {above}", style.columns,
-                                                          "", "  ")]
+            above = ", ".join(
+                f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
+                for part, device, more in one.parts
+                if more
+            )
+            lines += [
+                style(line, "red")
+                for line in wrap(
+                    f"{one.architecture} ({one.name}): {above}", style.columns, "", "  "
+                )
+            ]
         elif one.state in ("failed", "bound"):
-            lines += [style(line, "red" if one.state == "failed" else "dim") for line in wrap(
-                f"{one.architecture} ({one.name}): {one.state}: {one.reason}", style.columns, "", "  ")]
+            lines += [
+                style(line, "red" if one.state == "failed" else "dim")
+                for line in wrap(
+                    f"{one.architecture} ({one.name}): {one.state}: {one.reason}",
+                    style.columns,
+                    "",
+                    "  ",
+                )
+            ]
     unknown = sorted({one.architecture for one in found if one.state == "unknown"})
     if unknown:
         lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
@@ -108,8 +142,22 @@ def _text(program: str, build: Build, found: Sequence[Checked], style: Style) ->
 
 
 def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:
-    return {"schema": 1, "program": program, "build": build.number, "commit": build.commit, "models": [
-        {"name": one.name, "architecture": one.architecture, "state": one.state, "reason": one.reason,
-         "parts": [{"part": part, "device": device, "above_prediction": more}
-                   for part, device, more in one.parts]}
-        for one in found]}
+    return {
+        "schema": 1,
+        "program": program,
+        "build": build.number,
+        "commit": build.commit,
+        "models": [
+            {
+                "name": one.name,
+                "architecture": one.architecture,
+                "state": one.state,
+                "reason": one.reason,
+                "parts": [
+                    {"part": part, "device": device, "above_prediction": more}
+                    for part, device, more in one.parts
+                ],
+            }
+            for one in found
+        ],
+    }

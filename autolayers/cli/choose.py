@@ -1,5 +1,5 @@
-"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take for this
-machine."""
+"""`autolayers choose MODEL...`: which file of a repository, a directory or Ollama's store to take
+for this machine."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from ..planner.compare.quality import Measured
     from ..sources.offers import Offer
 
-MOST = 1 << 24           # characters of --quality
-MOST_CARDS = 2           # of --for cards
+MOST = 1 << 24  # characters of --quality
+MOST_CARDS = 2  # of --for cards
 
 
 def main(words: list[str]) -> int:
@@ -47,7 +47,9 @@ def main(words: list[str]) -> int:
     own = arguments.own
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if not names:
-        raise UsageError("name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:")
+        raise UsageError(
+            "name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:"
+        )
     offered = _offered(names, arguments)
     if own.get("for"):
         return _cards(offered, arguments)
@@ -65,8 +67,11 @@ def main(words: list[str]) -> int:
     progress.show()
     found = in_processes(work, models, done=progress.step)
     progress.clear()
-    answered = [(offer, choice) for offer, choice in zip(known, found, strict=True)
-                if not isinstance(choice, AutolayersError)]
+    answered = [
+        (offer, choice)
+        for offer, choice in zip(known, found, strict=True)
+        if not isinstance(choice, AutolayersError)
+    ]
     for offer, problem in zip(known, found, strict=True):
         if isinstance(problem, AutolayersError):
             say(str(problem) if offer.name in str(problem) else f"{offer.name}: {problem}")
@@ -89,7 +94,11 @@ def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tu
     offer, choice = taken
     if form != "text":
         return offer.words
-    own = ("llama-server", *offer.words, *choice.flags, *other_words(arguments)) if offer.words else ()
+    own = (
+        ("llama-server", *offer.words, *choice.flags, *other_words(arguments))
+        if offer.words
+        else ()
+    )
     return offer.starts or own
 
 
@@ -103,7 +112,9 @@ def _measured(path: str | None) -> list[Measured]:
     except OSError as error:
         raise UsageError(f"--quality {path}: {error.strerror or error}") from None
     if not found:
-        raise UsageError(f"--quality {path}: no line \"Mean KLD\"; llama-perplexity --kl-divergence prints one")
+        raise UsageError(
+            f'--quality {path}: no line "Mean KLD"; llama-perplexity --kl-divergence prints one'
+        )
     return found
 
 
@@ -111,30 +122,66 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     """Prints the GPUs that run the model; 5 if none does."""
     form = str(arguments.own.get("format") or "text")
     if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
-        raise UsageError("--for cards tries all GPUs: omit --gpu, --machine, --backend and --budget")
+        raise UsageError(
+            "--for cards tries all GPUs: omit --gpu, --machine, --backend and --budget"
+        )
     if form == "hf":
         raise UsageError("--format hf prints a model; --for cards prints GPUs")
     if len(offered) != 1:
-        raise UsageError(f"--for cards takes one model, not {len(offered)}: name one, such as "
-                         f"{shell([offered[0].source])}")
+        raise UsageError(
+            f"--for cards takes one model, not {len(offered)}: name one, such as "
+            f"{shell([offered[0].source])}"
+        )
     (model,) = _models(offered, arguments)[1]
     request = Request.of(arguments, devices=(), most=MOST_CARDS).said()
     least = float(arguments.own.get("speed", 0.0))
     n_ctx = min(wanted_ctx(request), max(1, model.n_ctx_train))
     found = find(model, request, n_ctx, least, say)
     if form == "json":
-        emit(json.dumps({"schema": 1, "autolayers": __version__,
-                         "model": {"path": model.path, "size": model.size},
-                         "n_ctx": n_ctx, "speed": least or None,
-                         "cards": {kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()}},
-                        indent=1) + "\n")
+        emit(
+            json.dumps(
+                {
+                    "schema": 1,
+                    "autolayers": __version__,
+                    "model": {"path": model.path, "size": model.size},
+                    "n_ctx": n_ctx,
+                    "speed": least or None,
+                    "cards": {
+                        kind: [runs.to_dict() for runs in rows] for kind, rows in found.items()
+                    },
+                },
+                indent=1,
+            )
+            + "\n"
+        )
     else:
         runs = example(found)
-        command = [] if runs is None else [
-            "autolayers", offered[0].source, "--gpu", runs.name if runs.count == 1 else f"{runs.count}x{runs.name}",
-            *(["--ram", f"{request.policy.ram / GiB:g}GiB"] if request.policy.ram else []), "-c", str(n_ctx),
-            *to_words(replace(request.params, model=None, n_ctx=None)), *other_words(arguments)]
-        show(cards_text(model.name, model.size, n_ctx, least, found, Style.of(sys.stdout, os.environ), command))
+        command = (
+            []
+            if runs is None
+            else [
+                "autolayers",
+                offered[0].source,
+                "--gpu",
+                runs.name if runs.count == 1 else f"{runs.count}x{runs.name}",
+                *(["--ram", f"{request.policy.ram / GiB:g}GiB"] if request.policy.ram else []),
+                "-c",
+                str(n_ctx),
+                *to_words(replace(request.params, model=None, n_ctx=None)),
+                *other_words(arguments),
+            ]
+        )
+        show(
+            cards_text(
+                model.name,
+                model.size,
+                n_ctx,
+                least,
+                found,
+                Style.of(sys.stdout, os.environ),
+                command,
+            )
+        )
     return 0 if any(found.values()) else DoesNotFit.exit_code
 
 
@@ -168,8 +215,14 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
     return [offer for offer, _ in read], [model for _, model in read]
 
 
-def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], machine: Machine, n_ctx: int,
-           command: tuple[str, ...]) -> None:
+def _print(
+    form: str,
+    names: list[str],
+    answered: list[tuple[Offer, Choice]],
+    machine: Machine,
+    n_ctx: int,
+    command: tuple[str, ...],
+) -> None:
     labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]
     advice = advise(choices, n_ctx)
     text = advice_words(labels, choices, advice, n_ctx)
@@ -179,22 +232,55 @@ def _print(form: str, names: list[str], answered: list[tuple[Offer, Choice]], ma
         elif command:
             emit(shell(command) + "\n")
         else:
-            raise UsageError(f"--format hf: llama-server cannot download {answered[advice.take][0].source}")
+            raise UsageError(
+                f"--format hf: llama-server cannot download {answered[advice.take][0].source}"
+            )
     elif form == "json":
-        emit(json.dumps({
-            "schema": 1, "autolayers": __version__, "n_ctx": n_ctx,
-            "devices": [{"name": device.name, "description": device.description,
-                         "free": machine.limits[device.name]}
-                        for device in machine.devices], "ram": machine.ram,
-            "files": [{"name": offer.name, "source": offer.source, "words": list(offer.words),
-                       **choice.to_dict(), "front": first}
-                      for (offer, choice), first in zip(answered, front(choices), strict=True)],
-            "advice": {"take": labels[advice.take] if advice else None, "words": list(command), "text": text,
-                       "next": labels[advice.next] if advice and advice.next is not None else None},
-        }, indent=1) + "\n")
+        emit(
+            json.dumps(
+                {
+                    "schema": 1,
+                    "autolayers": __version__,
+                    "n_ctx": n_ctx,
+                    "devices": [
+                        {
+                            "name": device.name,
+                            "description": device.description,
+                            "free": machine.limits[device.name],
+                        }
+                        for device in machine.devices
+                    ],
+                    "ram": machine.ram,
+                    "files": [
+                        {
+                            "name": offer.name,
+                            "source": offer.source,
+                            "words": list(offer.words),
+                            **choice.to_dict(),
+                            "front": first,
+                        }
+                        for (offer, choice), first in zip(answered, front(choices), strict=True)
+                    ],
+                    "advice": {
+                        "take": labels[advice.take] if advice else None,
+                        "words": list(command),
+                        "text": text,
+                        "next": labels[advice.next] if advice and advice.next is not None else None,
+                    },
+                },
+                indent=1,
+            )
+            + "\n"
+        )
     else:
-        cards = ", ".join(f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices)
+        cards = ", ".join(
+            f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices
+        )
         ram = "" if machine.ram is None else f"RAM {human(machine.ram)}"
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"
-        show(choices_text(title, labels, choices, advice, n_ctx, command, Style.of(sys.stdout, os.environ)))
+        show(
+            choices_text(
+                title, labels, choices, advice, n_ctx, command, Style.of(sys.stdout, os.environ)
+            )
+        )

@@ -35,8 +35,9 @@ def main(words: list[str]) -> int:
     if arguments.params.model and len(names) == 1:
         names.append(arguments.params.model)
     if len(names) != 2 or names[0].lower().endswith(".gguf"):
-        raise UsageError("name the cluster file and the model: autolayers cluster FILE.json MODEL.gguf "
-                         "[flags]")
+        raise UsageError(
+            "name the cluster file and the model: autolayers cluster FILE.json MODEL.gguf [flags]"
+        )
     if arguments.params.rpc:
         raise UsageError("the cluster file lists the RPC servers: omit --rpc")
     cluster = read_cluster(names[0])
@@ -45,7 +46,9 @@ def main(words: list[str]) -> int:
         for note in notes:
             say(note)
     model = load(names[1], arguments)
-    request = Request.of(arguments, os.environ, devices=cluster.devices(), host=cluster.head.host).said()
+    request = Request.of(
+        arguments, os.environ, devices=cluster.devices(), host=cluster.head.host
+    ).said()
     together = plan_cluster(model, request, cluster)
     _print(together, cluster, arguments)
     if not together.best.plan.fits:
@@ -56,17 +59,28 @@ def main(words: list[str]) -> int:
 def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
     own, best = arguments.own, together.best
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
-    if form not in ("compose", "systemd", "kubernetes", "lws") and ("output" in own or "image" in own):
+    if form not in ("compose", "systemd", "kubernetes", "lws") and (
+        "output" in own or "image" in own
+    ):
         raise UsageError("--output and --image need --format compose, systemd, kubernetes or lws")
     if form == "text":
-        show(cluster_text(together, cluster.head.name, launches.commands(best),
-                          Style.of(sys.stdout, os.environ), other_words(arguments)))
+        show(
+            cluster_text(
+                together,
+                cluster.head.name,
+                launches.commands(best),
+                Style.of(sys.stdout, os.environ),
+                other_words(arguments),
+            )
+        )
     elif form == "json":
         emit(json.dumps(together.to_dict(), indent=1) + "\n")
     elif form == "flags":
         emit(" ".join([*best.plan.flags, *other_words(arguments)]) + "\n")
     else:
-        written = launches.files(form, best, cluster, arguments, str(own.get("image") or launches.IMAGE))
+        written = launches.files(
+            form, best, cluster, arguments, str(own.get("image") or launches.IMAGE)
+        )
         if best.boxes:
             say(launches.OPEN)
         write(written, own.get("output"))

@@ -1,8 +1,10 @@
-"""`autolayers completion SHELL`: a script that completes commands, flags, their values, card names and .gguf files.
+"""`autolayers completion SHELL`: a script that completes commands, flags, their values, card names
+and .gguf files.
 
-Each script only asks the program, `autolayers __complete COUNT WORD...` with the words before the cursor. COUNT says
-how many there are, because a shell may drop the last one where it is empty. Every line of the answer is a word, a tab
-and its meaning, or a kind of word that the shell knows best: `:gguf`, `:files`, `:commands`.
+Each script only asks the program, `autolayers __complete COUNT WORD...` with the words before the
+cursor. COUNT says how many there are, because a shell may drop the last one where it is empty.
+Every line of the answer is a word, a tab and its meaning, or a kind of word that the shell knows
+best: `:gguf`, `:files`, `:commands`.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_LLAMA = "llama-server"       # after the program of these:
+_LLAMA = "llama-server"  # after the program of these:
 _WRAPPING = ("run", "tune")
-_MACHINES = ("cluster", "fleet")       # whose first word is a file that lists machines
-_UNUSUAL = {*TRUE, *FALSE, *AUTO} - {"on", "off", "auto"}       # other spellings of these three
-_MOST = 10_000                # words
+_MACHINES = ("cluster", "fleet")  # whose first word is a file that lists machines
+_UNUSUAL = {*TRUE, *FALSE, *AUTO} - {"on", "off", "auto"}  # other spellings of these three
+_MOST = 10_000  # words
 
 
 def main(words: Sequence[str]) -> int:
@@ -37,22 +39,27 @@ def main(words: Sequence[str]) -> int:
 
 def complete(words: Sequence[str]) -> int:
     """`autolayers __complete`: prints what may stand at the cursor."""
-    count = int(words[0]) if words and words[0].isdecimal() and len(words[0]) < len(str(_MOST)) else 1
-    typed = [*words[1:], *[""] * count][:max(1, count)]
-    sys.stdout.writelines(f"{word}\t{meaning}\n" if meaning else f"{word}\n" for word, meaning in offers(typed))
+    count = (
+        int(words[0]) if words and words[0].isdecimal() and len(words[0]) < len(str(_MOST)) else 1
+    )
+    typed = [*words[1:], *[""] * count][: max(1, count)]
+    sys.stdout.writelines(
+        f"{word}\t{meaning}\n" if meaning else f"{word}\n" for word, meaning in offers(typed)
+    )
     return 0
 
 
 def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(word, meaning) of what may replace the last of the words after `autolayers`, which may be ""."""
+    """(word, meaning) of what may replace the last of the words after `autolayers`, which may be
+    ""."""
     before, head, word = _split(words)
     command = _command(words)
     flag = before[-1] if before else ""
     values = _values(command, flag)
     if values:
         # of a list the last item is completed
-        head += word[:word.rfind(",") + 1]
-        word = word[word.rfind(",") + 1:]
+        head += word[: word.rfind(",") + 1]
+        word = word[word.rfind(",") + 1 :]
         found = dict.fromkeys(values, "")
     elif _takes_value(command, flag):
         found = {":files": ""}
@@ -68,14 +75,18 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         found = {":files": ""}
     else:
         found = {":gguf": "", **(_summaries() if len(words) == 1 else {})}
-    yield from ((name if name.startswith(":") else head + name, meaning) for name, meaning in found.items()
-                if name.startswith((word, ":")))
+    yield from (
+        (name if name.startswith(":") else head + name, meaning)
+        for name, meaning in found.items()
+        if name.startswith((word, ":"))
+    )
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
-    """(the words before, what stays of the word at the cursor, the rest of it, which is completed)."""
+    """(the words before, what stays of the word at the cursor, the rest of it, which is
+    completed)."""
     *before, word = words
-    if word == "=":                              # bash makes three words of --flag=value
+    if word == "=":  # bash makes three words of --flag=value
         return before, "", ""
     if before and before[-1] == "=":
         return before[:-1], "", word
@@ -86,7 +97,8 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """The command whose flags may follow, "ollama" before its own, llama-server behind a program that is run."""
+    """The command whose flags may follow, "ollama" before its own, llama-server behind a program
+    that is run."""
     name = words[0] if len(words) > 1 and words[0] in COMMANDS else "plan"
     if name == "ollama" and len(words) > 2:
         return f"ollama {words[1]}"
@@ -105,13 +117,20 @@ def _command(words: Sequence[str]) -> str:
 
 def _summaries(prefix: str = "") -> dict[str, str]:
     """The commands that follow a prefix, with what each does."""
-    return {name.removeprefix(prefix): command.summary for name, command in COMMANDS.items()
-            if name.startswith(prefix) and " " not in name.removeprefix(prefix) and name != "plan"}
+    return {
+        name.removeprefix(prefix): command.summary
+        for name, command in COMMANDS.items()
+        if name.startswith(prefix) and " " not in name.removeprefix(prefix) and name != "plan"
+    }
 
 
 def _flags(command: str) -> dict[str, str]:
     """A command's flags, with their help."""
-    own = {name: flag.help for name, flag in own_flags(command).items()} if command in COMMANDS else {}
+    own = (
+        {name: flag.help for name, flag in own_flags(command).items()}
+        if command in COMMANDS
+        else {}
+    )
     if command == _LLAMA or (command in COMMANDS and COMMANDS[command].llama):
         own |= {name: "" for row in ARGUMENTS for name in (*row.names, *row.negated)}
     return own
@@ -132,7 +151,11 @@ def _values(command: str, name: str) -> Sequence[str]:
 
 def _takes_value(command: str, name: str) -> bool:
     flag = own_flags(command).get(name) if command in COMMANDS else None
-    return flag.takes_value if flag is not None else any(name in row.names and row.takes_value for row in ARGUMENTS)
+    return (
+        flag.takes_value
+        if flag is not None
+        else any(name in row.names and row.takes_value for row in ARGUMENTS)
+    )
 
 
 # --- the scripts
@@ -153,7 +176,7 @@ _autolayers() {
     done < <(command autolayers __complete "$COMP_CWORD" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
 }
 complete -F _autolayers autolayers
-"""
+"""  # noqa: E501
 
 ZSH = r"""#compdef autolayers
 # autolayers: completion for zsh, made by `autolayers completion zsh`
@@ -176,7 +199,7 @@ _autolayers() {
     esac
 }
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _autolayers "$@"; else compdef _autolayers autolayers; fi
-"""
+"""  # noqa: E501
 
 FISH = r"""# autolayers: completion for fish, made by `autolayers completion fish`
 function __autolayers
@@ -210,6 +233,6 @@ Register-ArgumentCompleter -Native -CommandName autolayers -ScriptBlock {
         [System.Management.Automation.CompletionResult]::new($word, $word, 'ParameterValue', $meaning)
     }
 }
-"""
+"""  # noqa: E501
 
 SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH, "powershell": POWERSHELL}

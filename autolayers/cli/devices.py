@@ -36,21 +36,25 @@ _SURE = {
     "rpc": "from the RPC server",
 }
 _HOST = {
-    "meminfo": "from the system", "psutil": "from the system", "given": "as given",
+    "meminfo": "from the system",
+    "psutil": "from the system",
+    "given": "as given",
     "cgroup": "from the system, capped by this container's or cgroup's limit",
 }
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr. Returns 0, with or without a
-    GPU.
+    """Runs `autolayers devices WORDS`: the answer on stdout, notes on stderr. Returns 0, with or
+    without a GPU.
 
-    Raises UsageError (2), DeviceError (4) if the size of RAM is unknown or the --llama-server does not exist,
-    AutolayersError (1).
+    Raises UsageError (2), DeviceError (4) if the size of RAM is unknown or the --llama-server does
+    not exist, AutolayersError (1).
     """
     arguments = read("devices", words)
     if arguments.positional:
-        raise UsageError(f"devices takes flags only, not {arguments.positional[0]!r}: see its --help")
+        raise UsageError(
+            f"devices takes flags only, not {arguments.positional[0]!r}: see its --help"
+        )
     own = arguments.own
     program = own.get("llama-server")
     if program and not shutil.which(program):
@@ -86,29 +90,52 @@ def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
     """One row per device; on a narrow terminal its facts are below its sizes."""
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
-        facts = [device.description, *(text for text in (
-            f"compute capability {'.'.join(map(str, device.compute_capability))}" if device.compute_capability
-            else "",
-            f"{device.bandwidth / 1e9:.0f} GB/s" if device.bandwidth else "",
-            "drives a display" if device.display else "") if text)]
+        facts = [
+            device.description,
+            *(
+                text
+                for text in (
+                    f"compute capability {'.'.join(map(str, device.compute_capability))}"
+                    if device.compute_capability
+                    else "",
+                    f"{device.bandwidth / 1e9:.0f} GB/s" if device.bandwidth else "",
+                    "drives a display" if device.display else "",
+                )
+                if text
+            ),
+        ]
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
         rows.append((device.name, *size, ", ".join(facts), sureness(device)))
     host = found.host
     names = {"ram": "read", "bus": "to the GPU", "disk": "from the disk"}
-    known = ", ".join(f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds)
-    about = f"{known} (measured)" if known else f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)" \
-        if host.bandwidth else "bandwidth unknown: --measure finds it"
+    known = ", ".join(
+        f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds
+    )
+    about = (
+        f"{known} (measured)"
+        if known
+        else f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)"
+        if host.bandwidth
+        else "bandwidth unknown: --measure finds it"
+    )
     rows.append(("RAM", human(host.total), human(host.available), about, _HOST[host.source]))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    sizes = [f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"
-             for name, total, free, _, _ in rows]
-    lines = [f"{start}  {row[3]:{widths[3]}}  {row[4]}".rstrip()
-             for start, row in zip(sizes, rows, strict=True)]
+    sizes = [
+        f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"
+        for name, total, free, _, _ in rows
+    ]
+    lines = [
+        f"{start}  {row[3]:{widths[3]}}  {row[4]}".rstrip()
+        for start, row in zip(sizes, rows, strict=True)
+    ]
     if max(map(len, lines)) <= width:
         return lines
     lines = sizes[:1]
     for start, row in zip(sizes[1:], rows[1:], strict=True):
-        lines += [start, *(line for text in row[3:] if text for line in wrap(text, width, "  ", "    "))]
+        lines += [
+            start,
+            *(line for text in row[3:] if text for line in wrap(text, width, "  ", "    ")),
+        ]
     return lines
 
 

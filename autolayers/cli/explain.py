@@ -1,4 +1,5 @@
-"""`autolayers explain LOG...|PID|MODEL`: why a launch failed, what a server holds, why this plan."""
+"""`autolayers explain LOG...|PID|MODEL`: why a launch failed, what a server holds, why this
+plan."""
 
 from __future__ import annotations
 
@@ -40,13 +41,19 @@ def main(words: Sequence[str]) -> int:
 
         return plan(["--why", *words])
     own: dict[str, Any] = {
-        key: arguments.own[key] for key in ("gpu", "machine", "ram", "backend", "llama-build")
-        if key in arguments.own}
+        key: arguments.own[key]
+        for key in ("gpu", "machine", "ram", "backend", "llama-build")
+        if key in arguments.own
+    }
     model = load(arguments.params.model, arguments) if arguments.params.model else None
     if names.count("-") > 1:
         raise UsageError("standard input can be read once: give - once")
-    answer = explain(*(sys.stdin.buffer if name == "-" else name for name in names), words=_launch(arguments, words),
-                     model=model, own=own)
+    answer = explain(
+        *(sys.stdin.buffer if name == "-" else name for name in names),
+        words=_launch(arguments, words),
+        model=model,
+        own=own,
+    )
     if arguments.own.get("format") == "json":
         emit(json.dumps(answer.to_dict(), indent=1) + "\n")
     else:
@@ -64,10 +71,15 @@ def _is_model(name: str) -> bool:
 
 
 def _launch(arguments: Arguments, words: Sequence[str]) -> tuple[str, ...]:
-    """llama-server's flags among the words, as they were written, without the model's file, which is here."""
+    """llama-server's flags among the words, as they were written, without the model's file, which
+    is here."""
     from ..flags.parse import items
     from ..flags.table import Argument
 
-    kept = [item for item in items(words, "explain") if item.name and (item.flag is None or (
-        isinstance(item.flag, Argument) and item.flag.field != "model"))]
+    kept = [
+        item
+        for item in items(words, "explain")
+        if item.name
+        and (item.flag is None or (isinstance(item.flag, Argument) and item.flag.field != "model"))
+    ]
     return tuple(word for item in kept for word in item.words)

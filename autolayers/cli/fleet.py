@@ -32,13 +32,15 @@ _INTERRUPTED = 130
 
 
 def main(words: list[str]) -> int:
-    """Prints the plan, or writes the files of each machine; 5 if a user is not served, 130 if the search was
-    interrupted."""
+    """Prints the plan, or writes the files of each machine; 5 if a user is not served, 130 if the
+    search was interrupted."""
     arguments = read("fleet", words, os.environ)
     names = list(arguments.positional)
     if len(names) < 2 or names[0].lower().endswith(".gguf"):
-        raise UsageError("name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
-                         "MODEL.gguf[@WEIGHT] ...")
+        raise UsageError(
+            "name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
+            "MODEL.gguf[@WEIGHT] ..."
+        )
     for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
         if value:
             raise UsageError(f"fleet plans each model and its servers: omit {flag}")
@@ -50,16 +52,26 @@ def main(words: list[str]) -> int:
     paths, weights = weighted(names[1:])
     if len(set(paths)) < len(paths):
         twice = next(path for path in paths if paths.count(path) > 1)
-        raise UsageError(f"{twice} is there twice: {twice}@2 gives it twice the users of the others")
+        raise UsageError(
+            f"{twice} is there twice: {twice}@2 gives it twice the users of the others"
+        )
     models = [load(path, arguments) for path in paths]
     each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
     wanted = Wanted(own.get("users"), each)
     first = fleet.kinds[0]
-    plain = replace(arguments, own={key: value for key, value in own.items()
-                                    if key not in ("users", "ctx-per-user", "min-rate", "ttft")})
+    plain = replace(
+        arguments,
+        own={
+            key: value
+            for key, value in own.items()
+            if key not in ("users", "ctx-per-user", "min-rate", "ttft")
+        },
+    )
     request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
     with Progress(what="planning") as progress:
-        found = plan_fleet(models, request, fleet, weights, wanted, launches.names_of(paths), progress.now)
+        found = plan_fleet(
+            models, request, fleet, weights, wanted, launches.names_of(paths), progress.now
+        )
     _print(found, form, paths, arguments)
     if found.interrupted:
         return _INTERRUPTED

@@ -1,5 +1,5 @@
-"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain text, 80
-columns."""
+"""`autolayers --help` and each command's help, made from the rows of autolayers.flags.own: plain
+text, 80 columns."""
 
 from __future__ import annotations
 
@@ -9,34 +9,67 @@ from ..errors import UsageError
 from ..flags.own import COMMANDS, FLAGS, OwnFlag
 
 _WIDTH = 80
-_COLUMN = 26      # column of the help texts
+_COLUMN = 26  # column of the help texts
 
 ABOUT = "the best llama.cpp launch of a GGUF model on this machine's memory"
 MODEL = "a .gguf file (any shard of a split model), https://..., hf:USER/REPO[:QUANT], ollama:NAME"
-EXIT_CODES = ("0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not fit, "
-              "126/127 program not executable or not found, 130 interrupted; otherwise the started program's "
-              "own")
-EXAMPLES = ("autolayers model.gguf --gpu 24GiB", "llama-server -m model.gguf $(autolayers model.gguf)",
-            "autolayers run llama-server -m model.gguf -c 16k")
+EXIT_CODES = (
+    "0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not "
+    "fit, "
+    "126/127 program not executable or not found, 130 interrupted; otherwise the started "
+    "program's "
+    "own"
+)
+EXAMPLES = (
+    "autolayers model.gguf --gpu 24GiB",
+    "llama-server -m model.gguf $(autolayers model.gguf)",
+    "autolayers run llama-server -m model.gguf -c 16k",
+)
 
 
 def short() -> str:
     """What a bare `autolayers` prints."""
-    return "\n".join([f"autolayers: {ABOUT}", *(f"  {line}" for line in EXAMPLES),
-                      "autolayers --help lists commands and flags; autolayers choose hf:USER/REPO picks a file", ""])
+    return "\n".join(
+        [
+            f"autolayers: {ABOUT}",
+            *(f"  {line}" for line in EXAMPLES),
+            "autolayers --help lists commands and flags; autolayers choose hf:USER/REPO "
+            "picks a file",
+            "",
+        ]
+    )
 
 
 def overview() -> str:
     """The text of `autolayers --help`: all commands, and the plan's flags."""
     usage = f"usage: autolayers {COMMANDS['plan'].usage}\n       autolayers COMMAND ...\n"
-    rows = [("MODEL", MODEL), *((f"{name} ...", command.summary) for name, command in COMMANDS.items()
-                                if name != "plan" and " " not in name)]
+    rows = [
+        ("MODEL", MODEL),
+        *(
+            (f"{name} ...", command.summary)
+            for name, command in COMMANDS.items()
+            if name != "plan" and " " not in name
+        ),
+    ]
     rows.append(("help COMMAND", "the flags of a command"))
-    return "\n".join([f"autolayers: {ABOUT}", "", usage, *_columns(rows, 18), "",
-                      _paragraph(COMMANDS["plan"].about), "", "own flags:",
-                      *_columns(_flags("plan"), _COLUMN), "",
-                      _paragraph("exit codes: " + EXIT_CODES), "",
-                      *(f"  {line}" for line in EXAMPLES), ""])
+    return "\n".join(
+        [
+            f"autolayers: {ABOUT}",
+            "",
+            usage,
+            *_columns(rows, 18),
+            "",
+            _paragraph(COMMANDS["plan"].about),
+            "",
+            "own flags:",
+            *_columns(_flags("plan"), _COLUMN),
+            "",
+            _paragraph("exit codes: " + EXIT_CODES),
+            "",
+            *(f"  {line}" for line in EXAMPLES),
+            "",
+        ]
+    )
 
 
 def help_of(name: str) -> str:
@@ -44,14 +77,23 @@ def help_of(name: str) -> str:
     words = [word for word in name.split() if not word.startswith("-")]
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
     if command is None:
-        raise UsageError(f"no command {name!r}: {', '.join(name for name in COMMANDS if ' ' not in name)}")
+        raise UsageError(
+            f"no command {name!r}: {', '.join(name for name in COMMANDS if ' ' not in name)}"
+        )
     if command.name == "plan":
         return overview()
     usage = f"usage: autolayers {command.usage}"
-    lines = [*textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False), "",
-             _paragraph(f"{_sentence(command.summary)} {command.about}".rstrip()), ""]
-    below = [(other.name, other.summary)
-             for other in COMMANDS.values() if other.name.startswith(command.name + " ")]
+    lines = [
+        *textwrap.wrap(usage, _WIDTH, subsequent_indent=" " * 7, break_on_hyphens=False),
+        "",
+        _paragraph(f"{_sentence(command.summary)} {command.about}".rstrip()),
+        "",
+    ]
+    below = [
+        (other.name, other.summary)
+        for other in COMMANDS.values()
+        if other.name.startswith(command.name + " ")
+    ]
     if below:
         lines += [*_columns(below, _COLUMN), ""]
     return "\n".join([*lines, *_columns(_flags(command.name), _COLUMN), ""])
@@ -62,7 +104,7 @@ def _sentence(text: str) -> str:
 
 
 def spelled(flag: OwnFlag) -> str:
-    """"-q, --quiet", "--ram SIZE"."""
+    """ "-q, --quiet", "--ram SIZE"."""
     return ", ".join(flag.names) + (f" {flag.metavar}" if flag.metavar else "")
 
 
@@ -78,13 +120,22 @@ def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
         if len(head) + 2 > column:
             lines.append(head)
             head = ""
-        lines += textwrap.wrap(meaning, _WIDTH, initial_indent=head.ljust(column),
-                               subsequent_indent=" " * column, break_long_words=False, break_on_hyphens=False)
+        lines += textwrap.wrap(
+            meaning,
+            _WIDTH,
+            initial_indent=head.ljust(column),
+            subsequent_indent=" " * column,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return lines
 
 
 def _paragraph(text: str) -> str:
     """Wraps the text, except lines that begin with spaces."""
-    return "\n".join(line if line.startswith(" ") else
-                     textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
-                     for line in text.split("\n"))
+    return "\n".join(
+        line
+        if line.startswith(" ")
+        else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        for line in text.split("\n")
+    )

@@ -26,11 +26,14 @@ _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 
 def main(words: Sequence[str]) -> int:
-    """Prints the rows of a card and a model; without words those of this machine, or of all if it has none. 0."""
+    """Prints the rows of a card and a model; without words those of this machine, or of all if it
+    has none. 0."""
     arguments = read("measured", words)
     names = list(arguments.positional)
     if len(names) > 2:
-        raise UsageError("measured takes a card and a model: autolayers measured rtx-3060 qwen3-30b")
+        raise UsageError(
+            "measured takes a card and a model: autolayers measured rtx-3060 qwen3-30b"
+        )
     found = list(rows())
     devices = [] if names else _here()
     here = [card_of(device.description, device.total) for device in devices]
@@ -40,8 +43,13 @@ def main(words: Sequence[str]) -> int:
         found = _matching(found, name)
     style = Style.of(sys.stdout, os.environ)
     if arguments.own.get("json"):
-        emit(json.dumps({"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in found]},
-                        indent=1) + "\n")
+        emit(
+            json.dumps(
+                {"schema": 1, "autolayers": __version__, "rows": [row.to_dict() for row in found]},
+                indent=1,
+            )
+            + "\n"
+        )
     elif found:
         show(rows_text(found, style, bool(arguments.own.get("plot"))))
     if not found:
@@ -82,4 +90,7 @@ def _most_helpful(devices: list[Device], here: list[str]) -> str:
     count = len(of_cards(here)) if named and here else 0
     names = here if named else [device.description or device.name for device in devices]
     kind = wanted(names)
-    return f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help most: {_SHARE}"
+    return (
+        f"{cards_words(names)}: {count} rows are measured; one of the class {kind} would help "
+        f"most: {_SHARE}"
+    )

@@ -1,4 +1,5 @@
-"""`autolayers ollama modelfile|plan|create|verify|list`: words in, one call each, the answer out."""
+"""`autolayers ollama modelfile|plan|create|verify|list`: words in, one call each, the answer
+out."""
 
 from __future__ import annotations
 
@@ -35,18 +36,28 @@ if TYPE_CHECKING:
 
 # own flags that the planner reads itself
 _PLANNER = ("--budget", "--margin", "--llama-build")
-_PATIENCE = 3.0      # seconds to wait for optional answers
+_PATIENCE = 3.0  # seconds to wait for optional answers
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit code: 0 planned and fits, 5 does not fit, 1 if verify could not load it. Errors are raised."""
+    """Exit code: 0 planned and fits, 5 does not fit, 1 if verify could not load it. Errors are
+    raised."""
     if not words:
         sys.stderr.write(help_of("ollama"))
         return 2
-    actions = {"modelfile": _modelfile, "plan": _plan, "create": _create, "verify": _verify, "list": _list}
+    actions = {
+        "modelfile": _modelfile,
+        "plan": _plan,
+        "create": _create,
+        "verify": _verify,
+        "list": _list,
+    }
     if words[0] not in actions:
-        raise UsageError(f"autolayers ollama has no command {words[0]!r:.40}: {', '.join(actions)}; those of Ollama "
-                         "itself start with ollama alone")
+        raise UsageError(
+            f"autolayers ollama has no command {words[0]!r:.40}: "
+            f"{', '.join(actions)}; those of Ollama "
+            "itself start with ollama alone"
+        )
     return actions[words[0]](_Command(words[0], words[1:], os.environ))
 
 
@@ -58,21 +69,34 @@ class _Command:
         arguments = read(command, words)
         usage = COMMANDS[command].usage.split()
         if len(arguments.positional) != (action != "list"):
-            wanted = "no model name is expected" if action == "list" else f"one {usage[2]} is required"
+            wanted = (
+                "no model name is expected" if action == "list" else f"one {usage[2]} is required"
+            )
             raise UsageError(f"{command}: {wanted}, got {len(arguments.positional)}")
         self.what, self.environ = "".join(arguments.positional), environ
         self.arguments, self.own = arguments, arguments.own
-        self.words = [word for item in items(words, command) if isinstance(item.flag, Argument)
-                      or item.name in _PLANNER
-                      for word in item.words]
+        self.words = [
+            word
+            for item in items(words, command)
+            if isinstance(item.flag, Argument) or item.name in _PLANNER
+            for word in item.words
+        ]
         self.server = Server.from_environment(environ)
-        self.log = Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
+        self.log = (
+            Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
+        )
         changed = {**self.log.settings, **environ}
-        differ = [name for name, value in self.log.settings.items()
-                  if name in READ and environ.get(name, value) != value]
+        differ = [
+            name
+            for name, value in self.log.settings.items()
+            if name in READ and environ.get(name, value) != value
+        ]
         for name in differ:
-            say(f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's log: the plan "
-                "uses this one")
+            say(
+                f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's "
+                f"log: the plan "
+                "uses this one"
+            )
         if "parallel" in self.own:
             changed["OLLAMA_NUM_PARALLEL"] = str(self.own["parallel"])
         if "kv-type" in self.own:
@@ -93,20 +117,30 @@ class _Command:
         machine."""
         if self._asked is None:
             if remote and not (self.server.is_local or self._elsewhere):
-                raise UsageError(f"the server {self.server.url} is another machine: describe its GPUs with "
-                                 "--gpu SIZE or "
-                                 "--machine FILE")
-            self._asked = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it).said()
+                raise UsageError(
+                    f"the server {self.server.url} is another machine: describe its "
+                    f"GPUs with "
+                    "--gpu SIZE or "
+                    "--machine FILE"
+                )
+            self._asked = Request.of(
+                self.arguments, self.environ, amend=self._as_ollama_has_it
+            ).said()
         return self._asked
 
     def _as_ollama_has_it(self, found: Inventory) -> Inventory:
-        """This machine's devices, or those of the server's log if none is found here. Memory that Ollama
-        holds now counts as free: it is released when the planned model loads."""
+        """This machine's devices, or those of the server's log if none is found here. Memory that
+        Ollama holds now counts as free: it is released when the planned model loads."""
         devices, notes = list(found.devices), found.notes
         if not devices and self.log.gpus:
             devices, at = list(self.log.gpus), self.log.at
-            notes = ("GPUs from the server's log: " + ", ".join(
-                gpu.name + (f" (free memory of {at[gpu.name]})" if at.get(gpu.name) else "") for gpu in devices),)
+            notes = (
+                "GPUs from the server's log: "
+                + ", ".join(
+                    gpu.name + (f" (free memory of {at[gpu.name]})" if at.get(gpu.name) else "")
+                    for gpu in devices
+                ),
+            )
             # these figures are from before the loaded models took any
             return Inventory(tuple(devices), found.host, notes)
         devices, unused = used(self.settings, devices)
@@ -120,7 +154,11 @@ class _Command:
             else:
                 held, card = sum(entry["size_vram"] for entry in loaded), devices[0]
                 if held > card.total:
-                    notes = (*notes, f"Ollama reports {human(held)} on a GPU of {human(card.total)}: not counted")
+                    notes = (
+                        *notes,
+                        f"Ollama reports {human(held)} on a GPU of "
+                        f"{human(card.total)}: not counted",
+                    )
                 else:
                     notes = (*notes, f"{are}; the plan assumes that this memory is freed")
                     devices = [replace(card, free=min(card.total, card.free + held))]
@@ -136,13 +174,22 @@ class _Command:
     def advise(self, target: Target, remote: bool = False) -> Advice:
         remote = remote or target.remote
         request, own = self.request(remote), self.own
-        return advise(target, self.settings, request.machine.devices, request.host,
-                      num_ctx=own.get("num-ctx"), num_batch=own.get("num-batch"), words=self.words,
-                      pin="pin" in own, version=self._version(remote), explain="quiet" not in own)
+        return advise(
+            target,
+            self.settings,
+            request.machine.devices,
+            request.host,
+            num_ctx=own.get("num-ctx"),
+            num_batch=own.get("num-batch"),
+            words=self.words,
+            pin="pin" in own,
+            version=self._version(remote),
+            explain="quiet" not in own,
+        )
 
     def _version(self, remote: bool) -> str:
-        """Settings of the server that will load the model. A Modelfile may be for any server, so a remote one
-        is not queried for it."""
+        """Settings of the server that will load the model. A Modelfile may be for any server, so a
+        remote one is not queried for it."""
         if not remote and not self.server.is_local:
             return ""
         try:
@@ -165,9 +212,12 @@ def _plan(command: _Command) -> int:
     else:
         _print(*advice.summary, *(f"  {reason}" for reason in advice.reasons))
         if advice.server:
-            _print("settings of the server (`systemctl edit ollama`), for every model it serves, that give "
-                   "this placement:",
-                   *(f"  {line}" for line in advice.server))
+            _print(
+                "settings of the server (`systemctl edit ollama`), for every model it serves, "
+                "that give "
+                "this placement:",
+                *(f"  {line}" for line in advice.server),
+            )
     if "json" not in command.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
@@ -185,16 +235,21 @@ def _modelfile(command: _Command) -> int:
         if in_place and path is None:
             raise UsageError("--in-place needs a file")
         if "auto" in own:
-            return _written(command, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"])
+            return _written(
+                command, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"]
+            )
         target = _of_modelfile(command, data, source)
         advice = command.advise(target)
         _must_fit(advice)
         written = modelfile.rewrite(data, advice.over(target.parameters), source)
     else:
         if "auto" in own:
-            raise UsageError(f"--auto changes a Modelfile, which {what} is not: `ollama create {shell([what])} "
-                             "--auto` changes a "
-                             "model")
+            raise UsageError(
+                f"--auto changes a Modelfile, which {what} is not: `ollama create "
+                f"{shell([what])} "
+                "--auto` changes a "
+                "model"
+            )
         if in_place:
             raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
         if _is_path(what):
@@ -202,7 +257,11 @@ def _modelfile(command: _Command) -> int:
             source = os.path.abspath(os.path.expanduser(what))
         else:
             named = own.get("model")
-            target = from_file(named, what) if named else from_name(what, command.environ, command.server)
+            target = (
+                from_file(named, what)
+                if named
+                else from_name(what, command.environ, command.server)
+            )
             source = what
         advice = command.advise(target)
         _must_fit(advice)
@@ -238,14 +297,20 @@ def _create(command: _Command) -> int:
     if "as" not in own and "auto" not in own:
         raise UsageError("ollama create: --as NEW is required")
     name, new = Name.parse(command.what), Name.parse(own.get("as", command.what))
-    if not server.has(name):   # the server would download it
-        raise ModelError(f"the server at {server.url} has no model {name}: `ollama pull {shell([str(name)])}` "
-                         "downloads it")
+    if not server.has(name):  # the server would download it
+        raise ModelError(
+            f"the server at {server.url} has no model {name}: `ollama pull "
+            f"{shell([str(name)])}` "
+            "downloads it"
+        )
     if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
         raise UsageError(f"{new} exists already: --force replaces it")
     if "auto" in own:
         server.create(str(new), str(name), {"num_gpu": -1})
-        _print(f"{new}: num_gpu -1 (a loaded model keeps its layers until `ollama stop {shell([str(new)])}`)")
+        _print(
+            f"{new}: num_gpu -1 (a loaded model keeps its layers until `ollama stop "
+            f"{shell([str(new)])}`)"
+        )
         return 0
     target = from_name(command.what, command.environ, server)
     advice = command.advise(target, remote=True)
@@ -260,20 +325,24 @@ def _create(command: _Command) -> int:
 
 def _verify(command: _Command) -> int:
     own, server = command.own, command.server
-    server.version()   # before any work: does it exist
+    server.version()  # before any work: does it exist
     target = from_name(command.what, command.environ, server)
     server.unload(command.what)
     advice = command.advise(target, remote=True)
     _say_all(advice)
-    result = verify(advice, command.what, server, log=own.get("log"), environ=command.environ, say=say)
+    result = verify(
+        advice, command.what, server, log=own.get("log"), environ=command.environ, say=say
+    )
     if "json" in own:
         emit(json.dumps({**_as_dict(advice), "verified": result.to_dict()}, indent=1) + "\n")
     else:
         _print(*result.lines)
     if result.loaded and "write" in own:
         server.create(command.what, command.what, result.parameters)
-        say(f"stored in {command.what}: " + ", ".join(f"{key} {value}"
-                                                      for key, value in result.parameters.items()))
+        say(
+            f"stored in {command.what}: "
+            + ", ".join(f"{key} {value}" for key, value in result.parameters.items())
+        )
     return 0 if result.loaded else 1
 
 
@@ -291,7 +360,11 @@ def _list(command: _Command) -> int:
         if "json" in command.own:
             answers.append({"model": name, **_as_dict(advice)})
         else:
-            _print(f"{name}: {advice.summary[0].partition(': ')[2]}" + ("" if advice.plan.fits else ", does not fit"))
+            _print(
+                f"{name}: "
+                f"{advice.summary[0].partition(': ')[2]}"
+                + ("" if advice.plan.fits else ", does not fit")
+            )
             sys.stdout.flush()
     if "json" in command.own:
         emit(json.dumps(answers, indent=1) + "\n")
@@ -303,38 +376,55 @@ def _names(command: _Command) -> list[str]:
     try:
         found = [str(entry.get("name")) for entry in command.server.tags()]
         if not found:
-            say(f"the server at {command.server.url} has no models: `ollama pull NAME` downloads one")
+            say(
+                f"the server at {command.server.url} has no models: `ollama pull NAME` downloads "
+                f"one"
+            )
         return found
     except NotRunning:
         if not command.server.is_local:
             raise
         found = [str(name) for name in names(command.environ)]
         if not found:
-            say(f"no models: no server at {command.server.url}, and none in "
+            say(
+                f"no models: no server at {command.server.url}, and none in "
                 f"{' or '.join(roots(command.environ))} "
-                "(set OLLAMA_HOST and OLLAMA_MODELS if they are elsewhere)")
+                "(set OLLAMA_HOST and OLLAMA_MODELS if they are elsewhere)"
+            )
         return found
 
 
 def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
     parsed = modelfile.parse(data, source)
-    directory = os.getcwd() if source == "standard input" else os.path.dirname(os.path.abspath(source))
-    return from_modelfile(parsed, directory, command.own.get("model"), command.environ, command.server)
+    directory = (
+        os.getcwd() if source == "standard input" else os.path.dirname(os.path.abspath(source))
+    )
+    return from_modelfile(
+        parsed, directory, command.own.get("model"), command.environ, command.server
+    )
 
 
 def _new(source: str, advice: Advice) -> bytes:
     """A minimal Modelfile with the plan in comments."""
     server = [f"server: {line}" for line in advice.server]
-    return modelfile.minimal(source, advice.over(advice.target.parameters),
-                             [*advice.summary, *advice.notes, *server])
+    return modelfile.minimal(
+        source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
+    )
 
 
 def _as_dict(advice: Advice) -> dict[str, object]:
     return {
-        "num_gpu": advice.num_gpu, "num_ctx": advice.num_ctx, "num_batch": advice.num_batch,
-        "pin_num_batch": advice.pin_batch, "parallel": advice.parallel, "n_layers_all": advice.everything,
-        "parameters": advice.parameters, "ollamas_own_layers": _own_layers(advice),
-        "server": list(advice.server), "warnings": list(advice.notes), "plan": advice.plan.to_dict(),
+        "num_gpu": advice.num_gpu,
+        "num_ctx": advice.num_ctx,
+        "num_batch": advice.num_batch,
+        "pin_num_batch": advice.pin_batch,
+        "parallel": advice.parallel,
+        "n_layers_all": advice.everything,
+        "parameters": advice.parameters,
+        "ollamas_own_layers": _own_layers(advice),
+        "server": list(advice.server),
+        "warnings": list(advice.notes),
+        "plan": advice.plan.to_dict(),
     }
 
 
@@ -347,8 +437,11 @@ def _own_layers(advice: Advice) -> int | None:
 def _must_fit(advice: Advice) -> None:
     if not advice.plan.fits:
         reason = next(iter(advice.plan.warnings or advice.plan.reasons), "too little memory")
-        raise DoesNotFit(f"{advice.target.label} does not fit with num_ctx {advice.num_ctx}: {reason}; "
-                         "nothing was written")
+        raise DoesNotFit(
+            f"{advice.target.label} does not fit with num_ctx {advice.num_ctx}: "
+            f"{reason}; "
+            "nothing was written"
+        )
 
 
 def _is_path(what: str) -> bool:

@@ -40,7 +40,9 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     request = for_model(model, Request.of(arguments, os.environ, of_program=engine))
     program = request.build.engine
     if program.written_by and form in ("text", "flags"):
-        raise UsageError(f"{program.name} has words of its own: {program.written_by}; --json prints the plan")
+        raise UsageError(
+            f"{program.name} has words of its own: {program.written_by}; --json prints the plan"
+        )
     if arguments.own.get("why"):
         return _why(model, request, form)
 
@@ -48,12 +50,22 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
-            return plan_request(model, request.asking(arguments), explain=form in ("text", "json"),
-                                advise=True, processes=cores(), meter=meter)
+            return plan_request(
+                model,
+                request.asking(arguments),
+                explain=form in ("text", "json"),
+                advise=True,
+                processes=cores(),
+                meter=meter,
+            )
 
     given = arguments = request.arguments
     if path := arguments.own.get("picture"):
-        return _picture(plan_request(model, request, explain=True, advise=True, processes=cores()), arguments, path)
+        return _picture(
+            plan_request(model, request, explain=True, advise=True, processes=cores()),
+            arguments,
+            path,
+        )
     if form == "text" and sys.stdout.isatty():
         return _in_steps(model, request, make)
     if form in ("text", "flags", "json", "number"):
@@ -62,12 +74,15 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         from ..launch import formats
 
         answer, arguments = formats.plan_for(form, arguments, make)
-    if arguments is given:      # programs other than llama-server differ in some ways
+    if arguments is given:  # programs other than llama-server differ in some ways
         answer = _measured(answer, model, arguments, make, form)
     if form == "number" and not answer.fits:
         whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
         if whole.fits:
-            say("no n_gpu_layers fits on its own; this does: " + shell([*whole.flags, *other_words(arguments)]))
+            say(
+                "no n_gpu_layers fits on its own; this does: "
+                + shell([*whole.flags, *other_words(arguments)])
+            )
             return 5
     (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
@@ -93,11 +108,18 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
     everything = verbose or bool(request.arguments.own.get("table"))
     if measured is not answer:
         command = _command(measured)
-        show(plan_text(measured, style, rest, verbose, command) if everything
-             else summary(measured, style, rest, command))
+        show(
+            plan_text(measured, style, rest, verbose, command)
+            if everything
+            else summary(measured, style, rest, command)
+        )
         return 0 if measured.fits else 5
     command = _command(answer)
-    show(head_text(answer, style, rest, verbose, command) if everything else head(answer, style, rest, command))
+    show(
+        head_text(answer, style, rest, verbose, command)
+        if everything
+        else head(answer, style, rest, command)
+    )
     sys.stdout.flush()
     with Progress(what="comparing"):
         answer = next(steps)
@@ -146,7 +168,9 @@ def _why(model: Model, request: Request, form: str) -> int:
     return 0 if next(row for row in found.candidates if row.chosen).verdict == "chosen" else 5
 
 
-def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str) -> Plan:
+def _measured(
+    plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str
+) -> Plan:
     """The plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram") or own.get("engine"):
@@ -154,8 +178,9 @@ def _measured(plan: Plan, model: Model, arguments: Arguments, make: Callable[[Ar
     from ..launch.tuned import measured_plan
 
     build = own.get("llama-build")
-    plan, line = measured_plan(plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ,
-                               make)
+    plan, line = measured_plan(
+        plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make
+    )
     if line and form not in ("text", "json"):
         say(line)
     return replace(plan, found=(line, *plan.found)) if line else plan
@@ -177,7 +202,11 @@ def _render(plan: Plan, form: str, arguments: Arguments) -> str:
         from ..report.text import plan_text
 
         arguments, verbose = without_verbose(arguments)
-        return plan_text(plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose, _command(plan))
+        return plan_text(
+            plan, Style.of(sys.stdout, os.environ), other_words(arguments), verbose, _command(plan)
+        )
     from ..launch import formats
 
-    return formats.write(form, plan, arguments, environ=os.environ, config_files=config_files(os.environ))
+    return formats.write(
+        form, plan, arguments, environ=os.environ, config_files=config_files(os.environ)
+    )

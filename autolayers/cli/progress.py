@@ -7,8 +7,8 @@ import sys
 
 
 class Progress:
-    """Call `step` after each of `count` things, which are called `what`. Without a count: what is done while
-    the `with` block runs."""
+    """Call `step` after each of `count` things, which are called `what`. Without a count: what is
+    done while the `with` block runs."""
 
     def __init__(self, count: int = 0, what: str = "") -> None:
         self.count, self.what, self.done = count, what, 0

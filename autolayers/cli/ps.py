@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ..devices import Inventory
     from ..diagnosis.facts import Facts
 
-_PAUSE = 2.0      # seconds
-_SHOWN = 8        # of Ollama's other models
+_PAUSE = 2.0  # seconds
+_SHOWN = 8  # of Ollama's other models
 
 
 def main(words: Sequence[str]) -> int:
@@ -40,8 +40,12 @@ def main(words: Sequence[str]) -> int:
         return 0
     while True:
         found, free, ollama, others = _now()
-        text = ps_text(found, free, [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])],
-                       Style.of(sys.stdout, os.environ))
+        text = ps_text(
+            found,
+            free,
+            [*map(_ollama_line, ollama), *map(_other_line, others[:_SHOWN])],
+            Style.of(sys.stdout, os.environ),
+        )
         if not arguments.own.get("watch"):
             show(text)
             return 0
@@ -59,13 +63,27 @@ def one(pid: int, as_json: bool = False) -> int:
         raise AutolayersError(f"process {pid} is no llama-server that can be seen: autolayers ps")
     running = look(server, found)
     if as_json:
-        emit(json.dumps({"schema": 1, **running.to_dict(), "free": beside(found), "without": beside(found, running)},
-                        indent=1) + "\n")
+        emit(
+            json.dumps(
+                {
+                    "schema": 1,
+                    **running.to_dict(),
+                    "free": beside(found),
+                    "without": beside(found, running),
+                },
+                indent=1,
+            )
+            + "\n"
+        )
         return 0
     words, secrets = without_secrets(server.words)
     for name in secrets:
         say(f"{name} is left out of the output")
-    show(one_text(running, words, beside(found), beside(found, running), Style.of(sys.stdout, os.environ)))
+    show(
+        one_text(
+            running, words, beside(found), beside(found, running), Style.of(sys.stdout, os.environ)
+        )
+    )
     return 0
 
 
@@ -76,8 +94,8 @@ def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]], list[dict[s
 
 
 def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and which others it would load
-    beside it; nothing is loaded for it."""
+    """What Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and which
+    others it would load beside it; nothing is loaded for it."""
     from ..diagnosis.diagnosis import explain
     from ..ollama.beside import beside as others
     from ..ollama.log import Log
@@ -100,8 +118,10 @@ def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]
         said = {**os.environ, **log.server().settings}
         most = whole(said.get("OLLAMA_MAX_LOADED_MODELS", ""))
         devices = [device for device in found.devices if device.kind != "rpc"]
-        return rows, [other.to_dict() for other in others(server, devices, Settings.from_environment(said), loaded,
-                                                          most)]
+        return rows, [
+            other.to_dict()
+            for other in others(server, devices, Settings.from_environment(said), loaded, most)
+        ]
     except AutolayersError:
         return rows, []
 
@@ -110,15 +130,26 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
     rows = []
     for model in loaded:
         size, on_gpu = model["size"], model["size_vram"]
-        row: dict[str, Any] = {"name": str(model.get("name", "")), "size": size, "on_gpu": on_gpu,
-                               "n_ctx": model.get("context_length"), "why": ""}
+        row: dict[str, Any] = {
+            "name": str(model.get("name", "")),
+            "size": size,
+            "on_gpu": on_gpu,
+            "n_ctx": model.get("context_length"),
+            "why": "",
+        }
         # the log's last load: of one model it is this one's
         if facts and on_gpu < size and len(loaded) > 1:
             row["why"] = f"not all layers fit: {human(size)} are needed"
         elif facts and on_gpu < size:
             free = sum(device.free for device in facts.devices.values())
-            layers = "{} of {} layers fit".format(*facts.offloaded) if facts.offloaded else "not all layers fit"
-            row["why"] = f"{layers}: {human(size)} are needed" + (f", {human(free)} were free" if free else "")
+            layers = (
+                "{} of {} layers fit".format(*facts.offloaded)
+                if facts.offloaded
+                else "not all layers fit"
+            )
+            row["why"] = f"{layers}: {human(size)} are needed" + (
+                f", {human(free)} were free" if free else ""
+            )
         rows.append(row)
     return rows
 
@@ -128,12 +159,17 @@ def _ollama_line(row: dict[str, Any]) -> str:
         return f"{'ollama':<12}{row['name']}   its server does not say what it takes"
     size = row["size"]
     share = round(100 * row["on_gpu"] / size)
-    return (f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of {human(row['size'])}"
-            + (f"   {row['why']}" if row["why"] else ""))
+    return (
+        f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of "
+        f"{human(row['size'])}" + (f"   {row['why']}" if row["why"] else "")
+    )
 
 
 def _other_line(row: Mapping[str, Any]) -> str:
     space = f"{human(row['guess'])} by its guess, {human(row['allowed'])} allowed"
     if row["keeps"]:
         return f"{'':<12}{row['name']} would be loaded beside it: {space}"
-    return f"{'':<12}{row['name']} would unload {row['evicts'] or 'the one with the shortest keep_alive'}: {space}"
+    return (
+        f"{'':<12}{row['name']} would unload "
+        f"{row['evicts'] or 'the one with the shortest keep_alive'}: {space}"
+    )

@@ -17,8 +17,12 @@ _NO = "-"
 _LABEL = 12
 
 
-def ps_text(found: Sequence[Running], free: Mapping[str, int], ollama: Sequence[str] = (),
-            style: Style | None = None) -> str:
+def ps_text(
+    found: Sequence[Running],
+    free: Mapping[str, int],
+    ollama: Sequence[str] = (),
+    style: Style | None = None,
+) -> str:
     """A block a server, then what is free."""
     style = style or Style(width=None)
     rows: list[str] = []
@@ -31,8 +35,13 @@ def ps_text(found: Sequence[Running], free: Mapping[str, int], ollama: Sequence[
     return "\n".join([*rows, *_labelled("free now", memory(free), style)]) + "\n"
 
 
-def one_text(running: Running, words: Sequence[str], free: Mapping[str, int], without: Mapping[str, int],
-             style: Style | None = None) -> str:
+def one_text(
+    running: Running,
+    words: Sequence[str],
+    free: Mapping[str, int],
+    without: Mapping[str, int],
+    style: Style | None = None,
+) -> str:
     """One server in full."""
     style = style or Style(width=None)
     rows = block(running, style)
@@ -40,19 +49,30 @@ def one_text(running: Running, words: Sequence[str], free: Mapping[str, int], wi
         rows += _labelled("" if i else "may grow", f"{name}, up to {human(amount)}", style)
     for i, note in enumerate(running.notes):
         rows += _labelled("" if i else "note", note, style)
-    rows += [*_labelled("free now", memory(free), style), *_labelled("without it", memory(without), style), "",
-             style(shell([running.server.program, *words]), "bold")]
+    rows += [
+        *_labelled("free now", memory(free), style),
+        *_labelled("without it", memory(without), style),
+        "",
+        style(shell([running.server.program, *words]), "bold"),
+    ]
     return "\n".join(rows) + "\n"
 
 
 def block(running: Running, style: Style) -> list[str]:
     server = running.server
     slots = f" {running.slots[0]} of {running.slots[1]} slots" if running.slots else ""
-    facts = [f"{running.state}{slots}", f"context {running.n_ctx} a slot" if running.n_ctx else "",
-             f"b{running.build}" if running.build else "", f"of {server.of}" if server.of else ""]
+    facts = [
+        f"{running.state}{slots}",
+        f"context {running.n_ctx} a slot" if running.n_ctx else "",
+        f"b{running.build}" if running.build else "",
+        f"of {server.of}" if server.of else "",
+    ]
     rows = _labelled(str(server.pid), f"{running.model}   {', '.join(filter(None, facts))}", style)
     rows[0] = style(rows[0], "bold")
-    cells = [[f"  {row.device}", size(row.held), size(row.predicted), size(row.unaccounted)] for row in running.rows]
+    cells = [
+        [f"  {row.device}", size(row.held), size(row.predicted), size(row.unaccounted)]
+        for row in running.rows
+    ]
     rows += table(("  device", "held", "predicted", "unaccounted"), cells, style) if cells else []
     grows = sum(amount for _, amount in running.grows)
     return rows + ([f"  may grow by {human(grows)}"] if grows else [])
@@ -75,10 +95,20 @@ def memory(free: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {human(amount)}" for name, amount in free.items())
 
 
-def document(found: Sequence[Running], free: Mapping[str, int],
-             ollama: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+def document(
+    found: Sequence[Running],
+    free: Mapping[str, int],
+    ollama: Sequence[Mapping[str, Any]],
+    others: Sequence[Mapping[str, Any]],
+) -> dict[str, object]:
     """The --json document."""
     from .. import __version__
 
-    return {"schema": 1, "autolayers": __version__, "servers": [running.to_dict() for running in found],
-            "ollama": [*ollama], "ollama_others": [*others], "free": dict(free)}
+    return {
+        "schema": 1,
+        "autolayers": __version__,
+        "servers": [running.to_dict() for running in found],
+        "ollama": [*ollama],
+        "ollama_others": [*others],
+        "free": dict(free),
+    }

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Runs `autolayers rules WORDS`: the answer on stdout, the reasons for omitted rules on stderr; 0.
+    """Runs `autolayers rules WORDS`: the answer on stdout, the reasons for omitted rules on stderr;
+    0.
 
     Raises UsageError (2) for missing or nonsensical values, ModelError (3) for an unreadable file.
     """
@@ -29,7 +30,9 @@ def main(words: Sequence[str]) -> int:
     if len(arguments.positional) > 1:
         raise UsageError("rules takes one model at most")
     path = arguments.positional[0] if arguments.positional else None
-    given = {name: arguments.own[flag(name)[2:]] for name in FIELDS if flag(name)[2:] in arguments.own}
+    given = {
+        name: arguments.own[flag(name)[2:]] for name in FIELDS if flag(name)[2:] in arguments.own
+    }
     explain = bool(arguments.own.get("explain"))
     if path is None:
         inputs = read_inputs(given)
@@ -40,8 +43,12 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("json"):
         emit(json.dumps(_json(rows, refused, inputs), indent=2) + "\n")
         return 0
-    show("".join(f"{printable(line)}\n" for line in (
-        _heading(inputs, path), *_table(rows, path is not None, explain))))
+    show(
+        "".join(
+            f"{printable(line)}\n"
+            for line in (_heading(inputs, path), *_table(rows, path is not None, explain))
+        )
+    )
     for reason in refused.values():
         say(f"left out: {reason}")
     return 0
@@ -64,7 +71,7 @@ def _heading(inputs: Inputs, path: str | None) -> str:
 
 
 def figure(value: float, unit: str) -> str:
-    """"168.00 GB", "43.75 MB" or "25 layers"."""
+    """ "168.00 GB", "43.75 MB" or "25 layers"."""
     if unit == "layers":
         return f"{value:g} layers"
     return f"{value / 1e9:.2f} GB" if value >= 1e8 else f"{value / 1e6:.2f} MB"
@@ -77,7 +84,11 @@ def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list
     for row, comparison in zip(cells, rows.values(), strict=True):
         name, *numbers, title = row
         columns = [name.ljust(widths[0])]
-        columns += [number.rjust(width) for number, width in zip(numbers, widths[1:-1], strict=True) if width]
+        columns += [
+            number.rjust(width)
+            for number, width in zip(numbers, widths[1:-1], strict=True)
+            if width
+        ]
         lines.append("  ".join([*columns, title]).rstrip())
         if explain:
             lines += [f"    {line}" for line in _explain(comparison.result)]
@@ -92,7 +103,9 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
         cells.append("" if row.error is None else f"{row.error:+.0%}")
     else:
         cells.append(f"{result.value / GiB:.2f} GiB" if result.rule.unit == "bytes" else "")
-    cells.append("" if result.gpus is None else f"{result.gpus} GPU{'s' if result.gpus != 1 else ''}")
+    cells.append(
+        "" if result.gpus is None else f"{result.gpus} GPU{'s' if result.gpus != 1 else ''}"
+    )
     notes = [result.note] if result.note else []
     if result.as_published is not None:
         notes.append(f"its source: {figure(result.as_published, result.rule.unit)}")
@@ -102,13 +115,18 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
 
 def _explain(result: Result) -> list[str]:
     rule = result.rule
-    lines = [f"{rule.formula}  =  {result.working}", f"assumes: {rule.assumes}",
-             f"leaves out: {rule.leaves_out}",
-             f"source: {rule.source}"]
+    lines = [
+        f"{rule.formula}  =  {result.working}",
+        f"assumes: {rule.assumes}",
+        f"leaves out: {rule.leaves_out}",
+        f"source: {rule.source}",
+    ]
     return [*lines, f"note: {rule.erratum}"] if rule.erratum else lines
 
 
-def _json(rows: dict[str, Comparison], refused: dict[str, str], inputs: Inputs) -> dict[str, object]:
+def _json(
+    rows: dict[str, Comparison], refused: dict[str, str], inputs: Inputs
+) -> dict[str, object]:
     answer: dict[str, object] = {
         "schema": 1,
         "inputs": {name: value for name in FIELDS if (value := getattr(inputs, name)) is not None},
@@ -125,8 +143,12 @@ def _json(rows: dict[str, Comparison], refused: dict[str, str], inputs: Inputs) 
         if row.exact is not None:
             entry["exact"] = row.exact
             entry["error"] = row.error
-        entry |= {"formula": result.rule.formula, "working": result.working, "assumes": result.rule.assumes,
-                  "leaves_out": result.rule.leaves_out}
+        entry |= {
+            "formula": result.rule.formula,
+            "working": result.working,
+            "assumes": result.rule.assumes,
+            "leaves_out": result.rule.leaves_out,
+        }
         answer[name] = entry
     answer["left_out"] = refused
     return answer

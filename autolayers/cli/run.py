@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     """The exit code of the program; 126 or 127 if it cannot be started."""
-    own = read("run", argv[:commands.own_end(argv)]).own
+    own = read("run", argv[: commands.own_end(argv)]).own
     if own.get("help"):
         show(help_of("run"))
         return 0
@@ -72,7 +72,8 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         _print(command, added)
         return code
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
-    # On a terminal somebody reads why it died; a service's journal is there for `autolayers explain`
+    # On a terminal somebody reads why it died; a service's journal is there for `autolayers
+    # explain`
     watched = command.program.startswith("llama-server") and sys.stderr.isatty()
     if retries or verify or wait or watched:
         return Attempts(session, plan, added, retries, verify, wait).run()
@@ -95,7 +96,9 @@ def _print(command: WrappedCommand, added: Sequence[str]) -> None:
     emit(shell([*launcher, *words]) + "\n")
 
 
-def _started(command: WrappedCommand, added: Sequence[str], own: Mapping[str, Any], environ: dict[str, str]) -> int:
+def _started(
+    command: WrappedCommand, added: Sequence[str], own: Mapping[str, Any], environ: dict[str, str]
+) -> int:
     """Starts a command that nothing is planned for itself; with --dry-run it is printed."""
     if own.get("dry-run"):
         _print(command, added)
@@ -103,14 +106,20 @@ def _started(command: WrappedCommand, added: Sequence[str], own: Mapping[str, An
     return _become(commands.complete(command, added), environ)
 
 
-def _route(read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: dict[str, str]) -> int:
+def _route(
+    read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: dict[str, str]
+) -> int:
     """Starts llama-server's router, with a preset of the plans for --models-dir."""
     kind = own.get("format")
     for name in ("verify", "retry", "wait"):
         if name in own:
-            raise UsageError(f"--{name} is for a command with a model: the router starts its servers later")
+            raise UsageError(
+                f"--{name} is for a command with a model: the router starts its servers later"
+            )
     if kind not in (None, "preset"):
-        raise UsageError(f"--format {kind} is for a command with a model; --format preset writes the router's")
+        raise UsageError(
+            f"--format {kind} is for a command with a model; --format preset writes the router's"
+        )
     if why := router.nothing_to_plan(read, command):
         if kind:
             raise UsageError(why)
@@ -141,7 +150,8 @@ def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
 
 
 def _said(plan: Plan) -> int:
-    """Prints a plan's warnings and, if it does not fit, what would; the exit code if nothing is started."""
+    """Prints a plan's warnings and, if it does not fit, what would; the exit code if nothing is
+    started."""
     for line in warnings_of(plan):
         say(line)
     return 0 if plan.fits else DoesNotFit.exit_code
@@ -156,8 +166,8 @@ def _startable(command: WrappedCommand) -> int:
 
 
 def _become(words: list[str], environ: dict[str, str]) -> int:
-    """exec: this process becomes the server. Windows has no exec: there the server is a child process, and
-    this one waits."""
+    """exec: this process becomes the server. Windows has no exec: there the server is a child
+    process, and this one waits."""
     sys.stdout.flush()
     sys.stderr.flush()
     try:

@@ -11,24 +11,32 @@ from ..web.service import Service
 from .model import load
 
 TOKEN = "AUTOLAYERS_TOKEN"
-SHORTEST = 8         # characters of a token
+SHORTEST = 8  # characters of a token
 
 
 def main(words: list[str]) -> int:
     """Serves until interrupted."""
     arguments = read("serve", words)
     if arguments.positional:
-        raise UsageError(f"autolayers serve takes no {arguments.positional[0]!r:.60}: each question names its models")
+        raise UsageError(
+            f"autolayers serve takes no {arguments.positional[0]!r:.60}: each "
+            f"question names its models"
+        )
     port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
     if given and not _usable(given):
-        raise UsageError(f"{TOKEN}: a token has {SHORTEST} or more printable ASCII characters without spaces; "
-                         "unset it to get a new one")
+        raise UsageError(
+            f"{TOKEN}: a token has {SHORTEST} or more printable ASCII characters "
+            f"without spaces; "
+            "unset it to get a new one"
+        )
     try:
         service = Service(load, os.environ, port, given)
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
     token = f"the token of {TOKEN}" if given else f"token {service.token}"
-    say(f"{service.url} answers who has {token} (GET /openapi.json says what); press Ctrl-C to stop")
+    say(
+        f"{service.url} answers who has {token} (GET /openapi.json says what); press Ctrl-C to stop"
+    )
     with service:
         service.serve_forever()
     return 0

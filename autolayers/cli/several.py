@@ -60,18 +60,27 @@ def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
     """Models that need not all be loaded at once."""
     _refuse_number(form)
     names, weights = _named(names, arguments)
-    return _take_turns(names, weights, _models(names, arguments), Request.of(arguments, os.environ), form)
+    return _take_turns(
+        names, weights, _models(names, arguments), Request.of(arguments, os.environ), form
+    )
 
 
 def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
-    """Names and weights: "A.gguf@3" gives A.gguf the weight 3, unless a file has that whole name."""
+    """Names and weights: "A.gguf@3" gives A.gguf the weight 3, unless a file has that whole
+    name."""
     found: list[str] = []
     weights: list[float] = []
     for name in names:
         model, at, text = name.rpartition("@")
-        number = re.fullmatch(r"\d+(\.\d+)?", text) if at and model and not os.path.lexists(name) else None
+        number = (
+            re.fullmatch(r"\d+(\.\d+)?", text)
+            if at and model and not os.path.lexists(name)
+            else None
+        )
         if number and float(text) == 0:
-            raise UsageError(f"{name}: a model's weight is more than 0, such as {model}@2 or {model}@0.5")
+            raise UsageError(
+                f"{name}: a model's weight is more than 0, such as {model}@2 or {model}@0.5"
+            )
         found.append(model if number else name)
         weights.append(float(text) if number else 1.0)
     return found, weights
@@ -79,7 +88,9 @@ def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
 
 def _refuse_number(form: str) -> None:
     if form == "number":
-        raise UsageError("-q is for one model: several together need all their flags (--format flags)")
+        raise UsageError(
+            "-q is for one model: several together need all their flags (--format flags)"
+        )
 
 
 def _models(names: Sequence[str], arguments: Arguments) -> Models:
@@ -96,8 +107,9 @@ def _models(names: Sequence[str], arguments: Arguments) -> Models:
     return Models(names, read)
 
 
-def _take_turns(names: Sequence[str], weights: Sequence[float], models: Models, request: Request,
-                form: str) -> int:
+def _take_turns(
+    names: Sequence[str], weights: Sequence[float], models: Models, request: Request, form: str
+) -> int:
     """llama-server's router limits the number of loaded models; everything else uses groups."""
     arguments = request.arguments
     if form == "preset":
@@ -140,7 +152,9 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
     weights: list[float] = []
     for name in names:
         if os.path.isdir(name):
-            found += [offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]]
+            found += [
+                offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]
+            ]
             weights += [1.0] * (len(found) - len(weights))
         else:
             own, weight = weighted([name])
@@ -149,6 +163,7 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
 
 
 # --- the output
+
 
 def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     (show if form == "text" else emit)(text)
@@ -159,21 +174,25 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
 
 
 def _together(together: Together, form: str, arguments: Arguments) -> str:
-    """The plans in one of the output formats; flags are one line per model, the model's path first."""
+    """The plans in one of the output formats; flags are one line per model, the model's path
+    first."""
     if form == "json":
         return json.dumps(together.to_dict(), indent=1) + "\n"
     if form == "flags":
         return _lines(together.plans, arguments)
     if form != "text":
         return _launch_file(form, together.plans, arguments, together=together.fits)
-    return together_text(together, Style.of(sys.stdout, os.environ),
-                         other_words(without_verbose(arguments)[0]))
+    return together_text(
+        together, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
+    )
 
 
 def _groups(groups: Groups, form: str, arguments: Arguments) -> str:
     if form == "json":
         return json.dumps(groups.to_dict(), indent=1) + "\n"
-    return groups_text(groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0]))
+    return groups_text(
+        groups, Style.of(sys.stdout, os.environ), other_words(without_verbose(arguments)[0])
+    )
 
 
 def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
@@ -181,7 +200,24 @@ def _lines(plans: Sequence[Plan], arguments: Arguments) -> str:
     return "".join(shell([*model_words(plan), *plan.flags, *rest]) + "\n" for plan in plans)
 
 
-def _launch_file(form: str, plans: Sequence[Plan], arguments: Arguments, *, together: bool = False,
-                 groups: Sequence[Sequence[int]] = (), most: int = 0, costs: Sequence[int] = ()) -> str:
-    return write_several(form, plans, arguments, together, os.environ, config_files(os.environ),
-                         groups=groups, most=most, costs=costs)
+def _launch_file(
+    form: str,
+    plans: Sequence[Plan],
+    arguments: Arguments,
+    *,
+    together: bool = False,
+    groups: Sequence[Sequence[int]] = (),
+    most: int = 0,
+    costs: Sequence[int] = (),
+) -> str:
+    return write_several(
+        form,
+        plans,
+        arguments,
+        together,
+        os.environ,
+        config_files(os.environ),
+        groups=groups,
+        most=most,
+        costs=costs,
+    )

@@ -42,12 +42,18 @@ def main(words: list[str]) -> int:
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     specs = own.get("gpus") or (own.get("gpu"),)
     if len(specs) == 1 and "," in (spec := str(specs[0])) and "gpus" in own:
-        say(f"--gpus {spec} is one machine with all of these; blanks separate machines: "
-            f"--gpus '{spec.replace(',', ' ')}'")
-    requests = [Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs]
+        say(
+            f"--gpus {spec} is one machine with all of these; blanks separate machines: "
+            f"--gpus '{spec.replace(',', ' ')}'"
+        )
+    requests = [
+        Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs
+    ]
     for note in dict.fromkeys(note for request in requests for note in request.notes):
         say(note)
-    named = [(spec or "this machine", request) for spec, request in zip(specs, requests, strict=True)]
+    named = [
+        (spec or "this machine", request) for spec, request in zip(specs, requests, strict=True)
+    ]
     models = [load(name, arguments) for name in names]
     asked = cases(models, named, contexts, own.get("types", ()))
     counted = Progress(len(asked))
@@ -57,7 +63,10 @@ def main(words: list[str]) -> int:
         if own.get("format") == "json":
             found = list(points)
             fits = _any(found)
-            emit(json.dumps({"schema": 1, "points": [point.to_dict() for point in found]}, indent=1) + "\n")
+            emit(
+                json.dumps({"schema": 1, "points": [point.to_dict() for point in found]}, indent=1)
+                + "\n"
+            )
         elif own.get("format") == "csv":
             fits = _any(_csv(points))
         else:
@@ -90,8 +99,12 @@ def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
     for point in points:
         here = id(point.model), point.machine
         if here != before:
-            show("\n".join([*([""] if before else []), title(point, style),
-                            *filter(None, [report.head()])]) + "\n")
+            show(
+                "\n".join(
+                    [*([""] if before else []), title(point, style), *filter(None, [report.head()])]
+                )
+                + "\n"
+            )
             before = here
         show(report.row(point) + "\n")
         sys.stdout.flush()
@@ -110,4 +123,3 @@ def _csv(points: Iterator[Point]) -> Iterator[Point]:
         emit(line(fields(point)))
         sys.stdout.flush()
         yield point
-

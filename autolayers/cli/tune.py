@@ -1,5 +1,5 @@
-"""`autolayers tune [own flags] llama-server -m MODEL ...`: measure the launches that predictions cannot tell
-apart."""
+"""`autolayers tune [own flags] llama-server -m MODEL ...`: measure the launches that predictions
+cannot tell apart."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
     from ..planner import Plan
     from ..planner.compare.rivals import Rival
 
-LIMIT = 300.0      # seconds
+LIMIT = 300.0  # seconds
 QUICK_LIMIT = 120.0
 _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str]) -> int:
-    """Measures, keeps and prints the fastest launch; 1 if nothing could be measured, 5 if none fits."""
+    """Measures, keeps and prints the fastest launch; 1 if nothing could be measured, 5 if none
+    fits."""
     end = commands.own_end(argv, "tune")
     own = read("tune", argv[:end]).own
     if "forget" in own:
@@ -58,9 +59,11 @@ def main(argv: Sequence[str]) -> int:
         argv = [*argv[:end], "llama-server", "-m", argv[end]]
     command = commands.read(argv, "tune")
     if command.container or command.bench or not command.program.startswith("llama-"):
-        raise UsageError("autolayers tune measures a llama-server of this machine: autolayers tune "
-                         "llama-server -m "
-                         "MODEL ...; for a container run it inside")
+        raise UsageError(
+            "autolayers tune measures a llama-server of this machine: autolayers tune "
+            "llama-server -m "
+            "MODEL ...; for a container run it inside"
+        )
     name, words = _bench_words(command, own)
     try:
         program = read_program(words, os.environ)
@@ -85,7 +88,9 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
         say(f"llama-bench has no {', '.join(missing)}: measuring without")
     work = rivals[0].speed.workload
     if work.requests > 1:
-        say("llama-bench measures one request at a time: the cost of parallel requests is predicted")
+        say(
+            "llama-bench measures one request at a time: the cost of parallel requests is predicted"
+        )
     outcome = tune(rivals, _bench(session, program, rest), limit)
     if not outcome.measured:
         if outcome.interrupted:
@@ -116,7 +121,9 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
     shared = _share(session, outcome, own.get("share"))
     rows = ratios(runs_of(outcome.measured, outcome.test, devices))
     if not rows:
-        raise AutolayersError("the measured speeds are not plausible: other programs, or another machine's clock")
+        raise AutolayersError(
+            "the measured speeds are not plausible: other programs, or another machine's clock"
+        )
     calibrate.keep(rows, devices, os.environ)
     if own.get("share") != "-":
         answer(rows, bool(own.get("json")))
@@ -137,23 +144,30 @@ def _rivals(session: Session) -> list[Rival]:
 def _threads(session: Session) -> tuple[int, ...]:
     """Thread counts that may be better than llama.cpp's default of one per core."""
     host = session.request.host
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return (usable,) if host is not None and host.cores and usable > host.cores else ()
 
 
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
-    """The llama-bench that was given, or the one next to the llama-server, or in PATH; `llama bench` for
-    `llama serve`."""
+    """The llama-bench that was given, or the one next to the llama-server, or in PATH; `llama
+    bench` for `llama serve`."""
     if name := own.get("llama-bench"):
         return name, [shutil.which(name) or name]
     if command.launcher[-1] == "serve":
         return command.launcher[-2], [*command.launcher[:-1], "bench"]
     server = shutil.which(command.launcher[-1])
     ending = ".exe" if os.name == "nt" else ""
-    near = [os.path.join(os.path.dirname(path), f"llama-bench{ending}")
-            for path in ((server, os.path.realpath(server)) if server else ())]
-    found = next((path for path in near if os.path.isfile(path)),
-                 None) or shutil.which("llama-bench") or "llama-bench"
+    near = [
+        os.path.join(os.path.dirname(path), f"llama-bench{ending}")
+        for path in ((server, os.path.realpath(server)) if server else ())
+    ]
+    found = (
+        next((path for path in near if os.path.isfile(path)), None)
+        or shutil.which("llama-bench")
+        or "llama-bench"
+    )
     return found, [*command.launcher[:-1], found]
 
 
@@ -161,8 +175,11 @@ def _executable(name: str) -> bool:
     return shutil.which(name) is not None
 
 
-def _named(command: WrappedCommand, program: Program, rivals: list[Rival]) -> tuple[list[str], list[str]]:
-    """(words that llama-bench shares with the launch, the launch's flags that llama-bench lacks)."""
+def _named(
+    command: WrappedCommand, program: Program, rivals: list[Rival]
+) -> tuple[list[str], list[str]]:
+    """(words that llama-bench shares with the launch, the launch's flags that llama-bench
+    lacks)."""
     rest, missing = rest_in_its_words(command.words, program.flags)
     for rival in rivals:
         missing += in_its_words(rival.params, program.flags)[1]
@@ -173,15 +190,24 @@ def _refuse_other_build(session: Session, program: Program, commit: str) -> None
     """Raises AutolayersError if llama-bench and llama-server are different builds."""
     server = session.build.commit
     if server and commit and not (server.startswith(commit) or commit.startswith(server)):
-        raise AutolayersError(f"{program.name} is commit {commit}, llama-server {server}: name a llama-bench "
-                              "of the same build with --llama-bench")
+        raise AutolayersError(
+            f"{program.name} is commit {commit}, llama-server {server}: name a "
+            f"llama-bench "
+            "of the same build with --llama-bench"
+        )
 
 
 def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    tuned = Tuned(key(session.build) or best.rates.commit, machine_of(session.request.machine.devices),
-                  question_of(session.arguments.params, own), _plan_of(session, best.rival).flags,
-                  float(f"{best.rates.prompt:.5g}"), float(f"{best.rates.token:.5g}"), date)
+    tuned = Tuned(
+        key(session.build) or best.rates.commit,
+        machine_of(session.request.machine.devices),
+        question_of(session.arguments.params, own),
+        _plan_of(session, best.rival).flags,
+        float(f"{best.rates.prompt:.5g}"),
+        float(f"{best.rates.token:.5g}"),
+        date,
+    )
     name = session.digest
     try:
         if not name:
@@ -195,17 +221,22 @@ def _calibrate(session: Session, outcome: Outcome) -> None:
     """Keeps the measured speeds for the predictions of every model."""
     devices = session.request.machine.devices
     try:
-        calibrate.keep(ratios(runs_of(outcome.measured, outcome.test, devices)), devices, os.environ)
+        calibrate.keep(
+            ratios(runs_of(outcome.measured, outcome.test, devices)), devices, os.environ
+        )
     except AutolayersError as error:
         say(f"the speeds cannot be kept: {error}")
 
 
 def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
-    """Writes the rows; False if the file cannot be written: the measurement is kept all the same."""
+    """Writes the rows; False if the file cannot be written: the measurement is kept all the
+    same."""
     if name is None:
         return True
     request = session.request
-    rows = rows_of(outcome.measured, session.model, request.machine.devices, request.host, outcome.test)
+    rows = rows_of(
+        outcome.measured, session.model, request.machine.devices, request.host, outcome.test
+    )
     text = "".join(json.dumps(row) + "\n" for row in rows)
     if name == "-":
         emit(text)
@@ -221,17 +252,27 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
 
 def _plan_of(session: Session, rival: Rival) -> Plan:
     """The launch of a rival as a plan."""
-    own = {key: value for key, value in session.arguments.own.items()
-           if key in ("margin", "budget", "workload")}
+    own = {
+        key: value
+        for key, value in session.arguments.own.items()
+        if key in ("margin", "budget", "workload")
+    }
     arguments = replace(session.arguments, params=rival.params, own=own)
     return plan_request(session.model, session.request.asking(arguments))
 
 
-def _answer(session: Session, rival: Rival, own: dict[str, Any], rivals: Sequence[Rival] = (),
-            measured: Sequence[Measured] = ()) -> int:
+def _answer(
+    session: Session,
+    rival: Rival,
+    own: dict[str, Any],
+    rivals: Sequence[Rival] = (),
+    measured: Sequence[Measured] = (),
+) -> int:
     """Prints the launch, on stderr where stdout is for the rows of --share -."""
     plan = _plan_of(session, rival)
-    added, notes = commands.additions(session.command, plan.flags, session.build, session.seen, session.files)
+    added, notes = commands.additions(
+        session.command, plan.flags, session.build, session.seen, session.files
+    )
     for note in notes:
         say(note)
     words = commands.complete(session.command, added)
@@ -253,19 +294,54 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) 
     rows: list[tuple[str, ...]] = []
     for one in measured:
         speed = one.rival.speed
-        figures = (one.seconds, speed.request, one.rates.token, speed.generation, one.rates.prompt,
-                   speed.prompt)
+        figures = (
+            one.seconds,
+            speed.request,
+            one.rates.token,
+            speed.generation,
+            one.rates.prompt,
+            speed.prompt,
+        )
         rows.append((one.rival.placement, *(f"{value:.4g}" for value in figures)))
-    rows += [(rival.placement, "", f"{rival.speed.request:.4g}", "", f"{rival.speed.generation:.4g}", "",
-              f"{rival.speed.prompt:.4g}") for rival in rivals if all(one.rival is not rival for one in measured)]
-    head = (f"launch ({work.prompt}+{work.generate}@{work.depth})", "s", "predicted", "tokens/s", "predicted",
-            "prompts", "predicted")
+    rows += [
+        (
+            rival.placement,
+            "",
+            f"{rival.speed.request:.4g}",
+            "",
+            f"{rival.speed.generation:.4g}",
+            "",
+            f"{rival.speed.prompt:.4g}",
+        )
+        for rival in rivals
+        if all(one.rival is not rival for one in measured)
+    ]
+    head = (
+        f"launch ({work.prompt}+{work.generate}@{work.depth})",
+        "s",
+        "predicted",
+        "tokens/s",
+        "predicted",
+        "prompts",
+        "predicted",
+    )
     return "\n".join(stacked(head, rows, style, marks={0: "green"})) + "\n\n"
 
 
 def _json(measured: Sequence[Measured], words: Sequence[str]) -> dict[str, object]:
-    return {"schema": 1, "command": list(words), "launches": [
-        {"placement": one.rival.placement, "flags": to_words(replace(one.rival.params, model=None)),
-         "seconds": round(one.seconds, 3), "runs": one.runs,
-         "prompt_tokens_per_second": one.rates.prompt, "generation_tokens_per_second": one.rates.token,
-         "predicted": one.rival.speed.to_dict()} for one in measured]}
+    return {
+        "schema": 1,
+        "command": list(words),
+        "launches": [
+            {
+                "placement": one.rival.placement,
+                "flags": to_words(replace(one.rival.params, model=None)),
+                "seconds": round(one.seconds, 3),
+                "runs": one.runs,
+                "prompt_tokens_per_second": one.rates.prompt,
+                "generation_tokens_per_second": one.rates.token,
+                "predicted": one.rival.speed.to_dict(),
+            }
+            for one in measured
+        ],
+    }

@@ -25,8 +25,11 @@ def main(words: list[str]) -> int:
         server = PageServer(engine, port)
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
-    print(f"{server.url}\nopen it by hand if no browser does; press Ctrl-C to stop", file=sys.stderr)
-    with server, TemporaryDirectory(prefix="autolayers-") as folder:      # for this user alone, as its file
+    print(
+        f"{server.url}\nopen it by hand if no browser does; press Ctrl-C to stop", file=sys.stderr
+    )
+    # for this user alone, as its file
+    with server, TemporaryDirectory(prefix="autolayers-") as folder:
         if not arguments.own.get("no-browser"):
             webbrowser.open(_door(server.url, Path(folder)).as_uri())
         server.serve_forever()
@@ -34,9 +37,14 @@ def main(words: list[str]) -> int:
 
 
 def _door(url: str, folder: Path) -> Path:
-    """A file that leads to the page: everybody sees a browser's command line, which must not have the token."""
+    """A file that leads to the page: everybody sees a browser's command line, which must not have
+    the token."""
     path = folder / "open.html"
     path.touch(mode=0o600)
-    path.write_text(f'<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
-                    f'<meta http-equiv="refresh" content="0;url={url}"><a href="{url}">autolayers</a>\n')
+    path.write_text(
+        f'<!doctype html><meta charset="utf-8"><meta name="referrer" '
+        f'content="no-referrer">'
+        f'<meta http-equiv="refresh" content="0;url={url}"><a '
+        f'href="{url}">autolayers</a>\n'
+    )
     return path

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def other_words(arguments: Arguments) -> list[str]:
-    """The user's words that do not touch memory, without secrets; a line on stderr says where to put
-    those."""
+    """The user's words that do not touch memory, without secrets; a line on stderr says where to
+    put those."""
     if not arguments.rest:
         return []
     from ..launch.secrets import without_secrets
@@ -27,11 +27,17 @@ def other_words(arguments: Arguments) -> list[str]:
 
 
 def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
-    """Whether to print everything: -v is llama-server's flag too, and means the page if one is printed."""
+    """Whether to print everything: -v is llama-server's flag too, and means the page if one is
+    printed."""
     found = list(items(arguments.rest, None))
-    kept = [item for item in found if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")]
-    return replace(arguments, rest=tuple(word for item in kept
-                                         for word in item.words)), len(kept) < len(found)
+    kept = [
+        item
+        for item in found
+        if not (isinstance(item.flag, Argument) and item.flag.canonical == "-v")
+    ]
+    return replace(arguments, rest=tuple(word for item in kept for word in item.words)), len(
+        kept
+    ) < len(found)
 
 
 def warnings_of(plan: Plan) -> list[str]:
@@ -45,5 +51,8 @@ def warnings_of(plan: Plan) -> list[str]:
         return [*said, *hints(plan)]
     from ..report.text import remedy_words, shortage
 
-    return [*plan.warnings, f"does not fit: {shortage(plan)}",
-            *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies)]
+    return [
+        *plan.warnings,
+        f"does not fit: {shortage(plan)}",
+        *(f"it fits with {remedy_words(remedy)}" for remedy in plan.remedies),
+    ]

@@ -1,4 +1,5 @@
-"""The devices and their memory: from NVML, sysfs, Metal, --list-devices, RPC, or a hypothetical machine.
+"""The devices and their memory: from NVML, sysfs, Metal, --list-devices, RPC, or a hypothetical
+machine.
 
     inventory = discover()                  # this machine
     inventory.devices, inventory.host, inventory.notes
@@ -22,8 +23,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Device", "Host", "Inventory", "completed", "described", "discover", "hypothetical", "numbered",
-           "of_one_machine", "remote"]
+__all__ = [
+    "Device",
+    "Host",
+    "Inventory",
+    "completed",
+    "described",
+    "discover",
+    "hypothetical",
+    "numbered",
+    "of_one_machine",
+    "remote",
+]
 
 
 @dataclass(frozen=True)
@@ -35,15 +46,19 @@ class Inventory:
     notes: tuple[str, ...] = ()
 
 
-def discover(environ: Mapping[str, str] | None = None, llama_server: str | None = None,
-             rpc: Sequence[str] = (), root: str = "/") -> Inventory:
+def discover(
+    environ: Mapping[str, str] | None = None,
+    llama_server: str | None = None,
+    rpc: Sequence[str] = (),
+    root: str = "/",
+) -> Inventory:
     """This machine's devices as a llama-server started under `environ` (default: ours) sees them.
 
-    With `llama_server`, a program's path, its own list is used; if it fails, a note says so and the next
-    source is tried: NVML, then AMD's sysfs, then Metal, then Vulkan. The servers of `rpc`, --rpc's host:port,
-    are always asked; one without an answer gives a note and a device without memory. Without a GPU there is a
-    note and no devices. `root` is the root of the file system to read. Raises DeviceError if even the size of
-    RAM is unknown.
+    With `llama_server`, a program's path, its own list is used; if it fails, a note says so and the
+    next source is tried: NVML, then AMD's sysfs, then Metal, then Vulkan. The servers of `rpc`,
+    --rpc's host:port, are always asked; one without an answer gives a note and a device without
+    memory. Without a GPU there is a note and no devices. `root` is the root of the file system to
+    read. Raises DeviceError if even the size of RAM is unknown.
     """
     from . import host
 
@@ -53,7 +68,7 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
         from . import list_devices
 
         far, silent = _unavailable(rpc)
-        if silent:      # with them the program would list nothing, or wait
+        if silent:  # with them the program would list nothing, or wait
             environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
         try:
             listed, notes = list_devices.query(llama_server, environ, () if silent else rpc)
@@ -85,7 +100,9 @@ def discover(environ: Mapping[str, str] | None = None, llama_server: str | None 
     return _calibrated(devices, ram, [*notes, *more], environ)
 
 
-def _calibrated(devices: Sequence[Device], ram: Host, notes: Sequence[str], environ: Mapping[str, str]) -> Inventory:
+def _calibrated(
+    devices: Sequence[Device], ram: Host, notes: Sequence[str], environ: Mapping[str, str]
+) -> Inventory:
     """With what was measured on this machine."""
     from .calibrated import load, with_ratios
 
@@ -118,13 +135,18 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
     known = load(environ)
     if known is None:
         return host
-    return replace(host, bandwidth=known.get("ram") or host.bandwidth, bus=known.get("bus"),
-                   disk=known.get("disk"),
-                   bandwidth_source="measured" if known.get("ram") else host.bandwidth_source)
+    return replace(
+        host,
+        bandwidth=known.get("ram") or host.bandwidth,
+        bus=known.get("bus"),
+        disk=known.get("disk"),
+        bandwidth_source="measured" if known.get("ram") else host.bandwidth_source,
+    )
 
 
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """The devices of --rpc's servers, and a note for each server without an answer. Raises UsageError."""
+    """The devices of --rpc's servers, and a note for each server without an answer. Raises
+    UsageError."""
     if not endpoints:
         return [], []
     from .rpc import query

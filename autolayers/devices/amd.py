@@ -1,7 +1,8 @@
 """AMD GPUs through Linux's sysfs, if there is no llama.cpp program to ask.
 
-Files: Linux's Documentation/gpu/amdgpu/driver-misc.rst (mem_info_*, world-readable bytes). Their order is the
-kernel's; HIP's may differ, so with several GPUs or a mask the sizes are right but the names are a guess.
+Files: Linux's Documentation/gpu/amdgpu/driver-misc.rst (mem_info_*, world-readable bytes). Their
+order is the kernel's; HIP's may differ, so with several GPUs or a mask the sizes are right but the
+names are a guess.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _AMD = "0x1002"
-_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")   # HIP reads CUDA's too
+# HIP reads CUDA's too
+_MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
 def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], list[str]]:
-    """AMD's GPUs, named ROCm0... as in a ROCm build of llama.cpp, and notes. `root`: see Host.read."""
+    """AMD's GPUs, named ROCm0... as in a ROCm build of llama.cpp, and notes. `root`: see
+    Host.read."""
     base = f"{root.rstrip('/')}/sys/class/drm"
     try:
         names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
@@ -45,7 +48,9 @@ def _order_notes(cards: list[Device], mask: str | None) -> list[str]:
     if not cards or (len(cards) == 1 and not mask):
         return []
     applied = f", and {mask} is not applied" if mask else ""
-    return [f"the order of AMD GPUs is the kernel's{applied}; only llama-server's own list is certain"]
+    return [
+        f"the order of AMD GPUs is the kernel's{applied}; only llama-server's own list is certain"
+    ]
 
 
 def _card(path: str, root: str) -> Device | None:
@@ -58,19 +63,33 @@ def _card(path: str, root: str) -> Device | None:
     address = os.path.basename(os.path.realpath(path))
     description = _text(f"{path}/product_name") or f"AMD GPU {_text(f'{path}/device') or address}"
     pci = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else None
-    card = Device(name="", total=vram, free=max(0, vram - vram_used), description=description,
-                  backend=Hip.name, pci_id=pci, source="sysfs", limits=_limits(pci, root))
+    card = Device(
+        name="",
+        total=vram,
+        free=max(0, vram - vram_used),
+        description=description,
+        backend=Hip.name,
+        pci_id=pci,
+        source="sysfs",
+        limits=_limits(pci, root),
+    )
     if not _integrated(path):
         return card
-    card = replace(card, kind="igpu", warning="unified memory: the part that the firmware reserves for the "
-                                              "GPU")
+    card = replace(
+        card, kind="igpu", warning="unified memory: the part that the firmware reserves for the GPU"
+    )
     if gtt is not None and gtt_used is not None and gtt > vram:
-        # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory taken
-        # through
+        # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory
+        # taken through
         # HIP counts as used GTT depends on the driver, so the available RAM is a second bound.
         free = min(max(0, gtt - gtt_used), meminfo(root).get("MemAvailable", 0))
-        card = replace(card, total=gtt, free=free, unified=True,
-                       warning="unified memory: free is the available RAM")
+        card = replace(
+            card,
+            total=gtt,
+            free=free,
+            unified=True,
+            warning="unified memory: free is the available RAM",
+        )
     return card
 
 
@@ -80,14 +99,24 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
         return None
     domain, bus, rest = pci.split(":")
     slot, function = rest.split(".")
-    place = {"domain": int(domain, 16), "location_id": int(bus, 16) << 8 | int(slot, 16) << 3 | int(function)}
+    place = {
+        "domain": int(domain, 16),
+        "location_id": int(bus, 16) << 8 | int(slot, 16) << 3 | int(function),
+    }
     nodes = f"{root.rstrip('/')}/sys/class/kfd/kfd/topology/nodes"
     try:
         names = os.listdir(nodes)
     except OSError:
         return None
     for name in names:
-        facts = dict(re.findall(r"^(\w+) (\d+)$", _text(f"{nodes}/{name}/properties"), re.MULTILINE))
+        facts = dict(
+            re.findall(
+                r"^(\w+) "
+                r"(\d+)$",
+                _text(f"{nodes}/{name}/properties"),
+                re.MULTILINE,
+            )
+        )
         version = int(facts.get("gfx_target_version", 0))
         if version and all(int(facts.get(key, -1)) == value for key, value in place.items()):
             return {"gfx_target_version": version}
@@ -95,8 +124,8 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
 
 
 def _integrated(path: str) -> bool:
-    """Whether it is integrated, by the driver's metrics table: format 1 is for discrete GPUs, 2 and 3 are for
-    APUs (kgd_pp_interface.h: gpu_metrics)."""
+    """Whether it is integrated, by the driver's metrics table: format 1 is for discrete GPUs, 2 and
+    3 are for APUs (kgd_pp_interface.h: gpu_metrics)."""
     try:
         with open(f"{path}/gpu_metrics", "rb") as file:
             header = file.read(4)

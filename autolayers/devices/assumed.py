@@ -1,4 +1,5 @@
-"""What is assumed of a machine that is not here: its cores and the speed of its RAM follow the size of that RAM."""
+"""What is assumed of a machine that is not here: its cores and the speed of its RAM follow the size
+of that RAM."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """Machines with at most this many bytes of RAM; `bandwidth` is what reading it reaches, bytes per second."""
+    """Machines with at most this many bytes of RAM; `bandwidth` is what reading it reaches, bytes
+    per second."""
 
     name: str
     ram: int
@@ -24,21 +26,26 @@ class Kind:
     cores: int
 
 
-# Two channels of DDR4-3200 have 51e9 at the peak; four, or two of fast DDR5, 90e9 to 102e9; a server's eight 205e9,
-# and twelve of DDR5 460e9
-KINDS = (Kind("desktop", 64 * GiB, 38e9, 8), Kind("workstation", 256 * GiB, 80e9, 16),
-         Kind("server", 1 << 62, 200e9, 32))
+# Two channels of DDR4-3200 have 51e9 at the peak; four, or two of fast DDR5, 90e9 to 102e9; a
+# server's eight 205e9, and twelve of DDR5 460e9
+KINDS = (
+    Kind("desktop", 64 * GiB, 38e9, 8),
+    Kind("workstation", 256 * GiB, 80e9, 16),
+    Kind("server", 1 << 62, 200e9, 32),
+)
 DESKTOP = KINDS[0]
 
-_MOST = 192 * GiB            # of two channels
-_MACOS = 7 * GiB // 2        # an idle macOS takes 3 to 4 GiB
-_DGX_OS = 6 * GiB            # an idle DGX Spark has at most 115 of its 121.7 GiB free
-ALONE = 2 * GiB              # a system with all other programs closed
-_IDLE = 2 * GiB              # an idle desktop on Linux 1.5 to 2; machines with less than 16 GiB run smaller ones
+_MOST = 192 * GiB  # of two channels
+_MACOS = 7 * GiB // 2  # an idle macOS takes 3 to 4 GiB
+_DGX_OS = 6 * GiB  # an idle DGX Spark has at most 115 of its 121.7 GiB free
+ALONE = 2 * GiB  # a system with all other programs closed
+# an idle desktop on Linux 1.5 to 2; machines with less than 16 GiB run smaller ones
+_IDLE = 2 * GiB
 
 
 def kind_of(ram: int | None, cores: int | None = None) -> Kind:
-    """The kind of machine with so much RAM; a desktop where it is not known, or with as few cores as one."""
+    """The kind of machine with so much RAM; a desktop where it is not known, or with as few cores
+    as one."""
     if cores is not None and cores <= DESKTOP.cores and (ram or 0) <= _MOST:
         return DESKTOP
     return next(kind for kind in KINDS if (ram or 0) <= kind.ram)
@@ -54,18 +61,27 @@ def idle(ram: int, devices: Sequence[Device] = ()) -> int:
 
 
 def kept(ram: int) -> int:
-    """Bytes that a system in use should keep of so much RAM where its GPU's part is raised: 4 GiB below 32, 6 to 64, 8
-    above. The firmware takes some of the RAM that was sold."""
+    """Bytes that a system in use should keep of so much RAM where its GPU's part is raised: 4 GiB
+    below 32, 6 to 64, 8 above. The firmware takes some of the RAM that was sold."""
     sold = -(-ram // (8 * GiB)) * 8
     return (4 if sold < 32 else 6 if sold <= 64 else 8) * GiB
 
 
 def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) -> Host:
-    """A machine with this much RAM, less the part of an idle system. `here`: the machine that it is with other
-    memory; its rates and cores stay where both are of one kind."""
+    """A machine with this much RAM, less the part of an idle system. `here`: the machine that it is
+    with other memory; its rates and cores stay where both are of one kind."""
     available = ram - idle(ram, devices)
     if here is None:
         return Host(ram, available, "given")
     same = kind_of(here.total) is kind_of(ram)
-    return Host(ram, available, "given", here.bandwidth if same else None, here.bus, here.cores if same else None,
-                here.disk, here.bandwidth_source if same else "", here.threads if same else None)
+    return Host(
+        ram,
+        available,
+        "given",
+        here.bandwidth if same else None,
+        here.bus,
+        here.cores if same else None,
+        here.disk,
+        here.bandwidth_source if same else "",
+        here.threads if same else None,
+    )

@@ -1,7 +1,7 @@
 """Measured speeds of this machine relative to their predictions, kept for later ones.
 
-Kept as calibration.json in the state directory (state.py), a list of Kept. They hold for the same cards, driver and
-version of autolayers; the builds of llama.cpp are compared in request.py.
+Kept as calibration.json in the state directory (state.py), a list of Kept. They hold for the same
+cards, driver and version of autolayers; the builds of llama.cpp are compared in request.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ if TYPE_CHECKING:
     from ..machine import Device, Host
 
 AGAIN = "tune --quick measures again"
-_MOST = 500       # kept, the newest
+_MOST = 500  # kept, the newest
 _FIELDS = ("machine", "kind", "placement", "backend", "build", "cards", "driver", "version")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A Ratio of this machine; `cards`: the descriptions of its devices, `version`: of the predictions."""
+    """A Ratio of this machine; `cards`: the descriptions of its devices, `version`: of the
+    predictions."""
 
     machine: str
     kind: str
@@ -50,12 +51,24 @@ class Kept:
 def of(row: Ratio, devices: Sequence[Device]) -> Kept:
     """A ratio that was measured now with these devices of this machine."""
     own = [device for device in devices if row.backend != HOST and device.backend == row.backend]
-    return Kept(state.machine_name(), row.kind, row.placement, row.ratio, row.n, row.backend, row.build, row.date,
-                tuple(device.description for device in own), next((device.driver for device in own), ""), __version__)
+    return Kept(
+        state.machine_name(),
+        row.kind,
+        row.placement,
+        row.ratio,
+        row.n,
+        row.backend,
+        row.build,
+        row.date,
+        tuple(device.description for device in own),
+        next((device.driver for device in own), ""),
+        __version__,
+    )
 
 
 def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
-    """Adds measurements to what is known; of one class they count together. Raises AutolayersError."""
+    """Adds measurements to what is known; of one class they count together. Raises
+    AutolayersError."""
     with state.locked(environ):
         known = {kept.key: kept for kept in _all(environ)}
         for row in rows:
@@ -68,7 +81,9 @@ def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
         state.keep(_file(environ), [vars(kept) for kept in known.values()][-_MOST:])
 
 
-def load(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[tuple[Ratio, ...], list[str]]:
+def load(
+    devices: Sequence[Device], environ: Mapping[str, str]
+) -> tuple[tuple[Ratio, ...], list[str]]:
     """What was measured on this machine, and a note if all of it is old."""
     found, old = [], []
     for kept in _all(environ):
@@ -77,20 +92,36 @@ def load(devices: Sequence[Device], environ: Mapping[str, str]) -> tuple[tuple[R
             if why:
                 old.append(f"the measured speeds of {kept.date[:10]} are old: {why} ({AGAIN})")
             else:
-                found.append(Ratio(kept.kind, kept.placement, kept.ratio, kept.n, kept.backend, kept.build, kept.date))
+                found.append(
+                    Ratio(
+                        kept.kind,
+                        kept.placement,
+                        kept.ratio,
+                        kept.n,
+                        kept.backend,
+                        kept.build,
+                        kept.date,
+                    )
+                )
     return tuple(found), old[-1:] if not found else []
 
 
-def with_ratios(devices: Sequence[Device], host: Host | None,
-                rows: Sequence[Ratio]) -> tuple[list[Device], Host | None]:
-    """A machine with what was measured on it: each device with what its backend ran, the host with what the CPU
-    did."""
+def with_ratios(
+    devices: Sequence[Device], host: Host | None, rows: Sequence[Ratio]
+) -> tuple[list[Device], Host | None]:
+    """A machine with what was measured on it: each device with what its backend ran, the host with
+    what the CPU did."""
+
     def of(device: Device) -> tuple[Ratio, ...]:
-        return tuple([row for row in rows if row.backend in ("", device.backend, device.engine, HOST)])
+        return tuple(
+            [row for row in rows if row.backend in ("", device.backend, device.engine, HOST)]
+        )
 
     own = tuple([row for row in rows if row.backend in ("", HOST)])
-    return ([replace(device, measured=of(device)) for device in devices],
-            replace(host, measured=own) if host is not None else None)
+    return (
+        [replace(device, measured=of(device)) for device in devices],
+        replace(host, measured=own) if host is not None else None,
+    )
 
 
 def forget(environ: Mapping[str, str]) -> int:
@@ -109,7 +140,7 @@ def _changed(kept: Kept, devices: Sequence[Device]) -> str:
     if kept.version != __version__:
         return f"of autolayers {kept.version}"
     if kept.backend != HOST and not here:
-        return ""                    # not planned for now; Device.measured has its backend's alone
+        return ""  # not planned for now; Device.measured has its backend's alone
     for card in kept.cards:
         if card not in {device.description for device in here}:
             return f"with {card}, which is not here"
@@ -142,7 +173,14 @@ def _all(environ: Mapping[str, str]) -> list[Kept]:
 
 def _right(kept: Kept) -> bool:
     """Whether an entry of the file has the types and ranges that autolayers writes."""
-    texts: tuple[Any, ...] = (kept.machine, kept.backend, kept.date, kept.driver, kept.version, *kept.cards)
+    texts: tuple[Any, ...] = (
+        kept.machine,
+        kept.backend,
+        kept.date,
+        kept.driver,
+        kept.version,
+        *kept.cards,
+    )
     if kept.kind not in KINDS or kept.placement not in CLASSES:
         return False
     if not all(isinstance(text, str) for text in texts):

@@ -1,9 +1,10 @@
 """Well-known GPUs: the figures behind `--gpu rtx-3090`, one row of cards.csv each.
 
-The memory is the total that CUDA (or ROCm) reports under Linux: the lowest seen in public llama.cpp logs of
-2026 ("VRAM: ... MiB"), or 1.5 % less than advertised if none was found; a driver update moves it by up to 1
-%. Bandwidth and fp16 rate are the vendor's: matrix units at boost clock, without sparsity (NVIDIA since
-Turing: 1024 operations per clock and multiprocessor, with fp16 sums), otherwise one or two times fp32.
+The memory is the total that CUDA (or ROCm) reports under Linux: the lowest seen in public llama.cpp
+logs of 2026 ("VRAM: ... MiB"), or 1.5 % less than advertised if none was found; a driver update
+moves it by up to 1 %. Bandwidth and fp16 rate are the vendor's: matrix units at boost clock,
+without sparsity (NVIDIA since Turing: 1024 operations per clock and multiprocessor, with fp16
+sums), otherwise one or two times fp32.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ class Card:
     """The figures of one `--gpu NAME`."""
 
     description: str
-    usable: int                                   # MiB
-    compute_capability: tuple[int, int] | None    # None: not CUDA
+    usable: int  # MiB
+    compute_capability: tuple[int, int] | None  # None: not CUDA
     n_sm: int | None
-    bandwidth: int                                # 10**9 bytes per second; 0: the RAM's
+    bandwidth: int  # 10**9 bytes per second; 0: the RAM's
     # 10**12 operations per second of its matrix units; 0: integrated.py
     fp16: float
-    pcie: str                                     # PCIe generation and lanes; "": none, its memory is the system's
-    backend: str = DEFAULT.name                   # the backend of its device
-    ram: int = 0                                  # GiB of the machine as sold, if its memory is the system's
+    # PCIe generation and lanes; "": none, its memory is the system's
+    pcie: str
+    backend: str = DEFAULT.name  # the backend of its device
+    # GiB of the machine as sold, if its memory is the system's
+    ram: int = 0
 
     @property
     def unified(self) -> bool:
@@ -36,9 +39,13 @@ class Card:
 
     @property
     def system_ram(self) -> int:
-        """Bytes of RAM that the system counts, 0 if its memory is its own: CUDA's total is the system's, as both
-        lack what the firmware keeps (cudaMemGetInfo)."""
-        return min(self.ram * GiB, self.usable * MiB) if self.backend == DEFAULT.name else self.ram * GiB
+        """Bytes of RAM that the system counts, 0 if its memory is its own: CUDA's total is the
+        system's, as both lack what the firmware keeps (cudaMemGetInfo)."""
+        return (
+            min(self.ram * GiB, self.usable * MiB)
+            if self.backend == DEFAULT.name
+            else self.ram * GiB
+        )
 
     @property
     def link(self) -> float | None:
@@ -47,9 +54,11 @@ class Card:
         return _LANE[generation] * int(lanes) if lanes else None
 
 
-_LANE = {"3": 0.886e9, "4": 1.77e9, "5": 3.54e9}      # 0.9 of a lane's bytes per second, by generation
+# 0.9 of a lane's bytes per second, by generation
+_LANE = {"3": 0.886e9, "4": 1.77e9, "5": 3.54e9}
 
-_SHARED = {VULKAN: lambda gib: gib * 512, METAL: working_set}      # MiB of that much RAM; Vulkan: of Windows and amdgpu
+# MiB of that much RAM; Vulkan: of Windows and amdgpu
+_SHARED = {VULKAN: lambda gib: gib * 512, METAL: working_set}
 
 
 def _cards() -> dict[str, Card]:
@@ -61,9 +70,16 @@ def _cards() -> dict[str, Card]:
         for gib in sizes:
             name = row["name"] if row["mib"] else f"{row['name']}-{gib}g"
             found[name] = Card(
-                row["description"], int(row["mib"] or _SHARED[row["backend"]](gib)),
-                (int(major), int(minor)) if major else None, int(row["sm"]) if row["sm"] else None,
-                int(row["gb_per_s"] or 0), float(row["fp16_tflops"] or 0), row["pcie"], row["backend"], gib)
+                row["description"],
+                int(row["mib"] or _SHARED[row["backend"]](gib)),
+                (int(major), int(minor)) if major else None,
+                int(row["sm"]) if row["sm"] else None,
+                int(row["gb_per_s"] or 0),
+                float(row["fp16_tflops"] or 0),
+                row["pcie"],
+                row["backend"],
+                gib,
+            )
     return found
 
 
@@ -73,5 +89,7 @@ CARDS = _cards()
 def table() -> str:
     """All GPUs as text, for --gpu list."""
     lines = [f"{'name':<20}{'MiB':>8}{'GB/s':>7}"]
-    lines += [f"{key:<20}{card.usable:>8}{card.bandwidth or 'RAM':>7}" for key, card in CARDS.items()]
+    lines += [
+        f"{key:<20}{card.usable:>8}{card.bandwidth or 'RAM':>7}" for key, card in CARDS.items()
+    ]
     return "\n".join([*lines, "any other GPU: give its memory, --gpu 24GiB"]) + "\n"

@@ -1,16 +1,16 @@
-"""A cluster described by a file: the head, where llama-server runs, and the other machines, whose GPUs it
-uses over RPC.
+"""A cluster described by a file: the head, where llama-server runs, and the other machines, whose
+GPUs it uses over RPC.
 
     {"head": "desk",
      "boxes": {"desk": {"machine": "desk.json"},
                "shed": {"devices": [{"card": "rtx-3060"}], "address": "192.168.1.20", "port": 50052}},
      "links": [{"between": ["desk", "shed"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}]}
 
-A box is one machine, described as in a machine file (machine_file.py), here or in a `machine` file next to
-this one. Each of its GPUs has its own ggml-rpc-server, on `port` and the ports after it, bound to `bind`
-(default: `address`). Latency is a round trip, as shown by ping; bandwidth is bytes per second, or a text in
-bits.
-"""
+A box is one machine, described as in a machine file (machine_file.py), here or in a `machine` file
+next to this one. Each of its GPUs has its own ggml-rpc-server, on `port` and the ports after it,
+bound to `bind` (default: `address`). Latency is a round trip, as shown by ping; bandwidth is bytes
+per second, or a text in bits.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ if TYPE_CHECKING:
 
     from ..machine import Host
 
-PORT = 50052               # ggml-rpc-server's default
-_LARGER = 1.1              # a server may report this much more memory than the file
+PORT = 50052  # ggml-rpc-server's default
+_LARGER = 1.1  # a server may report this much more memory than the file
 _MAX_SIZE = 1 << 20
-_TOP, _BOX, _LINK = ("head", "boxes", "links"), ("machine", "devices", "host", "address", "port", "bind"), (
-    "between", "bandwidth", "latency")
+_TOP, _BOX, _LINK = (
+    ("head", "boxes", "links"),
+    ("machine", "devices", "host", "address", "port", "bind"),
+    ("between", "bandwidth", "latency"),
+)
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMGT]?)(i?)(bit|b|B)(?:/s|ps)?")
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(us|ms|s)")
 _POWERS = {"": 0, "k": 1, "M": 2, "G": 3, "T": 4}
@@ -48,15 +51,15 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 @dataclass(frozen=True)
 class Box:
-    """One machine. `link` connects it to the head: bytes per second, seconds of a round trip; None for the
-    head itself.
+    """One machine. `link` connects it to the head: bytes per second, seconds of a round trip; None
+    for the head itself.
     """
 
     name: str
     devices: tuple[Device, ...]
     host: Host | None
     address: str = ""
-    ports: tuple[int, ...] = ()      # of its devices' servers
+    ports: tuple[int, ...] = ()  # of its devices' servers
     bind: str = ""
     link: tuple[float, float] | None = None
 
@@ -75,19 +78,30 @@ class Cluster:
     boxes: tuple[Box, ...]
 
     def devices(self, boxes: Sequence[Box] | None = None) -> list[Device]:
-        """The devices that a llama-server on the head sees: these machines' (None: all) and its own, in
-        llama.cpp's order."""
+        """The devices that a llama-server on the head sees: these machines' (None: all) and its
+        own, in llama.cpp's order."""
         found: list[Device] = []
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
                 cpu = device.backend == CPU.name
-                found.append(replace(
-                    device, name=f"{Rpc.name}{len(found)}", backend=RpcCpu.name if cpu else Rpc.name,
-                    kind="rpc", engine="" if cpu else device.backend,
-                    description=f"{box.name}: {device.description or device.name}",
-                    link=box.link and box.link[0], latency=box.link and box.link[1], source="cluster",
-                    wddm=False, display=None, limits=None,
-                    bandwidth=device.bandwidth or (box.host.bandwidth if cpu and box.host else None)))
+                found.append(
+                    replace(
+                        device,
+                        name=f"{Rpc.name}{len(found)}",
+                        backend=RpcCpu.name if cpu else Rpc.name,
+                        kind="rpc",
+                        engine="" if cpu else device.backend,
+                        description=f"{box.name}: {device.description or device.name}",
+                        link=box.link and box.link[0],
+                        latency=box.link and box.link[1],
+                        source="cluster",
+                        wddm=False,
+                        display=None,
+                        limits=None,
+                        bandwidth=device.bandwidth
+                        or (box.host.bandwidth if cpu and box.host else None),
+                    )
+                )
         return [*found, *self.head.devices]
 
 
@@ -105,28 +119,34 @@ def read(path: str) -> Cluster:
     if not isinstance(boxes, dict) or not boxes:
         raise UsageError(f'{path}: no "boxes"; write one object for each machine under its name')
     if not isinstance(head, str) or head not in boxes:
-        raise UsageError(f'{path}: "head" must be the name of the box where llama-server runs: '
-                         f'{", ".join(boxes)}')
+        raise UsageError(
+            f'{path}: "head" must be the name of the box where llama-server runs: '
+            f"{', '.join(boxes)}"
+        )
     links = _links(path, data.get("links", []), head, boxes)
     read_boxes = {name: _box(path, name, row, links.get(name)) for name, row in boxes.items()}
     for name, box in read_boxes.items():
         if name != head and box.link is None:
-            raise UsageError(f'{path}: no link between {head} and {name}; write it under "links": '
-                             f'{{"between": '
-                             f'["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}')
+            raise UsageError(
+                f'{path}: no link between {head} and {name}; write it under "links": '
+                f'{{"between": '
+                f'["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}'
+            )
         if name != head and not box.address:
             raise UsageError(f'{path}: box {name} has no "address" for {head} to connect to')
         if name != head and not box.devices:
             raise UsageError(f"{path}: box {name} has no devices to serve")
     cluster = Cluster(read_boxes.pop(head), tuple(read_boxes.values()))
     if (count := len(cluster.devices())) > MAX_DEVICES:
-        raise UsageError(f"{path}: {count} devices in all boxes; llama.cpp uses at most {MAX_DEVICES}")
+        raise UsageError(
+            f"{path}: {count} devices in all boxes; llama.cpp uses at most {MAX_DEVICES}"
+        )
     return cluster
 
 
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
-    """The cluster with the memory that its servers report, and a line for each server that does not answer or
-    reports more than the file's device can have: those are left out."""
+    """The cluster with the memory that its servers report, and a line for each server that does not
+    answer or reports more than the file's device can have: those are left out."""
     servers = [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []
@@ -135,17 +155,31 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
         device, endpoint = box.devices[i], box.endpoints[i]
         if isinstance(answer, DeviceError):
             notes.append(f"box {box.name}: {answer}: left out")
-        elif isinstance(answer, list) and (len(answer) != 1 or answer[0].total > _LARGER * device.total):
+        elif isinstance(answer, list) and (
+            len(answer) != 1 or answer[0].total > _LARGER * device.total
+        ):
             said = human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
-            notes.append(f"box {box.name}: {endpoint} reports {said}, but the file has one device of "
-                         f"{human(device.total)}: left out")
+            notes.append(
+                f"box {box.name}: {endpoint} reports {said}, but the file has one device "
+                f"of "
+                f"{human(device.total)}: left out"
+            )
         elif isinstance(answer, list):
-            found = replace(device, total=answer[0].total, free=answer[0].free, includes_context=True)
+            found = replace(
+                device, total=answer[0].total, free=answer[0].free, includes_context=True
+            )
             kept[box.name].append((found, box.ports[i]))
         else:
             raise answer
-    boxes = [replace(box, devices=tuple(device for device, _ in kept[box.name]),
-                     ports=tuple(port for _, port in kept[box.name])) for box in cluster.boxes if kept[box.name]]
+    boxes = [
+        replace(
+            box,
+            devices=tuple(device for device, _ in kept[box.name]),
+            ports=tuple(port for _, port in kept[box.name]),
+        )
+        for box in cluster.boxes
+        if kept[box.name]
+    ]
     return Cluster(cluster.head, tuple(boxes)), notes
 
 
@@ -165,17 +199,27 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
     else:
         text = json.dumps(machine)
     devices, host = parse(text, what)
-    address, port, bind = row.get("address", ""), row.get("port",
-                                                          PORT), row.get("bind", row.get("address", ""))
-    if not isinstance(address, str) or not isinstance(bind,
-                                                      str) or not re.fullmatch(r"[\w.:-]*", address + bind):
+    address, port, bind = (
+        row.get("address", ""),
+        row.get("port", PORT),
+        row.get("bind", row.get("address", "")),
+    )
+    if (
+        not isinstance(address, str)
+        or not isinstance(bind, str)
+        or not re.fullmatch(r"[\w.:-]*", address + bind)
+    ):
         raise UsageError(f"{what}: address and bind must be host names or IP addresses")
     if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536 - len(devices):
         raise UsageError(f"{what}: port must be a whole number from 1 to {65535 - len(devices)}")
-    return Box(name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link)
+    return Box(
+        name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link
+    )
 
 
-def _links(path: str, rows: Any, head: str, boxes: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+def _links(
+    path: str, rows: Any, head: str, boxes: Mapping[str, Any]
+) -> dict[str, tuple[float, float]]:
     """The links between the head and the other machines."""
     if not isinstance(rows, list):
         raise UsageError(f"{path}: links must be a list")
@@ -184,11 +228,17 @@ def _links(path: str, rows: Any, head: str, boxes: Mapping[str, Any]) -> dict[st
         what = f"{path}: link {number}"
         _known(path, row, _LINK, f"link {number}")
         ends = row.get("between")
-        if not isinstance(ends, list) or len(ends) != 2 \
-                or any(not isinstance(end, str) or end not in boxes for end in ends):
+        if (
+            not isinstance(ends, list)
+            or len(ends) != 2
+            or any(not isinstance(end, str) or end not in boxes for end in ends)
+        ):
             raise UsageError(f'{what}: "between" must be the names of two boxes')
-        if head in ends:         # llama.cpp copies between two servers through the head
-            found[ends[ends[0] == head]] = rate_of(row.get("bandwidth"), what), time_of(row.get("latency"), what)
+        if head in ends:  # llama.cpp copies between two servers through the head
+            found[ends[ends[0] == head]] = (
+                rate_of(row.get("bandwidth"), what),
+                time_of(row.get("latency"), what),
+            )
     return found
 
 
@@ -217,5 +267,6 @@ def _known(path: str, row: Any, known: Sequence[str], what: str) -> None:
         raise UsageError(f"{path}: {what} is not an object")
     for key in row:
         if key not in known:
-            raise UsageError(f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: "
-                             f"{', '.join(known)})")
+            raise UsageError(
+                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})"
+            )

@@ -1,6 +1,6 @@
 """The same GPUs under another backend of llama.cpp: `--backend vulkan` on any machine.
 
-    driven(devices, "vulkan")      # ROCm0 becomes Vulkan0; devices of RPC servers stay
+driven(devices, "vulkan")      # ROCm0 becomes Vulkan0; devices of RPC servers stay
 """
 
 from __future__ import annotations
@@ -20,31 +20,45 @@ if TYPE_CHECKING:
 
 def chosen(word: str) -> type[Backend]:
     """The backend of that name or alias, in any case. Raises UsageError with the known ones."""
-    names = {name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote}
+    names = {
+        name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote
+    }
     if word.lower() not in names:
         raise UsageError(f"--backend {word}: llama.cpp has {', '.join(sorted(set(names)))}")
     return names[word.lower()]
 
 
 def driven(devices: Sequence[Device], word: str) -> list[Device]:
-    """The devices under that backend, renumbered; only RPC servers' for cpu. Raises UsageError if the backend
-    does not support one, or Metal has none. A size is that of a Mac's GPU under Metal, which shares the RAM."""
+    """The devices under that backend, renumbered; only RPC servers' for cpu. Raises UsageError if
+    the backend does not support one, or Metal has none. A size is that of a Mac's GPU under Metal,
+    which shares the RAM."""
     wanted = chosen(word)
     remote = [device for device in devices if backend(device.backend).remote]
     own = [device for device in devices if not backend(device.backend).remote]
     if wanted is type(CPU):
         return remote
     if wanted.name == METAL and not devices:
-        raise UsageError(f"--backend {word}: no GPU that Metal runs on is here; a Mac is named by its chip and RAM, "
-                         "such as --gpu m2-max-32g")
+        raise UsageError(
+            f"--backend {word}: no GPU that Metal runs on is here; a Mac is named by "
+            f"its chip and RAM, "
+            "such as --gpu m2-max-32g"
+        )
     changed = []
     for device in own:
         if device.backend != wanted.name:
             known = device.description and not device.description.startswith("hypothetical")
             if known and not wanted.runs(backend(device.backend), device.description):
-                raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
-            device = replace(device, backend=wanted.name, compute_capability=None, includes_context=False,
-                             limits=None, unified=device.unified or (wanted.name == METAL and not known))
+                raise UsageError(
+                    f"--backend {word}: {wanted.name} does not run on {device.description}"
+                )
+            device = replace(
+                device,
+                backend=wanted.name,
+                compute_capability=None,
+                includes_context=False,
+                limits=None,
+                unified=device.unified or (wanted.name == METAL and not known),
+            )
         changed.append(device)
     if wanted.name == VULKAN and any(device.source != "given" for device in changed):
         from .vulkan import query, with_limits

@@ -1,4 +1,5 @@
-"""The machines of a fleet: a file that lists them, a directory of machine files, or the nodes of a Kubernetes cluster.
+"""The machines of a fleet: a file that lists them, a directory of machine files, or the nodes of a
+Kubernetes cluster.
 
     fleet = read("fleet.json")
     [(kind.title, len(kind.machines)) for kind in fleet.kinds]
@@ -8,11 +9,11 @@
                            "address": "10.0.0.{}"}},
      "link": {"bandwidth": "10Gbit/s", "latency": "0.2ms"}}
 
-A machine is described as in a machine file (machine_file.py), here or in a `machine` file next to this one. Of a
-directory each *.json is one, called as its file; of `kubectl get nodes -o json` each node is, with the labels of
-NVIDIA's and AMD's device plugins. Machines that are alike but for a little free memory are one kind, planned once with
-the least that any of them has.
-"""
+A machine is described as in a machine file (machine_file.py), here or in a `machine` file next to
+this one. Of a directory each *.json is one, called as its file; of `kubectl get nodes -o json` each
+node is, with the labels of NVIDIA's and AMD's device plugins. Machines that are alike but for a
+little free memory are one kind, planned once with the least that any of them has.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,13 +36,18 @@ if TYPE_CHECKING:
 
     from ..machine import Device, Host
 
-MOST = 20_000                    # machines
-LINK = 125e6, 0.3e-3             # bytes per second, and seconds of a round trip, where the file says nothing
+MOST = 20_000  # machines
+# bytes per second, and seconds of a round trip, where the file says nothing
+LINK = 125e6, 0.3e-3
 _MAX_SIZE = 256 << 20
-_ONE = 1 << 20                   # of a machine's own file
-_TOP, _MACHINE, _LINK = ("machines", "link"), ("machine", "devices", "host", "address", "count"), (
-    "bandwidth", "latency")
-_STEP = 256 * MiB, GiB           # free memory of a GPU and of the RAM that differs by less is the same
+_ONE = 1 << 20  # of a machine's own file
+_TOP, _MACHINE, _LINK = (
+    ("machines", "link"),
+    ("machine", "devices", "host", "address", "count"),
+    ("bandwidth", "latency"),
+)
+# free memory of a GPU and of the RAM that differs by less is the same
+_STEP = 256 * MiB, GiB
 
 
 @dataclass(frozen=True)
@@ -54,7 +60,7 @@ class Kind:
 
     @property
     def title(self) -> str:
-        """"2 x RTX 3090, 64.0 GiB"."""
+        """ "2 x RTX 3090, 64.0 GiB"."""
         names = [device.description or device.name for device in self.devices]
         counts = [(names.count(name), name) for name in dict.fromkeys(names)]
         parts = [f"{count} x {name}" if count > 1 else name for count, name in counts]
@@ -62,18 +68,21 @@ class Kind:
 
     @property
     def gpus(self) -> int:
-        """How many equal parts it has: its GPUs where they are alike and have memory of their own, otherwise one."""
+        """How many equal parts it has: its GPUs where they are alike and have memory of their own,
+        otherwise one."""
         first = next(iter(self.devices), None)
         if first is None or first.in_ram:
             return 1
-        alike = all(replace(device, name=first.name, free=first.free) == first for device in self.devices)
+        alike = all(
+            replace(device, name=first.name, free=first.free) == first for device in self.devices
+        )
         return len(self.devices) if alike else 1
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """`link`: bytes per second and seconds of a round trip between any two machines; `said`: whether the file says it;
-    `notes`: what was left out or assumed."""
+    """`link`: bytes per second and seconds of a round trip between any two machines; `said`:
+    whether the file says it; `notes`: what was left out or assumed."""
 
     machines: tuple[Box, ...]
     kinds: tuple[Kind, ...]
@@ -99,8 +108,10 @@ def read(path: str) -> Fleet:
     if data.get("link") is None:
         return _fleet(path, machines)
     _known(path, data["link"], _LINK, "link")
-    link = (rate_of(data["link"].get("bandwidth", LINK[0]), f"{path}: link"),
-            time_of(data["link"].get("latency", LINK[1]), f"{path}: link"))
+    link = (
+        rate_of(data["link"].get("bandwidth", LINK[0]), f"{path}: link"),
+        time_of(data["link"].get("latency", LINK[1]), f"{path}: link"),
+    )
     return replace(_fleet(path, machines), link=link, said=True)
 
 
@@ -115,19 +126,48 @@ def kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
 def _likeness(box: Box) -> object:
     host = box.host
     assert host is not None
-    rows = [(device.backend, device.description, device.total, device.free // _STEP[0], device.compute_capability,
-             device.bandwidth, device.n_sm, device.fp16_tflops, device.link, device.unified, device.wddm,
-             device.display, device.includes_context, device.driver, device.measured,
-             repr(sorted((device.limits or {}).items()))) for device in box.devices]
-    return (*rows, host.total // MiB, host.available // _STEP[1], host.bandwidth, host.bus, host.cores, host.threads,
-            host.measured, host.expert_upload, host.numa)
+    rows = [
+        (
+            device.backend,
+            device.description,
+            device.total,
+            device.free // _STEP[0],
+            device.compute_capability,
+            device.bandwidth,
+            device.n_sm,
+            device.fp16_tflops,
+            device.link,
+            device.unified,
+            device.wddm,
+            device.display,
+            device.includes_context,
+            device.driver,
+            device.measured,
+            repr(sorted((device.limits or {}).items())),
+        )
+        for device in box.devices
+    ]
+    return (
+        *rows,
+        host.total // MiB,
+        host.available // _STEP[1],
+        host.bandwidth,
+        host.bus,
+        host.cores,
+        host.threads,
+        host.measured,
+        host.expert_upload,
+        host.numa,
+    )
 
 
 def _kind(boxes: Sequence[Box]) -> Kind:
     first = boxes[0]
     assert first.host is not None
-    devices = tuple(replace(device, free=min(box.devices[i].free for box in boxes), uuid=None, pci_id=None)
-                    for i, device in enumerate(first.devices))
+    devices = tuple(
+        replace(device, free=min(box.devices[i].free for box in boxes), uuid=None, pci_id=None)
+        for i, device in enumerate(first.devices)
+    )
     available = min(box.host.available for box in boxes if box.host)
     return Kind(tuple(boxes), devices, replace(first.host, available=available))
 
@@ -147,14 +187,18 @@ def _fleet(path: str, machines: Sequence[Box], notes: tuple[str, ...] = ()) -> F
 
 # --- the forms of the file
 
+
 def _directory(path: str) -> Iterator[Box]:
     try:
         names = sorted(name for name in os.listdir(path) if name.lower().endswith(".json"))
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
     if not names:
-        raise UsageError(f"{path}: no .json files; autolayers devices --json > NAME.json on each machine writes them")
-    for name in names[:MOST + 1]:
+        raise UsageError(
+            f"{path}: no .json files; autolayers devices --json > NAME.json on each "
+            f"machine writes them"
+        )
+    for name in names[: MOST + 1]:
         at = os.path.join(path, name)
         yield _box(at, _stem(name), _json(at, _ONE), at)
 
@@ -162,9 +206,13 @@ def _directory(path: str) -> Iterator[Box]:
 def _listed(path: str, rows: Any) -> Iterator[Box]:
     """The machines of a list or of an object under their names."""
     if isinstance(rows, dict):
-        rows = [{**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()]
+        rows = [
+            {**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()
+        ]
     if not isinstance(rows, list):
-        raise UsageError(f'{path}: "machines" must be an object with one object for each machine under its name')
+        raise UsageError(
+            f'{path}: "machines" must be an object with one object for each machine under its name'
+        )
     count = 0
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
@@ -197,7 +245,9 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
         raise UsageError(f"{what}: count must be a whole number from 1 to {MOST}")
     if count > 1 and "{}" not in address:
-        raise UsageError(f'{what}: {count} machines have {count} addresses: write {{}} where the number goes')
+        raise UsageError(
+            f"{what}: {count} machines have {count} addresses: write {{}} where the number goes"
+        )
     for number in range(1, count + 1):
         yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
 
@@ -217,6 +267,7 @@ def _box(path: str, name: str, data: Any, what: str) -> Box:
 
 def _json(path: str, most: int = _MAX_SIZE) -> Any:
     """The JSON of a file. Raises UsageError, also for an object that has a key twice."""
+
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
@@ -247,4 +298,6 @@ def _known(path: str, row: Mapping[str, Any], known: Sequence[str], what: str) -
         raise UsageError(f"{path}: {what} is not an object")
     for key in row:
         if key not in known:
-            raise UsageError(f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})")
+            raise UsageError(
+                f"{path}: {what} has an unknown key {str(key)[:40]!r} (known: {', '.join(known)})"
+            )

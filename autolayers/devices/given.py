@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
-    """A hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090". Of a name of machines with
-    several sizes of RAM, `ram` bytes choose.
+    """A hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090". Of a name
+    of machines with several sizes of RAM, `ram` bytes choose.
 
-    A size is exactly the free memory. The device's name follows its backend: ROCm0. Raises UsageError for
-    anything else.
+    A size is exactly the free memory. The device's name follows its backend: ROCm0. Raises
+    UsageError for anything else.
 
     >>> Device.hypothetical("24576MiB").free == 24576 << 20
     True
@@ -34,17 +34,29 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> De
     card = find(text, ram)
     usable = _usable(card, text) * MiB
     kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
-    return Device(name.replace(DEFAULT.name, card.backend), usable, usable, card.description, card.backend,
-                  kind, compute_capability=card.compute_capability, n_sm=card.n_sm,
-                  bandwidth=card.bandwidth * 1e9 or None, fp16_tflops=card.fp16 or None, link=card.link,
-                  unified=card.unified, ram=card.system_ram or None)
+    return Device(
+        name.replace(DEFAULT.name, card.backend),
+        usable,
+        usable,
+        card.description,
+        card.backend,
+        kind,
+        compute_capability=card.compute_capability,
+        n_sm=card.n_sm,
+        bandwidth=card.bandwidth * 1e9 or None,
+        fp16_tflops=card.fp16 or None,
+        link=card.link,
+        unified=card.unified,
+        ram=card.system_ram or None,
+    )
 
 
 Device.hypothetical = staticmethod(_hypothetical)
 
 
 def _usable(card: Card, name: str) -> int:
-    """MiB that the card's GPU may use, on a Mac by the macOS that its name has. Raises UsageError."""
+    """MiB that the card's GPU may use, on a Mac by the macOS that its name has. Raises
+    UsageError."""
     macos = macos_of(name)
     if macos is None:
         return card.usable
@@ -54,8 +66,8 @@ def _usable(card: Card, name: str) -> int:
 
 
 def _size(text: str) -> int | None:
-    """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means GiB. Raises
-    UsageError for what can be both: "780m"."""
+    """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means
+    GiB. Raises UsageError for what can be both: "780m"."""
     try:
         size = parse_memory(text)
     except UsageError:
@@ -68,12 +80,15 @@ def _size(text: str) -> int | None:
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
     if int(text) % 256 == 0:
-        raise UsageError(f"{text} bytes of memory? write {text}MiB, or see --gpu list for the known GPUs")
+        raise UsageError(
+            f"{text} bytes of memory? write {text}MiB, or see --gpu list for the known GPUs"
+        )
     return None
 
 
 def _times(part: str) -> tuple[int, str]:
-    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's name counts nothing."""
+    """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's name
+    counts nothing."""
     if "x" not in part.lower() or candidates(part):
         return 1, part
     import re  # few calls
@@ -93,8 +108,8 @@ def _exists(text: str) -> bool:
 
 
 def hypothetical(spec: str, ram: int = 0) -> list[Device]:
-    """The devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g", numbered per backend;
-    `ram`: the bytes of RAM of a machine that comes in several sizes.
+    """The devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g", numbered
+    per backend; `ram`: the bytes of RAM of a machine that comes in several sizes.
 
     Raises UsageError.
 
@@ -107,7 +122,9 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
     for part in spec.split(","):
         count, what = _times(part.strip())
         if not what.strip():
-            raise UsageError(f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)")
+            raise UsageError(
+                f"an empty device in --gpu {spec!r} (write for example 24GiB,12GiB or 2x24GiB)"
+            )
         if not 1 <= count <= MAX_DEVICES or len(found) + count > MAX_DEVICES:
             raise UsageError(f"--gpu {spec!r}: llama.cpp uses 1 to {MAX_DEVICES} devices")
         found += [Device.hypothetical(what, ram=ram)] * count
@@ -115,11 +132,15 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
 
 
 def of_one_machine(spec: str, ram: int = 0) -> list[Device]:
-    """The devices of `--gpu`. Raises UsageError also for GPUs of several machines with unified memory."""
+    """The devices of `--gpu`. Raises UsageError also for GPUs of several machines with unified
+    memory."""
     found = hypothetical(spec, ram)
     if sum(device.ram is not None for device in found) > 1:
-        raise UsageError(f"--gpu {spec!r}: GPUs that share the system's memory are one a machine (autolayers cluster "
-                         "plans several machines)")
+        raise UsageError(
+            f"--gpu {spec!r}: GPUs that share the system's memory are one a machine "
+            f"(autolayers cluster "
+            "plans several machines)"
+        )
     return found
 
 

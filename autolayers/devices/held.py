@@ -14,7 +14,7 @@ from contextlib import suppress
 from ..units import GiB, KiB, MiB
 
 _UNITS = {"": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB}
-_MOST = 4096      # file descriptors that are looked at
+_MOST = 4096  # file descriptors that are looked at
 
 
 def held(pid: int, root: str = "/") -> dict[str, int]:
@@ -50,15 +50,16 @@ def _drm(folder: str) -> dict[str, int]:
 
 
 def _memory(fields: dict[str, str]) -> int:
-    """Bytes of video memory, of an integrated GPU those of the system's that it maps. Drivers name regions vram, vram0,
-    gtt, system0; drm-memory- is amdgpu's older key for drm-resident-."""
+    """Bytes of video memory, of an integrated GPU those of the system's that it maps. Drivers name
+    regions vram, vram0, gtt, system0; drm-memory- is amdgpu's older key for drm-resident-."""
     sizes: dict[str, int] = {}
-    for prefix in ("drm-total-", "drm-memory-", "drm-resident-"):     # the last that there is counts
+    # the last that there is counts
+    for prefix in ("drm-total-", "drm-memory-", "drm-resident-"):
         for key, value in fields.items():
             if key.startswith(prefix):
                 number, _, unit = value.strip().partition(" ")
                 if number.isdecimal() and len(number) < 20 and unit in _UNITS:
-                    sizes[key[len(prefix):]] = int(number) * _UNITS[unit]
+                    sizes[key[len(prefix) :]] = int(number) * _UNITS[unit]
     own = sum(size for region, size in sizes.items() if region.startswith("vram"))
     return own + sum(size for region, size in sizes.items() if region.startswith("gtt"))
 
@@ -71,7 +72,7 @@ def _nvml(pid: int) -> dict[str, int]:
         import pynvml
 
         pynvml.nvmlInit()
-    except Exception:      # no driver, or none that answers: devices.nvml says which
+    except Exception:  # no driver, or none that answers: devices.nvml says which
         return {}
     found: dict[str, int] = {}
     try:
@@ -80,9 +81,16 @@ def _nvml(pid: int) -> dict[str, int]:
                 handle = pynvml.nvmlDeviceGetHandleByIndex(index)
                 pci = pynvml.nvmlDeviceGetPciInfo(handle)
                 sizes = []
-                for ask in (pynvml.nvmlDeviceGetComputeRunningProcesses, pynvml.nvmlDeviceGetGraphicsRunningProcesses):
-                    with suppress(pynvml.NVMLError):          # not every GPU has both kinds
-                        sizes += [process.usedGpuMemory or 0 for process in ask(handle) if process.pid == pid]
+                for ask in (
+                    pynvml.nvmlDeviceGetComputeRunningProcesses,
+                    pynvml.nvmlDeviceGetGraphicsRunningProcesses,
+                ):
+                    with suppress(pynvml.NVMLError):  # not every GPU has both kinds
+                        sizes += [
+                            process.usedGpuMemory or 0
+                            for process in ask(handle)
+                            if process.pid == pid
+                        ]
                 if sizes:
                     found[f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"] = max(sizes)
     except Exception:

@@ -1,8 +1,9 @@
 """The machine's RAM: its size and how much of it may be used, inside a container too.
 
-/proc/meminfo is read if it exists (psutil reads the same file, after a much longer import), psutil is used
-elsewhere. The limits of this process's control groups (v1 and v2) cap both numbers. Files: Linux's
-Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst, admin-guide/cgroup-v1/memory.rst.
+/proc/meminfo is read if it exists (psutil reads the same file, after a much longer import), psutil
+is used elsewhere. The limits of this process's control groups (v1 and v2) cap both numbers. Files:
+Linux's Documentation/filesystems/proc.rst, admin-guide/cgroup-v2.rst,
+admin-guide/cgroup-v1/memory.rst.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ if TYPE_CHECKING:
 
 
 def read(root: str = "/") -> Host:
-    """This machine's RAM. `root` is the root of its file system. Raises DeviceError if it cannot be read."""
+    """This machine's RAM. `root` is the root of its file system. Raises DeviceError if it cannot be
+    read."""
     memory = meminfo(root)
     if "MemTotal" in memory and "MemAvailable" in memory:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
@@ -33,14 +35,24 @@ def read(root: str = "/") -> Host:
             total, source = min(total, limit), "cgroup"
             available = min(available, max(0, limit - taken))
     speed = bandwidth(root)
-    return Host(total, available, source, speed, cores=cores(root),
-                bandwidth_source="smbios" if speed else "", threads=threads(root), numa=nodes(root))
+    return Host(
+        total,
+        available,
+        source,
+        speed,
+        cores=cores(root),
+        bandwidth_source="smbios" if speed else "",
+        threads=threads(root),
+        numa=nodes(root),
+    )
 
 
 def nodes(root: str = "/") -> int | None:
     """NUMA nodes with memory, of 0-1,4; None if unknown."""
     count = 0
-    for part in filter(None, file_text(root, "sys/devices/system/node/has_memory").strip().split(",")):
+    for part in filter(
+        None, file_text(root, "sys/devices/system/node/has_memory").strip().split(",")
+    ):
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
             return None
@@ -69,7 +81,7 @@ def _cores(root: str) -> int | None:
             found.add((package, value.strip()))
     if not usable or (not count and root != "/"):
         return None
-    if not count and sys.platform in ("darwin", "win32"):      # the system counts threads
+    if not count and sys.platform in ("darwin", "win32"):  # the system counts threads
         import psutil
 
         return min(usable, psutil.cpu_count(logical=False) or usable)
@@ -83,8 +95,10 @@ def _psutil() -> tuple[int, int, str]:
         import psutil
 
         memory = psutil.virtual_memory()
-    except Exception as error:   # psutil raises whatever a strange /proc makes it raise
-        raise DeviceError(f"the size of RAM cannot be read ({error}): give it with --ram SIZE") from None
+    except Exception as error:  # psutil raises whatever a strange /proc makes it raise
+        raise DeviceError(
+            f"the size of RAM cannot be read ({error}): give it with --ram SIZE"
+        ) from None
     return memory.total, memory.available, "psutil"
 
 
@@ -104,15 +118,21 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         else:
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        # up to the mount's root: inside a container the path may be the host's, and the container's limit is
-        # at the root
+        # up to the mount's root: inside a container the path may be the host's, and the container's
+        # limit is at the root
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
-            limits = [int(text) for name in names
-                      if (text := file_text(root, f"{group}/{name}").strip()).isdigit()]
+            limits = [
+                int(text)
+                for name in names
+                if (text := file_text(root, f"{group}/{name}").strip()).isdigit()
+            ]
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
                 lines = file_text(root, f"{group}/memory.stat").splitlines()
                 statistics = dict(line.split()[:2] for line in lines if " " in line)
                 droppable = statistics.get(cache, "0")
-                yield min(limits), max(0, int(taken) - (int(droppable) if droppable.isdigit() else 0))
+                yield (
+                    min(limits),
+                    max(0, int(taken) - (int(droppable) if droppable.isdigit() else 0)),
+                )

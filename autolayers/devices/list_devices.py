@@ -1,9 +1,9 @@
 """The devices a llama.cpp program itself lists: `llama-server --list-devices`.
 
-It lists every backend it was built with. On CUDA and ROCm it reads the free memory after creating its context
-there, so those Devices have `includes_context=True`. It prints neither types nor PCI addresses: GPUs that two
-backends list, and integrated GPUs, are recognised by their descriptions, where llama_prepare_model_devices
-uses address and type.
+It lists every backend it was built with. On CUDA and ROCm it reads the free memory after creating
+its context there, so those Devices have `includes_context=True`. It prints neither types nor PCI
+addresses: GPUs that two backends list, and integrated GPUs, are recognised by their descriptions,
+where llama_prepare_model_devices uses address and type.
 """
 
 from __future__ import annotations
@@ -24,45 +24,60 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_LINE = re.compile(r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, (?P<free>\d{1,20}) MiB "
-                   r"free\)\s*$")
+_LINE = re.compile(
+    r"^  (?P<name>\S+): (?P<description>.*) \((?P<total>\d{1,9}) MiB, "
+    r"(?P<free>\d{1,20}) MiB "
+    r"free\)\s*$"
+)
 
 
-def query(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (),
-          timeout: float = 30.0) -> tuple[list[Device], list[str]]:
+def query(
+    program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0
+) -> tuple[list[Device], list[str]]:
     """What `program --list-devices` lists under `environ`, and notes.
 
-    LLAMA_ARG_* variables are left out, as a bad one ends the program before it lists; LLAMA_ARG_RPC and `rpc`
-    (host:port) add remote devices. Raises DeviceError when it cannot be run, takes too long or fails.
+    LLAMA_ARG_* variables are left out, as a bad one ends the program before it lists; LLAMA_ARG_RPC
+    and `rpc` (host:port) add remote devices. Raises DeviceError when it cannot be run, takes too
+    long or fails.
     """
     devices, notes = parse(run(program, environ, rpc, timeout))
     wddm = platform() in ("windows", "wsl")
     return [replace(device, wddm=wddm and device.kind != "rpc") for device in devices], notes
 
 
-def run(program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0) -> str:
+def run(
+    program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0
+) -> str:
     """The listing's text. Raises DeviceError."""
     # llama.cpp handles --list-devices as soon as it reads it: later flags would be ignored
     command = [program, *(["--rpc", ",".join(rpc)] if rpc else []), "--list-devices"]
-    kept = {name: value for name, value in environ.items()
-            if not name.startswith("LLAMA_ARG_") or name == "LLAMA_ARG_RPC"}
+    kept = {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith("LLAMA_ARG_") or name == "LLAMA_ARG_RPC"
+    }
     try:
         answer = ask(command, kept, timeout)
     except NoAnswer as error:
         raise DeviceError(f"{program} --list-devices: {error}: its devices are unknown") from None
     if answer.code:
         said = _complaint(answer.err)
-        raise DeviceError(f"{program} --list-devices failed "
-                          f"({_reason(answer.code)}{f': {said}' if said else ''}): "
-                          "its devices are unknown")
+        raise DeviceError(
+            f"{program} --list-devices failed "
+            f"({_reason(answer.code)}{f': {said}' if said else ''}): "
+            "its devices are unknown"
+        )
     return answer.out
 
 
 def _complaint(text: str) -> str:
     """The line of stderr with the reason: the first that mentions an error, otherwise the last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    about = [line for line in lines if re.search(r"error|fail|cannot|could not|abort|assert", line,
-                                                 re.IGNORECASE)]
+    about = [
+        line
+        for line in lines
+        if re.search(r"error|fail|cannot|could not|abort|assert", line, re.IGNORECASE)
+    ]
     return next(iter(about or lines[-1:]), "")[:200]
 
 
@@ -97,8 +112,19 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         elif free == total and known.free_is_total:
             warning = "free is the GPU's total: the driver does not report other programs' use"
         kind = "rpc" if known.remote else _kind(description, total)
-        listed.append(Device(name, total, min(free, total), description, canonical(prefix), kind,
-                             includes_context=known.context_first, source="list-devices", warning=warning))
+        listed.append(
+            Device(
+                name,
+                total,
+                min(free, total),
+                description,
+                canonical(prefix),
+                kind,
+                includes_context=known.context_first,
+                source="list-devices",
+                warning=warning,
+            )
+        )
     return _as_used(listed, notes)
 
 
@@ -109,8 +135,8 @@ def _kind(description: str, total: int) -> str:
 
 
 def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list[str]]:
-    """RPC first, then GPUs without duplicates of another backend, then integrated GPUs if there is no other
-    GPU."""
+    """RPC first, then GPUs without duplicates of another backend, then integrated GPUs if there is
+    no other GPU."""
     gpus: list[Device] = []
     for device in listed:
         if device.kind == "rpc":
@@ -122,25 +148,37 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
             notes.append(f"{device.name} is {twin.name} again and is left out")
     discrete = [device for device in gpus if device.kind == "gpu"]
     if discrete:
-        notes += [f"{device.name} ({device.description}) is an integrated GPU, left out because of "
-                  f"{discrete[0].name}"
-                  for device in gpus if device.kind == "igpu"]
+        notes += [
+            f"{device.name} ({device.description}) is an integrated GPU, left out because of "
+            f"{discrete[0].name}"
+            for device in gpus
+            if device.kind == "igpu"
+        ]
     else:
         gpus = [device for device in gpus if device.backend == gpus[0].backend]
     return [device for device in listed if device.kind == "rpc"] + (discrete or gpus), notes
 
 
 def _twin(device: Device, gpus: list[Device], listed: list[Device]) -> Device | None:
-    """The same GPU under an earlier backend, each of whose GPUs matches at most one of this backend."""
-    same = [other for other in listed if other.backend == device.backend and _same_card(other, device)]
-    twins = [other for other in gpus if other.backend != device.backend and _same_card(other, device)]
+    """The same GPU under an earlier backend, each of whose GPUs matches at most one of this
+    backend."""
+    same = [
+        other for other in listed if other.backend == device.backend and _same_card(other, device)
+    ]
+    twins = [
+        other for other in gpus if other.backend != device.backend and _same_card(other, device)
+    ]
     number = same.index(device)
     return twins[number] if number < len(twins) else None
 
 
 def _same_card(one: Device, other: Device) -> bool:
-    """By description, to which Vulkan appends the driver's name: "AMD Radeon RX 7900 XTX (RADV NAVI31)"."""
-    return one.description.partition(" (RADV")[0].strip() == other.description.partition(" (RADV")[0].strip()
+    """By description, to which Vulkan appends the driver's name: "AMD Radeon RX 7900 XTX (RADV
+    NAVI31)"."""
+    return (
+        one.description.partition(" (RADV")[0].strip()
+        == other.description.partition(" (RADV")[0].strip()
+    )
 
 
 def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
@@ -153,9 +191,18 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
     for device in devices:
         card = known.get(device.name)
         if card and card.description == device.description:
-            device = replace(device, uuid=card.uuid, pci_id=card.pci_id,
-                             compute_capability=card.compute_capability, display=card.display,
-                             bandwidth=card.bandwidth, n_sm=card.n_sm, kind=card.kind, driver=card.driver,
-                             power_limit=card.power_limit, power_default=card.power_default)
+            device = replace(
+                device,
+                uuid=card.uuid,
+                pci_id=card.pci_id,
+                compute_capability=card.compute_capability,
+                display=card.display,
+                bandwidth=card.bandwidth,
+                n_sm=card.n_sm,
+                kind=card.kind,
+                driver=card.driver,
+                power_limit=card.power_limit,
+                power_default=card.power_default,
+            )
         result.append(device)
     return result

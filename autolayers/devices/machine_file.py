@@ -1,13 +1,14 @@
-"""A machine described by a file: what `autolayers devices --json` prints, or a few figures written by hand.
+"""A machine described by a file: what `autolayers devices --json` prints, or a few figures written
+by hand.
 
     {"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 17179869184}],
      "host": {"total": 68719476736, "bandwidth": 70e9, "bus": 25e9, "cores": 8, "disk": 3e9},
      "measured": [{"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549, "ratio": 0.81, "n": 3}]}
 
-Sizes are bytes, rates bytes per second. `card` is a name in cards.py, which fills in the missing figures. `measured`
-are rates of launches there relative to their predictions, by which later predictions are corrected. Only memory is
-required.
-"""
+Sizes are bytes, rates bytes per second. `card` is a name in cards.py, which fills in the missing
+figures. `measured` are rates of launches there relative to their predictions, by which later
+predictions are corrected. Only memory is required.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,12 +31,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_SIZE = 1 << 20
-_DEVICE = frozenset((*Device.__record_fields__, "card", "sure")) - {"measured"}      # type: ignore[attr-defined]
-_HOST = frozenset((*Host.__record_fields__, "measured", *BUS))              # type: ignore[attr-defined]
+_DEVICE = frozenset((*Device.__record_fields__, "card", "sure")) - {"measured"}  # type: ignore[attr-defined]
+_HOST = frozenset((*Host.__record_fields__, "measured", *BUS))  # type: ignore[attr-defined]
 _TOP = frozenset(("schema", "autolayers", "devices", "host", "notes", "measured"))
 _MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"))
-_RATE = 1e7, 1e15          # the most bytes per second of anything
-_RATIO = 0.01, 100.0       # of a measured rate to its prediction
+_RATE = 1e7, 1e15  # the most bytes per second of anything
+_RATIO = 0.01, 100.0  # of a measured rate to its prediction
 _ROWS = 1000
 
 
@@ -49,8 +50,11 @@ def read(path: str) -> tuple[list[Device], Host | None]:
         with open(path, "rb") as file:
             text = file.read(_MAX_SIZE)
     except OSError as error:
-        raise UsageError(f"--machine {path}: {error.strerror or error}; autolayers devices --json writes such a file, "
-                         "GPUs by name are given with --gpu") from None
+        raise UsageError(
+            f"--machine {path}: {error.strerror or error}; autolayers devices --json "
+            f"writes such a file, "
+            "GPUs by name are given with --gpu"
+        ) from None
     return parse(text, f"--machine {path}")
 
 
@@ -59,7 +63,9 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source}: not JSON ({error}); autolayers devices --json writes one") from None
+        raise UsageError(
+            f"{source}: not JSON ({error}); autolayers devices --json writes one"
+        ) from None
     try:
         if not isinstance(data, dict):
             raise _Wrong("not a JSON object; autolayers devices --json writes one")
@@ -68,7 +74,9 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
         host = _host(data["host"]) if data.get("host") is not None else None
         if not devices and host is None:
             raise _Wrong("neither devices nor a host")
-        rows = tuple(_measured(row, f"measured {i}") for i, row in enumerate(_rows(data.get("measured")), 1))
+        rows = tuple(
+            _measured(row, f"measured {i}") for i, row in enumerate(_rows(data.get("measured")), 1)
+        )
         return with_ratios(devices, host, rows)
     except _Wrong as error:
         raise UsageError(f"{source}: {error}") from None
@@ -79,9 +87,16 @@ def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
     from dataclasses import asdict
 
     rows = list(map(ratio_row, ratios(devices, host)))
-    return {"schema": 1, "autolayers": __version__,
-            "devices": [{**_without(asdict(device)), "compute_capability": _dotted(device)} for device in devices],
-            "host": _without(asdict(host)) if host else None, **({"measured": rows} if rows else {})}
+    return {
+        "schema": 1,
+        "autolayers": __version__,
+        "devices": [
+            {**_without(asdict(device)), "compute_capability": _dotted(device)}
+            for device in devices
+        ],
+        "host": _without(asdict(host)) if host else None,
+        **({"measured": rows} if rows else {}),
+    }
 
 
 def ratio_row(row: Ratio) -> dict[str, Any]:
@@ -115,19 +130,44 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
     if isinstance(row.get("name"), str):
         what = f"device {row['name']}"
     _known(row, _DEVICE, what)
-    values = {key: value for key, value in row.items() if value is not None and key not in ("card", "sure")}
-    for key, least, most in (("total", 1, 1 << 60), ("free", 0, 1 << 60), ("ram", 1, 1 << 60),
-                             ("n_sm", 1, 4096), ("power_limit", 1, 100_000), ("power_default", 1, 100_000)):
+    values = {
+        key: value
+        for key, value in row.items()
+        if value is not None and key not in ("card", "sure")
+    }
+    for key, least, most in (
+        ("total", 1, 1 << 60),
+        ("free", 0, 1 << 60),
+        ("ram", 1, 1 << 60),
+        ("n_sm", 1, 4096),
+        ("power_limit", 1, 100_000),
+        ("power_default", 1, 100_000),
+    ):
         if key in values:
             values[key] = _number(values[key], least, most, f"{what}: {key}", whole=True)
-    for key, low, high in (("bandwidth", *_RATE), ("link", *_RATE), ("fp16_tflops", 0.01, 1e5),
-                           ("latency", 0.0, 10.0)):
+    for key, low, high in (
+        ("bandwidth", *_RATE),
+        ("link", *_RATE),
+        ("fp16_tflops", 0.01, 1e5),
+        ("latency", 0.0, 10.0),
+    ):
         if key in values:
             values[key] = _number(values[key], low, high, f"{what}: {key}")
     for key in ("unified", "includes_context", "wddm", "display"):
         if key in values and not isinstance(values[key], bool):
             raise _Wrong(f"{what}: {key} must be true or false")
-    for key in ("name", "description", "backend", "kind", "uuid", "pci_id", "source", "warning", "engine", "driver"):
+    for key in (
+        "name",
+        "description",
+        "backend",
+        "kind",
+        "uuid",
+        "pci_id",
+        "source",
+        "warning",
+        "engine",
+        "driver",
+    ):
         if key in values and not isinstance(values[key], str):
             raise _Wrong(f"{what}: {key} must be a text")
     if "compute_capability" in values:
@@ -136,16 +176,20 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
         raise _Wrong(f"{what}: limits must be an object")
     for key, value in values.get("limits", {}).items():
         if not isinstance(value, int) or value < 0:
-            raise _Wrong(f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false")
+            raise _Wrong(
+                f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false"
+            )
     card = _card(row.get("card"), values, what)
     if card is None and not values.get("total"):
         raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
     return _complete(card, values, what, before)
 
 
-def _complete(card: Device | None, values: dict[str, Any], what: str, before: list[Device]) -> Device:
-    """The device with the file's figures, completed from `card`. Raises _Wrong if they contradict each
-    other."""
+def _complete(
+    card: Device | None, values: dict[str, Any], what: str, before: list[Device]
+) -> Device:
+    """The device with the file's figures, completed from `card`. Raises _Wrong if they contradict
+    each other."""
     backend = values.get("backend") or (card.backend if card else None)
     if backend is None:
         backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
@@ -169,9 +213,9 @@ def _complete(card: Device | None, values: dict[str, Any], what: str, before: li
     if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
         raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
     if card is not None:
-        if row_of(backend) is not DEFAULT:       # the compute capability selects CUDA's kernels
+        if row_of(backend) is not DEFAULT:  # the compute capability selects CUDA's kernels
             card = replace(card, compute_capability=None, n_sm=None)
-        if values.get("kind") == "rpc":      # its link is the network
+        if values.get("kind") == "rpc":  # its link is the network
             card = replace(card, link=None)
         return replace(card, **values)
     return completed(Device(**values))
@@ -196,11 +240,16 @@ def _host(row: Any) -> Host:
     if not isinstance(row, dict):
         raise _Wrong("host is not an object")
     _known(row, _HOST, "host")
-    values = {key: value for key, value in row.items() if value is not None and key not in ("measured", *BUS)}
+    values = {
+        key: value
+        for key, value in row.items()
+        if value is not None and key not in ("measured", *BUS)
+    }
     for key in ("total", "available"):
         if key in values:
-            values[key] = _number(values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}",
-                                  whole=True)
+            values[key] = _number(
+                values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}", whole=True
+            )
     for key in ("bandwidth", "bus", "disk", "expert_upload"):
         if key in values:
             values[key] = _number(values[key], *_RATE, f"host: {key}")
@@ -239,17 +288,26 @@ def _measured(row: Any, what: str) -> Ratio:
     if backend and backend not in BACKENDS:
         raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
     build = row.get("build")
-    return Ratio(row["kind"], row["class"], _number(row.get("ratio"), *_RATIO, f"{what}: ratio"),
-                 _number(row.get("n", 1), 1, 1e6, f"{what}: n", whole=True), backend,
-                 None if build is None else _number(build, 1, 1e7, f"{what}: build", whole=True), row.get("date", ""))
+    return Ratio(
+        row["kind"],
+        row["class"],
+        _number(row.get("ratio"), *_RATIO, f"{what}: ratio"),
+        _number(row.get("n", 1), 1, 1e6, f"{what}: n", whole=True),
+        backend,
+        None if build is None else _number(build, 1, 1e7, f"{what}: build", whole=True),
+        row.get("date", ""),
+    )
 
 
 def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not least <= value <= most or (whole and value != int(value)):
-        raise _Wrong(f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to "
-                     f"{most:g}, "
-                     f"not {str(value)[:40]}")
+        raise _Wrong(
+            f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} "
+            f"to "
+            f"{most:g}, "
+            f"not {str(value)[:40]}"
+        )
     return int(value) if whole else float(value)
 
 
@@ -271,4 +329,6 @@ def _list(value: Any) -> list[Any]:
 def _known(row: dict[str, Any], known: frozenset[str], what: str) -> None:
     for key in row:
         if key not in known:
-            raise _Wrong(f"{what} has an unknown key {str(key)[:40]!r} (known: {', '.join(sorted(known))})")
+            raise _Wrong(
+                f"{what} has an unknown key {str(key)[:40]!r} (known: {', '.join(sorted(known))})"
+            )

@@ -1,4 +1,5 @@
-"""Bandwidth of this machine's RAM, PCIe bus and disk: measured on request, kept for speed predictions.
+"""Bandwidth of this machine's RAM, PCIe bus and disk: measured on request, kept for speed
+predictions.
 
 Kept as measured.json in the state directory (state.py):
 {"schema": 1, "machine": NAME, "ram": B/s, "bus": B/s or absent, "disk": B/s or absent,
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_MAX_RAM = 1 << 30        # larger than any CPU's caches
+_MAX_RAM = 1 << 30  # larger than any CPU's caches
 _BUS = 256 << 20
 _FILE = 256 << 20
 _BLOCK = 4 << 20
-_SECONDS = 1.0            # of repetitions; the best one counts, since other programs only slow it down
+# of repetitions; the best one counts, since other programs only slow it down
+_SECONDS = 1.0
 
 # from pageable RAM to the GPU, and back to pinned and pageable RAM
 BUS = ("bus_pageable", "bus_back", "bus_back_pageable")
@@ -39,24 +41,35 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
         found = state.read(_file(environ))
     except AutolayersError:
         return None
-    if not isinstance(found, dict) or found.get("schema") != 1 or found.get("machine") != state.machine_name():
+    if (
+        not isinstance(found, dict)
+        or found.get("schema") != 1
+        or found.get("machine") != state.machine_name()
+    ):
         return None
     known = [name for name in ("ram", "bus", "disk", *BUS) if name in found]
-    if not known or not all(isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14
-                            for name in known):
+    if not known or not all(
+        isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14 for name in known
+    ):
         return None
     return found
 
 
-def measure(available: int, environ: Mapping[str, str] | None = None) -> tuple[dict[str, Any], list[str]]:
-    """Measures for a few seconds and keeps the result. Returns it, and a line for each failed measurement.
+def measure(
+    available: int, environ: Mapping[str, str] | None = None
+) -> tuple[dict[str, Any], list[str]]:
+    """Measures for a few seconds and keeps the result. Returns it, and a line for each failed
+    measurement.
 
     `available`: bytes of RAM; an eighth is used. Raises AutolayersError if the result cannot be
     kept.
     """
-    result: dict[str, Any] = {"schema": 1, "machine": state.machine_name(),
-                              "ram": ram(min(_MAX_RAM, available // 8)),
-                              "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
+    result: dict[str, Any] = {
+        "schema": 1,
+        "machine": state.machine_name(),
+        "ram": ram(min(_MAX_RAM, available // 8)),
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
     notes = []
     try:
         result |= bus()
@@ -85,15 +98,20 @@ def ram(size: int) -> float:
     import ctypes
     from concurrent.futures import ThreadPoolExecutor
 
-    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     share = max(1 << 20, size // count)
     library = ctypes.CDLL("msvcrt") if os.name == "nt" else ctypes.CDLL(None)
     search = library.memchr
-    search.restype, search.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
+    search.restype, search.argtypes = (
+        ctypes.c_void_p,
+        [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t],
+    )
 
     def fresh(_: int) -> Any:
         buffer = ctypes.create_string_buffer(share)
-        ctypes.memset(buffer, 1, share)      # untouched pages are all the same zero page
+        ctypes.memset(buffer, 1, share)  # untouched pages are all the same zero page
         return buffer
 
     with ThreadPoolExecutor(count) as threads:
@@ -135,9 +153,12 @@ def bus() -> dict[str, float]:
             ctypes.memset(buffer, 1, _BUS)
         call("cuMemAlloc_v2", ctypes.byref(there), size)
         to, back = "cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2"
-        copies = {"bus": (to, there, pinned), "bus_pageable": (to, there, plain),
-                  "bus_back": (back, pinned, there),
-                  "bus_back_pageable": (back, plain, there)}
+        copies = {
+            "bus": (to, there, pinned),
+            "bus_pageable": (to, there, plain),
+            "bus_back": (back, pinned, there),
+            "bus_back_pageable": (back, plain, there),
+        }
         found = {}
         for name, words in copies.items():
             try:
@@ -155,11 +176,14 @@ def bus() -> dict[str, float]:
 
 
 def disk(folder: str, size: int) -> float:
-    """Bytes per second of reading an uncached file of that size in this folder. Raises CannotMeasure."""
+    """Bytes per second of reading an uncached file of that size in this folder. Raises
+    CannotMeasure."""
     import tempfile
 
     if not hasattr(os, "posix_fadvise"):
-        raise CannotMeasure("the disk cannot be measured: this system cannot drop a file from its cache")
+        raise CannotMeasure(
+            "the disk cannot be measured: this system cannot drop a file from its cache"
+        )
     block = os.urandom(_BLOCK)
     try:
         os.makedirs(folder, exist_ok=True)

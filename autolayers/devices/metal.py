@@ -1,7 +1,7 @@
 """Apple's GPU: the limit Metal recommends, through the Objective-C runtime.
 
-llama.cpp takes recommendedMaxWorkingSetSize as total and knows only its own allocations; the available RAM
-bounds what other programs leave.
+llama.cpp takes recommendedMaxWorkingSetSize as total and knows only its own allocations; the
+available RAM bounds what other programs leave.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 _TIMEOUT = 10
-_MOST_MEMORY = 1 << 50      # bytes; more than any device has
+_MOST_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 def query(available: int, platform: str = sys.platform, read: Reader | None = None) -> list[Device]:
@@ -32,10 +32,21 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
         return []
     name, limit, unified = answer
     free = min(limit, available) if unified else limit
-    return [Device(f"{METAL}0", limit, free, name, backend=METAL, kind="gpu", source="metal", unified=unified,
-                   warning="unified memory: free is the smaller of Metal's limit and the available "
-                           "RAM" if unified else
-                   "free is Metal's limit: Metal does not report other programs' use")]
+    return [
+        Device(
+            f"{METAL}0",
+            limit,
+            free,
+            name,
+            backend=METAL,
+            kind="gpu",
+            source="metal",
+            unified=unified,
+            warning="unified memory: free is the smaller of Metal's limit and the available RAM"
+            if unified
+            else "free is Metal's limit: Metal does not report other programs' use",
+        )
+    ]
 
 
 def _ask() -> tuple[str, int, bool] | None:
@@ -56,7 +67,8 @@ def answers() -> Iterator[tuple[str, int, bool]]:
 
 
 def read_metal() -> tuple[str, int, bool] | None:
-    """Name, recommended limit in bytes, whether the memory is the system's; None without a Metal device."""
+    """Name, recommended limit in bytes, whether the memory is the system's; None without a Metal
+    device."""
     import ctypes
 
     try:
@@ -73,8 +85,11 @@ def read_metal() -> tuple[str, int, bool] | None:
     objc.sel_registerName.restype = ctypes.c_void_p
     objc.sel_registerName.argtypes = [ctypes.c_char_p]
 
-    def send(target: int, message: bytes,
-             kind: type[ctypes.c_uint64 | ctypes.c_void_p | ctypes.c_char_p | ctypes.c_bool]) -> object:
+    def send(
+        target: int,
+        message: bytes,
+        kind: type[ctypes.c_uint64 | ctypes.c_void_p | ctypes.c_char_p | ctypes.c_bool],
+    ) -> object:
         # objc_msgSend must be called through each message's exact signature.
         call = ctypes.CFUNCTYPE(kind, ctypes.c_void_p, ctypes.c_void_p)(("objc_msgSend", objc))
         return call(target, objc.sel_registerName(message))
@@ -85,4 +100,8 @@ def read_metal() -> tuple[str, int, bool] | None:
     name = send(string, b"UTF8String", ctypes.c_char_p) if isinstance(string, int) else None
     if not isinstance(limit, int):
         return None
-    return name.decode("utf-8", "replace") if isinstance(name, bytes) else "Apple GPU", limit, bool(unified)
+    return (
+        name.decode("utf-8", "replace") if isinstance(name, bytes) else "Apple GPU",
+        limit,
+        bool(unified),
+    )

@@ -1,4 +1,5 @@
-"""The cards of the table by their names: as people type them, as drivers write them, with and without makers' words.
+"""The cards of the table by their names: as people type them, as drivers write them, with and
+without makers' words.
 
     find("4070 Ti Super"), find("m2-max", ram=64 << 30)
     completed(device)          # with the figures of its card that the driver does not report
@@ -20,35 +21,65 @@ if TYPE_CHECKING:
     from ..machine import Device
     from .cards import Card
 
-_SEEN = 0.88       # least share of the advertised memory that a driver shows
-_MOST = 8          # of a question's answers
+_SEEN = 0.88  # least share of the advertised memory that a driver shows
+_MOST = 8  # of a question's answers
 
-# Words that people and drivers add, and what stands for them in this table. Drivers name the chip in parentheses.
+# Words that people and drivers add, and what stands for them in this table. Drivers name the chip
+# in parentheses.
 _SAID = (
-    (r"\((r|tm|c)\)|[®™]", " "), (r".*\b(gfx1151|8060s)\b.*", " strix halo "),
-    (r"\((mtl|pascal|\d+ *gi?b)\)", r" \1 "), (r"\(.*", " "), (r"[-_,/]", " "),
+    (r"\((r|tm|c)\)|[®™]", " "),
+    (r".*\b(gfx1151|8060s)\b.*", " strix halo "),
+    (r"\((mtl|pascal|\d+ *gi?b)\)", r" \1 "),
+    (r"\(.*", " "),
+    (r"[-_,/]", " "),
     (r"\bmac ?os ?\d+\b", " "),
     (r"\b((apple )?mac( ?book)?( (pro|air|studio|mini))?|imac)\b", " "),
-    (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?395\b\+?", " strix halo "), (r"\bframework desktop\b", " strix halo "),
+    (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?395\b\+?", " strix halo "),
+    (r"\bframework desktop\b", " strix halo "),
     (r"\b(ryzen )?(ai )?max ?\+? ?(pro )?3(85|90)\b", " radeon 8050s "),
     (r"\b(nvidia )?(dgx )?spark\b|\b(asus )?(ascent )?gx10\b", " gb10 "),
     (r"\bjetson thor\b|\bthor\b", " jetson thor "),
-    (r"\bcustom gpu 0(405|932)\b", " steam deck "), (r"\blaptop gpu\b|\bmobile\b", " laptop "),
-    (r"\b(blackwell|workstation|generation|edition|graphics|series|unified memory|vram|memory|gpu|mesa|vf)\b", " "),
+    (r"\bcustom gpu 0(405|932)\b", " steam deck "),
+    (r"\blaptop gpu\b|\bmobile\b", " laptop "),
+    (
+        r"\b(blackwell|workstation|generation|edition|graphics|series|unified "
+        r"memory|vram|memory|gpu|mesa|vf)\b",
+        " ",
+    ),
 )
-_OPTIONAL = ("nvidia", "geforce", "amd", "radeon", "instinct", "quadro", "tesla", "apple", "intel", "rtx", "gtx", "gt",
-             "rx")
+_OPTIONAL = (
+    "nvidia",
+    "geforce",
+    "amd",
+    "radeon",
+    "instinct",
+    "quadro",
+    "tesla",
+    "apple",
+    "intel",
+    "rtx",
+    "gtx",
+    "gt",
+    "rx",
+)
 # whose GPUs these words are for
-_MAKERS = (("NVIDIA", r"nvidia|geforce|[gr]tx|quadro|tesla|jetson"), ("AMD", r"amd|radeon|rx|instinct|ryzen"),
-           ("Intel", r"intel|arc|iris|uhd"), ("Apple", r"apple|macbook|imac"))
+_MAKERS = (
+    ("NVIDIA", r"nvidia|geforce|[gr]tx|quadro|tesla|jetson"),
+    ("AMD", r"amd|radeon|rx|instinct|ryzen"),
+    ("Intel", r"intel|arc|iris|uhd"),
+    ("Apple", r"apple|macbook|imac"),
+)
 # of a key, what a name of the same GPU may lack
-_FAMILIES = frozenset(("rtx", "gtx", "gt", "rx", "radeon", "arc", "pro", "ai", "jetson", "agx", "tesla", "quadro"))
-_FORMS = r"sxm\d?|pcie?|hbm\d?e?|\d+g"            # of one GPU's boards, whose figures are nearly the same
+_FAMILIES = frozenset(
+    ("rtx", "gtx", "gt", "rx", "radeon", "arc", "pro", "ai", "jetson", "agx", "tesla", "quadro")
+)
+# of one GPU's boards, whose figures are nearly the same
+_FORMS = r"sxm\d?|pcie?|hbm\d?e?|\d+g"
 
 
 def find(name: str, ram: int = 0) -> Card:
-    """The entry of that name; of several sizes of a machine's RAM the one with `ram` bytes. Raises UsageError with
-    the candidates if it is ambiguous, or with the unknown name."""
+    """The entry of that name; of several sizes of a machine's RAM the one with `ram` bytes. Raises
+    UsageError with the candidates if it is ambiguous, or with the unknown name."""
     keys = candidates(name)
     if len(keys) > 1:
         keys = [key for key in keys if CARDS[key].ram * GiB == ram] or keys
@@ -66,7 +97,8 @@ def candidates(name: str) -> list[str]:
     (['rx-580-4g', 'rx-580-8g'], ['rtx-4090-laptop'])
     """
     if name.lower().endswith(("gib", "mib")) and name[:-3].rstrip().isdecimal():
-        return []           # a size: most questions, and a fifth of the time of a small one's answer
+        # a size: most questions, and a fifth of the time of a small one's answer
+        return []
     import re  # few calls
 
     found = _of_maker(name, _candidates(name))
@@ -81,12 +113,15 @@ def _candidates(name: str) -> list[str]:
         return []
     if wanted in _KEYS:
         return [_KEYS[wanted]]
-    # only the size may be omitted: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in two sizes
+    # only the size may be omitted: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in
+    # two sizes
     if sizes := [key for plain, key in _KEYS.items() if _size(plain, wanted)]:
         return sizes
     # nor may it be wrong: "RTX 3060 12GB" is the 3060, but there is none with 10
     for plain, key in _KEYS.items():
-        if (size := _size(wanted, plain)) and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
+        if (size := _size(wanted, plain)) and _SEEN * size * 1024 <= CARDS[
+            key
+        ].usable <= size * 1024:
             return [key]
     if sized := [key for key, card in CARDS.items() if _plain(card.description) == wanted]:
         return sized
@@ -94,7 +129,8 @@ def _candidates(name: str) -> list[str]:
 
 
 def _with_words(words: set[str]) -> list[str]:
-    """The cards whose keys have all of these words: those without further ones, if a number is among them."""
+    """The cards whose keys have all of these words: those without further ones, if a number is
+    among them."""
     if all(map(_is_general, words)):
         return []
     among = [key for key in CARDS if words <= set(key.split("-"))]
@@ -110,8 +146,8 @@ def _is_general(word: str) -> bool:
 
 
 def described(description: str, mib: int) -> Card | None:
-    """The entry for a driver's description; if there are several sizes, the one with the nearest memory. None
-    if unknown."""
+    """The entry for a driver's description; if there are several sizes, the one with the nearest
+    memory. None if unknown."""
     import re  # few calls
 
     if not description or description.startswith("hypothetical") or ": " in description:
@@ -131,8 +167,11 @@ def _by_letters(description: str) -> list[Card]:
     cards = [card for card in CARDS.values() if _plain(card.description) == wanted]
     if cards:
         return cards
-    keys = [key for plain, key in _KEYS.items()
-            if plain == wanted or _size(plain, wanted) or _size(wanted, plain)]
+    keys = [
+        key
+        for plain, key in _KEYS.items()
+        if plain == wanted or _size(plain, wanted) or _size(wanted, plain)
+    ]
     return [CARDS[key] for key in _of_maker(description, keys)]
 
 
@@ -141,19 +180,24 @@ def completed(device: Device) -> Device:
     if device.kind == "igpu" and has_no_memory(device.description):
         device = replace(device, unified=True)
     card = described(device.description, device.total // MiB)
-    if card is None or (device.uuid or "").startswith("MIG-"):     # a MIG instance has a share of the GPU
+    # a MIG instance has a share of the GPU
+    if card is None or (device.uuid or "").startswith("MIG-"):
         return device
     own = device.backend == card.backend == DEFAULT.name
-    return replace(device, bandwidth=device.bandwidth or card.bandwidth * 1e9 or None,
-                   link=device.link or (card.link if device.kind != "rpc" else None),
-                   fp16_tflops=device.fp16_tflops or card.fp16 or None,
-                   compute_capability=device.compute_capability or (card.compute_capability if own else None),
-                   n_sm=device.n_sm or (card.n_sm if own else None),
-                   # the source knows its pool
-                   unified=device.unified or (card.unified and device.kind != "igpu"))
+    return replace(
+        device,
+        bandwidth=device.bandwidth or card.bandwidth * 1e9 or None,
+        link=device.link or (card.link if device.kind != "rpc" else None),
+        fp16_tflops=device.fp16_tflops or card.fp16 or None,
+        compute_capability=device.compute_capability or (card.compute_capability if own else None),
+        n_sm=device.n_sm or (card.n_sm if own else None),
+        # the source knows its pool
+        unified=device.unified or (card.unified and device.kind != "igpu"),
+    )
 
 
 # --- words and letters
+
 
 def _normal(name: str) -> str:
     import re  # few calls
@@ -167,12 +211,12 @@ def _normal(name: str) -> str:
 def _letters(text: str) -> str:
     letters = "".join(c for c in text if c.isalnum())
     for unit in ("gib", "gb"):
-        letters = letters[:-len(unit)] + "g" if letters.endswith(unit) else letters
+        letters = letters[: -len(unit)] + "g" if letters.endswith(unit) else letters
     return letters
 
 
 def _plain(name: str) -> str:
-    """"NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" give the same letters."""
+    """ "NVIDIA RTX-4060 Ti 16GB" and "rtx4060ti16g" give the same letters."""
     known = _PLAIN.get(name)
     if known is None:
         known = _PLAIN[name] = _bare(_letters(_normal(name)))
@@ -192,7 +236,8 @@ def _words(name: str) -> set[str]:
 
 
 def _form(description: str) -> str:
-    """The letters without memory sizes and forms of boards: "A100-SXM-80GB" and "A100-SXM4-40GB" have the same."""
+    """The letters without memory sizes and forms of boards: "A100-SXM-80GB" and "A100-SXM4-40GB"
+    have the same."""
     import re  # few calls
 
     words = re.sub(r"(\d+) *gi?b\b", r"\1g", _normal(description)).split()
@@ -207,7 +252,7 @@ def _size(name: str, stem: str) -> int:
     """12 for "306012g" after "3060", 0 if the rest is not a size."""
     if not name.startswith(stem) or not name.endswith("g"):
         return 0
-    rest = name[len(stem):-1]
+    rest = name[len(stem) : -1]
     is_size = rest.isdecimal() and len(rest) < 4 and rest[0] != "0"
     return int(rest) if is_size else 0
 
@@ -236,7 +281,9 @@ def _near(name: str) -> str:
     near = [key for plain, key in _KEYS.items() if len(wanted) > 1 and wanted in plain]
     if not near:
         full = {key.replace("-", ""): key for key in CARDS}
-        near = [full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)]
+        near = [
+            full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)
+        ]
     perhaps = f"perhaps {', '.join(near[:5])}; " if near else ""
     if not near and "+" in name:
         return f"several GPUs are separated by commas: {name.replace('+', ',')}"

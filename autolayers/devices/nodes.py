@@ -1,9 +1,10 @@
-"""Machines of `kubectl get nodes -o json`: what may be allocated there, and the GPUs by the labels of device plugins.
+"""Machines of `kubectl get nodes -o json`: what may be allocated there, and the GPUs by the labels
+of device plugins.
 
     machines, notes = nodes("nodes.json", data)
 
-Labels: nvidia.com/gpu.product, .memory (MiB), .compute.major and .minor of NVIDIA's feature discovery, and
-amd.com/gpu.product-name, .vram of AMD's node labeller.
+Labels: nvidia.com/gpu.product, .memory (MiB), .compute.major and .minor of NVIDIA's feature
+discovery, and amd.com/gpu.product-name, .vram of AMD's node labeller.
 """
 
 from __future__ import annotations
@@ -24,20 +25,38 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NVIDIA, _AMD = "nvidia.com/gpu", "amd.com/gpu"
-_OTHERS = ("gpu.intel.com/xe", "gpu.intel.com/i915")        # whose labels have no memory
-_FREE = 0.985                    # of a GPU's memory, where only its total is known
-_MEMORY = re.compile(r"([0-9]{1,18})(|[KMGTP]i|[kMGTPm])")       # a Kubernetes quantity
-_UNITS = {"": 1, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,
-          "Ki": 2 ** 10, "Mi": 2 ** 20, "Gi": 2 ** 30, "Ti": 2 ** 40, "Pi": 2 ** 50}
+_OTHERS = ("gpu.intel.com/xe", "gpu.intel.com/i915")  # whose labels have no memory
+_FREE = 0.985  # of a GPU's memory, where only its total is known
+_MEMORY = re.compile(r"([0-9]{1,18})(|[KMGTP]i|[kMGTPm])")  # a Kubernetes quantity
+_UNITS = {
+    "": 1,
+    "m": 1e-3,
+    "k": 1e3,
+    "M": 1e6,
+    "G": 1e9,
+    "T": 1e12,
+    "P": 1e15,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "Ti": 2**40,
+    "Pi": 2**50,
+}
 
 
 def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
-    """The machines, and a line for each node that is left out or whose GPU is not known. Raises UsageError."""
-    machines, notes = [], ["what other pods take of the nodes is not in the file: it counts as free"]
+    """The machines, and a line for each node that is left out or whose GPU is not known. Raises
+    UsageError."""
+    machines, notes = (
+        [],
+        ["what other pods take of the nodes is not in the file: it counts as free"],
+    )
     unknown: dict[str, list[str]] = {}
     for number, row in enumerate(data.get("items", [data]), 1):
         if not isinstance(row, dict) or row.get("kind", "Node") != "Node":
-            raise UsageError(f"{path}: item {number} is no Node; kubectl get nodes -o json writes them")
+            raise UsageError(
+                f"{path}: item {number} is no Node; kubectl get nodes -o json writes them"
+            )
         name = _part(row, "metadata").get("name")
         if not isinstance(name, str) or not name:
             raise UsageError(f"{path}: node {number} has no name")
@@ -64,11 +83,18 @@ def quantity(text: object) -> int | None:
     return int(int(found[1]) * _UNITS[found[2]]) if found else None
 
 
-def _gpu(name: str, size: int, count: int, capability: tuple[int, int] | None = None,
-         backend: str = DEFAULT.name) -> tuple[Device, ...]:
-    """`count` GPUs of which a driver or a label says the name and the bytes of memory. The table of cards adds their
-    speed; of one that it does not know, the speed is not known."""
-    device = Device(f"{DEFAULT.name}0", size, int(size * _FREE), name, backend, compute_capability=capability)
+def _gpu(
+    name: str,
+    size: int,
+    count: int,
+    capability: tuple[int, int] | None = None,
+    backend: str = DEFAULT.name,
+) -> tuple[Device, ...]:
+    """`count` GPUs of which a driver or a label says the name and the bytes of memory. The table of
+    cards adds their speed; of one that it does not know, the speed is not known."""
+    device = Device(
+        f"{DEFAULT.name}0", size, int(size * _FREE), name, backend, compute_capability=capability
+    )
     return tuple(numbered([completed(device)] * count))
 
 
@@ -83,7 +109,11 @@ def _unusable(row: Mapping[str, Any]) -> str:
         return "cordoned"
     conditions = _part(row, "status").get("conditions")
     for condition in conditions if isinstance(conditions, list) else []:
-        if isinstance(condition, dict) and condition.get("type") == "Ready" and condition.get("status") != "True":
+        if (
+            isinstance(condition, dict)
+            and condition.get("type") == "Ready"
+            and condition.get("status") != "True"
+        ):
             return "not ready"
     return ""
 
@@ -101,34 +131,63 @@ def _host(path: str, name: str, row: Mapping[str, Any]) -> Host:
     free = quantity(_part(status, "allocatable").get("memory"))
     total = quantity(_part(status, "capacity").get("memory")) or free
     if not free or not total or total < MiB:
-        raise UsageError(f"{path}: node {name}: a machine without memory: no status.allocatable.memory")
-    threads = quantity(_part(status, "allocatable").get("cpu"))       # of which a core has two
-    return Host(max(total, free), free, "given", cores=min(max(1, threads // 2), 4096) if threads else None)
+        raise UsageError(
+            f"{path}: node {name}: a machine without memory: no status.allocatable.memory"
+        )
+    threads = quantity(_part(status, "allocatable").get("cpu"))  # of which a core has two
+    return Host(
+        max(total, free), free, "given", cores=min(max(1, threads // 2), 4096) if threads else None
+    )
 
 
 def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, ...], str]:
     """The GPUs that pods may get, and a line where their speed is not known."""
-    labels, there = _part(_part(row, "metadata"), "labels"), _part(_part(row, "status"), "allocatable")
+    labels, there = (
+        _part(_part(row, "metadata"), "labels"),
+        _part(_part(row, "status"), "allocatable"),
+    )
     for resource in (_NVIDIA, _AMD, *_OTHERS):
         count = whole(str(there.get(resource, "0")), 4) or 0
         if not count:
             continue
         # time-slicing offers each GPU several times
         count //= max(1, whole(str(labels.get(f"{resource}.replicas", "1")), 4) or 1)
-        product = str(labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or "")
+        product = str(
+            labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or ""
+        )
         mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
         size = mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
         if not size:
-            raise UsageError(f"{path}: node {name}: no label says the memory of its {count} {resource}: "
-                             f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's node labeller")
+            raise UsageError(
+                f"{path}: node {name}: no label says the memory of its {count} "
+                f"{resource}: "
+                f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's "
+                f"node labeller"
+            )
         shown = product.replace("-", " ").removesuffix(" SHARED")[:60]
         if "MIG" in product:
-            raise UsageError(f"{path}: node {name}: {shown} is a part of a GPU: give it as a machine with its memory")
-        major, minor = (whole(str(labels.get(f"{resource}.compute.{part}", "")), 3) for part in ("major", "minor"))
+            raise UsageError(
+                f"{path}: node {name}: {shown} is a part of a GPU: give it as a "
+                f"machine with its memory"
+            )
+        major, minor = (
+            whole(str(labels.get(f"{resource}.compute.{part}", "")), 3)
+            for part in ("major", "minor")
+        )
         capability = (major, minor) if major is not None and minor is not None else None
-        devices = _gpu(shown, size, min(max(1, count), MAX_DEVICES), capability,
-                       Hip.name if resource == _AMD else DEFAULT.name)
+        devices = _gpu(
+            shown,
+            size,
+            min(max(1, count), MAX_DEVICES),
+            capability,
+            Hip.name if resource == _AMD else DEFAULT.name,
+        )
         known = len(candidates(shown)) > 0 and devices[0].bandwidth
-        return devices, "" if known else f"GPU {shown or 'without a name'} is not known: its memory is that of its " \
-            "label, its speed is assumed"
+        return (
+            devices,
+            ""
+            if known
+            else f"GPU {shown or 'without a name'} is not known: its memory is that of its "
+            "label, its speed is assumed",
+        )
     return (), ""

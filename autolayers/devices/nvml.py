@@ -1,12 +1,13 @@
-"""NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's CUDA
-uses.
+"""NVIDIA GPUs through the driver's management library, in the order and under the names llama.cpp's
+CUDA uses.
 
-NVML reports free memory without creating a CUDA context, so its `free` still includes that context: every
-Device from here has `includes_context=False`. Only the first version of the memory call is used, without its
-`used` field, whose meaning changed between drivers.
+NVML reports free memory without creating a CUDA context, so its `free` still includes that context:
+every Device from here has `includes_context=False`. Only the first version of the memory call is
+used, without its `used` field, whose meaning changed between drivers.
 
-No driver, a broken driver, a lost GPU, MIG or an integrated GPU gives a note, never an exception. The library is
-loaded in a process of its own: a crash, an exit or a hang costs the GPU that was asked.
+No driver, a broken driver, a lost GPU, MIG or an integrated GPU gives a note, never an exception.
+The library is loaded in a process of its own: a crash, an exit or a hang costs the GPU that was
+asked.
 """
 
 from __future__ import annotations
@@ -28,37 +29,58 @@ if TYPE_CHECKING:
 
 # integrated GPUs whose memory is RAM; drivers answer NotSupported for them (DGX Spark, Jetson)
 _UNIFIED = re.compile(r"\b(GB10|N1X|Thor|Orin|Xavier|nvgpu)\b", re.IGNORECASE)
-_ATS = 2   # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU reads the system's page tables
+_ATS = 2  # NVML_DEVICE_ADDRESSING_MODE_ATS: the GPU reads the system's page tables
 
-_CORES_PER_SM = {(6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}   # else 128
+# else 128
+_CORES_PER_SM = {(6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
 
 # errors of nvmlInit, with their fix (codes of nvml.h)
 _INIT = {
-    4: "the NVIDIA driver refuses access (NVML: no permission): is this container or user allowed to use the "
-       "GPU?",
+    4: "the NVIDIA driver refuses access (NVML: no permission): is this container or user allowed "
+    "to use the "
+    "GPU?",
     9: "the NVIDIA driver is not loaded (NVML): load it (modprobe nvidia) or reboot",
     13: "the NVIDIA driver is too old for NVML (function not found): update it",
-    18: "the NVIDIA driver was updated without a reboot (NVML: driver/library version mismatch): reboot, "
-        "or restart the container",
-    999: "the NVIDIA driver does not answer (NVML: unknown error): are the device nodes /dev/nvidia* there?",
+    18: "the NVIDIA driver was updated without a reboot (NVML: driver/library version mismatch): "
+    "reboot, "
+    "or restart the container",
+    999: "the NVIDIA driver does not answer (NVML: unknown error): are the device nodes "
+    "/dev/nvidia* there?",
 }
 _NO_LIBRARY = 12
 
-_MOST_GPUS, _MOST_INSTANCES = 64, 16     # a count above is no answer
-_MOST_MEMORY = 1 << 50                   # bytes
+_MOST_GPUS, _MOST_INSTANCES = 64, 16  # a count above is no answer
+_MOST_MEMORY = 1 << 50  # bytes
 _MOST_CORES, _MOST_CAPABILITY = 1 << 20, 99
-_MOST_RATE = 1 << 17                     # MHz, bits of a bus
-_FAILURES = 4                            # GPUs that may end or block the process that asks them
-_SENT = ("total", "free", "description", "uuid", "pci_id", "compute_capability", "display", "bandwidth", "n_sm",
-         "kind", "unified", "warning", "driver", "power_limit", "power_default")
+_MOST_RATE = 1 << 17  # MHz, bits of a bus
+_FAILURES = 4  # GPUs that may end or block the process that asks them
+_SENT = (
+    "total",
+    "free",
+    "description",
+    "uuid",
+    "pci_id",
+    "compute_capability",
+    "display",
+    "bandwidth",
+    "n_sm",
+    "kind",
+    "unified",
+    "warning",
+    "driver",
+    "power_limit",
+    "power_default",
+)
 
 
-def query(environ: Mapping[str, str], timeout: float = 10.0,
-          root: str = "/") -> tuple[list[Device], list[str]]:
-    """The GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line per problem.
+def query(
+    environ: Mapping[str, str], timeout: float = 10.0, root: str = "/"
+) -> tuple[list[Device], list[str]]:
+    """The GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line per
+    problem.
 
-    Without an NVIDIA driver: no GPUs and no note. A GPU that hangs is left out after `timeout` seconds, each later
-    one after a quarter of that.
+    Without an NVIDIA driver: no GPUs and no note. A GPU that hangs is left out after `timeout`
+    seconds, each later one after a quarter of that.
     """
     if sys.platform == "darwin":
         return [], []
@@ -71,11 +93,16 @@ def query(environ: Mapping[str, str], timeout: float = 10.0,
             timeout /= 4
     shown, more = in_cuda_order(cards, environ)
     wddm = platform(root) in ("windows", "wsl")
-    return [replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)], notes + more
+    return [
+        replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)
+    ], notes + more
 
 
-def _ask(root: str, first: int, timeout: float, cards: list[Device], notes: list[str]) -> int | None:
-    """Adds the GPUs from number `first` on; the number to go on with if one ended or blocked the process."""
+def _ask(
+    root: str, first: int, timeout: float, cards: list[Device], notes: list[str]
+) -> int | None:
+    """Adds the GPUs from number `first` on; the number to go on with if one ended or blocked the
+    process."""
     asked, why = None, "ended the process that asked it"
     try:
         for row in apart(__name__, "answers", root, str(first), silence=timeout):
@@ -96,15 +123,20 @@ def _ask(root: str, first: int, timeout: float, cards: list[Device], notes: list
 
 def _device(row: Mapping[str, Any]) -> Device:
     capability = row["compute_capability"]
-    return Device(name="", backend=Cuda.name, source="nvml",
-                  **{**row, "compute_capability": capability and tuple(capability)})
+    return Device(
+        name="",
+        backend=Cuda.name,
+        source="nvml",
+        **{**row, "compute_capability": capability and tuple(capability)},
+    )
 
 
 # --- in the child process
 
 
 def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
-    """{"gpu": number} before each GPU is asked, {"cards", "notes"} after it, {"end"} after the last."""
+    """{"gpu": number} before each GPU is asked, {"cards", "notes"} after it, {"end"} after the
+    last."""
     nvml, problem = _initialised()
     if problem:
         yield {"notes": [problem]}
@@ -114,10 +146,12 @@ def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
         for index in range(int(first), min(count, _MOST_GPUS)):
             yield {"gpu": index}
             cards = driver.gpu(index)
-            if count > _MOST_GPUS and not cards:     # of a wrong count, this is the end
+            if count > _MOST_GPUS and not cards:  # of a wrong count, this is the end
                 break
-            yield {"cards": [{name: getattr(card, name) for name in _SENT} for card in cards],
-                   "notes": driver.notes}
+            yield {
+                "cards": [{name: getattr(card, name) for name in _SENT} for card in cards],
+                "notes": driver.notes,
+            }
             driver.notes = []
         yield {"notes": driver.notes}
     yield {"end": True}
@@ -129,7 +163,8 @@ def _initialised() -> tuple[Any, str]:
         import ctypes
 
         try:
-            # as pynvml does, but before importing it: most machines without this library have no NVIDIA GPU
+            # as pynvml does, but before importing it: most machines without this library have no
+            # NVIDIA GPU
             ctypes.CDLL("libnvidia-ml.so.1")
         except OSError:
             return None, ""
@@ -141,8 +176,11 @@ def _initialised() -> tuple[Any, str]:
             warnings.simplefilter("ignore", FutureWarning)
             import pynvml
     except ImportError:
-        return None, ("the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: pip install "
-                      "nvidia-ml-py")
+        return None, (
+            "the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: "
+            "pip install "
+            "nvidia-ml-py"
+        )
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -175,7 +213,9 @@ class _Driver:
             self.notes.append(f"the NVIDIA driver's answers make no sense (NVML: {error})")
             return 0
         if found > _MOST_GPUS:
-            self.notes.append(f"the NVIDIA driver counts {found} GPUs: at most {_MOST_GPUS} are asked (NVML)")
+            self.notes.append(
+                f"the NVIDIA driver counts {found} GPUs: at most {_MOST_GPUS} are asked (NVML)"
+            )
         return found
 
     def gpu(self, index: int) -> list[Device]:
@@ -188,7 +228,9 @@ class _Driver:
             return []
         try:
             mode = self.ask("nvmlDeviceGetMigMode", handle)
-            found = self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
+            found = (
+                self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
+            )
         except Exception as error:
             self.notes.append(f"GPU {index} is left out: its answers make no sense (NVML: {error})")
             return []
@@ -198,7 +240,8 @@ class _Driver:
         return found
 
     def card(self, index: int, handle: object) -> list[Device]:
-        """One device, or its MIG instances in MIG mode; none, with a note, if it does not answer."""
+        """One device, or its MIG instances in MIG mode; none, with a note, if it does not
+        answer."""
         nvml = self.nvml
         name = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
         try:
@@ -208,12 +251,24 @@ class _Driver:
                 return self.instances(index, handle)
             if self.unified(name, handle, error.value):
                 return [self.shared_memory(name, handle)]
-            self.notes.append(f"GPU {index} ({name}) does not report its memory and is left out (NVML: "
-                              f"{error}); "
-                              "give it with --gpu SIZE, or use --llama-server")
-            # CUDA still counts one without memory information, but not one that has fallen off the bus
-            return [self.device(name, handle, 0, 0)] if error.value == nvml.NVML_ERROR_NOT_SUPPORTED else []
-        if _UNIFIED.search(name) and self.unified_total() and memory.total >= 0.9 * self.unified_total():
+            self.notes.append(
+                f"GPU {index} ({name}) does not report its memory and is left out "
+                f"(NVML: "
+                f"{error}); "
+                "give it with --gpu SIZE, or use --llama-server"
+            )
+            # CUDA still counts one without memory information, but not one that has fallen off the
+            # bus
+            return (
+                [self.device(name, handle, 0, 0)]
+                if error.value == nvml.NVML_ERROR_NOT_SUPPORTED
+                else []
+            )
+        if (
+            _UNIFIED.search(name)
+            and self.unified_total()
+            and memory.total >= 0.9 * self.unified_total()
+        ):
             return [self.shared_memory(name, handle)]
         return [self.device(name, handle, memory.total, memory.free)]
 
@@ -221,25 +276,35 @@ class _Driver:
         """The MIG instances of one GPU, in NVML's order."""
         found = []
         parent = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
-        for i in range(min(_MOST_INSTANCES, self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)):
+        for i in range(
+            min(_MOST_INSTANCES, self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
+        ):
             instance = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)
             memory = instance and self.ask("nvmlDeviceGetMemoryInfo", instance)
             if not memory:
                 continue
-            device = self.device(self.ask("nvmlDeviceGetName", instance) or parent, handle, memory.total,
-                                 memory.free)
+            device = self.device(
+                self.ask("nvmlDeviceGetName", instance) or parent, handle, memory.total, memory.free
+            )
             # an instance has an unknown share of the parent's figures
-            found.append(replace(device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None,
-                                 n_sm=None))
+            found.append(
+                replace(
+                    device, uuid=self.ask("nvmlDeviceGetUUID", instance), bandwidth=None, n_sm=None
+                )
+            )
         if not found:
-            self.notes.append(f"GPU {index} ({parent}) is in MIG mode or not permitted, "
-                              "and no instance of it can be used")
+            self.notes.append(
+                f"GPU {index} ({parent}) is in MIG mode or not permitted, "
+                "and no instance of it can be used"
+            )
         return found
 
     def device(self, name: str, handle: object, total: int, free: int) -> Device:
         pci = self.ask("nvmlDeviceGetPciInfo", handle)
         capability = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
-        if capability and not (0 < capability[0] <= _MOST_CAPABILITY and 0 <= capability[1] <= _MOST_CAPABILITY):
+        if capability and not (
+            0 < capability[0] <= _MOST_CAPABILITY and 0 <= capability[1] <= _MOST_CAPABILITY
+        ):
             capability = None
         cores = self.ask("nvmlDeviceGetNumGpuCores", handle)
         cores = cores if cores and cores <= _MOST_CORES else None
@@ -249,16 +314,23 @@ class _Driver:
         driver = self.ask("nvmlSystemGetDriverVersion") or ""
         mhz, bits = (value if value and value <= _MOST_RATE else None for value in (mhz, bits))
         return Device(
-            name="", total=total, free=min(free, total), description=name, backend=Cuda.name, source="nvml",
+            name="",
+            total=total,
+            free=min(free, total),
+            description=name,
+            backend=Cuda.name,
+            source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
-            compute_capability=capability, driver=driver,
+            compute_capability=capability,
+            driver=driver,
             power_limit=self.watts("nvmlDeviceGetPowerManagementLimit", handle),
             power_default=self.watts("nvmlDeviceGetPowerManagementDefaultLimit", handle),
             display=None if display is None else bool(display),
             # double data rate: NVML gives the clock of one edge
             bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,
-            n_sm=cores // _CORES_PER_SM.get(capability, 128) if cores and capability else None)
+            n_sm=cores // _CORES_PER_SM.get(capability, 128) if cores and capability else None,
+        )
 
     def watts(self, question: str, handle: object) -> int | None:
         """A limit of power that is plausible; NVML says milliwatts."""
@@ -267,9 +339,14 @@ class _Driver:
 
     def unified(self, name: str, handle: object, code: int) -> bool:
         """NotSupported alone is not enough: the name or the addressing mode must match too."""
-        return (code == self.nvml.NVML_ERROR_NOT_SUPPORTED and self.unified_total() > 0
-                and (_UNIFIED.search(name) is not None
-                     or self.ask("nvmlDeviceGetAddressingMode", handle) == _ATS))
+        return (
+            code == self.nvml.NVML_ERROR_NOT_SUPPORTED
+            and self.unified_total() > 0
+            and (
+                _UNIFIED.search(name) is not None
+                or self.ask("nvmlDeviceGetAddressingMode", handle) == _ATS
+            )
+        )
 
     def unified_total(self) -> int:
         return meminfo(self.root).get("MemTotal", 0)
@@ -277,18 +354,24 @@ class _Driver:
     def shared_memory(self, name: str, handle: object) -> Device:
         memory = meminfo(self.root)
         device = self.device(name, handle, memory["MemTotal"], unified_available(memory))
-        return replace(device, kind="igpu", unified=True,
-                       warning="unified memory: free is what the system has available")
+        return replace(
+            device,
+            kind="igpu",
+            unified=True,
+            warning="unified memory: free is what the system has available",
+        )
 
 
-def in_cuda_order(cards: list[Device], environ: Mapping[str, str],
-                  ask: Callable[[Mapping[str, str]], list[str] | None] = visible.ask_driver,
-                  ) -> tuple[list[Device], list[str]]:
+def in_cuda_order(
+    cards: list[Device],
+    environ: Mapping[str, str],
+    ask: Callable[[Mapping[str, str]], list[str] | None] = visible.ask_driver,
+) -> tuple[list[Device], list[str]]:
     """`cards` as CUDA numbers them under `environ`, and notes.
 
-    CUDA's default order puts the fastest GPU first, by its own measure. If that cannot matter (UUIDs, PCI
-    order, identical GPUs) the order is derived here, otherwise the driver is asked. GPUs without memory are
-    numbered too and dropped at the end.
+    CUDA's default order puts the fastest GPU first, by its own measure. If that cannot matter
+    (UUIDs, PCI order, identical GPUs) the order is derived here, otherwise the driver is asked.
+    GPUs without memory are numbered too and dropped at the end.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     cards = sorted(cards, key=lambda card: card.pci_id or "")
@@ -297,7 +380,10 @@ def in_cuda_order(cards: list[Device], environ: Mapping[str, str],
     if cards and visible.parse(mask) == ():
         return [], [f"CUDA_VISIBLE_DEVICES={mask} hides every GPU"]
     instances = [card for card in cards if (card.uuid or "").startswith("MIG-")]
-    one_order = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({card.description for card in cards}) < 2
+    one_order = (
+        environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+        or len({card.description for card in cards}) < 2
+    )
     if visible.by_uuid(mask) or (one_order and not instances):
         shown = [cards[i] for i in visible.pick(mask, uuids)]
     elif (answer := ask(environ)) is not None:
@@ -308,8 +394,12 @@ def in_cuda_order(cards: list[Device], environ: Mapping[str, str],
         # a process gets at most one MIG instance, and none if it has full GPUs
         usable = [card for card in cards if card not in instances] or instances[:1]
         shown = [usable[i] for i in visible.pick(mask, [card.uuid or "" for card in usable])]
-        notes.append("the GPUs differ and CUDA could not be asked for their order: assuming PCI order "
-                     "(set CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be certain)")
+        notes.append(
+            "the GPUs differ and CUDA could not be asked for their order: assuming PCI "
+            "order "
+            "(set CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be "
+            "certain)"
+        )
     if mask and cards and not shown:
         notes.append(f"CUDA_VISIBLE_DEVICES={mask} matches no GPU")
     return [card for card in shown if card.total], notes

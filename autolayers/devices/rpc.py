@@ -1,5 +1,5 @@
-"""The devices of `--rpc host:port,...`, queried from their servers (rpc_protocol.py), numbered as in
-llama.cpp."""
+"""The devices of `--rpc host:port,...`, queried from their servers (rpc_protocol.py), numbered as
+in llama.cpp."""
 
 from __future__ import annotations
 
@@ -15,31 +15,47 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-LOOPBACK = 2e9, 3e-5        # bytes per second and seconds of a round trip to a server on this machine, as measured
+# bytes per second and seconds of a round trip to a server on this machine, as measured
+LOOPBACK = 2e9, 3e-5
 
 
 def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """The devices of these servers, and a note for each server that does not answer, which counts as one
-    device of unknown memory (0). Raises UsageError for anything but host:port."""
+    """The devices of these servers, and a note for each server that does not answer, which counts
+    as one device of unknown memory (0). Raises UsageError for anything but host:port."""
     devices: list[Device] = []
     answers, notes = _ask(endpoints)
     for endpoint, served in zip(endpoints, answers, strict=True):
         for one in served or (None,):
-            device = Device(f"{Rpc.name}{len(devices)}", 0, 0, endpoint, Rpc.name, "rpc",
-                            includes_context=True, source="rpc", warning="it does not answer: its memory is "
-                                    "unknown")
+            device = Device(
+                f"{Rpc.name}{len(devices)}",
+                0,
+                0,
+                endpoint,
+                Rpc.name,
+                "rpc",
+                includes_context=True,
+                source="rpc",
+                warning="it does not answer: its memory is unknown",
+            )
             devices.append(_with(replace(device, warning=""), one, endpoint) if one else device)
-    alive = ",".join(endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served)
+    alive = ",".join(
+        endpoint for endpoint, served in zip(endpoints, answers, strict=True) if served
+    )
     instead = f"; to use only the others: --rpc {alive}" if alive else ""
     return devices, [f"{note}: the plan does not use it{instead}" for note in notes]
 
 
 def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
-    """Listed RPC devices completed by their servers; a device whose server does not answer stays as it is.
-    Raises UsageError for anything but host:port."""
+    """Listed RPC devices completed by their servers; a device whose server does not answer stays as
+    it is. Raises UsageError for anything but host:port."""
     answers, _ = _ask(endpoints)
-    remaining = iter([(one, endpoint) for endpoint, served in zip(endpoints, answers, strict=True)
-                      for one in served or (None,)])
+    remaining = iter(
+        [
+            (one, endpoint)
+            for endpoint, served in zip(endpoints, answers, strict=True)
+            for one in served or (None,)
+        ]
+    )
     refined = []
     for device in devices:
         said, endpoint = next(remaining, (None, "")) if device.kind == "rpc" else (None, "")
@@ -48,26 +64,31 @@ def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
 
 
 def unavailable(endpoints: Sequence[str]) -> list[str]:
-    """A line for each server that is busy or dead, after 3 s at most. Raises UsageError for anything but host:port."""
+    """A line for each server that is busy or dead, after 3 s at most. Raises UsageError for
+    anything but host:port."""
     answers = _answers(endpoints)
     return [str(answer) for answer in answers if isinstance(answer, Unavailable)]
 
 
 def _with(device: Device, said: Served, endpoint: str) -> Device:
-    """The device with its server's backend (CPU or GPU, by its alignment), its memory if unknown so far, and
-    the link's rates if the server is on this machine."""
+    """The device with its server's backend (CPU or GPU, by its alignment), its memory if unknown so
+    far, and the link's rates if the server is on this machine."""
     host = address(endpoint)[0]
     if host in ("localhost", "::1") or host.startswith("127."):
         device = replace(device, link=device.link or LOOPBACK[0], latency=LOOPBACK[1])
-    device = replace(device, backend=RpcCpu.name if said.alignment == CPU.alignment else device.backend)
+    device = replace(
+        device, backend=RpcCpu.name if said.alignment == CPU.alignment else device.backend
+    )
     return device if device.total else replace(device, free=said.free, total=said.total)
 
 
 def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
     """Each server's devices, None if it cannot be asked, and a line for each of those."""
     answers = _answers(endpoints)
-    return ([answer if isinstance(answer, list) else None for answer in answers],
-            [str(answer) for answer in answers if not isinstance(answer, list)])
+    return (
+        [answer if isinstance(answer, list) else None for answer in answers],
+        [str(answer) for answer in answers if not isinstance(answer, list)],
+    )
 
 
 def _answers(endpoints: Sequence[str]) -> Sequence[list[Served] | AutolayersError]:

@@ -1,8 +1,8 @@
 """The devices of a ggml-rpc-server, by the protocol of ggml/src/ggml-rpc/ggml-rpc.cpp as modelled.
 
-A request is one byte of command, eight bytes of size, the data; an answer is eight bytes of size, the data;
-little endian. Versions since 4.0 begin with HELLO. A server has one client at a time: while it serves a model
-it does not answer.
+A request is one byte of command, eight bytes of size, the data; an answer is eight bytes of size,
+the data; little endian. Versions since 4.0 begin with HELLO. A server has one client at a time:
+while it serves a model it does not answer.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
 
-PATIENCE = 3.0          # seconds for all questions to one server
+PATIENCE = 3.0  # seconds for all questions to one server
 _GET_ALIGNMENT, _GET_DEVICE_MEMORY, _HELLO, _DEVICE_COUNT = 1, 11, 14, 15
-_CAPABILITIES = 24      # bytes of offered transports: none
-_MAX_MEMORY = 1 << 50   # bytes; more than any device has
+_CAPABILITIES = 24  # bytes of offered transports: none
+_MAX_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,8 @@ class Served:
 
 
 class Unavailable(DeviceError):
-    """A server that nobody can use now: llama.cpp aborts where there is none, and waits for ever for a busy one."""
+    """A server that nobody can use now: llama.cpp aborts where there is none, and waits for ever
+    for a busy one."""
 
 
 def address(endpoint: str) -> tuple[str, int]:
@@ -47,10 +48,11 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def ask(endpoint: str, patience: float | None = None) -> list[Served]:
-    """The devices of the server at host:port, in its order. `patience`: seconds for all questions, None:
-    PATIENCE.
+    """The devices of the server at host:port, in its order. `patience`: seconds for all questions,
+    None: PATIENCE.
 
-    Raises Unavailable without an answer, DeviceError for one that is not of this protocol or has impossible numbers.
+    Raises Unavailable without an answer, DeviceError for one that is not of this protocol or has
+    impossible numbers.
     """
     limit = Limit(PATIENCE if patience is None else patience)
     connected = False
@@ -68,7 +70,8 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
         why = getattr(error, "strerror", None) or error
         if isinstance(error, TimeoutError):
             why = f"it did not answer within {limit.total:g} s" + (
-                ": perhaps it serves another llama-server" if connected else "")
+                ": perhaps it serves another llama-server" if connected else ""
+            )
         kind = Unavailable if isinstance(error, OSError) else DeviceError
         raise kind(f"{one_line(endpoint)}: not a usable RPC server ({why})") from None
 
@@ -77,13 +80,15 @@ def _device(connection: socket.socket, limit: Limit, index: int) -> Served:
     which = index.to_bytes(4, "little")
     alignment = int.from_bytes(_command(connection, limit, _GET_ALIGNMENT, which, 8), "little")
     memory = _command(connection, limit, _GET_DEVICE_MEMORY, which, 16)
-    free, total = (int.from_bytes(memory[at:at + 8], "little") for at in (0, 8))
+    free, total = (int.from_bytes(memory[at : at + 8], "little") for at in (0, 8))
     if not 0 < total < _MAX_MEMORY:
         raise ValueError(f"its device {index} has {total} bytes of memory")
     return Served(alignment, min(free, total), total)
 
 
-def _command(connection: socket.socket, limit: Limit, command: int, data: bytes, size: int) -> bytes:
+def _command(
+    connection: socket.socket, limit: Limit, command: int, data: bytes, size: int
+) -> bytes:
     connection.settimeout(limit.left())
     connection.sendall(bytes((command,)) + len(data).to_bytes(8, "little") + data)
     answered = int.from_bytes(_receive(connection, limit, 8), "little")

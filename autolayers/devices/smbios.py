@@ -1,5 +1,5 @@
-"""RAM's bandwidth from the firmware's tables (SMBIOS 3, type 17: one per memory module), which only root may
-read.
+"""RAM's bandwidth from the firmware's tables (SMBIOS 3, type 17: one per memory module), which only
+root may read.
 
 Linux: /sys/firmware/dmi/tables/DMI. A channel is 64 bits wide; modules of one channel share it.
 """
@@ -31,14 +31,19 @@ def of_tables(data: bytes) -> float | None:
         if length < 4 or end < 0:
             break
         if kind == _MODULE and length >= 0x22:
-            body = data[position:position + length]
-            words = data[position + length:end].split(b"\0")
+            body = data[position : position + length]
+            words = data[position + length : end].split(b"\0")
             size = int.from_bytes(body[0x0C:0x0E], "little")
-            speed = int.from_bytes(body[0x20:0x22], "little") or int.from_bytes(body[0x15:0x17], "little")
+            speed = int.from_bytes(body[0x20:0x22], "little") or int.from_bytes(
+                body[0x15:0x17], "little"
+            )
             if size not in (0, 0xFFFF) and 0 < speed < 0xFFFF:
-                locators = [words[body[at] - 1].decode("ascii", "replace") if 0 < body[at] <= len(words)
-                            else ""
-                            for at in (0x10, 0x11)]
+                locators = [
+                    words[body[at] - 1].decode("ascii", "replace")
+                    if 0 < body[at] <= len(words)
+                    else ""
+                    for at in (0x10, 0x11)
+                ]
                 key = _channel(*locators) or f"module {len(speeds)}"
                 width = int.from_bytes(body[0x0A:0x0C], "little")
                 mega = speed * min(width, 128) if width not in (0, 0xFFFF) else speed * 64

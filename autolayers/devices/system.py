@@ -1,4 +1,5 @@
-"""Files of the running system, below `root`: Linux's /proc and /sys (Documentation/filesystems/proc.rst)."""
+"""Files of the running system, below `root`: Linux's /proc and /sys
+(Documentation/filesystems/proc.rst)."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ def meminfo(root: str = "/") -> dict[str, int]:
 def unified_available(memory: dict[str, int]) -> int:
     """What llama.cpp takes as free on a GPU that shares the system's RAM.
 
-    Mirrors ggml_backend_cuda_get_available_uma_memory: huge pages, where reserved, are all a GPU may have.
+    Mirrors ggml_backend_cuda_get_available_uma_memory: huge pages, where reserved, are all a GPU
+    may have.
     """
     if memory.get("HugePages_Total", 0) > 0:
         return memory.get("HugePages_Free", 0) * memory.get("Hugepagesize", 0)
@@ -36,7 +38,8 @@ def unified_available(memory: dict[str, int]) -> int:
 
 
 def platform(root: str = "/") -> str:
-    """"windows", "wsl", "macos" or "linux": whose driver model decides what else grows on a GPU."""
+    """ "windows", "wsl", "macos" or "linux": whose driver model decides what else grows on a
+    GPU."""
     if sys.platform in ("win32", "cygwin"):
         return "windows"
     if sys.platform == "darwin":

@@ -1,8 +1,9 @@
 """The number of CPU threads, if llama.cpp's default is known to be wrong.
 
-The default (common_cpu_get_num_physical_cores: one per core of the machine) ignores a process's CPU set and
-the CPU limit of its control group, and counts the slow cores of ARM CPUs. Every operation waits for threads
-that cannot run. Files: Linux's Documentation/ABI/testing/sysfs-devices-system-cpu, admin-guide/cgroup-v2.rst.
+The default (common_cpu_get_num_physical_cores: one per core of the machine) ignores a process's CPU
+set and the CPU limit of its control group, and counts the slow cores of ARM CPUs. Every operation
+waits for threads that cannot run. Files: Linux's
+Documentation/ABI/testing/sysfs-devices-system-cpu, admin-guide/cgroup-v2.rst.
 """
 
 from __future__ import annotations
@@ -16,17 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 _CPU = "sys/devices/system/cpu/cpu"
-_FAST = 0.75        # of the fastest core's capacity; below it are the efficiency cores
+_FAST = 0.75  # of the fastest core's capacity; below it are the efficiency cores
 
 
 def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | None:
-    """The right -t, None if the default is right or the answer unknown. `allowed`: this process's CPUs."""
+    """The right -t, None if the default is right or the answer unknown. `allowed`: this process's
+    CPUs."""
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
-    most, last = quota(root), file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
+    most, last = (
+        quota(root),
+        file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2],
+    )
     every_cpu = allowed is not None and last.isdecimal() and min(len(allowed), most) > int(last)
     if every_cpu and not file_text(root, f"{_CPU}0/cpu_capacity"):
-        return None                    # avoids reading hundreds of files
+        return None  # avoids reading hundreds of files
     cores = _cores(root)
     if not cores or allowed is None:
         return None

@@ -1,4 +1,5 @@
-"""Linux's ttm, the kernel module that limits how much RAM AMD's integrated GPUs take (mem_info_gtt_total), by version.
+"""Linux's ttm, the kernel module that limits how much RAM AMD's integrated GPUs take
+(mem_info_gtt_total), by version.
 
     with_ttm(devices)                       # their driver: "ttm of Linux 6.17"
     parameters("ttm of Linux 6.12", 48 << 30)     # "ttm.pages_limit=12582912 amdgpu.gttsize=49152"
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
     from ..machine import Device
 
-_PAGE = 4096          # bytes
-_ALONE = 6, 15        # the first Linux whose amdgpu takes the limit from ttm and warns of its own, amdgpu.gttsize
+_PAGE = 4096  # bytes
+# the first Linux whose amdgpu takes the limit from ttm and warns of its own, amdgpu.gttsize
+_ALONE = 6, 15
 NEWEST = "ttm of Linux 6.15"
-_OWN_PACKAGE = "amdttm"      # ttm in the driver that AMD ships apart from Linux (amdgpu-dkms)
+_OWN_PACKAGE = "amdttm"  # ttm in the driver that AMD ships apart from Linux (amdgpu-dkms)
 
 
 def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
@@ -31,9 +33,14 @@ def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
     found = re.match(r"(\d{1,4})\.(\d{1,4})", file_text(root, "proc/sys/kernel/osrelease"))
     if found is None:
         return list(devices)
-    module = _OWN_PACKAGE if os.path.isdir(f"{root.rstrip('/')}/sys/module/{_OWN_PACKAGE}") else "ttm"
+    module = (
+        _OWN_PACKAGE if os.path.isdir(f"{root.rstrip('/')}/sys/module/{_OWN_PACKAGE}") else "ttm"
+    )
     driver = f"{module} of Linux {found[1]}.{found[2]}"
-    return [replace(device, driver=driver) if is_amds(device) and not device.driver else device for device in devices]
+    return [
+        replace(device, driver=driver) if is_amds(device) and not device.driver else device
+        for device in devices
+    ]
 
 
 def is_amds(device: Device) -> bool:
@@ -42,7 +49,8 @@ def is_amds(device: Device) -> bool:
 
 
 def parameters(driver: str, limit: int) -> str:
-    """The kernel parameters that let a GPU with this driver take `limit` bytes; "" for any other driver."""
+    """The kernel parameters that let a GPU with this driver take `limit` bytes; "" for any other
+    driver."""
     import re  # few calls
 
     found = re.fullmatch(r"(ttm|amdttm) of Linux (\d{1,4})\.(\d{1,4})", driver)
@@ -50,4 +58,8 @@ def parameters(driver: str, limit: int) -> str:
         return ""
     module, version = found[1], (int(found[2]), int(found[3]))
     pages = f"{module}.pages_limit={limit // _PAGE}"
-    return pages if version >= _ALONE or module == _OWN_PACKAGE else f"{pages} amdgpu.gttsize={limit // MiB}"
+    return (
+        pages
+        if version >= _ALONE or module == _OWN_PACKAGE
+        else f"{pages} amdgpu.gttsize={limit // MiB}"
+    )

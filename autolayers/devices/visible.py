@@ -1,7 +1,8 @@
 """Which GPUs CUDA shows a process, and in what order: CUDA_VISIBLE_DEVICES and CUDA_DEVICE_ORDER.
 
-Rules: CUDA C++ Programming Guide, "CUDA environment variables" (2026), and the findings of PyTorch and nvitop
-where it is silent (repeated entries, partial numbers). NVML knows nothing of these variables.
+Rules: CUDA C++ Programming Guide, "CUDA environment variables" (2026), and the findings of PyTorch
+and nvitop where it is silent (repeated entries, partial numbers). NVML knows nothing of these
+variables.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ _KINDS = ("GPU-", "MIG-")
 def parse(value: str | None) -> tuple[int | str, ...] | None:
     """The valid entries of CUDA_VISIBLE_DEVICES; None if it is unset: every device.
 
-    Numbers are read as far as they go ("1st" is 1). The first entry that is no number, is negative or is of
-    another kind than the first one (index, GPU-..., MIG-...) ends the list; a repeated one empties it.
+    Numbers are read as far as they go ("1st" is 1). The first entry that is no number, is negative
+    or is of another kind than the first one (index, GPU-..., MIG-...) ends the list; a repeated one
+    empties it.
 
     >>> parse("0,2,-1,1"), parse("-1"), parse("GPU-8932f937,GPU-1"), parse("1,1")
     ((0, 2), (), ('GPU-8932f937', 'GPU-1'), ())
@@ -49,14 +51,14 @@ def _leading_number(word: str) -> int | None:
 
 
 def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
-    """Indices into `uuids` (in CUDA's own order) that a process sees under CUDA_VISIBLE_DEVICES=`value`, in
-    its order.
+    """Indices into `uuids` (in CUDA's own order) that a process sees under
+    CUDA_VISIBLE_DEVICES=`value`, in its order.
 
-    A UUID may be shortened as long as only one device matches; an unknown or ambiguous entry ends the list, a
-    device named twice empties it.
+    A UUID may be shortened as long as only one device matches; an unknown or ambiguous entry ends
+    the list, a device named twice empties it.
 
-    >>> pick("1,0", ["GPU-aa", "GPU-ab"]), pick("GPU-ab", ["GPU-aa", "GPU-ab"]), pick("GPU-a", ["GPU-aa", "GPU-ab"])
-    ([1, 0], [1], [])
+    >>> pick("1,0", ["GPU-aa", "GPU-ab"]), pick("GPU-ab", ["GPU-aa", "GPU-ab"]), pick("GPU-a",
+    ["GPU-aa", "GPU-ab"]) ([1, 0], [1], [])
     """
     entries = parse(value)
     if entries is None:
@@ -76,12 +78,14 @@ def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def by_uuid(value: str | None) -> bool:
-    """Whether the mask names devices by UUID, so that the order CUDA enumerates in does not matter."""
+    """Whether the mask names devices by UUID, so that the order CUDA enumerates in does not
+    matter."""
     return any(isinstance(entry, str) for entry in parse(value) or ())
 
 
-# Run in another process: the driver reads both variables once, at cuInit, which must not change this process
-# either. cuInit makes no context, so this takes no device memory. _v2 names a MIG instance by its own UUID.
+# Run in another process: the driver reads both variables once, at cuInit, which must not change
+# this process either. cuInit makes no context, so this takes no device memory. _v2 names a MIG
+# instance by its own UUID.
 _ASK_DRIVER = """
 import ctypes, sys
 cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
@@ -98,14 +102,19 @@ for i in range(count.value):
 
 
 def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] | None:
-    """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it cannot be
-    asked."""
+    """UUIDs (32 hexadecimal digits) in the order CUDA shows them under `environ`; None where it
+    cannot be asked."""
     import subprocess
 
     try:
-        child = subprocess.run([sys.executable, "-I", "-S", "-c", _ASK_DRIVER], env=dict(environ),
-                               timeout=timeout, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)
+        child = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _ASK_DRIVER],
+            env=dict(environ),
+            timeout=timeout,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return child.stdout.decode("ascii", "replace").split() if child.returncode == 0 else None

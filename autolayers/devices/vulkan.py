@@ -1,8 +1,9 @@
-"""This machine's GPUs from Vulkan's loader: their limits, and their memory if no other source has it.
+"""This machine's GPUs from Vulkan's loader: their limits, and their memory if no other source has
+it.
 
-Queried through libvulkan with structures of the Vulkan 1.3 specification (vulkan_core.h), as in ggml-vulkan:
-ggml_vk_get_device of ggml/src/ggml-vulkan/ggml-vulkan.cpp. A driver can crash the process that loads it, so a
-child process asks.
+Queried through libvulkan with structures of the Vulkan 1.3 specification (vulkan_core.h), as in
+ggml-vulkan: ggml_vk_get_device of ggml/src/ggml-vulkan/ggml-vulkan.cpp. A driver can crash the
+process that loads it, so a child process asks.
 
     query()                       # (Device("Vulkan0", ..., limits={...}), ...)
 """
@@ -26,19 +27,22 @@ if TYPE_CHECKING:
 
 _LIBRARIES = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}
 _TIMEOUT = 10
-_MOST_MEMORY = 1 << 50                              # bytes; more than any device has
-_INTEGRATED, _PROCESSOR = 1, 4                      # VkPhysicalDeviceType
-_DEVICE_LOCAL = 1                                   # VkMemoryHeapFlagBits
-_VERSION = 1 << 22 | 3 << 12                        # VK_API_VERSION_1_3
+_MOST_MEMORY = 1 << 50  # bytes; more than any device has
+_INTEGRATED, _PROCESSOR = 1, 4  # VkPhysicalDeviceType
+_DEVICE_LOCAL = 1  # VkMemoryHeapFlagBits
+_VERSION = 1 << 22 | 3 << 12  # VK_API_VERSION_1_3
 _BASIC, _VOTE, _ARITHMETIC, _SHUFFLE = 1, 2, 4, 16  # VkSubgroupFeatureFlagBits
-_COMPUTE = 0x20                                     # VK_SHADER_STAGE_COMPUTE_BIT
+_COMPUTE = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
 
 # VkPhysicalDeviceProperties: the offsets of its parts, and of its limits with their sizes
 _TYPE, _NAME, _LIMITS = 16, 20, 296
 _IN_LIMITS = {
-    "max_storage_buffer_range": (28, 4), "max_compute_shared_memory_size": (216, 4),
-    "max_compute_workgroup_invocations": (232, 4), "min_memory_map_alignment": (304, 8),
-    "min_storage_buffer_offset_alignment": (328, 8)}
+    "max_storage_buffer_range": (28, 4),
+    "max_compute_shared_memory_size": (216, 4),
+    "max_compute_workgroup_invocations": (232, 4),
+    "min_memory_map_alignment": (304, 8),
+    "min_storage_buffer_offset_alignment": (328, 8),
+}
 # VkStructureType
 _APPLICATION, _INSTANCE = 0, 1
 _PROPERTIES2, _FEATURES2, _MEMORY2 = 1000059001, 1000059000, 1000059006
@@ -49,13 +53,26 @@ _FLOAT16, _MEMORY_MODEL, _SUBGROUP_SIZE, _BUDGET = 1000082000, 1000211000, 10002
 def query(environ: Mapping[str, str] | None = None) -> list[Device]:
     """The GPUs that ggml-vulkan uses, in its order; none without a loader, driver or answer."""
     rows: list[Any] = []
-    with contextlib.suppress(NoAnswer):      # those that answered before
-        rows += apart(__name__, "answer", silence=_TIMEOUT, environ=os.environ if environ is None else environ)
-    return [Device(f"{VULKAN}{i}", row["total"], row["free"], row["name"], VULKAN, row["kind"],
-                   source="vulkan", limits=row["limits"],
-                   warning="" if row["budget"] else "free is the card's total: the driver does not say what "
-                                                    "others use")
-            for i, row in enumerate(row for row in rows if row["total"] <= _MOST_MEMORY)]
+    with contextlib.suppress(NoAnswer):  # those that answered before
+        rows += apart(
+            __name__, "answer", silence=_TIMEOUT, environ=os.environ if environ is None else environ
+        )
+    return [
+        Device(
+            f"{VULKAN}{i}",
+            row["total"],
+            row["free"],
+            row["name"],
+            VULKAN,
+            row["kind"],
+            source="vulkan",
+            limits=row["limits"],
+            warning=""
+            if row["budget"]
+            else "free is the card's total: the driver does not say what others use",
+        )
+        for i, row in enumerate(row for row in rows if row["total"] <= _MOST_MEMORY)
+    ]
 
 
 def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Device]:
@@ -63,8 +80,16 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
     left = list(known)
     found = []
     for device in devices:
-        twin = next((other for other in left if device.backend == VULKAN and not device.limits
-                     and _same(other.description, device.description)), None)
+        twin = next(
+            (
+                other
+                for other in left
+                if device.backend == VULKAN
+                and not device.limits
+                and _same(other.description, device.description)
+            ),
+            None,
+        )
         if twin is not None:
             left.remove(twin)
             device = replace(device, limits=twin.limits)
@@ -90,10 +115,12 @@ class _Chain:
         for i, (kind, _) in enumerate(parts):
             ctypes.c_uint32.from_buffer(self.buffers[i]).value = kind
             if i + 1 < len(parts):
-                ctypes.c_uint64.from_buffer(self.buffers[i], 8).value = ctypes.addressof(self.buffers[i + 1])
+                ctypes.c_uint64.from_buffer(self.buffers[i], 8).value = ctypes.addressof(
+                    self.buffers[i + 1]
+                )
 
     def number(self, part: int, offset: int, size: int = 4) -> int:
-        return int.from_bytes(self.buffers[part].raw[16 + offset:16 + offset + size], "little")
+        return int.from_bytes(self.buffers[part].raw[16 + offset : 16 + offset + size], "little")
 
 
 def answer() -> Iterator[dict[str, Any]]:
@@ -106,13 +133,28 @@ def answer() -> Iterator[dict[str, Any]]:
         return
     pointer = ctypes.c_void_p
     instance = pointer()
-    application = _struct(_APPLICATION, (pointer(None), 8), (ctypes.c_uint32(0), 4), (pointer(None), 8),
-                          (ctypes.c_uint32(0), 4), (ctypes.c_uint32(_VERSION), 4))
-    create = _struct(_INSTANCE, (ctypes.c_uint32(0), 8), (pointer(ctypes.addressof(application)), 8),
-                     (ctypes.c_uint32(0), 8), (pointer(None), 8), (ctypes.c_uint32(0), 8), (pointer(None), 8))
+    application = _struct(
+        _APPLICATION,
+        (pointer(None), 8),
+        (ctypes.c_uint32(0), 4),
+        (pointer(None), 8),
+        (ctypes.c_uint32(0), 4),
+        (ctypes.c_uint32(_VERSION), 4),
+    )
+    create = _struct(
+        _INSTANCE,
+        (ctypes.c_uint32(0), 8),
+        (pointer(ctypes.addressof(application)), 8),
+        (ctypes.c_uint32(0), 8),
+        (pointer(None), 8),
+        (ctypes.c_uint32(0), 8),
+        (pointer(None), 8),
+    )
     if vulkan.vkCreateInstance(create, None, ctypes.byref(instance)):
         return
-    for gpu in _array(lambda count, out: vulkan.vkEnumeratePhysicalDevices(instance, count, out), pointer):
+    for gpu in _array(
+        lambda count, out: vulkan.vkEnumeratePhysicalDevices(instance, count, out), pointer
+    ):
         row = _gpu(vulkan, pointer(gpu))
         if row["type"] != _PROCESSOR:
             yield row
@@ -138,38 +180,66 @@ def _array(call: Callable[[Any, Any], int], kind: Any) -> list[Any]:
     if call(ctypes.byref(count), None) or not count.value:
         return []
     out = (kind * count.value)()
-    return list(out[:count.value]) if call(ctypes.byref(count), out) in (0, 5) else []
+    return list(out[: count.value]) if call(ctypes.byref(count), out) in (0, 5) else []
 
 
 def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
     import ctypes
 
-    row = ctypes.c_char * 260                                   # VkExtensionProperties: name, version
-    extensions = {bytes(each).partition(b"\0")[0].decode() for each in _array(
-        lambda count, out: vulkan.vkEnumerateDeviceExtensionProperties(gpu, None, count, out), row)}
-    properties = _Chain((_PROPERTIES2, 824), (_SUBGROUP, 16), (_MAINTENANCE3, 16), (_MAINTENANCE4, 8))
+    # VkExtensionProperties: name, version
+    row = ctypes.c_char * 260
+    extensions = {
+        bytes(each).partition(b"\0")[0].decode()
+        for each in _array(
+            lambda count, out: vulkan.vkEnumerateDeviceExtensionProperties(gpu, None, count, out),
+            row,
+        )
+    }
+    properties = _Chain(
+        (_PROPERTIES2, 824), (_SUBGROUP, 16), (_MAINTENANCE3, 16), (_MAINTENANCE4, 8)
+    )
     vulkan.vkGetPhysicalDeviceProperties2(gpu, properties.buffers[0])
     features = _Chain((_FEATURES2, 224), (_FLOAT16, 8), (_MEMORY_MODEL, 16), (_SUBGROUP_SIZE, 8))
     vulkan.vkGetPhysicalDeviceFeatures2(gpu, features.buffers[0])
-    limits = {name: properties.number(0, _LIMITS + at, size) for name, (at, size) in _IN_LIMITS.items()}
+    limits = {
+        name: properties.number(0, _LIMITS + at, size) for name, (at, size) in _IN_LIMITS.items()
+    }
     operations = properties.number(1, 8) if properties.number(1, 4) & _COMPUTE else 0
     allocation = properties.number(2, 8, 8)
     limits |= {
-        "max_memory_allocation_size": allocation, "max_buffer_size": properties.number(3, 0, 8) or allocation,
-        "subgroup_size": properties.number(1, 0), "shader_float16": features.number(1, 0),
+        "max_memory_allocation_size": allocation,
+        "max_buffer_size": properties.number(3, 0, 8) or allocation,
+        "subgroup_size": properties.number(1, 0),
+        "shader_float16": features.number(1, 0),
         "cooperative_matrix2": int("VK_NV_cooperative_matrix2" in extensions),
-        "vulkan_memory_model": features.number(2, 0), "compute_full_subgroups": features.number(3, 4),
-        "subgroup_shuffle_vote": int(operations & (_BASIC | _SHUFFLE | _VOTE) == _BASIC | _SHUFFLE | _VOTE),
-        "subgroup_arithmetic": int(operations & _ARITHMETIC != 0)}
-    if "VK_EXT_shader_64bit_indexing" not in extensions:        # otherwise it depends on the build too
+        "vulkan_memory_model": features.number(2, 0),
+        "compute_full_subgroups": features.number(3, 4),
+        "subgroup_shuffle_vote": int(
+            operations & (_BASIC | _SHUFFLE | _VOTE) == _BASIC | _SHUFFLE | _VOTE
+        ),
+        "subgroup_arithmetic": int(operations & _ARITHMETIC != 0),
+    }
+    # otherwise it depends on the build too
+    if "VK_EXT_shader_64bit_indexing" not in extensions:
         limits["shader_64bit_indexing"] = 0
     kind = properties.number(0, _TYPE)
     budget = "VK_EXT_memory_budget" in extensions
     total, free = _memory(vulkan, gpu, kind == _INTEGRATED, budget)
-    name = properties.buffers[0].raw[16 + _NAME:16 + _NAME + 256].partition(b"\0")[0].decode("utf-8", "replace")
-    return {"name": name, "type": kind, "kind": "igpu" if kind == _INTEGRATED else "gpu", "total": total,
-            "free": free,
-            "budget": budget, "limits": limits}
+    name = (
+        properties.buffers[0]
+        .raw[16 + _NAME : 16 + _NAME + 256]
+        .partition(b"\0")[0]
+        .decode("utf-8", "replace")
+    )
+    return {
+        "name": name,
+        "type": kind,
+        "kind": "igpu" if kind == _INTEGRATED else "gpu",
+        "total": total,
+        "free": free,
+        "budget": budget,
+        "limits": limits,
+    }
 
 
 def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) -> tuple[int, int]:
@@ -178,10 +248,14 @@ def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) ->
     memory = _Chain((_MEMORY2, 520), *([(_BUDGET, 256)] if budget else []))
     vulkan.vkGetPhysicalDeviceMemoryProperties2(gpu, memory.buffers[0])
     total = free = 0
-    for heap in range(memory.number(0, 260)):                   # 4 + 32 types of 8 bytes, then heaps of 16
+    # 4 + 32 types of 8 bytes, then heaps of 16
+    for heap in range(memory.number(0, 260)):
         size, flags = memory.number(0, 264 + 16 * heap, 8), memory.number(0, 272 + 16 * heap)
         if all_heaps or flags & _DEVICE_LOCAL:
             total += size
-            free += max(0, memory.number(1, 8 * heap,
-                                         8) - memory.number(1, 128 + 8 * heap, 8)) if budget else size
+            free += (
+                max(0, memory.number(1, 8 * heap, 8) - memory.number(1, 128 + 8 * heap, 8))
+                if budget
+                else size
+            )
     return total, min(free, total)

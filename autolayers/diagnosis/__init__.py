@@ -3,7 +3,8 @@
     from autolayers.diagnosis.diagnosis import explain
 
     answer = explain("server.log")
-    answer.cause, answer.phase, answer.device, answer.bytes, answer.fatal      # "oom_device", "cache", "CUDA0", ...
+    # "oom_device", "cache", "CUDA0", ...
+    answer.cause, answer.phase, answer.device, answer.bytes, answer.fatal
 
 Nothing is imported here: whoever only reads buffers (log.py) needs none of the signs.
 """

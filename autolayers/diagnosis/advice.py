@@ -1,9 +1,11 @@
-"""What helps against a cause on the very machine that a log shows: rows of a cause, a condition and remedies.
+"""What helps against a cause on the very machine that a log shows: rows of a cause, a condition and
+remedies.
 
     for advice in of(verdict, facts):
         advice.remedies, advice.instead          # tried first; instead of the cause's own remedies
 
-The rows are facts of vendors and of llama.cpp's releases: which CUDA has which cards, which library is whose.
+The rows are facts of vendors and of llama.cpp's releases: which CUDA has which cards, which library
+is whose.
 """
 
 from __future__ import annotations
@@ -30,29 +32,53 @@ class Advice:
     instead: bool = False
 
 
-_TURING = (7, 5)             # the oldest cards that CUDA 13 compiles for
-_BLACKWELL = (10, 0)         # CUDA 12.8 is the first with code for these
-_FUSED = 10679               # the first build whose prompts stay fused with layers in RAM (builds: stays_fused)
-_JINJA = 7100                # about the first build with --jinja by default
+_TURING = (7, 5)  # the oldest cards that CUDA 13 compiles for
+_BLACKWELL = (10, 0)  # CUDA 12.8 is the first with code for these
+# the first build whose prompts stay fused with layers in RAM (builds: stays_fused)
+_FUSED = 10679
+_JINJA = 7100  # about the first build with --jinja by default
 # AMD's chips that ROCm's libraries have no code for, and the sibling whose code they run
-SIBLINGS = {**dict.fromkeys(("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), "10.3.0"),
-             **dict.fromkeys(("gfx1101", "gfx1102", "gfx1103"), "11.0.0")}
+SIBLINGS = {
+    **dict.fromkeys(("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), "10.3.0"),
+    **dict.fromkeys(("gfx1101", "gfx1102", "gfx1103"), "11.0.0"),
+}
 # A library's name -> what brings it
 LIBRARIES = (
-    (r"(?:lib)?(?:cudart|cublas)",
-     "CUDA's runtime of that version: on Windows the zip cudart-llama-bin-win-cuda-... of the same release, unpacked "
-     "beside llama-server.exe; on Linux the CUDA runtime's package, or a container image"),
-    (r"libcuda\.so|nvcuda", "NVIDIA's driver brings it: install it; in a container start that with --gpus all"),
-    (r"libvulkan|vulkan-1", "the Vulkan loader: the GPU's driver has it on Windows, the package libvulkan1 on Linux"),
-    (r"(?:lib)?(?:amdhip|hipblas|rocblas|hsa-runtime)",
-     "ROCm (on Windows the HIP SDK) of the build's version; or the Vulkan build"),
-    (r"(?:lib)?(?:sycl|ze_loader|mkl|svml|dnnl)",
-     "Intel's oneAPI: source /opt/intel/oneapi/setvars.sh (setvars.bat) before the start"),
+    (
+        r"(?:lib)?(?:cudart|cublas)",
+        "CUDA's runtime of that version: on Windows the zip cudart-llama-bin-win-cuda-... of the "
+        "same "
+        "release, unpacked "
+        "beside llama-server.exe; on Linux the CUDA runtime's package, or a container image",
+    ),
+    (
+        r"libcuda\.so|nvcuda",
+        "NVIDIA's driver brings it: install it; in a container start that with --gpus all",
+    ),
+    (
+        r"libvulkan|vulkan-1",
+        "the Vulkan loader: the GPU's driver has it on Windows, the package libvulkan1 on Linux",
+    ),
+    (
+        r"(?:lib)?(?:amdhip|hipblas|rocblas|hsa-runtime)",
+        "ROCm (on Windows the HIP SDK) of the build's version; or the Vulkan build",
+    ),
+    (
+        r"(?:lib)?(?:sycl|ze_loader|mkl|svml|dnnl)",
+        "Intel's oneAPI: source /opt/intel/oneapi/setvars.sh (setvars.bat) before the start",
+    ),
     (r"(?i:msvcp|vcruntime|vcomp)", "Microsoft's Visual C++ Redistributable (x64)"),
-    (r"(?:lib)?(?:llama|ggml|mtmd)",
-     "it is part of llama.cpp: keep all files of the release together, or set LD_LIBRARY_PATH to their folder"),
-    (r"lib(?:gomp|curl|ssl|crypto|stdc|c\.|m\.)",
-     "a package of the system; a GLIBC or GLIBCXX that is too old needs another build or a container image"),
+    (
+        r"(?:lib)?(?:llama|ggml|mtmd)",
+        "it is part of llama.cpp: keep all files of the release together, or set LD_LIBRARY_PATH "
+        "to "
+        "their folder",
+    ),
+    (
+        r"lib(?:gomp|curl|ssl|crypto|stdc|c\.|m\.)",
+        "a package of the system; a GLIBC or GLIBCXX that is too old needs another build or a "
+        "container image",
+    ),
 )
 
 
@@ -78,20 +104,36 @@ def _library(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     why = verdict.detail.get("why", "")
     if re.search(r"driver version is insufficient|driver too old", why):
-        yield Advice((
-            _remedy("", "a newer NVIDIA driver: CUDA 12 builds need 525 or later, CUDA 13 builds 580 (nvidia-smi names "
-                        "it)"),
-            _remedy("", "or the build for an older CUDA, or the Vulkan build")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "a newer NVIDIA driver: CUDA 12 builds need 525 or later, CUDA 13 builds "
+                    "580 (nvidia-smi names "
+                    "it)",
+                ),
+                _remedy("", "or the build for an older CUDA, or the Vulkan build"),
+            ),
+            instead=True,
+        )
     elif library := re.match(r"(lib\S{1,40}): cannot open", why):
         for pattern, brings in LIBRARIES:
             if re.match(pattern, library[1]):
                 yield Advice((_remedy("", brings),))
                 return
     elif verdict.detail.get("part") == "backends":
-        yield Advice((
-            _remedy("", "the build with your GPU's backend: the -cuda or -vulkan zip of the release, not -cpu; for "
-                        "CUDA unpack the zip cudart-llama-bin-... of the same release beside it"),
-            _remedy("--list-devices", "what the program sees then")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the build with your GPU's backend: the -cuda or -vulkan zip of the "
+                    "release, not -cpu; for "
+                    "CUDA unpack the zip cudart-llama-bin-... of the same release beside it",
+                ),
+                _remedy("--list-devices", "what the program sees then"),
+            ),
+            instead=True,
+        )
 
 
 def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
@@ -99,34 +141,67 @@ def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     capability = device.compute_capability if device is not None else None
     chip = facts.chip
     if chip in SIBLINGS:
-        yield Advice((
-            _remedy("", f"HSA_OVERRIDE_GFX_VERSION={SIBLINGS[chip]} in the environment (Linux): {chip} then runs its "
-                        "sibling's code"),
-            _remedy("", f"a build whose AMDGPU_TARGETS and rocBLAS have {chip}"),
-            _remedy("", "the Vulkan build runs on any GPU")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    f"HSA_OVERRIDE_GFX_VERSION={SIBLINGS[chip]} in the environment (Linux): "
+                    f"{chip} then runs its "
+                    "sibling's code",
+                ),
+                _remedy("", f"a build whose AMDGPU_TARGETS and rocBLAS have {chip}"),
+                _remedy("", "the Vulkan build runs on any GPU"),
+            ),
+            instead=True,
+        )
     elif capability is not None and capability < _TURING:
-        yield Advice((
-            _remedy("", "the CUDA 12 build of the same release: CUDA 13 has no code for Maxwell, Pascal and Volta "
-                        f"(compute capability {capability[0]}.{capability[1]}); a newer driver does not help"),
-            _remedy("", "the Vulkan build runs on any GPU")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the CUDA 12 build of the same release: CUDA 13 has no code for Maxwell, "
+                    "Pascal and Volta "
+                    f"(compute capability {capability[0]}.{capability[1]}); a newer driver "
+                    f"does not help",
+                ),
+                _remedy("", "the Vulkan build runs on any GPU"),
+            ),
+            instead=True,
+        )
     elif capability is not None and capability >= _BLACKWELL:
-        yield Advice((
-            _remedy("", "a build with CUDA 12.8 or later, the first that has code for Blackwell"),
-            _remedy("", "the Vulkan build runs on any GPU")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "", "a build with CUDA 12.8 or later, the first that has code for Blackwell"
+                ),
+                _remedy("", "the Vulkan build runs on any GPU"),
+            ),
+            instead=True,
+        )
 
 
 def _file(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     first = _first_part(verdict.detail.get("split", ""))
     status = verdict.detail.get("status", "")
     if "idx" in verdict.detail:
-        yield Advice((_remedy(f"-m {first}" if first else "",
-                              "the first part: it finds the others, which lie in the same folder"),), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    f"-m {first}" if first else "",
+                    "the first part: it finds the others, which lie in the same folder",
+                ),
+            ),
+            instead=True,
+        )
     elif status in ("401", "403"):
         gated = "the model is gated: accept its licence on its page, and set HF_TOKEN"
         yield Advice((_remedy("", gated),), instead=True)
     elif status:
-        name = ("compare the name of the repository and of the file with the page: capitals count, and a private one "
-                "is not found without HF_TOKEN")
+        name = (
+            "compare the name of the repository and of the file with the page: capitals count, "
+            "and a private one "
+            "is not found without HF_TOKEN"
+        )
         yield Advice((_remedy("", name),), instead=True)
 
 
@@ -138,82 +213,164 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """A full GPU where less of the model on it is not what helps."""
     part, device = verdict.detail.get("part", ""), verdict.device or ""
     if facts.ik and verdict.phase == "compute":
-        yield Advice((_remedy("-wgt 1", "ik_llama.cpp then keeps the logits of the tokens that need them alone"),))
+        yield Advice(
+            (
+                _remedy(
+                    "-wgt 1",
+                    "ik_llama.cpp then keeps the logits of the tokens that need them alone",
+                ),
+            )
+        )
     if part == "pipeline":
-        yield Advice((
-            _remedy("-ub 256", "smaller graph buffers: four copies of them are kept for pipelining"),
-            _remedy("", "nothing, where the speed is enough: prompts alone are slower")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "-ub 256", "smaller graph buffers: four copies of them are kept for pipelining"
+                ),
+                _remedy("", "nothing, where the speed is enough: prompts alone are slower"),
+            ),
+            instead=True,
+        )
     elif part.startswith("projector"):
-        yield Advice((
-            _remedy("--no-mmproj-offload", "the projector in RAM: images take seconds more, text is as fast"),
-            _remedy("--image-max-tokens 1024", "smaller images, whose graph is smaller"),
-            _remedy("-fitt 2048", "more room beside the model")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "--no-mmproj-offload",
+                    "the projector in RAM: images take seconds more, text is as fast",
+                ),
+                _remedy("--image-max-tokens 1024", "smaller images, whose graph is smaller"),
+                _remedy("-fitt 2048", "more room beside the model"),
+            ),
+            instead=True,
+        )
     elif canonical(device.rstrip("0123456789")) == METAL:
-        yield Advice((
-            _remedy("-c 8192", "a smaller context: the cache is the part that a flag shrinks most"),
-            _remedy("", "sudo sysctl iogpu.wired_limit_mb=N: what macOS lets the GPU have, until the next start; leave "
-                        "4 to 8 GiB to the system"),
-            _remedy("", "close what else uses memory: the GPU's is the system's"),
-            _remedy("-ub 256", "smaller graph buffers")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "-c 8192", "a smaller context: the cache is the part that a flag shrinks most"
+                ),
+                _remedy(
+                    "",
+                    "sudo sysctl iogpu.wired_limit_mb=N: what macOS lets the GPU have, until "
+                    "the next start; leave "
+                    "4 to 8 GiB to the system",
+                ),
+                _remedy("", "close what else uses memory: the GPU's is the system's"),
+                _remedy("-ub 256", "smaller graph buffers"),
+            ),
+            instead=True,
+        )
 
 
 def _fit(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     given = verdict.detail.get("flag", "")
     if given == "-ngl":
-        yield Advice((_remedy("", "leave -ngl out, or -ngl auto: -ngl all counts as given"),), instead=True)
+        yield Advice(
+            (_remedy("", "leave -ngl out, or -ngl auto: -ngl all counts as given"),), instead=True
+        )
     elif given:
-        yield Advice((
-            _remedy("", f"leave {given} out: --fit then places the layers and experts itself"),
-            _remedy("-ub 256", f"or keep {given}, with smaller graph buffers"),
-            _remedy("-c 8192", f"or keep {given}, with a smaller context")), instead=True)
+        yield Advice(
+            (
+                _remedy("", f"leave {given} out: --fit then places the layers and experts itself"),
+                _remedy("-ub 256", f"or keep {given}, with smaller graph buffers"),
+                _remedy("-c 8192", f"or keep {given}, with a smaller context"),
+            ),
+            instead=True,
+        )
 
 
 def _unfused(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     if not facts.unfused or facts.build >= _FUSED:
         return
-    yield Advice((
-        _remedy("-np 1", "the fused delta net stays on with layers in RAM: prompts are read 10 times faster or more"),
-        _remedy("--no-op-offload", "the same with several slots, where the layers in RAM are few"),
-        _remedy("", f"a build from b{_FUSED} on keeps it fused")), instead=verdict.cause == "op_unsupported")
+    yield Advice(
+        (
+            _remedy(
+                "-np 1",
+                "the fused delta net stays on with layers in RAM: prompts are read 10 "
+                "times faster or more",
+            ),
+            _remedy(
+                "--no-op-offload", "the same with several slots, where the layers in RAM are few"
+            ),
+            _remedy("", f"a build from b{_FUSED} on keeps it fused"),
+        ),
+        instead=verdict.cause == "op_unsupported",
+    )
 
 
 def _template(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     why = verdict.detail.get("why", "")
     if "--jinja" in why:
-        yield Advice((_remedy("--jinja", "tools need it; builds since November 2025 have it on"),), instead=True)
+        yield Advice(
+            (_remedy("--jinja", "tools need it; builds since November 2025 have it on"),),
+            instead=True,
+        )
     elif re.search(r"[Ss]ystem message|[Uu]ser query|roles? must|alternate|[Oo]nly user|role", why):
-        yield Advice((
-            _remedy("", "the client's messages: one system message at the beginning, then user and assistant in turn"),
-            _remedy("--chat-template-file FILE", "a template that takes what the client sends")), instead=True)
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the client's messages: one system message at the beginning, then user and "
+                    "assistant in turn",
+                ),
+                _remedy("--chat-template-file FILE", "a template that takes what the client sends"),
+            ),
+            instead=True,
+        )
 
 
 def context_needed(verdict: Verdict, facts: Facts) -> int:
-    """-c for the request that was refused and 1024 tokens of an answer, twice the slot's where it was full; for each
-    slot, where they do not share it. 0 where the log does not say."""
+    """-c for the request that was refused and 1024 tokens of an answer, twice the slot's where it
+    was full; for each slot, where they do not share it. 0 where the log does not say."""
     asked, has = (int(verdict.detail.get(key, 0)) for key in ("asked", "has"))
-    need = asked + 1024 if asked else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or has)
+    need = (
+        asked + 1024
+        if asked
+        else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or has)
+    )
     return -(-need // 1024) * 1024 * _apart(facts) if verdict.phase == "run" else 0
 
 
 def _apart(facts: Facts) -> int:
     """The slots that have a context of their own."""
-    return 1 if facts.values.get("kv_unified") in ("true", 1) else max(1, facts.number("n_seq_max", "n_slots"))
+    return (
+        1
+        if facts.values.get("kv_unified") in ("true", 1)
+        else max(1, facts.number("n_seq_max", "n_slots"))
+    )
 
 
 def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     whole, asked = context_needed(verdict, facts), verdict.detail.get("asked")
     if not whole:
         return
-    why = f"takes the request of {asked} tokens and 1024 of an answer" if asked else "twice the context"
+    why = (
+        f"takes the request of {asked} tokens and 1024 of an answer"
+        if asked
+        else "twice the context"
+    )
     apart, slots = _apart(facts), facts.number("n_seq_max", "n_slots")
     each = f", in each of {apart} slots" if apart > 1 else ""
-    yield Advice((_remedy(f"-c {whole}", why + each),
-                  *([_remedy("-np 1", "one slot has all of -c")] if apart > 1 or not slots else []),
-                  _remedy("-ctk q8_0 -ctv q8_0", "half the cache, where that does not fit"),
-                  _remedy("", "or let the client send less: fewer tools, files or turns")), instead=True)
+    yield Advice(
+        (
+            _remedy(f"-c {whole}", why + each),
+            *([_remedy("-np 1", "one slot has all of -c")] if apart > 1 or not slots else []),
+            _remedy("-ctk q8_0 -ctv q8_0", "half the cache, where that does not fit"),
+            _remedy("", "or let the client send less: fewer tools, files or turns"),
+        ),
+        instead=True,
+    )
 
 
 _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
-    "missing_library": _library, "no_gpu": _no_gpu, "gpu_build": _gpu_build, "bad_file": _file, "oom_device": _full,
-    "fit_gave_up": _fit, "op_unsupported": _unfused, "partial_offload": _unfused, "template": _template,
-    "context_limit": _context}
+    "missing_library": _library,
+    "no_gpu": _no_gpu,
+    "gpu_build": _gpu_build,
+    "bad_file": _file,
+    "oom_device": _full,
+    "fit_gave_up": _fit,
+    "op_unsupported": _unfused,
+    "partial_offload": _unfused,
+    "template": _template,
+    "context_limit": _context,
+}

@@ -1,7 +1,7 @@
 """Which of the signs in a log is the cause, where it happened and of how many bytes.
 
-    verdict = decide(lines, facts)
-    verdict.cause, verdict.phase, verdict.device, verdict.bytes, verdict.fatal, verdict.evidence
+verdict = decide(lines, facts)
+verdict.cause, verdict.phase, verdict.device, verdict.bytes, verdict.fatal, verdict.evidence
 """
 
 from __future__ import annotations
@@ -28,30 +28,64 @@ if TYPE_CHECKING:
     from .facts import Facts
     from .lines import Line
 
-_RETRIED = 8               # lines after a refusal that say that it is done without
-_NEAR = 8                  # lines after a sign that still speak of the same event
-_LIMIT = int(3.9 * GiB)    # from here on a refusal may be a driver's limit for one allocation
-_OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}     # types of tensors, and about the first build that has each
+_RETRIED = 8  # lines after a refusal that say that it is done without
+_NEAR = 8  # lines after a sign that still speak of the same event
+_LIMIT = int(3.9 * GiB)  # from here on a refusal may be a driver's limit for one allocation
+# types of tensors, and about the first build that has each
+_OFFICIAL = {39: 6096, 40: 8400, 41: 8700, 42: 9500}
 _PLACED = ("-ncmoe", "--n-cpu-moe", "-cmoe", "--cpu-moe", "-ot", "--override-tensor")
-_MUCH = 0.25               # of the weights, in RAM: more than the embeddings
-_YEAR = 3000               # builds; a file that came later than that was not meant for this program
-# Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of llama.cpp has these
-_FOREIGN = frozenset((
-    "mllama", "gptoss", "qwen25vl", "deepseekocr", "glmocr", "flux", "sd1", "sd2", "sd3", "sdxl", "wan", "ltxv",
-    "hyvid", "hunyuan_video", "qwen_image", "lumina2", "cosmos", "hidream", "aura", "z_image", "pig",
-    "whisper", "bitnet-25", "bitnet-b1.58"))
-# "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "... not supported by CUDA0, ..."
-_LACKING = re.compile(r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. ]")
+_MUCH = 0.25  # of the weights, in RAM: more than the embeddings
+_YEAR = 3000  # builds; a file that came later than that was not meant for this program
+# Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of
+# llama.cpp has these
+_FOREIGN = frozenset(
+    (
+        "mllama",
+        "gptoss",
+        "qwen25vl",
+        "deepseekocr",
+        "glmocr",
+        "flux",
+        "sd1",
+        "sd2",
+        "sd3",
+        "sdxl",
+        "wan",
+        "ltxv",
+        "hyvid",
+        "hunyuan_video",
+        "qwen_image",
+        "lumina2",
+        "cosmos",
+        "hidream",
+        "aura",
+        "z_image",
+        "pig",
+        "whisper",
+        "bitnet-25",
+        "bitnet-b1.58",
+    )
+)
+# "layer 0 is assigned to device CUDA0 but the Flash Attention tensor is ...", "... not supported by
+# CUDA0, ..."
+_LACKING = re.compile(
+    r"layer \d{1,4} is assigned to device (\S{1,40})|supported by (\S{1,40}?)[,. "
+    r"]"
+)
 _SPLIT = re.compile(r"device (\S{1,40}) does not support split buffers")
 _CURRENT = re.compile(r"current device: (\d{1,3})")
-_START = re.compile(r"srv +llama_server: initializing|llama_server: initializing|msg=\"starting (?:llama|runner|go)"
-                    r"|main: build = |build: \d+ \(|build_info: b\d|llama_model_loader: loaded meta data")
+_START = re.compile(
+    r"srv +llama_server: initializing|llama_server: initializing|msg=\"starting "
+    r"(?:llama|runner|go)"
+    r"|main: build = |build: \d+ \(|build_info: b\d|llama_model_loader: loaded "
+    r"meta data"
+)
 
 
 @dataclass(frozen=True)
 class Found:
     sign: Sign
-    at: int                    # index among the lines
+    at: int  # index among the lines
     line: Line
     groups: dict[str, str]
     cause: str
@@ -60,7 +94,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Verdict:
-    """`bytes`: what was asked for and refused. `detail`: what else the sign says: a flag, an architecture, a file."""
+    """`bytes`: what was asked for and refused. `detail`: what else the sign says: a flag, an
+    architecture, a file."""
 
     cause: str
     phase: str | None = None
@@ -69,7 +104,7 @@ class Verdict:
     fatal: bool = False
     evidence: tuple[int, ...] = ()
     detail: dict[str, str] = field(default_factory=dict)
-    others: tuple[Verdict, ...] = ()      # what else the log shows, of other causes
+    others: tuple[Verdict, ...] = ()  # what else the log shows, of other causes
 
 
 def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
@@ -78,18 +113,32 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     if not found:
         figures = [*_by_figures(lines, facts)]
         nothing = _nothing(lines, facts)
-        wrong = [figure for figure in figures if not (nothing.fatal or _asked_for(figure, facts))][:1] or [nothing]
-        return replace(wrong[0], others=tuple(figure for figure in figures if figure is not wrong[0]))
+        wrong = [figure for figure in figures if not (nothing.fatal or _asked_for(figure, facts))][
+            :1
+        ] or [nothing]
+        return replace(
+            wrong[0], others=tuple(figure for figure in figures if figure is not wrong[0])
+        )
     chosen = _chosen(lines, found)
     verdict = _verdict(chosen, found, lines, facts)
     figures = [*_by_figures(lines, facts)]
-    if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:      # of something that no sign names
+    # of something that no sign names
+    if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:
         verdict, figures = ended, [verdict, *figures]
-    elif figures and chosen.weight < 4 and figures[0].cause in ("no_gpu", "partial_offload", "vram_spill"):
+    elif (
+        figures
+        and chosen.weight < 4
+        and figures[0].cause in ("no_gpu", "partial_offload", "vram_spill")
+    ):
         verdict, figures[0] = figures[0], verdict
     others: dict[str, Verdict] = {}
     for other in sorted(found, key=lambda one: -one.weight):
-        if other.cause != verdict.cause and other.weight < 9 and other.weight > 2 and other.cause not in others:
+        if (
+            other.cause != verdict.cause
+            and other.weight < 9
+            and other.weight > 2
+            and other.cause not in others
+        ):
             others[other.cause] = _verdict(other, found, lines, facts)
     for figure in figures:
         if figure.cause != verdict.cause:
@@ -103,7 +152,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
     found = []
     for at, line in enumerate(lines):
         lower = line.text.lower()
-        reason = at and "pinned memory" in lines[at - 1].text      # why that was refused
+        reason = at and "pinned memory" in lines[at - 1].text  # why that was refused
         if reason or any(words in line.text for words in HARMLESS):
             continue
         for sign in SIGNS:
@@ -123,8 +172,15 @@ def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
         starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
         last = max(one.at for one in found if one.weight >= 8)
         # A start writes several of these lines; what lies within one is one run
-        begin = next((at for at in reversed(starts) if at <= last
-                      and not any(one.weight >= 8 for one in found if at - 40 <= one.at < at)), 0)
+        begin = next(
+            (
+                at
+                for at in reversed(starts)
+                if at <= last
+                and not any(one.weight >= 8 for one in found if at - 40 <= one.at < at)
+            ),
+            0,
+        )
         run = [one for one in found if one.at >= begin]
         heaviest = max(one.weight for one in run)
         found = run
@@ -136,10 +192,15 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause in same]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
     if chosen.cause == "context_limit" and any(
-            "failed to generate" in line.text for line in lines[chosen.at:chosen.at + _NEAR]):
+        "failed to generate" in line.text for line in lines[chosen.at : chosen.at + _NEAR]
+    ):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
-    survived = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit") and _survived(chosen, facts)
-    fatal = chosen.sign.fatal and chosen.weight >= 8 and not survived and not _ignored(chosen, lines)
+    survived = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit") and _survived(
+        chosen, facts
+    )
+    fatal = (
+        chosen.sign.fatal and chosen.weight >= 8 and not survived and not _ignored(chosen, lines)
+    )
     phase = _phase(chosen, near, lines, facts)
     if part := _part(chosen, phase, fatal, lines):
         chosen = replace(chosen, groups={**chosen.groups, "part": part})
@@ -149,29 +210,54 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         chosen = replace(chosen, groups={**chosen.groups, "flag": flag})
     if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
         chosen = replace(chosen, groups={**chosen.groups, "why": why})
-    return Verdict(chosen.cause, phase, device, size, fatal,
-                   tuple(dict.fromkeys(one.line.number for one in near))[:8],
-                   {**chosen.groups, "sign": chosen.sign.word})
+    return Verdict(
+        chosen.cause,
+        phase,
+        device,
+        size,
+        fatal,
+        tuple(dict.fromkeys(one.line.number for one in near))[:8],
+        {**chosen.groups, "sign": chosen.sign.word},
+    )
 
 
 # What --fit would have changed and found set (common/fit.cpp), and the flags that set it
-_FIT = {"n_gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"), "tensor_split": ("-ts", "--tensor-split"),
-        "tensor_buft_overrides": ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ot", "--override-tensor"),
-        "SPLIT_MODE": ("-sm", "--split-mode")}
+_FIT = {
+    "n_gpu_layers": ("-ngl", "--gpu-layers", "--n-gpu-layers"),
+    "tensor_split": ("-ts", "--tensor-split"),
+    "tensor_buft_overrides": (
+        "-cmoe",
+        "--cpu-moe",
+        "-ncmoe",
+        "--n-cpu-moe",
+        "-ot",
+        "--override-tensor",
+    ),
+    "SPLIT_MODE": ("-sm", "--split-mode"),
+}
 
 
 def _given_to_fit(chosen: Found, facts: Facts) -> str:
-    """The flag that --fit may not change: as the command has it, otherwise as llama.cpp's help has it."""
+    """The flag that --fit may not change: as the command has it, otherwise as llama.cpp's help has
+    it."""
     for word, flags in _FIT.items():
         if word in chosen.groups.get("why", ""):
             given = next((flag for flag in facts.words if flag in flags), "")
-            return given or ("-ot, -cmoe or -ncmoe" if word == "tensor_buft_overrides" else flags[0])
+            return given or (
+                "-ot, -cmoe or -ncmoe" if word == "tensor_buft_overrides" else flags[0]
+            )
     return ""
 
 
 # The image encoder's own lines (tools/mtmd/clip.cpp, tools/server) beside a refusal
-_PROJECTOR = re.compile(r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal model|mmproj")
-_OF_MODEL = re.compile(r"llama_context|llama_init|create.context|kv cache|error loading model|llama_model_lo")
+_PROJECTOR = re.compile(
+    r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal "
+    r"model|mmproj"
+)
+_OF_MODEL = re.compile(
+    r"llama_context|llama_init|create.context|kv cache|error loading "
+    r"model|llama_model_lo"
+)
 
 
 def _survived(chosen: Found, facts: Facts) -> bool:
@@ -180,8 +266,9 @@ def _survived(chosen: Found, facts: Facts) -> bool:
 
 
 def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
-    """What a cause is said of, where that is not the model's launch as a whole: a row of Cause.lines."""
-    after = [line.text for line in lines[chosen.at:chosen.at + _RETRIED]]
+    """What a cause is said of, where that is not the model's launch as a whole: a row of
+    Cause.lines."""
+    after = [line.text for line in lines[chosen.at : chosen.at + _RETRIED]]
     if chosen.cause == "oom_host":
         word = chosen.sign.word
         return word if word in ("killed", "137") else "killed" if word in _KILLED else ""
@@ -197,34 +284,53 @@ def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
 
 def _ignored(chosen: Found, lines: Sequence[Line]) -> bool:
     """Whether the projector's warm-up was refused its graph, which clip.cpp goes on from."""
-    after = [line.text for line in lines[chosen.at:chosen.at + _NEAR]]
-    return chosen.cause == "oom_device" and any(_WARMED.search(text) for text in after) and not any(
-        _LOST.search(text) for text in after)
+    after = [line.text for line in lines[chosen.at : chosen.at + _NEAR]]
+    return (
+        chosen.cause == "oom_device"
+        and any(_WARMED.search(text) for text in after)
+        and not any(_LOST.search(text) for text in after)
+    )
 
 
 _WARMED = re.compile(r"(?:alloc|reserve)_compute_meta|\bwarmup: ")
-_LOST = re.compile(r"failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to create|llama_context")
+_LOST = re.compile(
+    r"failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to "
+    r"create|llama_context"
+)
 
 
 def _of_projector(chosen: Found, lines: Sequence[Line]) -> bool:
     """Whether the projector of images or sound was refused, and not the model."""
-    for line in lines[chosen.at:chosen.at + 5]:
+    for line in lines[chosen.at : chosen.at + 5]:
         if _OF_MODEL.search(line.text):
             return False
         if _PROJECTOR.search(line.text):
             return True
-    return any(_PROJECTOR.search(line.text) for line in lines[max(0, chosen.at - 2):chosen.at])
+    return any(_PROJECTOR.search(line.text) for line in lines[max(0, chosen.at - 2) : chosen.at])
 
 
-# What else a log says of a GPU that is not used: Ollama's discovery, the drivers, the container's devices
-_NO_GPU = tuple(map(re.compile, (
-    r"(?P<why>amdgpu is not supported.{0,60})", r"(?P<why>(?:CUDA|NVIDIA) driver version is insufficient.{0,40})",
-    r"(?P<why>(?:NVIDIA |CUDA )?driver too old.{0,60})", r"gpu_type=(?P<gpu>gfx\w{3,5})",
-    r"(?P<why>[pP]ermission denied.{0,20}/dev/(?:kfd|dri|nvidia)\S{0,30}|/dev/(?:kfd|dri|nvidia)\S{0,30}.{0,30}"
-    r"[pP]ermission denied)", r"(?P<why>CUDA_VISIBLE_DEVICES:-1\b|HIP_VISIBLE_DEVICES:-1\b)",
-    r"(?P<why>(?:unable to load|failed to load|cannot open) \S{0,40}(?:cudart|libcuda|nvcuda|amdhip|nvml)\S{0,40})",
-    r"(?P<why>lib(?:cuda|cudart|cublas|amdhip64)\S{0,20}: cannot open shared object file)",
-    r"(?P<why>CPU does not have (?:AVX|vector)\w{0,12}.{0,40})")))
+# What else a log says of a GPU that is not used: Ollama's discovery, the drivers, the container's
+# devices
+_NO_GPU = tuple(
+    map(
+        re.compile,
+        (
+            r"(?P<why>amdgpu is not supported.{0,60})",
+            r"(?P<why>(?:CUDA|NVIDIA) driver version is "
+            r"insufficient.{0,40})",
+            r"(?P<why>(?:NVIDIA |CUDA )?driver too old.{0,60})",
+            r"gpu_type=(?P<gpu>gfx\w{3,5})",
+            r"(?P<why>[pP]ermission "
+            r"denied.{0,20}/dev/(?:kfd|dri|nvidia)\S{0,30}|/dev/(?:kfd|dri|nvidia)\S{0,30}.{0,30}"
+            r"[pP]ermission denied)",
+            r"(?P<why>CUDA_VISIBLE_DEVICES:-1\b|HIP_VISIBLE_DEVICES:-1\b)",
+            r"(?P<why>(?:unable to load|failed to load|cannot open) "
+            r"\S{0,40}(?:cudart|libcuda|nvcuda|amdhip|nvml)\S{0,40})",
+            r"(?P<why>lib(?:cuda|cudart|cublas|amdhip64)\S{0,20}: cannot open shared object file)",
+            r"(?P<why>CPU does not have (?:AVX|vector)\w{0,12}.{0,40})",
+        ),
+    )
+)
 
 
 def _why_no_gpu(lines: Sequence[Line]) -> str:
@@ -236,6 +342,7 @@ def _why_no_gpu(lines: Sequence[Line]) -> str:
 
 
 # --- what a sign really says
+
 
 def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Found]:
     refined = []
@@ -250,28 +357,39 @@ def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Fo
     # What follows a refusal says what kind it was
     for i, one in enumerate(refined):
         if one.cause in ("oom_device", "oom_host") and one.weight >= 8:
-            after = [other for other in refined[i + 1:i + 6] if other.at - one.at <= 3]
+            after = [other for other in refined[i + 1 : i + 6] if other.at - one.at <= 3]
             kinds = {other.cause for other in after}
             if "buffer_limit" in kinds and one.cause == "oom_device":
                 refined[i] = replace(one, cause="buffer_limit")
         if one.cause == "oom_device" and one.weight == 8 and not one.groups:
-            before = [other for other in refined[:i] if one.at - other.at <= 4 and other.cause == "oom_host"]
+            before = [
+                other
+                for other in refined[:i]
+                if one.at - other.at <= 4 and other.cause == "oom_host"
+            ]
             if before:
                 refined[i] = replace(one, cause="oom_host")
     last = len(lines) - 1
-    return [one for one in refined if one.sign.cause != "start_timeout" or one.weight > 2 or
-            (one.at >= last - 1 and not facts.ready)]
+    return [
+        one
+        for one in refined
+        if one.sign.cause != "start_timeout"
+        or one.weight > 2
+        or (one.at >= last - 1 and not facts.ready)
+    ]
 
 
 def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
-    """A refusal: of RAM where the buffer is the host's, of a driver's limit where the size says so."""
+    """A refusal: of RAM where the buffer is the host's, of a driver's limit where the size says
+    so."""
     name = one.groups.get("name", "")
     if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
         return "oom_host", one.weight
     if one.sign.limit and _over_limit(one, lines, facts):
         return "buffer_limit", one.weight
-    after = lines[one.at + 1:one.at + _RETRIED]
-    if any("retrying without" in line.text for line in after):      # pipeline parallelism: it goes on
+    after = lines[one.at + 1 : one.at + _RETRIED]
+    # pipeline parallelism: it goes on
+    if any("retrying without" in line.text for line in after):
         return "oom_device", min(one.weight, 5)
     return "oom_device", one.weight
 
@@ -282,7 +400,7 @@ def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
     left = [device.free or device.total for device in facts.devices.values()]
     if size is not None:
         return size >= _LIMIT and not (left and all(left) and max(left) < size)
-    around = " ".join(line.text for line in lines[max(0, one.at - 3):one.at + 4])
+    around = " ".join(line.text for line in lines[max(0, one.at - 3) : one.at + 4])
     return max(left, default=0) >= 16 * GiB or "Error OP" in around
 
 
@@ -322,9 +440,16 @@ def _trained(lines: Sequence[Line]) -> bool:
 
 
 def _fewer_heads(tensor: str, due: str, there: str) -> bool:
-    """A K or V that is a whole number of times smaller than expected: the file does not say its KV heads."""
-    first, second = ([size for part in re.split(r"[,x]", text.replace(" ", "").strip(","))
-                      if (size := whole(part)) is not None] for text in (due, there))
+    """A K or V that is a whole number of times smaller than expected: the file does not say its KV
+    heads."""
+    first, second = (
+        [
+            size
+            for part in re.split(r"[,x]", text.replace(" ", "").strip(","))
+            if (size := whole(part)) is not None
+        ]
+        for text in (due, there)
+    )
     if not re.search(r"attn_(?:k|v|qkv)\.", tensor) or len(first) < 2 or len(second) < 2:
         return False
     return first[0] == second[0] and 0 < second[1] < first[1] and first[1] % second[1] == 0
@@ -333,25 +458,51 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
 def _gpu(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """One backend without a device says little where another has one."""
     there = any(device.free for device in facts.devices.values())
-    return one.cause, 2 if there and "failed to initialize" in one.sign.word + " no cuda-capable device" else one.weight
+    return (
+        one.cause,
+        2
+        if there and "failed to initialize" in one.sign.word + " no cuda-capable device"
+        else one.weight,
+    )
 
 
 _RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
-    "oom_device": _memory, "oom_host": _host, "old_build": _file, "no_gpu": _gpu}
+    "oom_device": _memory,
+    "oom_host": _host,
+    "old_build": _file,
+    "no_gpu": _gpu,
+}
 
 
 # --- where, when, how much
 
-def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str | None:
-    cause, after = chosen.cause, lines[chosen.at:chosen.at + _NEAR]
+
+def _device(
+    chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts
+) -> str | None:
+    cause, after = chosen.cause, lines[chosen.at : chosen.at + _NEAR]
     if cause in ("oom_host", "partial_offload"):
         return HOST
     if cause == "host_lock":
-        return f"{facts.gpu()[:-1]}_Host" if chosen.sign.word == "pinned memory" and facts.gpu() else HOST
+        return (
+            f"{facts.gpu()[:-1]}_Host"
+            if chosen.sign.word == "pinned memory" and facts.gpu()
+            else HOST
+        )
     if cause == "rpc_lost":
         return Rpc.name
     if cause == "bad_flag":
-        named_ = (match[1] for line in after if (match := re.search(r"invalid device: (\S{1,40})", line.text)))
+        named_ = (
+            match[1]
+            for line in after
+            if (
+                match := re.search(
+                    r"invalid device: "
+                    r"(\S{1,40})",
+                    line.text,
+                )
+            )
+        )
         return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
     if cause == "op_unsupported" and "name" in chosen.groups:
         return named(chosen.groups["name"], facts)
@@ -376,11 +527,17 @@ def _device(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: 
 
 
 def _of_command(facts: Facts) -> str:
-    """The device that the command names; of several that which has the draft model too, otherwise the first."""
-    named_ = {flag: value.split(",") for flag, value in pairwise(facts.words)
-              if flag in ("-dev", "--device", "-devd", "--device-draft", "--spec-draft-device")}
+    """The device that the command names; of several that which has the draft model too, otherwise
+    the first."""
+    named_ = {
+        flag: value.split(",")
+        for flag, value in pairwise(facts.words)
+        if flag in ("-dev", "--device", "-devd", "--device-draft", "--spec-draft-device")
+    }
     main = next((names for flag, names in named_.items() if flag in ("-dev", "--device")), [])
-    draft = [name for flag, names in named_.items() if flag not in ("-dev", "--device") for name in names]
+    draft = [
+        name for flag, names in named_.items() if flag not in ("-dev", "--device") for name in names
+    ]
     both = [name for name in main if name in draft] or main
     return both[0] if both and re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", both[0]) else ""
 
@@ -394,7 +551,8 @@ def _overridden(facts: Facts) -> str | None:
 
 
 def named(buffer: str, facts: Facts) -> str:
-    """The device of a buffer as the log calls it: "RPC0" of "RPC0[host:port]", Metal of builds that say so."""
+    """The device of a buffer as the log calls it: "RPC0" of "RPC0[host:port]", Metal of builds that
+    say so."""
     base = buffer.partition("[")[0]
     if old_name(base):
         return old_name(base)
@@ -428,7 +586,7 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
         return "run" if serving else _before(chosen, lines, facts) or own
     if chosen.cause not in ("oom_device", "oom_host", "buffer_limit"):
         return own or "start"
-    for line in lines[chosen.at:chosen.at + 6]:
+    for line in lines[chosen.at : chosen.at + 6]:
         for phase, pattern in PHASES:
             if pattern.search(line.text):
                 in_request = phase == "compute" and (serving or _in_request(chosen, lines))
@@ -439,10 +597,16 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
         return own
     if serving:
         return "run"
-    if chosen.sign.word in _KILLED and not _LOADING.search(" ".join(line.text for line in lines[-200:])):
+    if chosen.sign.word in _KILLED and not _LOADING.search(
+        " ".join(line.text for line in lines[-200:])
+    ):
         return "run"
-    for line in reversed(lines[max(0, chosen.at - 6):chosen.at]):
-        if re.search(r"KV buffer size|KV self size|output buffer size|compute buffer size", line.text):
+    for line in reversed(lines[max(0, chosen.at - 6) : chosen.at]):
+        if re.search(
+            r"KV buffer size|KV self size|output buffer size|compute buffer "
+            r"size",
+            line.text,
+        ):
             return "compute"
         if re.search(r"load_tensors|llm_load_tensors|loading model tensors", line.text):
             return "load"
@@ -450,35 +614,63 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
 
 
 def _in_request(chosen: Found, lines: Sequence[Line]) -> bool:
-    """Whether graph buffers were refused in a request: no line after it says that the context was not made, and one
-    that the program was ended by it."""
-    after = " ".join(line.text for line in lines[chosen.at:chosen.at + _NEAR])
+    """Whether graph buffers were refused in a request: no line after it says that the context was
+    not made, and one that the program was ended by it."""
+    after = " ".join(line.text for line in lines[chosen.at : chosen.at + _NEAR])
     return bool(_ENDED.search(after)) and not _AT_START.search(after)
 
 
-_AT_START = re.compile(r"graph_reserve|sched_reserve|failed to allocate compute|initialize the context|create.context"
-                       r"|compute_meta|failed to reserve|retrying without|error loading llama server"
-                       r"|process has terminated: \S")       # what Ollama says of a load; of a request it is another
-_ENDED = re.compile(r"GGML_ASSERT|has terminated|server terminated|runtime OOM|failed to decode|graph_compute"
-                    r"|process_ubatch|Invalid input batch|Aborted")
-_KILLED = ("oomkilled", "137", "-9", "oom-kill", "oom killer", "out of memory: killed process", "killed",
-           "terminated by signal sigkill", "code=killed, status=9", "earlyoom", "systemd-oomd")
-_LOADING = re.compile(r"load_tensors|llm_load_|loading model|llama_model_loader|process has terminated|fitting params")
+_AT_START = re.compile(
+    r"graph_reserve|sched_reserve|failed to allocate compute|initialize the "
+    r"context|create.context"
+    r"|compute_meta|failed to reserve|retrying without|error loading llama "
+    r"server"
+    # what Ollama says of a load; of a request it is another
+    r"|process has terminated: \S"
+)
+_ENDED = re.compile(
+    r"GGML_ASSERT|has terminated|server terminated|runtime OOM|failed to "
+    r"decode|graph_compute"
+    r"|process_ubatch|Invalid input batch|Aborted"
+)
+_KILLED = (
+    "oomkilled",
+    "137",
+    "-9",
+    "oom-kill",
+    "oom killer",
+    "out of memory: killed process",
+    "killed",
+    "terminated by signal sigkill",
+    "code=killed, status=9",
+    "earlyoom",
+    "systemd-oomd",
+)
+_LOADING = re.compile(
+    r"load_tensors|llm_load_|loading model|llama_model_loader|process has "
+    r"terminated|fitting params"
+)
 
 
 def _before(chosen: Found, lines: Sequence[Line], facts: Facts) -> str:
-    """The phase by what was done last before a device or a machine was gone; "" where nothing tells."""
-    for line in reversed(lines[max(0, chosen.at - 40):chosen.at + 2]):
+    """The phase by what was done last before a device or a machine was gone; "" where nothing
+    tells."""
+    for line in reversed(lines[max(0, chosen.at - 40) : chosen.at + 2]):
         if re.search(r"warming up|graph splits|Error OP|compute buffer size", line.text):
             return ""
         if re.search(r"KV buffer size|RS buffer size|KV self size", line.text):
             return "cache"
-        if re.search(r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} MiB\)", line.text):
+        if re.search(
+            r"load_tensors|llm_load_tensors|loading model tensors|^\s*SYCL\d+: .{1,90} "
+            r"MiB\)",
+            line.text,
+        ):
             return "load"
     return ""
 
 
 # --- logs in which no line says what is wrong
+
 
 def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
     """What layers, buffers, splits and backends tell that no line says, the most certain first."""
@@ -492,16 +684,39 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
     elif partial and facts.offloaded:
         yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],))
     elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("model") > _MUCH:
-        yield Verdict("partial_offload", "load", HOST, None, False, (facts.offloaded[2],), {"part": "experts"})
+        yield Verdict(
+            "partial_offload", "load", HOST, None, False, (facts.offloaded[2],), {"part": "experts"}
+        )
     elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("context") == 1:
-        yield Verdict("partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"})
+        yield Verdict(
+            "partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"}
+        )
     elif (line := _cpu_alone(lines, facts)) is not None:
-        loaded = [match[1] for line_ in lines if (match := re.search(r"loaded (\w{2,12}) backend from", line_.text))]
-        detail = {"part": "backends", "backends": " and ".join(dict.fromkeys(loaded))} if loaded else {}
+        loaded = [
+            match[1]
+            for line_ in lines
+            if (
+                match := re.search(
+                    r"loaded (\w{2,12}) backend "
+                    r"from",
+                    line_.text,
+                )
+            )
+        ]
+        detail = (
+            {"part": "backends", "backends": " and ".join(dict.fromkeys(loaded))} if loaded else {}
+        )
         yield Verdict("no_gpu", "start", None, None, False, (line,), detail)
     # An operation in each layer that the GPU does not have, where not the weights are in RAM
-    if facts.splits and facts.splits[0] >= 100 and not partial and facts.share_of_host("model") <= _MUCH:
-        yield Verdict("op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],))
+    if (
+        facts.splits
+        and facts.splits[0] >= 100
+        and not partial
+        and facts.share_of_host("model") <= _MUCH
+    ):
+        yield Verdict(
+            "op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],)
+        )
     for name, device in facts.devices.items():
         serves = facts.ready or facts.measured
         if device.free and facts.held(name) > device.free + 64 * MiB and serves:
@@ -511,21 +726,43 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
 
 def _asked_for(figure: Verdict, facts: Facts) -> bool:
     """Whether the command has it so."""
-    flags = {"experts": _PLACED, "cache": ("-nkvo", "--no-kv-offload")}.get(figure.detail.get("part", ""), ())
+    flags = {"experts": _PLACED, "cache": ("-nkvo", "--no-kv-offload")}.get(
+        figure.detail.get("part", ""), ()
+    )
     return any(word in flags for word in facts.words)
 
 
 def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
-    """The line that shows that the program has the CPU's backend and no other, unless no GPU was wanted."""
+    """The line that shows that the program has the CPU's backend and no other, unless no GPU was
+    wanted."""
     if _wants_no_gpu(facts):
         return None
-    loaded = [(line.number, match[1]) for line in lines
-              if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))]
+    loaded = [
+        (line.number, match[1])
+        for line in lines
+        if (match := re.search(r"loaded (\w{2,12}) backend from", line.text))
+    ]
     if loaded and {name for _, name in loaded} <= _NO_GPU_BACKENDS:
         return loaded[-1][0]
-    info = next((line for line in lines if (line.text.startswith("system_info:") and "| CPU :" in line.text)
-                 or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)), None)
-    if info is not None and not SYSTEM_INFO.search(info.text) and re.search(r"\d \| CPU :", info.text) and facts.words:
+    info = next(
+        (
+            line
+            for line in lines
+            if (line.text.startswith("system_info:") and "| CPU :" in line.text)
+            or re.match(r"system_info: n_threads.{0,60}\| CPU : ", line.text)
+        ),
+        None,
+    )
+    if (
+        info is not None
+        and not SYSTEM_INFO.search(info.text)
+        and re.search(
+            r"\d \| CPU "
+            r":",
+            info.text,
+        )
+        and facts.words
+    ):
         return info.number
     return None
 
@@ -534,7 +771,8 @@ _NO_GPU_BACKENDS = {HOST, Rpc.name, "BLAS"}
 
 
 def _left_out(facts: Facts) -> bool:
-    """Whether the command of an old build says no -ngl, which then meant none, though there is a GPU."""
+    """Whether the command of an old build says no -ngl, which then meant none, though there is a
+    GPU."""
     if not facts.words or not facts.launch.free or facts.offloaded:
         return False
     given = {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words)
@@ -543,24 +781,39 @@ def _left_out(facts: Facts) -> bool:
 
 def _wants_no_gpu(facts: Facts) -> bool:
     words = facts.words
-    return any(a in ("-ngl", "--n-gpu-layers", "--gpu-layers", "-dev", "--device") and b in ("0", "none")
-               for a, b in pairwise(words))
+    return any(
+        a in ("-ngl", "--n-gpu-layers", "--gpu-layers", "-dev", "--device") and b in ("0", "none")
+        for a, b in pairwise(words)
+    )
 
 
-_STRUCK = re.compile(r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core dumped",
-                     re.IGNORECASE)
+_STRUCK = re.compile(
+    r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
+    r"dumped",
+    re.IGNORECASE,
+)
 
 
 # ... and that the program has ended
-_GONE = re.compile(r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit (?:code|status):? ?(?!0\b)[\dx]|"
-                   r"GGML_ASSERT|Aborted|core dumped|Segmentation fault|failed to load (?:the )?model|"
-                   r"(?:CUDA|ROCm|MUSA|SYCL) error", re.IGNORECASE)
+_GONE = re.compile(
+    r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit "
+    r"(?:code|status):? ?(?!0\b)[\dx]|"
+    r"GGML_ASSERT|Aborted|core dumped|Segmentation fault|failed to load (?:the "
+    r")?model|"
+    r"(?:CUDA|ROCm|MUSA|SYCL) error",
+    re.IGNORECASE,
+)
 
 
 def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
-    """Serving and no error: healthy. An error that is not known: unknown. Else the failure is not in these lines."""
-    struck = [line for line in lines if (line.level in ("E", "F") or _STRUCK.search(line.text))
-              and not any(words in line.text for words in HARMLESS)]
+    """Serving and no error: healthy. An error that is not known: unknown. Else the failure is not
+    in these lines."""
+    struck = [
+        line
+        for line in lines
+        if (line.level in ("E", "F") or _STRUCK.search(line.text))
+        and not any(words in line.text for words in HARMLESS)
+    ]
     if struck and not (facts.ready and struck[-1].number < facts.ready):
         ended = any(_GONE.search(line.text) for line in struck)
         return Verdict("unknown", None, None, None, ended, (struck[0].number,))

@@ -30,18 +30,26 @@ if TYPE_CHECKING:
     from ..model import Model
     from .working import Launch
 
-_WHAT = {"load": "loading weights", "cache": "allocating the KV cache", "compute": "allocating graph buffers",
-         "run": "serving", "start": "starting"}
-_TIMES = 3        # of a card's memory that one request has only where a flag did not do what it was meant for
-_ON = (1, "enabled", "on", "true")      # of flash_attn, as contexts print it
-_OLD = 2000       # builds, about four months
-_REASON = 50      # characters of a refusal that stand behind the flag's name; a longer one is a figure
-_WIDTH = 100      # characters of the line that names the cause
+_WHAT = {
+    "load": "loading weights",
+    "cache": "allocating the KV cache",
+    "compute": "allocating graph buffers",
+    "run": "serving",
+    "start": "starting",
+}
+# of a card's memory that one request has only where a flag did not do what it was meant for
+_TIMES = 3
+_ON = (1, "enabled", "on", "true")  # of flash_attn, as contexts print it
+_OLD = 2000  # builds, about four months
+# characters of a refusal that stand behind the flag's name; a longer one is a figure
+_REASON = 50
+_WIDTH = 100  # characters of the line that names the cause
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a log shows. `others`: what it shows beside the cause; `figures`: (what, how much, from what line)."""
+    """What a log shows. `others`: what it shows beside the cause; `figures`: (what, how much, from
+    what line)."""
 
     verdict: Verdict
     facts: Facts
@@ -89,12 +97,26 @@ class Diagnosis:
         from .. import __version__
 
         return {
-            "schema": 1, "autolayers": __version__, "cause": self.cause, "phase": self.phase, "device": self.device,
-            "bytes": self.bytes, "fatal": self.fatal, "evidence": list(self.evidence), "line": self.line,
+            "schema": 1,
+            "autolayers": __version__,
+            "cause": self.cause,
+            "phase": self.phase,
+            "device": self.device,
+            "bytes": self.bytes,
+            "fatal": self.fatal,
+            "evidence": list(self.evidence),
+            "line": self.line,
             "figures": {name: value for name, value, _ in self.figures() if isinstance(value, int)},
-            "also": [{"cause": other.cause, "phase": other.phase, "device": other.device,
-                      "evidence": list(other.evidence), "line": said(other, self.facts)}
-                     for other in self.verdict.others],
+            "also": [
+                {
+                    "cause": other.cause,
+                    "phase": other.phase,
+                    "device": other.device,
+                    "evidence": list(other.evidence),
+                    "line": said(other, self.facts),
+                }
+                for other in self.verdict.others
+            ],
             "remedies": [remedy.to_dict() for remedy in self.remedies],
             "launch": self._launch(),
             "rates": self.rates.to_dict() if self.rates is not None else None,
@@ -110,8 +132,12 @@ class Diagnosis:
         """(name, bytes or text, a word on it)."""
         facts, verdict, found = self.facts, self.verdict, list[tuple[str, int | str, str]]()
         device = facts.devices.get(verdict.device or "")
-        if (verdict.bytes and verdict.cause.startswith("oom")) or (verdict.cause == "buffer_limit" and verdict.bytes):
-            found.append(("asked", verdict.bytes, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
+        if (verdict.bytes and verdict.cause.startswith("oom")) or (
+            verdict.cause == "buffer_limit" and verdict.bytes
+        ):
+            found.append(
+                ("asked", verdict.bytes, f"line {verdict.evidence[0]}" if verdict.evidence else "")
+            )
         if device is not None and device.free:
             found.append(("free", device.free, "before the load"))
         if verdict.device and (held := facts.held(verdict.device)):
@@ -119,23 +145,44 @@ class Diagnosis:
         if device is not None and device.total:
             found.append(("total", device.total, device.description))
         if self.launch is not None and self.launch.predicted is not None and verdict.bytes:
-            found.append(("predicted", self.launch.predicted, "of that part for the flags that were given"))
+            found.append(
+                ("predicted", self.launch.predicted, "of that part for the flags that were given")
+            )
         if self.launch is not None and self.launch.header:
-            found.append(("model", self.launch.header, "its bundled header stands for the file's: not exact"))
+            found.append(
+                ("model", self.launch.header, "its bundled header stands for the file's: not exact")
+            )
         if facts.build:
             old = facts.build < NEWEST - _OLD
-            found.append(("build", f"b{facts.build}", f"b{NEWEST} is the newest known: some of it may be mended" if old
-                          else ""))
+            found.append(
+                (
+                    "build",
+                    f"b{facts.build}",
+                    f"b{NEWEST} is the newest known: some of it may be mended" if old else "",
+                )
+            )
         why = verdict.detail.get("why", "").strip().removeprefix("error: ")
         if why and printable(why[:20]) not in self.line:
             found.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
         found += [("context", text, note) for text, note in _contexts(facts)]
         if facts.swap is not None:
-            found.append(("swap", facts.swap, "free" if facts.swap else "none is free: what RAM lacks is refused"))
+            found.append(
+                (
+                    "swap",
+                    facts.swap,
+                    "free" if facts.swap else "none is free: what RAM lacks is refused",
+                )
+            )
         if facts.shared:
             found.append(("shared", facts.shared, "its memory is the system's"))
         if facts.offloaded:
-            found.append(("layers", "{} of {} on the GPU".format(*facts.offloaded), f"line {facts.offloaded[2]}"))
+            found.append(
+                (
+                    "layers",
+                    "{} of {} on the GPU".format(*facts.offloaded),
+                    f"line {facts.offloaded[2]}",
+                )
+            )
         if self.rates is not None:
             found.append(("speed", self.rates.text, ""))
         if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
@@ -158,21 +205,31 @@ class Diagnosis:
         if works is not None:
             rows += ["", shell(["llama-server", *works.words])]
             if {"--api-key", "-hft", "--hf-token"} & {*self.facts.words}:
-                rows.append(f"{'without':<12}the command's key or token, which is not repeated here: give it again")
+                rows.append(
+                    f"{'without':<12}the command's key or token, which is not repeated "
+                    f"here: give it again"
+                )
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
         return "\n".join(map(printable, rows)) + "\n"
 
 
-def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] = (), model: Model | None = None,
-            devices: Sequence[Device] | None = None, host: Host | None = None,
-            own: Mapping[str, Any] | None = None, files: bool = True) -> Diagnosis:
+def explain(
+    *logs: str | PathLike[str] | bytes | BinaryIO,
+    words: Sequence[str] = (),
+    model: Model | None = None,
+    devices: Sequence[Device] | None = None,
+    host: Host | None = None,
+    own: Mapping[str, Any] | None = None,
+    files: bool = True,
+) -> Diagnosis:
     """Why the launch of this log failed or is slow.
 
-    `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the launch, after those
-    of the command that the log may show; `model`, `devices`, `host`: what the launch that works is planned with, otherwise
-    what the log says; `files`: a model's file that the log names may be read. Raises NoLog for a log that cannot be
-    read, UsageError for what is no log.
+    `logs`: files by name, open files or bytes; several are the parts of one. `words`: of the
+    launch, after those of the command that the log may show; `model`, `devices`, `host`: what the
+    launch that works is planned with, otherwise what the log says; `files`: a model's file that the
+    log names may be read. Raises NoLog for a log that cannot be read, UsageError for what is no
+    log.
     """
     found, numbered = [], 0
     for log in logs:
@@ -190,24 +247,42 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
     if rates is not None:
         verdict, launch = _slow(verdict, rates), launch or rates.launch
     build = Build(facts.build) if facts.build else None
-    remedies = [remedy for remedy in remedies_of(verdict.cause, verdict.phase, build)
-                if not (remedy.flags[:1] == ("-fa",) and facts.values.get("flash_attn") in _ON)]
+    remedies = [
+        remedy
+        for remedy in remedies_of(verdict.cause, verdict.phase, build)
+        if not (remedy.flags[:1] == ("-fa",) and facts.values.get("flash_attn") in _ON)
+    ]
     for advice in of(verdict, facts):
         theirs = {remedy.flags for remedy in advice.remedies} - {()}
-        kept = [] if advice.instead else [remedy for remedy in remedies if remedy.flags not in theirs]
+        kept = (
+            [] if advice.instead else [remedy for remedy in remedies if remedy.flags not in theirs]
+        )
         remedies = [*(remedy for remedy in advice.remedies if _known(remedy, build)), *kept]
     device = facts.devices.get(verdict.device or "")
-    if verdict.cause == "oom_device" and device is not None and (verdict.bytes or 0) > _TIMES * device.total > 0:
+    if (
+        verdict.cause == "oom_device"
+        and device is not None
+        and (verdict.bytes or 0) > _TIMES * device.total > 0
+    ):
         times = f"{(verdict.bytes or 0) / device.total:.0f} times"
-        remedies.insert(0, Remedy((), f"{times} the card's memory in one buffer: -ot or -cmoe matched no tensor, or "
-                                      "the context is not the intended one"))
+        remedies.insert(
+            0,
+            Remedy(
+                (),
+                f"{times} the card's memory in one buffer: -ot or -cmoe "
+                f"matched no tensor, or "
+                "the context is not the intended one",
+            ),
+        )
     if launch is not None:
         flags = launch.changed or launch.words
         given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
         # What was planned has tried the general ones
         tried = {remedy.why for remedy in CAUSES[verdict.cause].remedies if remedy.flags}
         if launch.plan.fits:
-            remedies = [remedy for remedy in remedies if not remedy.flags and remedy.why not in tried]
+            remedies = [
+                remedy for remedy in remedies if not remedy.flags and remedy.why not in tried
+            ]
         planned = "planned for the machine that " + ("was given" if given else "the log shows")
         if not launch.changed and not launch.dropped:
             planned = "nothing better is known than this launch, " + planned
@@ -223,7 +298,8 @@ def explain(*logs: str | PathLike[str] | bytes | BinaryIO, words: Sequence[str] 
 
 
 def _slow(verdict: Verdict, rates: Compared) -> Verdict:
-    """A server that is well, and slower than the machine can be: by another launch, or than it is predicted."""
+    """A server that is well, and slower than the machine can be: by another launch, or than it is
+    predicted."""
     if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
         return verdict
     detail = {"part": "launch"} if rates.launch is not None else {}
@@ -232,7 +308,12 @@ def _slow(verdict: Verdict, rates: Compared) -> Verdict:
 
 def _known(remedy: Remedy, build: Build | None) -> bool:
     """Whether a build has the remedy's flag."""
-    return build is None or not remedy.flags or not remedy.flags[0].startswith("-") or build.knows(remedy.flags[0])
+    return (
+        build is None
+        or not remedy.flags
+        or not remedy.flags[0].startswith("-")
+        or build.knows(remedy.flags[0])
+    )
 
 
 def _read(log: object) -> tuple[bytes, bytes, int]:
@@ -251,21 +332,37 @@ def _read(log: object) -> tuple[bytes, bytes, int]:
 
 def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
     """A context that is smaller than was asked for, and why."""
-    asked = next((int(value) for flag, value in pairwise(facts.words) if flag in ("-c", "--ctx-size")
-                  and value.isdecimal() and len(value) < 10), 0)
-    has = facts.values.get("n_ctx_seq") or facts.values.get("n_ctx_per_seq") or facts.values.get("n_ctx_slot")
+    asked = next(
+        (
+            int(value)
+            for flag, value in pairwise(facts.words)
+            if flag in ("-c", "--ctx-size") and value.isdecimal() and len(value) < 10
+        ),
+        0,
+    )
+    has = (
+        facts.values.get("n_ctx_seq")
+        or facts.values.get("n_ctx_per_seq")
+        or facts.values.get("n_ctx_slot")
+    )
     slots = facts.values.get("n_seq_max") or facts.values.get("n_slots")
     if facts.reduced:
         yield f"{facts.reduced[1]}", f"--fit made it smaller, from {facts.reduced[0]}"
     elif isinstance(has, int) and 0 < has < asked:
-        shared = f"{slots} slots share it" if isinstance(slots, int) and slots > 1 else "the model was trained for less"
+        shared = (
+            f"{slots} slots share it"
+            if isinstance(slots, int) and slots > 1
+            else "the model was trained for less"
+        )
         yield f"{has} a slot", f"of the {asked} that -c asks for: {shared}"
 
 
 # --- the line
 
+
 def said(verdict: Verdict, facts: Facts) -> str:
-    """What is said of a cause: at most 100 characters, nothing of the log's that could steer a terminal."""
+    """What is said of a cause: at most 100 characters, nothing of the log's that could steer a
+    terminal."""
     device = facts.devices.get(verdict.device or "")
     part, cause = verdict.detail.get("part", ""), CAUSES[verdict.cause]
     asked = f": {_size(verdict.bytes)} asked" if verdict.bytes else ""
@@ -275,7 +372,7 @@ def said(verdict: Verdict, facts: Facts) -> str:
     if verdict.bytes and device is not None and device.free and verdict.phase != "run":
         held = facts.held(device.name)
         left = f", {_size(max(0, device.free - held))} left"
-        if device.free - held >= verdict.bytes:        # other buffers that no line shows lay there
+        if device.free - held >= verdict.bytes:  # other buffers that no line shows lay there
             left = f", {_size(device.free)} free before the load"
         elif not held and verdict.phase != "load":
             left = f" of {_size(device.free)} free at first"
@@ -288,17 +385,35 @@ def said(verdict: Verdict, facts: Facts) -> str:
     free = _size(device.free) if device is not None and device.free else "less"
 
     def filled(detail: str, left: str) -> str:
-        return printable(" ".join(line.format(
-            device=of_device, what=_what(verdict), asked=asked, left=left, detail=detail, held=held_, free=free,
-            backends=verdict.detail.get("backends", "")[:30]).split()))
+        return printable(
+            " ".join(
+                line.format(
+                    device=of_device,
+                    what=_what(verdict),
+                    asked=asked,
+                    left=left,
+                    detail=detail,
+                    held=held_,
+                    free=free,
+                    backends=verdict.detail.get("backends", "")[:30],
+                ).split()
+            )
+        )
 
     # Whole or not at all: a figure shows what has no room here
     tries = ((_detail(verdict, facts), left), (_detail(verdict, facts), ""), ("", left), ("", ""))
-    return next((text for detail, rest in tries if len(text := filled(detail, rest)) <= _WIDTH), cause.title)
+    return next(
+        (text for detail, rest in tries if len(text := filled(detail, rest)) <= _WIDTH), cause.title
+    )
 
 
 def _what(verdict: Verdict) -> str:
-    if verdict.cause == "oom_host" and verdict.phase == "run" and verdict.bytes and not verdict.fatal:
+    if (
+        verdict.cause == "oom_host"
+        and verdict.phase == "run"
+        and verdict.bytes
+        and not verdict.fatal
+    ):
         return "keeping saved prompts"
     return _WHAT.get(verdict.phase or "", "starting")
 
@@ -322,8 +437,11 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
         why = said.get("why", "").strip().removeprefix("error: ")
         return f": {said['flag'][:30]}" + (f", {why}" if 0 < len(why) <= _REASON else "")
     if cause == "bad_file" and "magic" in said:
-        return f": it begins with {said['magic'][:8]!r}" + {"vers": ", a pointer of Git LFS", "<!do": ", a web page",
-                                                           "<htm": ", a web page"}.get(said["magic"][:4].lower(), "")
+        return f": it begins with {said['magic'][:8]!r}" + {
+            "vers": ", a pointer of Git LFS",
+            "<!do": ", a web page",
+            "<htm": ", a web page",
+        }.get(said["magic"][:4].lower(), "")
     if cause == "bad_file" and "idx" in said:
         return ": this is not the first part of a split model"
     if cause == "bad_file" and "status" in said:
@@ -345,7 +463,11 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
 
 def _limit(said: dict[str, str], facts: Facts) -> str:
     """What a request took and what its slot has."""
-    slot = facts.values.get("n_ctx_slot") or facts.values.get("n_ctx_seq") or facts.values.get("n_ctx_per_seq")
+    slot = (
+        facts.values.get("n_ctx_slot")
+        or facts.values.get("n_ctx_seq")
+        or facts.values.get("n_ctx_per_seq")
+    )
     has = said.get("has") or (str(slot) if isinstance(slot, int) else "")
     if "asked" in said and has:
         return f": {said['asked']} tokens asked of a slot of {has}"

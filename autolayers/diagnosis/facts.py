@@ -29,9 +29,17 @@ if TYPE_CHECKING:
 
 # The header's own keys and what print_info prints -> the name here
 _FEW_TOKENS = 16
-_NAMES = {"general.name": "name", "file type": "ftype", "model ftype": "ftype", "architecture": "arch",
-          "block_count": "n_layer", "embedding_length": "n_embd", "feed_forward_length": "n_ff",
-          "expert_count": "n_expert", "context_length": "n_ctx_train"}
+_NAMES = {
+    "general.name": "name",
+    "file type": "ftype",
+    "model ftype": "ftype",
+    "architecture": "arch",
+    "block_count": "n_layer",
+    "embedding_length": "n_embd",
+    "feed_forward_length": "n_ff",
+    "expert_count": "n_expert",
+    "context_length": "n_ctx_train",
+}
 
 
 @dataclass
@@ -39,29 +47,39 @@ class Facts:
     """None or empty where the log does not say."""
 
     launch: LaunchLog
-    devices: dict[str, Device] = field(default_factory=dict)      # free 0: not said; total 0: neither
-    ram: tuple[int, int] | None = None                            # total, available
+    # free 0: not said; total 0: neither
+    devices: dict[str, Device] = field(default_factory=dict)
+    ram: tuple[int, int] | None = None  # total, available
     build: int = 0
     model: str = ""
-    values: dict[str, int | str] = field(default_factory=dict)    # n_ctx, n_batch, ... as llama_context prints them
-    printed: dict[str, str] = field(default_factory=dict)         # of the model: arch, name, ftype, n_layer, ...
-    cache_types: dict[str, str] = field(default_factory=dict)     # K, V
-    offloaded: tuple[int, int, int] | None = None                 # layers, of how many, line
-    splits: tuple[int, int] | None = None                         # graph splits, line
-    words: tuple[str, ...] = ()                                   # of the command, where the log has it
-    reduced: tuple[int, int] | None = None                        # contexts, before and after --fit
-    swap: int | None = None                                       # bytes of it that are free
-    shared: str = ""                                              # a GPU without memory of its own
-    ready: int = 0                                                # the line that says that it serves
-    measured: int = 0                                             # the last line with a rate
-    unfused: int = 0                                              # the line that says that a fused operation is off
-    rates: dict[str, float] = field(default_factory=dict)         # tokens/s of "prompt" and "answer", the last of each
-    backends: tuple[str, ...] = ()                                # named anywhere
-    threads: tuple[int, int] = (0, 0)                             # that compute, of the CPU's
-    chip: str = ""                                                # of an AMD GPU, as the compiler calls it: gfx1031
-    ik: bool = False                                              # ik_llama.cpp, which prints keys of its own
+    # n_ctx, n_batch, ... as llama_context prints them
+    values: dict[str, int | str] = field(default_factory=dict)
+    # of the model: arch, name, ftype, n_layer, ...
+    printed: dict[str, str] = field(default_factory=dict)
+    cache_types: dict[str, str] = field(default_factory=dict)  # K, V
+    offloaded: tuple[int, int, int] | None = None  # layers, of how many, line
+    splits: tuple[int, int] | None = None  # graph splits, line
+    # of the command, where the log has it
+    words: tuple[str, ...] = ()
+    reduced: tuple[int, int] | None = None  # contexts, before and after --fit
+    swap: int | None = None  # bytes of it that are free
+    shared: str = ""  # a GPU without memory of its own
+    # the line that says that it serves
+    ready: int = 0
+    measured: int = 0  # the last line with a rate
+    # the line that says that a fused operation is off
+    unfused: int = 0
+    # tokens/s of "prompt" and "answer", the last of each
+    rates: dict[str, float] = field(default_factory=dict)
+    backends: tuple[str, ...] = ()  # named anywhere
+    threads: tuple[int, int] = (0, 0)  # that compute, of the CPU's
+    # of an AMD GPU, as the compiler calls it: gfx1031
+    chip: str = ""
+    # ik_llama.cpp, which prints keys of its own
+    ik: bool = False
     ollama: bool = False
-    era: str = ""                                                 # A to about January 2025, B to April 2026, C after
+    # A to about January 2025, B to April 2026, C after
+    era: str = ""
 
     @classmethod
     def of(cls, lines: Sequence[Line]) -> Facts:
@@ -84,13 +102,17 @@ class Facts:
         return facts
 
     def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
-        """llama.cpp's name of the GPU of that number: of the backends that print such a line, otherwise of the one that the
-        log shows."""
+        """llama.cpp's name of the GPU of that number: of the backends that print such a line,
+        otherwise of the one that the log shows."""
         names = [name for name in self.devices if name.rstrip("0123456789") + str(index) == name]
         theirs = [name for name in names if self.devices[name].backend in printed_by]
         if theirs or names:
             return (theirs or names)[0]
-        known = [name for name in self.backends if canonical(name) in printed_by] or self.backends or printed_by
+        known = (
+            [name for name in self.backends if canonical(name) in printed_by]
+            or self.backends
+            or printed_by
+        )
         return f"{known[0]}{index}" if known else ""
 
     # --- one line: a method for each field
@@ -99,17 +121,26 @@ class Facts:
         self._device(said["name"], said.get("description", ""), free=int(said["mib"]) * MiB)
 
     def _listed(self, said: dict[str, str], _: Line) -> None:
-        self._device(said["name"], said["description"], int(said["mib"]) * MiB, int(said.get("free", 0)) * MiB)
+        self._device(
+            said["name"],
+            said["description"],
+            int(said["mib"]) * MiB,
+            int(said.get("free", 0)) * MiB,
+        )
 
     def _started_device(self, said: dict[str, str], line: Line) -> None:
         """A device as its backend lists it when it starts."""
         of = backend(said["value"])
         size = int(said.get("mib", 0)) * MiB
-        free = int(int(said.get("mb", 0)) * 1e6)       # of what shares the system's memory
+        free = int(int(said.get("mb", 0)) * 1e6)  # of what shares the system's memory
         name = f"{of.name}{said.get('index', 0)}"
         if of.old_name and self._is_old(of.old_name, name, said, line.text):
             name = of.old_name
-        capability = (int(said["major"]), int(said["minor"])) if "major" in said and "minor" in said else None
+        capability = (
+            (int(said["major"]), int(said["minor"]))
+            if "major" in said and "minor" in said
+            else None
+        )
         self._device(name, said.get("description", ""), size or free, free, capability)
 
     def _is_old(self, old_name: str, name: str, said: dict[str, str], text: str) -> bool:
@@ -124,14 +155,23 @@ class Facts:
         library = found.get("library", "")
         if library.lower() in ("", HOST.lower()):
             return
-        of, name, description = OLLAMA.get(library.lower()), found.get("name", ""), found.get("description", "")
+        of, name, description = (
+            OLLAMA.get(library.lower()),
+            found.get("name", ""),
+            found.get("description", ""),
+        )
         if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
             prefix = (of.old_name or of.name) if of else library[:12]
             index = sum(device.startswith(prefix) for device in self.devices)
             name, description = f"{prefix}{index}", description or name
         capability = capability_of(found.get("compute", "")) if of and of.nvidia else None
-        self._device(name, description[:90], size_of(found.get("total", "")), size_of(found.get("available", "")),
-                     capability)
+        self._device(
+            name,
+            description[:90],
+            size_of(found.get("total", "")),
+            size_of(found.get("available", "")),
+            capability,
+        )
 
     def _ram(self, said: dict[str, str], _: Line) -> None:
         self.ram = int(said["mib"]) * MiB, int(said["free"]) * MiB
@@ -205,8 +245,14 @@ class Facts:
 
     # ---
 
-    def _device(self, name: str, description: str = "", total: int = 0, free: int = 0,
-                capability: tuple[int, int] | None = None) -> None:
+    def _device(
+        self,
+        name: str,
+        description: str = "",
+        total: int = 0,
+        free: int = 0,
+        capability: tuple[int, int] | None = None,
+    ) -> None:
         old = self.devices.get(name)
         if old is None and len(self.devices) >= 64:
             return
@@ -215,13 +261,20 @@ class Facts:
         of = backend(prefix)
         total, free = total or (old.total if old else 0), free or (old.free if old else 0)
         self.devices[name] = Device(
-            name, max(total, free), free, description, prefix, "rpc" if of.remote else "gpu",
-            compute_capability=capability or (old.compute_capability if old else None), source="log",
-            includes_context=of.nvidia)
+            name,
+            max(total, free),
+            free,
+            description,
+            prefix,
+            "rpc" if of.remote else "gpu",
+            compute_capability=capability or (old.compute_capability if old else None),
+            source="log",
+            includes_context=of.nvidia,
+        )
 
     def _complete(self) -> None:
-        """Sizes of cards that are known by their names, and the devices of a backend that calls them as the one that it
-        is built from."""
+        """Sizes of cards that are known by their names, and the devices of a backend that calls
+        them as the one that it is built from."""
         for name, device in list(self.devices.items()):
             if not device.total and device.description:
                 card = _card(device.description)
@@ -231,7 +284,12 @@ class Facts:
             if b.name in self.backends and b.built_from not in self.backends:
                 for name in [name for name in self.devices if name.startswith(b.built_from)]:
                     device = self.devices.pop(name)
-                    self._device(b.name + name[len(b.built_from):], device.description, device.total, device.free)
+                    self._device(
+                        b.name + name[len(b.built_from) :],
+                        device.description,
+                        device.total,
+                        device.free,
+                    )
 
     @property
     def weights(self) -> int:
@@ -244,32 +302,65 @@ class Facts:
         return next((value for key in keys if isinstance(value := self.values.get(key), int)), 0)
 
     def share_of_host(self, part: str) -> float:
-        """The share of a part's buffers that the host has, of the model that was loaded last; 0 where there are
-        none."""
+        """The share of a part's buffers that the host has, of the model that was loaded last; 0
+        where there are none."""
         sizes = self.launch.loads[-1].buffers.get(part, {}) if self.launch.loads else {}
         whole = sum(map(sum, sizes.values()))
-        host = sum(sum(found) for name, found in sizes.items() if self.launch.device_of(name) == "Host")
+        host = sum(
+            sum(found) for name, found in sizes.items() if self.launch.device_of(name) == "Host"
+        )
         return host / whole if whole else 0.0
 
     def held(self, device: str) -> int:
-        """Bytes of the buffers that the log shows on a device, of the model that was loaded last."""
+        """Bytes of the buffers that the log shows on a device, of the model that was loaded
+        last."""
         load = self.launch.loads[-1] if self.launch.loads else None
         if load is None:
             return 0
         of = self.launch.device_of
-        return int(sum(size for sizes in load.buffers.values() for name, found in sizes.items()
-                       if of(name) == of(device) for size in found) * MiB)
+        return int(
+            sum(
+                size
+                for sizes in load.buffers.values()
+                for name, found in sizes.items()
+                if of(name) == of(device)
+                for size in found
+            )
+            * MiB
+        )
 
 
 # field of logs.ROWS -> what becomes of it
 _TAKEN: dict[str, Callable[[Facts, dict[str, str], Line], None]] = {
-    "device": Facts._free, "listed": Facts._listed, "started_device": Facts._started_device, "gpu": Facts._gpu,
-    "ram": Facts._ram, "system_memory": Facts._system_memory, "swap": Facts._swap, "build": Facts._build,
-    "model": Facts._model, "printed": Facts._printed, "figure": Facts._figure, "offloaded": Facts._offloaded,
-    "offload": Facts._offloaded, "splits": Facts._splits, "cache_types": Facts._cache_types,
-    "reduced": Facts._reduced, "slots": Facts._slots, "shared": Facts._shared, "program": Facts._program,
-    "rate": Facts._rate, "unfused": Facts._unfused, "chip": Facts._chip, "threads": Facts._threads, "ik": Facts._of_ik,
-    "ready": Facts._serving, "serving": Facts._serving, "ollama": Facts._of_ollama, "era": Facts._era}
+    "device": Facts._free,
+    "listed": Facts._listed,
+    "started_device": Facts._started_device,
+    "gpu": Facts._gpu,
+    "ram": Facts._ram,
+    "system_memory": Facts._system_memory,
+    "swap": Facts._swap,
+    "build": Facts._build,
+    "model": Facts._model,
+    "printed": Facts._printed,
+    "figure": Facts._figure,
+    "offloaded": Facts._offloaded,
+    "offload": Facts._offloaded,
+    "splits": Facts._splits,
+    "cache_types": Facts._cache_types,
+    "reduced": Facts._reduced,
+    "slots": Facts._slots,
+    "shared": Facts._shared,
+    "program": Facts._program,
+    "rate": Facts._rate,
+    "unfused": Facts._unfused,
+    "chip": Facts._chip,
+    "threads": Facts._threads,
+    "ik": Facts._of_ik,
+    "ready": Facts._serving,
+    "serving": Facts._serving,
+    "ollama": Facts._of_ollama,
+    "era": Facts._era,
+}
 
 
 def _name_built_from(text: str, named: dict[str, None]) -> None:

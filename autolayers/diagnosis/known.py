@@ -3,9 +3,9 @@
     found = known(facts, ("-m", "Qwen3-30B-A3B-Instruct-2507-Q8_0.gguf"))
     found.name, found.model.size                    # "qwen3-30b-a3b-q8_0"
 
-A header of another quantisation is taken where it is larger, or with its matrices in a larger type, and never one that
-a printed figure contradicts. What is planned with it is not exact: fine-tunes share a name's shapes and not always its
-context.
+A header of another quantisation is taken where it is larger, or with its matrices in a larger type,
+and never one that a printed figure contradicts. What is planned with it is not exact: fine-tunes
+share a name's shapes and not always its context.
 """
 
 from __future__ import annotations
@@ -23,26 +23,59 @@ if TYPE_CHECKING:
     from ..model import Model
     from .facts import Facts
 
-_QUANT = re.compile(r"(?:^|[-_.: ])((?:ud-)?(?:i?q\d(?:_[a-z0-9]{1,3})*|mxfp4|bf16|f16))(?=$|[-_.: ])", re.IGNORECASE)
+_QUANT = re.compile(
+    r"(?:^|[-_.: ])((?:ud-)?(?:i?q\d(?:_[a-z0-9]{1,3})*|mxfp4|bf16|f16))(?=$|[-_.: "
+    r"])",
+    re.IGNORECASE,
+)
 _TOKEN = re.compile(r"[a-z]+|\d+(?:\.\d+)?[bm]?(?![a-z0-9])|\d+(?:\.\d+)?")
 # Of models that share a family's name and not its shapes
-_OTHERS = frozenset(("vl", "omni", "next", "embedding", "embed", "reranker", "vision", "audio", "asr", "tts", "mmproj",
-                     "draft", "distill", "moe"))
+_OTHERS = frozenset(
+    (
+        "vl",
+        "omni",
+        "next",
+        "embedding",
+        "embed",
+        "reranker",
+        "vision",
+        "audio",
+        "asr",
+        "tts",
+        "mmproj",
+        "draft",
+        "distill",
+        "moe",
+    )
+)
 _SUFFIX = {"xxs": 0, "xs": 1, "nl": 2, "s": 2, "0": 2, "1": 3, "m": 3, "l": 4, "xl": 5}
 # llama.cpp's names of file types -> the usual suffix
-_TYPES = {"Q4_K - Medium": "q4_k_m", "Q4_K - Small": "q4_k_s", "Q5_K - Medium": "q5_k_m", "Q5_K - Small": "q5_k_s",
-          "Q3_K - Medium": "q3_k_m", "Q3_K - Small": "q3_k_s", "Q3_K - Large": "q3_k_l", "Q2_K - Medium": "q2_k",
-          "MXFP4 MoE": "mxfp4", "IQ4_XS - 4.25 bpw": "iq4_xs"}
-_FIGURES = {"n_layer": "block_count", "n_embd": "embedding_length", "n_ff": "feed_forward_length",
-            "n_expert": "expert_count"}
+_TYPES = {
+    "Q4_K - Medium": "q4_k_m",
+    "Q4_K - Small": "q4_k_s",
+    "Q5_K - Medium": "q5_k_m",
+    "Q5_K - Small": "q5_k_s",
+    "Q3_K - Medium": "q3_k_m",
+    "Q3_K - Small": "q3_k_s",
+    "Q3_K - Large": "q3_k_l",
+    "Q2_K - Medium": "q2_k",
+    "MXFP4 MoE": "mxfp4",
+    "IQ4_XS - 4.25 bpw": "iq4_xs",
+}
+_FIGURES = {
+    "n_layer": "block_count",
+    "n_embd": "embedding_length",
+    "n_ff": "feed_forward_length",
+    "n_expert": "expert_count",
+}
 # Types of whole files, whose matrices are all of them
 _PURE = (((6, 2), "q6_K"), ((8, 2), "q8_0"), ((16, 2), "bf16"))
-_SLACK = 1.1        # weights of one quantisation differ by less among files
+_SLACK = 1.1  # weights of one quantisation differ by less among files
 
 
 @dataclass(frozen=True)
 class Known:
-    name: str           # of the bundled header
+    name: str  # of the bundled header
     model: Model
 
 
@@ -78,7 +111,9 @@ def _quant(name: str) -> str:
 
 
 def _quant_of(ftype: str) -> str:
-    return _TYPES.get(ftype) or (ftype.lower() if re.fullmatch(r"[QF]\d+(?:_\d)?|BF16", ftype) else "")
+    return _TYPES.get(ftype) or (
+        ftype.lower() if re.fullmatch(r"[QF]\d+(?:_\d)?|BF16", ftype) else ""
+    )
 
 
 def _bits(quant: str) -> tuple[int, int]:
@@ -98,15 +133,21 @@ def _alike(given: str, quant: str) -> list[str]:
         theirs = _quant(name)
         base = _TOKEN.findall(name.removesuffix(theirs).rstrip("-"))
         rest = iter(tokens)
-        if theirs and all(token in rest for token in base) and not (set(tokens) - set(base)) & _OTHERS:
-            found.append((-len(base), theirs != quant, _bits(theirs) < _bits(quant), _bits(theirs), name))
+        if (
+            theirs
+            and all(token in rest for token in base)
+            and not (set(tokens) - set(base)) & _OTHERS
+        ):
+            found.append(
+                (-len(base), theirs != quant, _bits(theirs) < _bits(quant), _bits(theirs), name)
+            )
     longest = min(found, default=(0,))[0]
     return [entry[4] for entry in sorted(found) if entry[0] == longest]
 
 
 def _agreeing(name: str, facts: Facts, quant: str) -> Known | None:
-    """The bundled model of that name, at least as large as of that quantisation, unless a figure of the log is
-    another."""
+    """The bundled model of that name, at least as large as of that quantisation, unless a figure of
+    the log is another."""
     model, printed = bundled.read(name), facts.printed
     if _bits(_quant(name)) < _bits(quant):
         kind = next((type_ for bits, type_ in _PURE if bits >= _bits(quant)), "")

@@ -3,9 +3,9 @@
     for line in lines(b"Mar 24 21:17:29 host ollama[123]: \\x1b[31merror: boom\\x1b[0m\\r\\n"):
         line.number, line.text          # 1, "error: boom"
 
-Taken away, in whatever order they stand: colours, what journald, Docker, llama-swap, the router, LM Studio and Jan
-write before a line, llama.cpp's own time stamp and level. Ollama's msg= and error= and --log-jsonl's "msg" are lines
-of their own, with the number of the one that they stand in.
+Taken away, in whatever order they stand: colours, what journald, Docker, llama-swap, the router, LM
+Studio and Jan write before a line, llama.cpp's own time stamp and level. Ollama's msg= and error=
+and --log-jsonl's "msg" are lines of their own, with the number of the one that they stand in.
 """
 
 from __future__ import annotations
@@ -20,28 +20,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
-PART = 32 << 20       # bytes that are read of a log's beginning, and as many of its end
-LONGEST = 2048        # characters of a line that are looked at
-WHOLE = 6_000        # lines at the beginning and at the end that are looked at whatever they say
-MOST = 4_000         # lines between them that speak of memory, devices or errors
-REPEATS = 8           # of lines that differ in digits alone
+PART = 32 << 20  # bytes that are read of a log's beginning, and as many of its end
+LONGEST = 2048  # characters of a line that are looked at
+WHOLE = 6_000  # lines at the beginning and at the end that are looked at whatever they say
+MOST = 4_000  # lines between them that speak of memory, devices or errors
+REPEATS = 8  # of lines that differ in digits alone
 
 _WORTH = (b"rror", b"ailed", b"emory", b"buffer size", b"xceed", b"OOM", b"istening")
 _DIGITS = bytes.maketrans(b"", b""), b"0123456789"
 
-_ESCAPE = re.compile(r"\x1b(?:\[[0-?]{0,40}[ -/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])")
+_ESCAPE = re.compile(
+    r"\x1b(?:\[[0-?]{0,40}[ "
+    r"-/]{0,4}[@-~]|\][^\x07\x1b]{0,400}(?:\x07|\x1b\\)|[@-Z\\^_])"
+)
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
-_PREFIXES = tuple(map(re.compile, (
-    # journald: "Mar 24 21:17:29 host ollama[1]: ", and -o short-iso, which Docker's --timestamps begin like
-    r"(?:\[\d\d?:\d\d:\d\d(?: [AP]M)?\] )?[^\W_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d \S{1,64} \S{1,64}: ",
-    r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,24} (?:[\w.-]{1,64} [\w./-]{1,64}\[\d{1,9}\]: )?",
-    r"[\w.-]{1,64} +\| ",                              # docker compose: "ollama  | "
-    r"\[\d{2,7}\] ",                                   # a child of llama-server's router
-    r"\[llamacpp[\w-]{0,20}(?: \w{1,10})?\] ",         # Jan
-    r"\[?\d{4}-\d\d-\d\d[T ][\d:.,Z+-]{5,24}\]?(?:\[\w{1,8}\]){1,3} ?",      # LM Studio: "[2025-...][DEBUG] "
-    r"\d{1,4}\.\d\d\.\d\d\d\.\d\d\d (?P<level>[DIWEC]) (?:(?:srv|cmn|ctx|mtm|que) +)?",
-)))
-_JOINED = re.compile(r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: [a-zA-Z])")
+_PREFIXES = tuple(
+    map(
+        re.compile,
+        (
+            # journald: "Mar 24 21:17:29 host ollama[1]: ", and -o short-iso, which Docker's
+            # --timestamps begin like
+            r"(?:\[\d\d?:\d\d:\d\d(?: [AP]M)?\] )?[^\W_]{2,6}\.? [ \d]?\d \d\d:\d\d:\d\d \S{1,64} "
+            r"\S{1,64}: ",
+            r"\d{4}-\d\d-\d\d[T ][\d:.,+Z-]{5,24} (?:[\w.-]{1,64} [\w./-]{1,64}\[\d{1,9}\]: )?",
+            r"[\w.-]{1,64} +\| ",  # docker compose: "ollama  | "
+            r"\[\d{2,7}\] ",  # a child of llama-server's router
+            r"\[llamacpp[\w-]{0,20}(?: \w{1,10})?\] ",  # Jan
+            # LM Studio: "[2025-...][DEBUG] "
+            r"\[?\d{4}-\d\d-\d\d[T ][\d:.,Z+-]{5,24}\]?(?:\[\w{1,8}\]){1,3} ?",
+            r"\d{1,4}\.\d\d\.\d\d\d\.\d\d\d (?P<level>[DIWEC]) (?:(?:srv|cmn|ctx|mtm|que) +)?",
+        ),
+    )
+)
+_JOINED = re.compile(
+    r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: "
+    r"[a-zA-Z])"
+)
 _LONG, _FEW = 160, 2
 _LEVEL = re.compile(r"level=(\w{4,5})\b")
 _QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,2000})"?')
@@ -51,7 +65,7 @@ _QUOTED = re.compile(r'\b(?:msg|error|err)="((?:[^"\\]|\\.){0,2000})"?')
 class Line:
     number: int
     text: str
-    level: str = ""      # D I W E C where the line says it
+    level: str = ""  # D I W E C where the line says it
 
 
 def read(file: BinaryIO) -> tuple[bytes, bytes, int]:
@@ -80,9 +94,9 @@ class Tail:
     def feed(self, data: bytes) -> None:
         room = self.SIZE - len(self.first)
         self.first += data[:room] if room > 0 else b""
-        self._rest += data[max(0, room):]
+        self._rest += data[max(0, room) :]
         if len(self._rest) > 2 * self.SIZE:
-            self._rest = self._rest[-self.SIZE:]
+            self._rest = self._rest[-self.SIZE :]
 
     def data(self) -> bytes:
         return self.first + self._rest
@@ -99,14 +113,14 @@ def lines(first: bytes, last: bytes = b"", dropped: int = 0) -> list[Line]:
 
 
 def _plain(data: bytes) -> bytes:
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):           # PowerShell's > writes UTF-16
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):  # PowerShell's > writes UTF-16
         data = data.decode("utf-16", "replace").encode("utf-8", "replace")
     return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in data else data
 
 
 def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(number, line) of the beginning and the end, and of what lies between what may matter: looked for by words in
-    the whole, because there may be a million lines."""
+    """(number, line) of the beginning and the end, and of what lies between what may matter: looked
+    for by words in the whole, because there may be a million lines."""
     head = _nth(data, WHOLE)
     tail = max(head, _nth_last(data, WHOLE))
     yield from enumerate(data[:head].split(b"\n")[:WHOLE], 1)
@@ -123,7 +137,7 @@ def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
         number += data.count(b"\n", counted, start)
         counted = start
         end = data.find(b"\n", start)
-        yield number, data[start:end if end >= 0 else None]
+        yield number, data[start : end if end >= 0 else None]
     if tail < len(data):
         number += data.count(b"\n", counted, tail)
         yield from enumerate(data[tail:].split(b"\n"), number)
@@ -165,21 +179,23 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
     text = _CONTROL.sub("", text).rstrip()
     level = ""
     for _ in range(4):
-        found = next((match for match in (prefix.match(text) for prefix in _PREFIXES) if match), None)
+        found = next(
+            (match for match in (prefix.match(text) for prefix in _PREFIXES) if match), None
+        )
         if found is None:
             break
         level = found.groupdict().get("level") or level
-        text = text[found.end():]
+        text = text[found.end() :]
     if text.startswith("{") and '"msg"' in text:
         text = _json_message(text)
     if match := _LEVEL.search(text):
         level = match[1][0].upper()
     joined = _JOINED.split(text) if len(text) > _LONG else ()
-    if len(joined) > _FEW:                                 # pasted without its line ends
+    if len(joined) > _FEW:  # pasted without its line ends
         yield from (Line(number, part, level) for part in joined)
         return
     yield Line(number, text, level)
-    if "=\"" in text or "\\n" in text:
+    if '="' in text or "\\n" in text:
         for part in _QUOTED.findall(text):
             for inner in part.replace("\\n", "\n").replace('\\"', '"').split("\n"):
                 if inner and inner != text:

@@ -1,4 +1,5 @@
-"""llama-server's log: the sizes of its buffers while it loads, and its messages when memory runs out.
+"""llama-server's log: the sizes of its buffers while it loads, and its messages when memory runs
+out.
 
     reader = LogReader()
     reader.feed(b"load_tensors:        CUDA0 model buffer size =  4403.49 MiB\\n")
@@ -25,9 +26,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-META = "Meta()"             # all devices of -sm tensor: sizes are the largest of any of them
-_DIGITS = 20                # digits of a size in bytes
-_LINE_LIMIT = 1 << 16      # llama.cpp's own lines are short; longer ones (prompts, base64 images) are irrelevant
+META = "Meta()"  # all devices of -sm tensor: sizes are the largest of any of them
+_DIGITS = 20  # digits of a size in bytes
+# llama.cpp's own lines are short; longer ones (prompts, base64 images) are irrelevant
+_LINE_LIMIT = 1 << 16
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
@@ -36,23 +38,48 @@ _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
 _FULL = ("oom_device", "oom_host", "buffer_limit")
 _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
     # ggml-alloc.c, any backend
-    (Sign("oom_device", "buffer of size", rf"failed to allocate {NAME} buffer of size {BYTES}"), ()),
+    (
+        Sign(
+            "oom_device",
+            "buffer of size",
+            rf"failed to allocate {NAME} buffer of size "
+            rf"{BYTES}",
+        ),
+        (),
+    ),
     *((sign, names) for sign, names in signs().items() if sign.cause in _FULL and sign.fatal),
     # llama.cpp's message after any of these
     (Sign("oom_device", "unable to allocate", rf"unable to allocate {NAME} buffer"), ()),
-    (Sign("oom_device", "failed to allocate",
-          r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)"), ()),
+    (
+        Sign(
+            "oom_device",
+            "failed to allocate",
+            r"failed to allocate (?:buffer for (?:kv|rs) cache|compute (?:pp|tg)? ?buffers)",
+        ),
+        (),
+    ),
 )
-_PARTS = {"model": "model", "KV": "context", "RS": "context", "LoRA": "lora", "output": "output",
-          "compute": "compute"}
-_COLUMNS = ("total", "free", "model", "context", "compute", "unaccounted")    # of the breakdown that llama.cpp prints
+_PARTS = {
+    "model": "model",
+    "KV": "context",
+    "RS": "context",
+    "LoRA": "lora",
+    "output": "output",
+    "compute": "compute",
+}
+# of the breakdown that llama.cpp prints
+_COLUMNS = ("total", "free", "model", "context", "compute", "unaccounted")
 # allocations whose failure llama.cpp tolerates
-_HARMLESS = re.compile(r"pinned memory|retrying without|falling back|fallback|skipping reorder|async uploads")
+_HARMLESS = re.compile(
+    r"pinned memory|retrying without|falling back|fallback|skipping "
+    r"reorder|async uploads"
+)
 
 
 @dataclass
 class Load:
-    """One loaded model. `buffers`: part -> buffer name -> the MiB of each buffer, in the log's order."""
+    """One loaded model. `buffers`: part -> buffer name -> the MiB of each buffer, in the log's
+    order."""
 
     buffers: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     offloaded: tuple[int, int] | None = None
@@ -61,12 +88,13 @@ class Load:
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """`device` as llama.cpp names it, or "Host"; `requested` in bytes; both None if the log lacks them."""
+    """`device` as llama.cpp names it, or "Host"; `requested` in bytes; both None if the log lacks
+    them."""
 
     device: str | None
     requested: int | None
     message: str
-    certain: bool = True      # whether the line names the device; else it is the backend's first
+    certain: bool = True  # whether the line names the device; else it is the backend's first
 
 
 @dataclass
@@ -74,31 +102,41 @@ class LaunchLog:
     """The log of one run of llama-server. Numbers are MiB as printed."""
 
     loads: list[Load] = field(default_factory=list)
-    free: dict[str, int] = field(default_factory=dict)                  # device -> MiB free before the load
+    # device -> MiB free before the load
+    free: dict[str, int] = field(default_factory=dict)
     # device -> total free model context compute unaccounted
     breakdown: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    host: tuple[int, int, int] | None = None                            # model context compute
-    projector: dict[str, float] = field(default_factory=dict)           # the multimodal projector's compute buffers
-    projector_model: dict[str, list[float]] = field(default_factory=dict)     # its weights, of each modality
-    old: dict[str, float] = field(default_factory=dict)                 # sums, as printed by builds of 2023
+    host: tuple[int, int, int] | None = None  # model context compute
+    # the multimodal projector's compute buffers
+    projector: dict[str, float] = field(default_factory=dict)
+    # its weights, of each modality
+    projector_model: dict[str, list[float]] = field(default_factory=dict)
+    # sums, as printed by builds of 2023
+    old: dict[str, float] = field(default_factory=dict)
     ready: bool = False
     url: str | None = None
     failures: list[OutOfMemory] = field(default_factory=list)
-    endpoints: dict[str, list[str]] = field(default_factory=dict)       # host:port -> names of its devices
+    # host:port -> names of its devices
+    endpoints: dict[str, list[str]] = field(default_factory=dict)
 
     def device_of(self, buffer: str) -> str:
-        """The device of a buffer's name. RPC buffers are numbered per server, RPC devices across all
-        servers."""
+        """The device of a buffer's name. RPC buffers are numbered per server, RPC devices across
+        all servers."""
         if buffer.startswith("Meta("):
             return META
         name, _, endpoint = buffer.partition("[")
         behind = self.endpoints.get(endpoint.rstrip("]"), [])
-        number = name[len(Rpc.name):]
+        number = name[len(Rpc.name) :]
         index = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
-        return behind[index] if name.startswith(Rpc.name) and index < len(behind) else device_of(buffer)
+        return (
+            behind[index]
+            if name.startswith(Rpc.name) and index < len(behind)
+            else device_of(buffer)
+        )
 
     def take(self, name: str, said: dict[str, str]) -> None:
-        """Adds what a line says: a field of logs.LAUNCH, its figures; other fields are not this record's."""
+        """Adds what a line says: a field of logs.LAUNCH, its figures; other fields are not this
+        record's."""
         if name == "buffer":
             self._buffer(said)
         elif name == "offloaded":
@@ -135,10 +173,11 @@ class LaunchLog:
         load = self._load()
         part = _PARTS.get(said.get("what", "model"), "context")
         if load.contexts > 1 and part in ("context", "compute", "output"):
-            part += " (second)"                   # a second context on the same weights (MTP)
+            part += " (second)"  # a second context on the same weights (MTP)
         sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
         if part.startswith(("compute", "output")):
-            sizes.clear()                         # reserved anew: the new buffer replaces the old one
+            # reserved anew: the new buffer replaces the old one
+            sizes.clear()
         sizes.append(size)
 
     def _projector(self, said: dict[str, str]) -> None:
@@ -160,14 +199,16 @@ class LaunchLog:
             return None
         first = self.failures[0]
         with_device = [f for f in self.failures if f.device]
-        named = next((f for f in with_device if f.certain), with_device[0] if with_device else first)
+        named = next(
+            (f for f in with_device if f.certain), with_device[0] if with_device else first
+        )
         requested = next((f.requested for f in self.failures if f.requested), None)
         return OutOfMemory(named.device, requested, first.message, named.certain)
 
 
 class LogReader:
-    """Reads a log in pieces of any size. Never fails: logs of killed programs have invalid text, endless
-    lines and truncated lines."""
+    """Reads a log in pieces of any size. Never fails: logs of killed programs have invalid text,
+    endless lines and truncated lines."""
 
     def __init__(self) -> None:
         self.launch = LaunchLog()
@@ -196,7 +237,7 @@ class LogReader:
         if len(raw) > _LINE_LIMIT:
             return
         text = _PREFIX.sub("", _ESCAPE.sub("", raw.decode("utf-8", "replace")).strip(" \x00"))
-        if text.startswith("{") and '"msg"' in text:      # --log-jsonl
+        if text.startswith("{") and '"msg"' in text:  # --log-jsonl
             text = _json_message(text)
         launch = self.launch
         for name, said in fields(text, LAUNCH):
@@ -214,20 +255,20 @@ def _json_message(text: str) -> str:
 
 
 def device_of(buffer: str) -> str:
-    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal"; "Host" for
-    system RAM (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
+    """The device of a buffer's name: "CUDA0", "RPC0[127.0.0.1:50052]", "MTL0_Mapped", "Metal";
+    "Host" for system RAM (CPU, CPU_Mapped, CPU_REPACK, CUDA_Host, AMX...)."""
     base = buffer.partition("[")[0]
     if base.endswith("_Host") or base.startswith(BUFFERS):
         return "Host"
     for suffix in ("_Mapped", "_Private", "_Shared", "_Split"):
         base = base.removesuffix(suffix)
     name = base.rstrip("0123456789")
-    return canonical(name) + (base[len(name):] or "0")
+    return canonical(name) + (base[len(name) :] or "0")
 
 
 def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> OutOfMemory | None:
-    """The failed allocation that a line reports, None if it reports none. `device_of` gives a buffer's
-    device."""
+    """The failed allocation that a line reports, None if it reports none. `device_of` gives a
+    buffer's device."""
     if _HARMLESS.search(text):
         return None
     lower = text.lower()
@@ -235,8 +276,13 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
         groups = sign.match(text, lower)
         if groups is not None:
             n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
-            requested = int(n_bytes) if 0 < len(n_bytes) < _DIGITS else \
-                round(float(mib.replace(",", ".")) * MiB) if 0 < len(mib) < _DIGITS else None
+            requested = (
+                int(n_bytes)
+                if 0 < len(n_bytes) < _DIGITS
+                else round(float(mib.replace(",", ".")) * MiB)
+                if 0 < len(mib) < _DIGITS
+                else None
+            )
             device, certain = backends[0] + "0" if backends else None, False
             if groups.get("name"):
                 device, certain = device_of(groups["name"]), True

@@ -1,6 +1,7 @@
-"""The launch that starts where memory is not the reason: the command of a log, with as few words changed as may be.
+"""The launch that starts where memory is not the reason: the command of a log, with as few words
+changed as may be.
 
-    found = mended(verdict, facts)          # None where no other command helps: a cut file, an old build
+    found = mended(verdict, facts)  # None where no other command helps: a cut file, an old build
     found.words, found.changed, found.dropped
 """
 
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mended:
-    """`words`: the command's, `changed`: those that are new, `dropped`: those that they take the place of; `why`: what
-    was changed."""
+    """`words`: the command's, `changed`: those that are new, `dropped`: those that they take the
+    place of; `why`: what was changed."""
 
     words: tuple[str, ...]
     changed: tuple[str, ...]
@@ -36,25 +37,37 @@ class Mended:
 
     def to_dict(self, build: int) -> dict[str, object]:
         """As Launch.to_dict; nothing of it was planned, so nothing is said of its memory."""
-        return {"build": build or None, "words": list(self.words), "devices": [], "without": list(self.dropped),
-                "fits": None, "exact": False, "header": None}
+        return {
+            "build": build or None,
+            "words": list(self.words),
+            "devices": [],
+            "without": list(self.dropped),
+            "fits": None,
+            "exact": False,
+            "header": None,
+        }
 
 
 def mended(verdict: Verdict, facts: Facts) -> Mended | None:
-    """The command that helps against a cause; None without a command in the log, or where none helps."""
+    """The command that helps against a cause; None without a command in the log, or where none
+    helps."""
     rule = _RULES.get(verdict.cause)
     if rule is None or not facts.words:
         return None
     try:
         return rule(verdict, [*items(facts.words)])
-    except UsageError:              # a command that was cut
+    except UsageError:  # a command that was cut
         return None
 
 
-def _made(given: Iterable[Item], change: Callable[[Item], tuple[str, ...] | None], why: str,
-          more: tuple[str, ...] = ()) -> Mended | None:
-    """The command with what `change` gives in place of a flag's words (None keeps them, () leaves them out) and `more`;
-    None where that is the same."""
+def _made(
+    given: Iterable[Item],
+    change: Callable[[Item], tuple[str, ...] | None],
+    why: str,
+    more: tuple[str, ...] = (),
+) -> Mended | None:
+    """The command with what `change` gives in place of a flag's words (None keeps them, () leaves
+    them out) and `more`; None where that is the same."""
     words: list[str] = []
     changed: list[str] = [*more]
     dropped: list[str] = []
@@ -69,7 +82,9 @@ def _made(given: Iterable[Item], change: Callable[[Item], tuple[str, ...] | None
         words += other
         changed += other
         dropped += item.words
-    return Mended((*words, *more), tuple(changed), tuple(dropped), why) if changed or dropped else None
+    return (
+        Mended((*words, *more), tuple(changed), tuple(dropped), why) if changed or dropped else None
+    )
 
 
 def _is(item: Item, *names: str) -> bool:
@@ -105,25 +120,45 @@ def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
     """The first part of a split model."""
     if "idx" not in verdict.detail:
         return None
-    return _made(given, lambda item: (item.words[0], re.sub(r"-\d{5}-of-(?=\d{5}\.gguf$)", "-00001-of-", item.value))
-                 if _is(item, "-m") else None, "the first part, which finds the others")
+    return _made(
+        given,
+        lambda item: (
+            (item.words[0], re.sub(r"-\d{5}-of-(?=\d{5}\.gguf$)", "-00001-of-", item.value))
+            if _is(item, "-m")
+            else None
+        ),
+        "the first part, which finds the others",
+    )
 
 
 def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
     """The model without the file that is of another one."""
-    what = {"mismatch between text model": ("-mm", "--mmproj"), "failed to load clip model": ("-mm", "--mmproj")}
+    what = {
+        "mismatch between text model": ("-mm", "--mmproj"),
+        "failed to load clip model": ("-mm", "--mmproj"),
+    }
     word = verdict.detail.get("sign", "")
-    names = what.get(word) or (("-md", "--model-draft") if "draft" in word or "vocab_type" in word else
-                               ("--lora", "--lora-scaled", "--control-vector"))
-    return _made(given, lambda item: () if item.name in names or _is(item, *names) else None,
-                 "without the file of another model")
+    names = what.get(word) or (
+        ("-md", "--model-draft")
+        if "draft" in word or "vocab_type" in word
+        else ("--lora", "--lora-scaled", "--control-vector")
+    )
+    return _made(
+        given,
+        lambda item: () if item.name in names or _is(item, *names) else None,
+        "without the file of another model",
+    )
 
 
 def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """Flash attention for a quantised V cache; without that cache where it is on already, or where the type's blocks do
-    not divide the model's heads."""
+    """Flash attention for a quantised V cache; without that cache where it is on already, or where
+    the type's blocks do not divide the model's heads."""
     if which := verdict.detail.get("cache", "").lower():
-        return _made(given, lambda item: () if _is(item, f"-ct{which}") else None, f"the {which.upper()} cache as f16")
+        return _made(
+            given,
+            lambda item: () if _is(item, f"-ct{which}") else None,
+            f"the {which.upper()} cache as f16",
+        )
     if not re.search("flash|v cache", verdict.detail.get("sign", "")):
         return None
     why = "a quantised V cache needs flash attention"
@@ -139,9 +174,19 @@ def _projector(verdict: Verdict, given: list[Item]) -> Mended | None:
     """The projector in RAM, where the GPU has no room for it."""
     if not verdict.detail.get("part", "").startswith("projector"):
         return None
-    return _made(given, lambda item: () if _is(item, "--mmproj-offload") else None, "the projector in RAM",
-                 ("--no-mmproj-offload",))
+    return _made(
+        given,
+        lambda item: () if _is(item, "--mmproj-offload") else None,
+        "the projector in RAM",
+        ("--no-mmproj-offload",),
+    )
 
 
-_RULES = {"oom_device": _projector, "port_busy": _port, "bad_flag": _flag, "bad_file": _file, "pair_mismatch": _pair,
-          "bad_combo": _combination}
+_RULES = {
+    "oom_device": _projector,
+    "port_busy": _port,
+    "bad_flag": _flag,
+    "bad_file": _file,
+    "pair_mismatch": _pair,
+    "bad_combo": _combination,
+}

@@ -1,7 +1,7 @@
 """How fast the server of a log is, beside what is predicted for it, and what helps most.
 
-    found = compared(verdict, facts, asked, launch)       # None where model, machine or rates are not known
-    found.measured, found.predicted, found.better         # tokens/s
+found = compared(verdict, facts, asked, launch)       # None where model, machine or rates are not
+known found.measured, found.predicted, found.better         # tokens/s
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from .facts import Facts
     from .working import Asked, Prepared
 
-_SLOWER = 1.15         # below the predicted range by this is no noise of a measurement
-_FASTER = 1.3          # what another launch must promise, to be worth a restart
-_IN_RAM = 0.25         # of the weights: more than the embeddings
-_MANY = 4              # threads; with fewer each may be a core
-_SPLITS = 100          # of a graph: an operation of each layer is on the other side
+_SLOWER = 1.15  # below the predicted range by this is no noise of a measurement
+_FASTER = 1.3  # what another launch must promise, to be worth a restart
+_IN_RAM = 0.25  # of the weights: more than the embeddings
+_MANY = 4  # threads; with fewer each may be a core
+_SPLITS = 100  # of a graph: an operation of each layer is on the other side
 _CAUSES = ("healthy", "not_in_log", "partial_offload", "op_unsupported")
 
 
 @dataclass(frozen=True)
 class Compared:
-    """Tokens/s of an answer: measured (of the log), predicted for that launch with its lowest, and predicted for
-    `launch`, which is another one; None where none is much faster."""
+    """Tokens/s of an answer: measured (of the log), predicted for that launch with its lowest, and
+    predicted for `launch`, which is another one; None where none is much faster."""
 
     measured: float
     predicted: float
@@ -41,7 +41,7 @@ class Compared:
     launch: Launch | None = None
     better: float = 0.0
     in_ram: bool = False
-    threads: tuple[int, int] = (0, 0)      # that compute, of the CPU's
+    threads: tuple[int, int] = (0, 0)  # that compute, of the CPU's
     splits: bool = False
 
     @property
@@ -53,35 +53,63 @@ class Compared:
     def text(self) -> str:
         """The rates on one line."""
         more = f", {self.better:.1f} for the launch below" if self.launch is not None else ""
-        return (f"{self.measured:.1f} tokens/s measured, {self.predicted:.1f} predicted for this launch "
-                f"(from {self.lowest:.1f}){more}")
+        return (
+            f"{self.measured:.1f} tokens/s measured, {self.predicted:.1f} predicted for this "
+            f"launch "
+            f"(from {self.lowest:.1f}){more}"
+        )
 
     def to_dict(self) -> dict[str, object]:
         """Tokens/s of an answer."""
-        return {"measured": self.measured, "predicted": round(self.predicted, 2), "lowest": round(self.lowest, 2),
-                "better": round(self.better, 2) if self.launch is not None else None}
+        return {
+            "measured": self.measured,
+            "predicted": round(self.predicted, 2),
+            "lowest": round(self.lowest, 2),
+            "better": round(self.better, 2) if self.launch is not None else None,
+        }
 
     def remedies(self) -> Iterator[Remedy]:
         """What makes a launch slower than it is predicted, the likeliest first."""
         if not self.slow:
             return
         if self.splits:
-            yield Remedy((), "the graph is cut into many splits: an operation of each layer runs on the other side; a "
-                             "newer build or driver may have its kernel")
+            yield Remedy(
+                (),
+                "the graph is cut into many splits: an operation of each layer runs "
+                "on the other side; a "
+                "newer build or driver may have its kernel",
+            )
         threads, of = self.threads
         if self.in_ram and threads >= of > _MANY:
-            yield Remedy(("-t", str(of // 2)),
-                         f"all {of} threads of the CPU compute, two on each core: they wait for each other")
+            yield Remedy(
+                ("-t", str(of // 2)),
+                f"all {of} threads of the CPU compute, two on each core: they wait for each other",
+            )
         if self.in_ram:
-            yield Remedy((), "RAM decides here: both channels filled, XMP or EXPO on (autolayers devices shows its "
-                             "rate)")
-            yield Remedy((), "-t as many as the CPU has fast cores: with more threads each waits for the others")
-        yield Remedy((), "a power limit or heat: nvidia-smi -q -d POWER,PERFORMANCE while it answers")
-        yield Remedy((), "another program on the GPU, or memory that Windows moved to the system (its task manager: "
-                         "shared GPU memory)")
+            yield Remedy(
+                (),
+                "RAM decides here: both channels filled, XMP or EXPO on (autolayers "
+                "devices shows its "
+                "rate)",
+            )
+            yield Remedy(
+                (),
+                "-t as many as the CPU has fast cores: with more threads each waits for the others",
+            )
+        yield Remedy(
+            (), "a power limit or heat: nvidia-smi -q -d POWER,PERFORMANCE while it answers"
+        )
+        yield Remedy(
+            (),
+            "another program on the GPU, or memory that Windows moved to the system "
+            "(its task manager: "
+            "shared GPU memory)",
+        )
 
 
-def compared(verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None) -> Compared | None:
+def compared(
+    verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None
+) -> Compared | None:
     """The rates of a server that answers; None where the log says too little to predict any."""
     measured = facts.rates.get("answer", 0.0)
     if not measured or verdict.cause not in _CAUSES:
@@ -94,9 +122,14 @@ def compared(verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None
         if as_it_was is None or not as_it_was.speed.generation:
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
-        rates = Compared(measured, speed.generation, speed.generation / speed.generation_spread,
-                         in_ram=host > _IN_RAM, threads=facts.threads,
-                         splits=bool(facts.splits and facts.splits[0] >= _SPLITS))
+        rates = Compared(
+            measured,
+            speed.generation,
+            speed.generation / speed.generation_spread,
+            in_ram=host > _IN_RAM,
+            threads=facts.threads,
+            splits=bool(facts.splits and facts.splits[0] >= _SPLITS),
+        )
         other = launch or _freed(given)
         if other is None or other.plan.speed.generation < _FASTER * speed.generation:
             return rates
@@ -106,7 +139,8 @@ def compared(verdict: Verdict, facts: Facts, asked: Asked, launch: Launch | None
 
 
 def _placed(given: Prepared, facts: Facts) -> Plan | None:
-    """The launch as it ran: its flags, and where these say nothing of the layers, as many as the log shows."""
+    """The launch as it ran: its flags, and where these say nothing of the layers, as many as the
+    log shows."""
     params, model = given.request.params, given.model
     changes: dict[str, object] = {}
     if params.n_gpu_layers is None or params.n_gpu_layers < 0:
@@ -116,7 +150,9 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
             changes["overrides"] = _experts(model, facts)
     params = replace(params, **changes)  # type: ignore[arg-type]
-    return plan_request(model, given.request.asking(replace(given.request.arguments, params=params)))
+    return plan_request(
+        model, given.request.asking(replace(given.request.arguments, params=params))
+    )
 
 
 def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
@@ -130,7 +166,10 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
 
 
 def _freed(given: Prepared) -> Launch | None:
-    """The launch with its layers, experts and batches placed anew, its context and cache as they were."""
+    """The launch with its layers, experts and batches placed anew, its context and cache as they
+    were."""
     params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]
-    plan = plan_request(given.model, given.request.asking(replace(given.request.arguments, params=params)))
+    plan = plan_request(
+        given.model, given.request.asking(replace(given.request.arguments, params=params))
+    )
     return changed_launch(given, plan) if plan.fits else None

@@ -1,4 +1,5 @@
-"""The launch that works on the machine that a log shows: planned with its devices, free memory, build and flags.
+"""The launch that works on the machine that a log shows: planned with its devices, free memory,
+build and flags.
 
     found = working(verdict, facts, Asked(model))       # a Launch, or what is missing for one
     found.words, found.plan.fits
@@ -37,20 +38,38 @@ if TYPE_CHECKING:
     from .decide import Verdict
     from .facts import Facts
 
-PLACING = {"n_gpu_layers": None, "tensor_split": None, "overrides": (), "split_mode": None, "main_gpu": None,
-            "fit": None, "fit_target": None}
+PLACING = {
+    "n_gpu_layers": None,
+    "tensor_split": None,
+    "overrides": (),
+    "split_mode": None,
+    "main_gpu": None,
+    "fit": None,
+    "fit_target": None,
+}
 _CONTEXT = {"n_ctx": None, "n_parallel": None}
 BUFFERS = {"n_batch": None, "n_ubatch": None}
 _MEMORY = ("oom_device", "oom_host", "buffer_limit", "partial_offload", "vram_spill", "fit_gave_up")
-_PARTS = {"load": "model", "cache": "context", "compute": "compute"}      # of memory, by the phase of their refusal
-_MODELS = {"-m", "--model", "-hf", "-hfr", "--hf-repo", "-mu", "--model-url", "-dr", "--docker-repo"}
+# of memory, by the phase of their refusal
+_PARTS = {"load": "model", "cache": "context", "compute": "compute"}
+_MODELS = {
+    "-m",
+    "--model",
+    "-hf",
+    "-hfr",
+    "--hf-repo",
+    "-mu",
+    "--model-url",
+    "-dr",
+    "--docker-repo",
+}
 SECRET = ("--api-key", "-hft", "-mu", "-mmu")
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine. `files`: whether a
-    model's file that the log names may be read."""
+    """What is known beside the log: the model, own flags (--gpu, --ram, --machine), the machine.
+    `files`: whether a model's file that the log names may be read."""
 
     model: Model | None = None
     own: Mapping[str, Any] | None = None
@@ -61,9 +80,10 @@ class Asked:
 
 @dataclass(frozen=True)
 class Launch:
-    """`words`: of the command, with as few changes as may be. `changed`: those that are new; `dropped`: the command's
-    that they take the place of. `predicted`: bytes of the part that was refused, as the launch was given; None where
-    not all of its flags are known. `header`: the bundled one that stands for the model's, "" where its own was read."""
+    """`words`: of the command, with as few changes as may be. `changed`: those that are new;
+    `dropped`: the command's that they take the place of. `predicted`: bytes of the part that was
+    refused, as the launch was given; None where not all of its flags are known. `header`: the
+    bundled one that stands for the model's, "" where its own was read."""
 
     build: int
     words: tuple[str, ...]
@@ -75,24 +95,40 @@ class Launch:
     header: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        return {"build": self.build or None, "words": list(self.words),
-                "devices": [{"name": device.name, "description": device.description, "total": device.total,
-                             "free": device.free} for device in self.devices],
-                "without": list(self.dropped), "fits": self.plan.fits,
-                "exact": self.plan.exact and not self.header, "header": self.header or None}
+        return {
+            "build": self.build or None,
+            "words": list(self.words),
+            "devices": [
+                {
+                    "name": device.name,
+                    "description": device.description,
+                    "total": device.total,
+                    "free": device.free,
+                }
+                for device in self.devices
+            ],
+            "without": list(self.dropped),
+            "fits": self.plan.fits,
+            "exact": self.plan.exact and not self.header,
+            "header": self.header or None,
+        }
 
 
 _NO_MODEL = "-m FILE or a model's name: the launch that works is planned with its header"
-_NO_GPU = "--gpu NAME or SIZE: the log does not say how much memory there is, for the launch that works"
+_NO_GPU = (
+    "--gpu NAME or SIZE: the log does not say how much memory there is, for the launch that works"
+)
 _NO_RAM = "--ram SIZE: the log does not say how much there is, for the launch that works"
-_NO_LAUNCH = "no launch of this model fits the memory that the log shows: a smaller file, or more memory"
+_NO_LAUNCH = (
+    "no launch of this model fits the memory that the log shows: a smaller file, or more memory"
+)
 _NO_SUCH = "no launch is planned: the command's flags are not for this machine or build"
 _OF_ANOTHER = "the log is not of this model: more was refused than it has, so no launch is planned"
 
 
 def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
-    """What is missing, where the model's file is not here, the machine is not known, or nothing fits; "" where no
-    launch helps."""
+    """What is missing, where the model's file is not here, the machine is not known, or nothing
+    fits; "" where no launch helps."""
     if verdict.cause == "context_limit":
         return _longer(verdict, facts, asked)
     if verdict.cause not in _MEMORY:
@@ -102,25 +138,46 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         if isinstance(given, str):
             return given
         model, request = given.model, given.request
-        if verdict.phase == "run" and verdict.cause == "oom_device" and request.params.fit_target is None:
-            request = request.asking(replace(request.arguments, params=replace(request.params, fit_target=(2048,))))
+        if (
+            verdict.phase == "run"
+            and verdict.cause == "oom_device"
+            and request.params.fit_target is None
+        ):
+            request = request.asking(
+                replace(request.arguments, params=replace(request.params, fit_target=(2048,)))
+            )
         usage = _usage(verdict, model, request)
-        predicted: int | None = None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
+        predicted: int | None = (
+            None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
+        )
         devices = _refused(request.machine.devices, verdict, facts, usage)
         request = request.on(devices, request.host)
-        if predicted is not None and verdict.phase != "compute" and (verdict.bytes or 0) > 1.1 * predicted:
+        if (
+            predicted is not None
+            and verdict.phase != "compute"
+            and (verdict.bytes or 0) > 1.1 * predicted
+        ):
             return _OF_ANOTHER
         if verdict.cause == "buffer_limit" and verdict.phase == "load" and verdict.bytes:
             # A backend's buffers are split at its limit, tensors are not
-            too_large = [name for name, info in model.header.tensors.items() if info.n_bytes >= verdict.bytes]
+            too_large = [
+                name for name, info in model.header.tensors.items() if info.n_bytes >= verdict.bytes
+            ]
             if not too_large:
                 return _OF_ANOTHER
             overrides = tuple((f"^{re.escape(name)}$", HOST) for name in too_large)
-            request = request.asking(replace(request.arguments, params=replace(
-                request.params, overrides=(*overrides, *request.params.overrides))))
+            request = request.asking(
+                replace(
+                    request.arguments,
+                    params=replace(
+                        request.params, overrides=(*overrides, *request.params.overrides)
+                    ),
+                )
+            )
         for plan in _fitting(model, request, _largest_buffer(verdict)):
             launch = changed_launch(given, plan, predicted)
-            if launch.changed or not verdict.fatal:       # what failed as it was given does not work
+            # what failed as it was given does not work
+            if launch.changed or not verdict.fatal:
                 return replace(launch, devices=tuple(devices))
         return _NO_LAUNCH
     except UsageError:
@@ -130,7 +187,8 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
 
 
 def _longer(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
-    """The launch with a context for what was asked; "" where the log says too little, or none fits."""
+    """The launch with a context for what was asked; "" where the log says too little, or none
+    fits."""
     need = context_needed(verdict, facts)
     try:
         given = prepared(verdict, facts, asked) if need else ""
@@ -148,8 +206,8 @@ def _longer(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
 
 @dataclass(frozen=True)
 class Prepared:
-    """The launch of a log as it was given: its words, the model (`header`: the bundled one that stands for it) and what
-    is asked of the machine."""
+    """The launch of a log as it was given: its words, the model (`header`: the bundled one that
+    stands for it) and what is asked of the machine."""
 
     words: tuple[str, ...]
     arguments: Arguments
@@ -159,8 +217,8 @@ class Prepared:
 
 
 def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
-    """The launch as it was given, or what is missing for planning it. Raises UsageError for a command that no build
-    reads, other AutolayersErrors for a model that cannot be read."""
+    """The launch as it was given, or what is missing for planning it. Raises UsageError for a
+    command that no build reads, other AutolayersErrors for a model that cannot be read."""
     path = facts.model or (asked.model.path if asked.model is not None else "")
     words = _with_model(facts.words or _known(facts), path)
     arguments = parse(words, command=None)
@@ -170,29 +228,47 @@ def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
         if found is None:
             return _NO_MODEL
         model, header = found.model, found.name
-    arguments = replace(arguments, own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
-                        positional=())
+    arguments = replace(
+        arguments,
+        own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
+        positional=(),
+    )
     devices, host = _machine(verdict, facts, asked)
     if devices is None:
         return _NO_RAM if verdict.cause == "oom_host" else _NO_GPU
-    request = Request.of(replace(arguments, params=_without_files(arguments.params, asked.files)),
-                         devices=devices, host=host, checked=False)
+    request = Request.of(
+        replace(arguments, params=_without_files(arguments.params, asked.files)),
+        devices=devices,
+        host=host,
+        checked=False,
+    )
     return Prepared(words, arguments, model, header, request)
 
 
 def changed_launch(given: Prepared, plan: Plan, predicted: int | None = None) -> Launch:
     """The command with what a plan changes."""
     said, changed, dropped = _command(given.words, given.arguments, plan)
-    return Launch(given.request.build.number, said, tuple(given.request.machine.devices), plan, changed, dropped,
-                  predicted, given.header)
+    return Launch(
+        given.request.build.number,
+        said,
+        tuple(given.request.machine.devices),
+        plan,
+        changed,
+        dropped,
+        predicted,
+        given.header,
+    )
 
 
 def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
-    """The flags of the command that a log shows, and those that are given, which count where both have one."""
+    """The flags of the command that a log shows, and those that are given, which count where both
+    have one."""
     try:
         theirs = {_canonical(item) for item in items(given)} - {""}
-        kept = [word for item in items(logged) if _canonical(item) not in theirs for word in item.words]
-    except UsageError:           # a command that was cut or has what no build knows
+        kept = [
+            word for item in items(logged) if _canonical(item) not in theirs for word in item.words
+        ]
+    except UsageError:  # a command that was cut or has what no build knows
         kept = list(logged)
     return (*kept, *given)
 
@@ -207,7 +283,12 @@ def _known(facts: Facts) -> tuple[str, ...]:
         return facts.words
     values = facts.values
     words: list[str] = []
-    for key, flag in (("n_ctx", "-c"), ("n_batch", "-b"), ("n_ubatch", "-ub"), ("n_seq_max", "-np")):
+    for key, flag in (
+        ("n_ctx", "-c"),
+        ("n_batch", "-b"),
+        ("n_ubatch", "-ub"),
+        ("n_seq_max", "-np"),
+    ):
         value = values.get(key)
         if isinstance(value, int) and 0 < value < 1 << 31:
             words += [flag, str(value)]
@@ -226,7 +307,9 @@ def _with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
 
 
 def _but_machine(own: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {key: value for key, value in (own or {}).items() if key not in ("gpu", "machine", "format")}
+    return {
+        key: value for key, value in (own or {}).items() if key not in ("gpu", "machine", "format")
+    }
 
 
 def _build(facts: Facts) -> dict[str, Any]:
@@ -234,10 +317,15 @@ def _build(facts: Facts) -> dict[str, Any]:
 
 
 def _model(arguments: Arguments, facts: Facts) -> Model | None:
-    """The model's file where it is here, by the name that the command or the log has: none of another machine's, which
-    Windows would log in to."""
+    """The model's file where it is here, by the name that the command or the log has: none of
+    another machine's, which Windows would log in to."""
     for name in (arguments.params.model, facts.model):
-        if name and "://" not in name and not name.startswith(("\\\\", "//")) and os.path.isfile(name):
+        if (
+            name
+            and "://" not in name
+            and not name.startswith(("\\\\", "//"))
+            and os.path.isfile(name)
+        ):
             return read_model(name)
     return None
 
@@ -250,11 +338,15 @@ def _without_files(params: Params, files: bool) -> Params:
         if path and not (files and os.path.isfile(path)):
             changes[name] = None
     for name in ("lora", "control_vector"):
-        changes[name] = tuple(path for path in getattr(params, name) if files and os.path.isfile(path))
+        changes[name] = tuple(
+            path for path in getattr(params, name) if files and os.path.isfile(path)
+        )
     return replace(params, rpc=(), **changes)  # type: ignore[arg-type]
 
 
-def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device] | None, Host | None]:
+def _machine(
+    verdict: Verdict, facts: Facts, asked: Asked
+) -> tuple[list[Device] | None, Host | None]:
     """The log's devices and RAM; those that are given instead."""
     host = asked.host or (Host(*facts.ram, "log") if facts.ram else None)
     if asked.devices is not None:
@@ -265,47 +357,73 @@ def _machine(verdict: Verdict, facts: Facts, asked: Asked) -> tuple[list[Device]
         return list(request.machine.devices), asked.host or request.host or host
     devices = [device for device in facts.devices.values() if device.total and device.kind != "rpc"]
     # Free memory where it is known; a card's own size else
-    devices = [device if device.free else replace(device, free=device.total, includes_context=False)
-               for device in devices]
+    devices = [
+        device if device.free else replace(device, free=device.total, includes_context=False)
+        for device in devices
+    ]
     if not devices and verdict.cause != "oom_host":
         return None, host
     if verdict.cause == "oom_host":
-        if "gib" in verdict.detail and host is None:            # Ollama refuses in advance, and says what there is
+        # Ollama refuses in advance, and says what there is
+        if "gib" in verdict.detail and host is None:
             left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
             host = Host(left, left, "log")
         elif verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
             most = facts.held(HOST) + verdict.bytes - 1
-            host = Host(most, most, "log") if host is None else replace(host, available=min(host.available, most))
+            host = (
+                Host(most, most, "log")
+                if host is None
+                else replace(host, available=min(host.available, most))
+            )
         if host is None:
             return None, None
     return devices, host
 
 
 def _largest_buffer(verdict: Verdict) -> tuple[str, int]:
-    """The device whose graph buffer is to stay below a size, and that size: drivers' limits are 4, 2 or 1 GiB."""
+    """The device whose graph buffer is to stay below a size, and that size: drivers' limits are 4,
+    2 or 1 GiB."""
     size = verdict.bytes or 4 * GiB
     if verdict.cause != "buffer_limit" or verdict.phase not in ("compute", "run"):
         return "", 0
-    return verdict.device or "", next((limit for limit in (4 * GiB, 2 * GiB, GiB) if limit < size), size)
+    return verdict.device or "", next(
+        (limit for limit in (4 * GiB, 2 * GiB, GiB) if limit < size), size
+    )
 
 
 def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterator[Plan]:
-    """Plans that fit, and whose graph buffer on a device is smaller than `largest`: that with the fewest of the given
-    flags changed first."""
+    """Plans that fit, and whose graph buffer on a device is smaller than `largest`: that with the
+    fewest of the given flags changed first."""
     params = request.params
     tried: list[Params] = []
     refused: UsageError | None = None
     planned = False
-    small = [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)] if largest[0] else []
-    for changes in ({}, *small, PLACING, {**PLACING, **BUFFERS}, *({**PLACING, **change} for change in small),
-                    {**PLACING, **BUFFERS, **_CONTEXT}):
+    small = (
+        [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)]
+        if largest[0]
+        else []
+    )
+    for changes in (
+        {},
+        *small,
+        PLACING,
+        {**PLACING, **BUFFERS},
+        *({**PLACING, **change} for change in small),
+        {**PLACING, **BUFFERS, **_CONTEXT},
+    ):
         changed = replace(params, **changes)  # type: ignore[arg-type]
         if changed in tried:
             continue
         tried.append(changed)
-        own = {key: value for key, value in request.arguments.own.items() if not (changes and key == "ctx")}
+        own = {
+            key: value
+            for key, value in request.arguments.own.items()
+            if not (changes and key == "ctx")
+        }
         try:
-            plan = plan_request(model, request.asking(replace(request.arguments, params=changed, own=own)))
+            plan = plan_request(
+                model, request.asking(replace(request.arguments, params=changed, own=own))
+            )
         except UsageError as error:
             refused = refused or error
             continue
@@ -317,10 +435,11 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
         raise refused
 
 
-def _command(words: Sequence[str], arguments: Arguments,
-             plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """(the command's words with what the plan changes, the changes alone, what they take the place of), without what
-    may be secret."""
+def _command(
+    words: Sequence[str], arguments: Arguments, plan: Plan
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """(the command's words with what the plan changes, the changes alone, what they take the place
+    of), without what may be secret."""
     kept: list[str] = []
     dropped: list[str] = []
     said: set[str] = set()
@@ -328,8 +447,11 @@ def _command(words: Sequence[str], arguments: Arguments,
         row = item.flag if isinstance(item.flag, Argument) else None
         if row is None or row.canonical in SECRET or any("://" in word for word in item.words):
             continue
-        if row.field and getattr(plan.params, row.field) != getattr(arguments.params, row.field) \
-                and row.field not in ("model", "mmproj", "model_draft", "lora", "control_vector"):
+        if (
+            row.field
+            and getattr(plan.params, row.field) != getattr(arguments.params, row.field)
+            and row.field not in ("model", "mmproj", "model_draft", "lora", "control_vector")
+        ):
             dropped += item.words
             continue
         kept += item.words
@@ -342,9 +464,11 @@ def _command(words: Sequence[str], arguments: Arguments,
     return (*kept, *changed), tuple(changed), tuple(dropped)
 
 
-def _refused(devices: Sequence[Device], verdict: Verdict, facts: Facts, usage: Usage | None) -> list[Device]:
-    """The devices with no more free than the refusal shows: what was there before, as logged or as predicted, and what
-    was asked for is more than there is."""
+def _refused(
+    devices: Sequence[Device], verdict: Verdict, facts: Facts, usage: Usage | None
+) -> list[Device]:
+    """The devices with no more free than the refusal shows: what was there before, as logged or as
+    predicted, and what was asked for is more than there is."""
     if not verdict.bytes or verdict.cause != "oom_device" or verdict.phase not in _PARTS:
         return list(devices)
     before = facts.held(verdict.device or "")
@@ -353,19 +477,22 @@ def _refused(devices: Sequence[Device], verdict: Verdict, facts: Facts, usage: U
             return list(devices)
         before = usage.model + (usage.context if verdict.phase == "compute" else 0)
     most = before + verdict.bytes - 1
-    return [replace(device, free=min(device.free, most)) if device.name == verdict.device else device
-            for device in devices]
+    return [
+        replace(device, free=min(device.free, most)) if device.name == verdict.device else device
+        for device in devices
+    ]
 
 
 def _usage(verdict: Verdict, model: Model, request: Request) -> Usage | None:
-    """What the launch as it was given takes on the device that refused, by the memory model; None where its flags are
-    not all known."""
+    """What the launch as it was given takes on the device that refused, by the memory model; None
+    where its flags are not all known."""
     params = request.params
     if verdict.phase not in _PARTS or not verdict.bytes or params.n_gpu_layers is None:
         return None
     try:
         use = Estimator(model, request.build.number or None, request.companions).breakdown(
-            params, request.machine.devices)
+            params, request.machine.devices
+        )
     except AutolayersError:
         return None
     return use.host if verdict.device == HOST else use.devices.get(verdict.device or "")

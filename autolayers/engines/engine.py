@@ -17,22 +17,30 @@ class Engine:
     # it leaves n_outputs_max at 0, so llama_context reserves logits of every token of a micro-batch
     # (src/llama-context.cpp, from b9464 on; before, every program's were)
     whole_batches: bool = False
-    reads_all: bool = False            # it asks for all of these logits, where others ask for the last ones
-    one_sequence: bool = False         # it runs one where no number is given, llama-server four slots
-    spare_sequence: bool = False       # several slots share one cache, with one sequence more than slots
-    rolls_back: bool = False           # a draft of any kind adds rollback steps to a recurrent state
-    written_by: str = ""               # what writes its launch, if its words are not llama-server's
-    # all slots share one cache in which sliding windows keep every position; flash attention is on but for -fa off
+    # it asks for all of these logits, where others ask for the last ones
+    reads_all: bool = False
+    # it runs one where no number is given, llama-server four slots
+    one_sequence: bool = False
+    # several slots share one cache, with one sequence more than slots
+    spare_sequence: bool = False
+    # a draft of any kind adds rollback steps to a recurrent state
+    rolls_back: bool = False
+    written_by: str = ""  # what writes its launch, if its words are not llama-server's
+    # all slots share one cache in which sliding windows keep every position; flash attention is on
+    # but for -fa off
     one_cache: bool = False
-    shares_bytes: bool = False         # -ts are parts of bytes, and -sm none leaves layers on other GPUs
-    cuts: bool = False                 # words of its own cut each layer over the devices, or leave their split to it
-    pipelines: bool = True             # several GPUs work on a prompt at once, with copies of their inputs
-    seen: str = ""                     # its commit that is planned, if it is not llama.cpp
-    said: Hashable = None              # what words of its own say of a launch, in its module's form
-    words: tuple[str, ...] = ()        # these words, as a launch has them
-    lacks: tuple[str, ...] = ()        # flags of llama-server that it has not
-    unwritten: tuple[str, ...] = ()    # those that mean something else there
-    rules: tuple[tuple[str, bool], ...] = ()     # of builds/table.py, which hold otherwise in it
+    # -ts are parts of bytes, and -sm none leaves layers on other GPUs
+    shares_bytes: bool = False
+    # words of its own cut each layer over the devices, or leave their split to it
+    cuts: bool = False
+    # several GPUs work on a prompt at once, with copies of their inputs
+    pipelines: bool = True
+    seen: str = ""  # its commit that is planned, if it is not llama.cpp
+    said: Hashable = None  # what words of its own say of a launch, in its module's form
+    words: tuple[str, ...] = ()  # these words, as a launch has them
+    lacks: tuple[str, ...] = ()  # flags of llama-server that it has not
+    unwritten: tuple[str, ...] = ()  # those that mean something else there
+    rules: tuple[tuple[str, bool], ...] = ()  # of builds/table.py, which hold otherwise in it
 
     @property
     def is_llama_cpp(self) -> bool:

@@ -1,54 +1,84 @@
-"""ik_llama.cpp (github.com/ikawrakow/ik_llama.cpp, 8337e4cd of 2026-08-15): what it does unlike llama.cpp."""
+"""ik_llama.cpp (github.com/ikawrakow/ik_llama.cpp, 8337e4cd of 2026-08-15): what it does unlike
+llama.cpp."""
 
 from __future__ import annotations
 
 from ..records import dataclass
 from .engine import Engine
 
-FIT_MARGIN = 1024         # MiB that it leaves free on each device (k_default_mem_margin)
+FIT_MARGIN = 1024  # MiB that it leaves free on each device (k_default_mem_margin)
 
 
 @dataclass(frozen=True)
 class Said:
     """What words of its own say of a launch; its defaults where none does."""
 
-    mla: int = 3                       # the form of latent attention (-mla)
-    attention_mib: int = 256           # what latent attention may make of its cache at once (-amb), 0: all
-    logit_rows: int = 0                # rows of logits (-wgt), 0: those of a micro-batch
-    moe_layers: int = 0                # layers with experts in RAM (-ncmoe), -cmoe: 999
-    fit: bool = False                  # it places the layers itself
-    fit_margin: int = FIT_MARGIN       # MiB
-    margins: tuple[tuple[int, int], ...] = ()      # (device, MiB) of -gfm
-    split: str = ""                    # graph, attn; "": as -sm says
-    type_k: str = ""                   # cache types that llama.cpp has not
+    mla: int = 3  # the form of latent attention (-mla)
+    # what latent attention may make of its cache at once (-amb), 0: all
+    attention_mib: int = 256
+    logit_rows: int = 0  # rows of logits (-wgt), 0: those of a micro-batch
+    moe_layers: int = 0  # layers with experts in RAM (-ncmoe), -cmoe: 999
+    fit: bool = False  # it places the layers itself
+    fit_margin: int = FIT_MARGIN  # MiB
+    margins: tuple[tuple[int, int], ...] = ()  # (device, MiB) of -gfm
+    split: str = ""  # graph, attn; "": as -sm says
+    type_k: str = ""  # cache types that llama.cpp has not
     type_v: str = ""
-    ends: tuple[tuple[str, str, int], ...] = ()    # ("k-first", type, layers) of -ctk-first and the like
-    reduces_as: str = "f16"            # parts of layers that are cut are added as this (-grt)
-    repacks: bool = False              # -rtr
-    merges: bool = False               # -mqkv, -muge
-    fused_experts: bool = True         # -no-fmoe
-    fused_up_gate: bool = True         # -no-fug
-    multi_add: bool = True             # -no-mmad
-    k_hadamard: bool = False           # -khad
-    v_hadamard: bool = False           # -vhad
-    graph_with_overrides: bool = False     # -smgs
-    rope_cache: bool = False           # -rcache
+    # ("k-first", type, layers) of -ctk-first and the like
+    ends: tuple[tuple[str, str, int], ...] = ()
+    reduces_as: str = "f16"  # parts of layers that are cut are added as this (-grt)
+    repacks: bool = False  # -rtr
+    merges: bool = False  # -mqkv, -muge
+    fused_experts: bool = True  # -no-fmoe
+    fused_up_gate: bool = True  # -no-fug
+    multi_add: bool = True  # -no-mmad
+    k_hadamard: bool = False  # -khad
+    v_hadamard: bool = False  # -vhad
+    graph_with_overrides: bool = False  # -smgs
+    rope_cache: bool = False  # -rcache
 
 
-# llm_load_tensors counts the repeating layers first, the output layer last; llama_kv_cache_init makes one cache of
-# n_ctx cells, a multiple of 32 without flash attention (llama_kv_cache::get_padding)
-_RULES = (("output_first", False), ("streams", False), ("cells_by_256", False), ("skips_undrafted", False),
-          ("mla_one_type", False))
+# llm_load_tensors counts the repeating layers first, the output layer last; llama_kv_cache_init
+# makes one cache of n_ctx cells, a multiple of 32 without flash attention
+# (llama_kv_cache::get_padding)
+_RULES = (
+    ("output_first", False),
+    ("streams", False),
+    ("cells_by_256", False),
+    ("skips_undrafted", False),
+    ("mla_one_type", False),
+)
 # gpt_params_parse_ex of its common/common.cpp knows none of these
 _LACKS = (
-    "--swa-full", "-lm", "--load-mode", "-kvu", "-no-kvu", "-ncffn", "-fitt", "-hf", "--no-mmproj", "--list-devices",
-    "-fit", "--no-op-offload", "--moe-cache-mib", "-ctxcp", "-lzm",
+    "--swa-full",
+    "-lm",
+    "--load-mode",
+    "-kvu",
+    "-no-kvu",
+    "-ncffn",
+    "-fitt",
+    "-hf",
+    "--no-mmproj",
+    "--list-devices",
+    "-fit",
+    "--no-op-offload",
+    "--moe-cache-mib",
+    "-ctxcp",
+    "-lzm",
 )
 IK_LLAMA = Engine(
-    "ik_llama.cpp", whole_batches=True, one_sequence=True, one_cache=True,
-    shares_bytes=True, pipelines=False,
-    seen="8337e4cd of 2026-08-15", said=Said(), lacks=_LACKS, unwritten=("-ncmoe", "-cmoe"),
-    rules=_RULES)
+    "ik_llama.cpp",
+    whole_batches=True,
+    one_sequence=True,
+    one_cache=True,
+    shares_bytes=True,
+    pipelines=False,
+    seen="8337e4cd of 2026-08-15",
+    said=Said(),
+    lacks=_LACKS,
+    unwritten=("-ncmoe", "-cmoe"),
+    rules=_RULES,
+)
 
 _TEXT = """
 afmoe arcee bailingmoe cogvlm cohere2moe deepseek deepseek32 dots3note dream exaone exaone-moe exaone4 falcon-h1
@@ -56,6 +86,7 @@ glm5-next granite_swa granitehybrid grovemoe hrm_text hunyuan-dense hunyuan_vl h
 kimi-linear lfm2 lfm2moe llada llada-moe maincoder mamba2 maple minicpm3 minimax-01 nanbeige nemotron nemotron_h
 nemotron_h_moe olmo2 olmoe paddleocr pangu-embedded phimoe plamo2 plamo3 pockettts qwen3tts qwen4exp rnd1
 smallthinker spark2_5 talkie
-"""
-ABSENT = frozenset(_TEXT.split())      # of llama.cpp's LLM_ARCH_NAMES, those that it has not
-ABSENT_TYPES = frozenset(("tq1_0", "tq2_0", "nvfp4", "q2_0"))      # ids 34, 35, 40 and 42 of ggml_type
+"""  # noqa: E501
+ABSENT = frozenset(_TEXT.split())  # of llama.cpp's LLM_ARCH_NAMES, those that it has not
+# ids 34, 35, 40 and 42 of ggml_type
+ABSENT_TYPES = frozenset(("tq1_0", "tq2_0", "nvfp4", "q2_0"))

@@ -1,6 +1,8 @@
-"""The tensors that ik_llama.cpp's loader creates (ik_tensors.csv): it refuses a file that has others.
+"""The tensors that ik_llama.cpp's loader creates (ik_tensors.csv): it refuses a file that has
+others.
 
-    unread("qwen3", ["blk.0.attn_q.weight", "blk.0.attn_q.input_scale"])      # ["blk.0.attn_q.input_scale"]
+    # ["blk.0.attn_q.input_scale"]
+    unread("qwen3", ["blk.0.attn_q.weight", "blk.0.attn_q.input_scale"])
 """
 
 from __future__ import annotations
@@ -30,8 +32,11 @@ _GROUPS = {
 
 @cache
 def created(architecture: str) -> frozenset[str]:
-    """Names without blk.N. and .weight; none for an architecture whose loader is not in the table."""
-    row = next((row for row in rows("engines/ik_tensors.csv") if row["architecture"] == architecture), None)
+    """Names without blk.N. and .weight; none for an architecture whose loader is not in the
+    table."""
+    row = next(
+        (row for row in rows("engines/ik_tensors.csv") if row["architecture"] == architecture), None
+    )
     words = row["tensors"].split() if row else []
     return frozenset(name for word in words for name in _GROUPS.get(word, word).split())
 

@@ -1,5 +1,5 @@
-"""ik_llama.cpp's own words (common/common.cpp: gpt_params_parse_ex): what they say of a launch, and llama.cpp's words
-for the rest.
+"""ik_llama.cpp's own words (common/common.cpp: gpt_params_parse_ex): what they say of a launch, and
+llama.cpp's words for the rest.
 
     words, engine, notes = meant(["-mla", "2", "-amb", "512", "-rtr", "-c", "8192"])
     words, engine.said.mla, engine.words      # ("--no-mmap", "-c", "8192"), 2, ("-mla", "2", ...)
@@ -22,9 +22,16 @@ if TYPE_CHECKING:
 
     Known = Mapping[str, int]
 
-CACHES = {"-ctk": "K", "--cache-type-k": "K", "-ctv": "V", "--cache-type-v": "V",
-          "-ctkd": "draft's K", "--cache-type-k-draft": "draft's K",
-          "-ctvd": "draft's V", "--cache-type-v-draft": "draft's V"}
+CACHES = {
+    "-ctk": "K",
+    "--cache-type-k": "K",
+    "-ctv": "V",
+    "--cache-type-v": "V",
+    "-ctkd": "draft's K",
+    "--cache-type-k-draft": "draft's K",
+    "-ctvd": "draft's V",
+    "--cache-type-v-draft": "draft's V",
+}
 _ENDS = ("-ctk-first", "-ctk-last", "-ctv-first", "-ctv-last")
 _NUMBERS = {
     **dict.fromkeys(("-mla", "--mla-use"), "mla"),
@@ -48,28 +55,81 @@ _SWITCHES: dict[str, tuple[str, Any]] = {
 }
 # words that change no buffer, and how many values they have
 _IDLE = {
-    **dict.fromkeys(("-ser", "--smart-expert-reduction", "-cuda", "--cuda-params", "--max-gpu", "-mea",
-                     "--max-extra-alloc"), 1),
-    **dict.fromkeys(("-ger", "--grouped-expert-routing", "-gr", "--graph-reuse", "-no-gr", "--no-graph-reuse", "-fug",
-                     "-thp", "--transparent-huge-pages", "-dr", "--dry-run", "-sas", "--scheduler-async"), 0),
+    **dict.fromkeys(
+        (
+            "-ser",
+            "--smart-expert-reduction",
+            "-cuda",
+            "--cuda-params",
+            "--max-gpu",
+            "-mea",
+            "--max-extra-alloc",
+        ),
+        1,
+    ),
+    **dict.fromkeys(
+        (
+            "-ger",
+            "--grouped-expert-routing",
+            "-gr",
+            "--graph-reuse",
+            "-no-gr",
+            "--no-graph-reuse",
+            "-fug",
+            "-thp",
+            "--transparent-huge-pages",
+            "-dr",
+            "--dry-run",
+            "-sas",
+            "--scheduler-async",
+        ),
+        0,
+    ),
 }
 # all of its own, and llama.cpp's that mean another thing there: number of values
 WORDS: Known = {
-    **_IDLE, **dict.fromkeys(_NUMBERS, 1), **dict.fromkeys(_SWITCHES, 0), **dict.fromkeys(_ENDS, 1),
-    **dict.fromkeys(("-grt", "--graph-reduce-type", "-sm", "--split-mode", "-fa", "--flash-attn",
-                     "-gfm", "--gpu-fit-margin"), 1),
+    **_IDLE,
+    **dict.fromkeys(_NUMBERS, 1),
+    **dict.fromkeys(_SWITCHES, 0),
+    **dict.fromkeys(_ENDS, 1),
+    **dict.fromkeys(
+        (
+            "-grt",
+            "--graph-reduce-type",
+            "-sm",
+            "--split-mode",
+            "-fa",
+            "--flash-attn",
+            "-gfm",
+            "--gpu-fit-margin",
+        ),
+        1,
+    ),
     **dict.fromkeys(("-no-fa", "--no-flash-attn", "-fmoe", "--fused-moe"), 0),
 }
-_GONE = ("-fmoe", "--fused-moe")       # of older ones, whose experts were not fused without it
+_GONE = ("-fmoe", "--fused-moe")  # of older ones, whose experts were not fused without it
 SPLITS = ("graph", "attn")
 OWN_TYPES = ("q6_0", "q8_kv")
-_UNMAPPED = ("-rtr", "--run-time-repack", "-mqkv", "--merge-qkv", "-muge", "--merge-up-gate-experts")
+_UNMAPPED = (
+    "-rtr",
+    "--run-time-repack",
+    "-mqkv",
+    "--merge-qkv",
+    "-muge",
+    "--merge-up-gate-experts",
+)
 
 
-def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN_TYPES,
-          program: str = IK_LLAMA.name, listed: Collection[str] = ()) -> tuple[tuple[str, ...], Engine, list[str]]:
-    """(llama.cpp's words that a plan is made of, the program with what its own words say of it, notes). `known`: own
-    flags, `types`: own types of a cache, `listed`: what its help has, which older ones have more of. Raises UsageError.
+def meant(
+    words: Sequence[str],
+    known: Known = WORDS,
+    types: Sequence[str] = OWN_TYPES,
+    program: str = IK_LLAMA.name,
+    listed: Collection[str] = (),
+) -> tuple[tuple[str, ...], Engine, list[str]]:
+    """(llama.cpp's words that a plan is made of, the program with what its own words say of it,
+    notes). `known`: own flags, `types`: own types of a cache, `listed`: what its help has, which
+    older ones have more of. Raises UsageError.
     """
     said, left = Said(), list(words)
     found: list[str] = []
@@ -86,8 +146,10 @@ def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN
                 said = replace(said, **{field: _spelt(type_)})  # type: ignore[arg-type]
                 own += [word, type_]
                 continue
-            notes.append(f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
-                         f"cache is planned as {found[-1]}, an upper bound")
+            notes.append(
+                f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
+                f"cache is planned as {found[-1]}, an upper bound"
+            )
         elif count is None:
             found.append(word)
         else:
@@ -104,7 +166,10 @@ def meant(words: Sequence[str], known: Known = WORDS, types: Sequence[str] = OWN
 
 
 def is_own_type(value: str) -> bool:
-    return value.lower() not in CACHE_TYPES and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{1,15}", value) is not None
+    return (
+        value.lower() not in CACHE_TYPES
+        and re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{1,15}", value) is not None
+    )
 
 
 def _spelt(type_: str) -> str:
@@ -112,18 +177,22 @@ def _spelt(type_: str) -> str:
 
 
 def _bound(value: str) -> str:
-    """A type of llama.cpp with no fewer bytes: block formats of up to 6 bits have at most 2 bits of scales."""
+    """A type of llama.cpp with no fewer bytes: block formats of up to 6 bits have at most 2 bits of
+    scales."""
     bits = re.search(r"\d+", value)
     return "q8_0" if bits and 0 < int(bits[0]) <= 6 else "f16"
 
 
 def _llama_words(flag: str, value: str) -> Sequence[str]:
-    """llama.cpp's words for the same, or for the part of it that they can say. Raises UsageError."""
+    """llama.cpp's words for the same, or for the part of it that they can say. Raises
+    UsageError."""
     if flag in ("-no-fa", "--no-flash-attn"):
         return "-fa", "off"
     if flag in ("-fa", "--flash-attn"):
         if value not in ("on", "off", "auto", "0", "1"):
-            raise UsageError(f"invalid parameter for argument: {flag} (it takes on, off, auto, 0 or 1)")
+            raise UsageError(
+                f"invalid parameter for argument: {flag} (it takes on, off, auto, 0 or 1)"
+            )
         return "-fa", "off" if value in ("off", "0") else "on"
     if flag in ("-sm", "--split-mode") and value not in SPLITS:
         if value not in ("none", "layer"):
@@ -135,11 +204,14 @@ def _llama_words(flag: str, value: str) -> Sequence[str]:
 def _with(said: Said, flag: str, value: str) -> Said:
     """What this flag adds. Raises UsageError."""
     if flag in _GONE:
-        raise UsageError(f"unknown argument: {flag} (its experts are fused unless -no-fmoe is given: leave it out)")
+        raise UsageError(
+            f"unknown argument: {flag} (its experts are fused unless -no-fmoe is "
+            f"given: leave it out)"
+        )
     if flag in _NUMBERS:
         number = _number(flag, value)
         if flag in ("-amb", "--attention-max-batch") and number:
-            number = max(128, number)                    # build_deepseek2: 1 to 127 are 128
+            number = max(128, number)  # build_deepseek2: 1 to 127 are 128
         if flag == "--fit-margin":
             number = number or FIT_MARGIN
         return replace(said, **{_NUMBERS[flag]: number})  # type: ignore[arg-type]
@@ -160,7 +232,9 @@ def _with(said: Said, flag: str, value: str) -> Said:
     if flag in _ENDS:
         type_, _, count = value.partition(",")
         if type_.lower() not in (*CACHE_TYPES, *OWN_TYPES):
-            raise UsageError(f"{flag} {value}: a type of a cache and a number of layers are needed, TYPE,N")
+            raise UsageError(
+                f"{flag} {value}: a type of a cache and a number of layers are needed, TYPE,N"
+            )
         end = flag.removeprefix("-ct"), _spelt(type_), _number(flag, count)
         return replace(said, ends=(*said.ends, end))
     return said

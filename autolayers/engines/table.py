@@ -1,5 +1,6 @@
-"""The programs, one row each. llama.cpp's own set no n_outputs_max (common/, tools/ of b11549: server-context.cpp alone
-does), nor do llama-cpp-python 0.3.36 (Llama.__init__) and KoboldCpp (gpttype_adapter.cpp)."""
+"""The programs, one row each. llama.cpp's own set no n_outputs_max (common/, tools/ of b11549:
+server-context.cpp alone does), nor do llama-cpp-python 0.3.36 (Llama.__init__) and KoboldCpp
+(gpttype_adapter.cpp)."""
 
 from __future__ import annotations
 
@@ -14,20 +15,30 @@ def _user(name: str) -> Engine:
     return Engine(name, whole_batches=True, one_sequence=True)
 
 
-ENGINES = {row.name: row for row in (
-    LLAMA_SERVER,
-    Engine("llama-cli", one_sequence=True),             # a client of a server of its own
-    replace(_user("llama-bench"), written_by="autolayers run llama-bench -m MODEL"),
-    _user("llama-completion"),
-    replace(_user("llama-perplexity"), reads_all=True),
-    _user("llama-mtmd-cli"),
-    replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
-    Engine("jan", one_sequence=True, written_by="Jan's settings, which start a llama-server"),
-    replace(_user("lm-studio"), written_by="`lms load`, by the page of autolayers web"),      # not seen: the larger
-    # n_rs_seq is --draftamount with any draft; continuous batching has n_seq_max of slots + 1 and kv_unified
-    replace(_user("koboldcpp"), rolls_back=True, spare_sequence=True, written_by="--format koboldcpp"),
-    IK_LLAMA,
-)}
+ENGINES = {
+    row.name: row
+    for row in (
+        LLAMA_SERVER,
+        Engine("llama-cli", one_sequence=True),  # a client of a server of its own
+        replace(_user("llama-bench"), written_by="autolayers run llama-bench -m MODEL"),
+        _user("llama-completion"),
+        replace(_user("llama-perplexity"), reads_all=True),
+        _user("llama-mtmd-cli"),
+        replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
+        Engine("jan", one_sequence=True, written_by="Jan's settings, which start a llama-server"),
+        # not seen: the larger
+        replace(_user("lm-studio"), written_by="`lms load`, by the page of autolayers web"),
+        # n_rs_seq is --draftamount with any draft; continuous batching has n_seq_max of slots + 1
+        # and kv_unified
+        replace(
+            _user("koboldcpp"),
+            rolls_back=True,
+            spare_sequence=True,
+            written_by="--format koboldcpp",
+        ),
+        IK_LLAMA,
+    )
+}
 
 
 def engine(name: str) -> Engine:
@@ -39,8 +50,8 @@ def engine(name: str) -> Engine:
 
 
 def of_program(name: str) -> Engine:
-    """The engine of a program by its file's name: llama-server for scripts and other wrappers, and for tools of
-    llama.cpp that have no row a library's user like the others."""
+    """The engine of a program by its file's name: llama-server for scripts and other wrappers, and
+    for tools of llama.cpp that have no row a library's user like the others."""
     if name in ENGINES:
         return ENGINES[name]
     if not name.startswith("llama-") or "server" in name:

@@ -1,12 +1,12 @@
-"""The files that --format can write: one row each. Help, choices and documentation are made from them, and
-autolayers.launch.formats has a module for each."""
+"""The files that --format can write: one row each. Help, choices and documentation are made from
+them, and autolayers.launch.formats has a module for each."""
 
 from __future__ import annotations
 
 
 class Format:
-    """`several`: one file can hold several models. `starts`: it starts the given program, not llama.cpp's own server
-    or image."""
+    """`several`: one file can hold several models. `starts`: it starts the given program, not
+    llama.cpp's own server or image."""
 
     __slots__ = ("about", "name", "several", "starts")
 
@@ -14,19 +14,26 @@ class Format:
         self.name, self.about, self.several, self.starts = name, about, several, starts
 
 
-FORMATS = {row.name: row for row in (
-    Format("systemd", "a systemd service", starts=True),
-    Format("docker", "a `docker run` command"),
-    Format("compose", "a Compose file"),
-    Format("llama-swap", "a llama-swap configuration", several=True, starts=True),
-    Format("preset", "a preset of llama-server's router (--models-preset)", several=True),
-    Format("llama-cpp-python", "Python code for llama-cpp-python"),
-    Format("koboldcpp", "a KoboldCpp command"),
-    Format("llama-swap-matrix", "a llama-swap configuration with its matrix: every set of models that fits",
-           several=True, starts=True),
-    Format("nixos", "a NixOS configuration (services.llama-cpp)"),
-    Format("kubernetes", "a Deployment and a Service of Kubernetes"),
-    Format("kserve", "a ServingRuntime and an InferenceService of KServe, for the processor"),
-    Format("gpustack", "a deployment of GPUStack 2"),
-    Format("llmkube", "a Model and an InferenceService of LLMKube"),
-)}
+FORMATS = {
+    row.name: row
+    for row in (
+        Format("systemd", "a systemd service", starts=True),
+        Format("docker", "a `docker run` command"),
+        Format("compose", "a Compose file"),
+        Format("llama-swap", "a llama-swap configuration", several=True, starts=True),
+        Format("preset", "a preset of llama-server's router (--models-preset)", several=True),
+        Format("llama-cpp-python", "Python code for llama-cpp-python"),
+        Format("koboldcpp", "a KoboldCpp command"),
+        Format(
+            "llama-swap-matrix",
+            "a llama-swap configuration with its matrix: every set of models that fits",
+            several=True,
+            starts=True,
+        ),
+        Format("nixos", "a NixOS configuration (services.llama-cpp)"),
+        Format("kubernetes", "a Deployment and a Service of Kubernetes"),
+        Format("kserve", "a ServingRuntime and an InferenceService of KServe, for the processor"),
+        Format("gpustack", "a deployment of GPUStack 2"),
+        Format("llmkube", "a Model and an InferenceService of LLMKube"),
+    )
+}

@@ -1,4 +1,5 @@
-"""Flags as Python's keyword arguments: gpu="rtx-3060", ctx=8192, cache_type_k="q8_0", mmap=False."""
+"""Flags as Python's keyword arguments: gpu="rtx-3060", ctx=8192, cache_type_k="q8_0",
+mmap=False."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
-    """The words of keyword arguments, by a flag's long name with _ for -, or its short one; None: not given.
-    Raises WrongType for a name that is no flag, and for a value that none takes.
+    """The words of keyword arguments, by a flag's long name with _ for -, or its short one; None:
+    not given. Raises WrongType for a name that is no flag, and for a value that none takes.
 
     >>> words_of({"gpu": ["rtx-3060", "8GiB"], "ctx": 8192, "mmap": False, "ngl": None})
     ['--gpu', 'rtx-3060,8GiB', '--ctx', '8192', '--no-mmap']
@@ -72,4 +73,7 @@ def _flag(name: str, command: str) -> tuple[str, bool]:
     import difflib
 
     near = difflib.get_close_matches(f"--{text}", own, 1)
-    raise WrongType(f"no flag is called {name!r}" + (f": {near[0].lstrip('-').replace('-', '_')}?" if near else ""))
+    raise WrongType(
+        f"no flag is called {name!r}"
+        + (f": {near[0].lstrip('-').replace('-', '_')}?" if near else "")
+    )

@@ -18,9 +18,22 @@ if TYPE_CHECKING:
     Values = dict[str, Any]
 
 # kv_cache_types of common/arg.cpp, and the newest build that was seen without each; 0: none was
-CACHE_TYPES = {"f32": 0, "f16": 0, "bf16": 0, "q8_0": 0, "q4_0": 0, "q4_1": 0, "iq4_nl": 0, "q5_0": 0,
-               "q5_1": 0}
-TRUE, FALSE, AUTO = ("on", "enabled", "true", "1"), ("off", "disabled", "false", "0"), ("auto", "-1")
+CACHE_TYPES = {
+    "f32": 0,
+    "f16": 0,
+    "bf16": 0,
+    "q8_0": 0,
+    "q4_0": 0,
+    "q4_1": 0,
+    "iq4_nl": 0,
+    "q5_0": 0,
+    "q5_1": 0,
+}
+TRUE, FALSE, AUTO = (
+    ("on", "enabled", "true", "1"),
+    ("off", "disabled", "false", "0"),
+    ("auto", "-1"),
+)
 
 
 class Bad(Exception):
@@ -28,21 +41,40 @@ class Bad(Exception):
 
 
 class Kind:
-    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text of a
-    negated switch is "off". `write` gives the text of a field's value, None where another argument of the
-    field writes it. `adds`: repeats add up. `bare`: the value where the word is left out. `plain` turns a
-    spelling that llama.cpp does not know into the one it does. `prefixes`: how the values begin that only an
-    argument of this kind writes. `paths` gives the text with each path of this machine in it replaced;
-    `written`: llama.cpp writes there."""
+    """`words`: how many words follow the flag. `read(values, field, text)` sets the field; the text
+    of a negated switch is "off". `write` gives the text of a field's value, None where another
+    argument of the field writes it. `adds`: repeats add up. `bare`: the value where the word is
+    left out. `plain` turns a spelling that llama.cpp does not know into the one it does.
+    `prefixes`: how the values begin that only an argument of this kind writes. `paths` gives the
+    text with each path of this machine in it replaced; `written`: llama.cpp writes there."""
 
-    __slots__ = ("adds", "bare", "choices", "paths", "plain", "prefixes", "read", "words", "write", "written")
+    __slots__ = (
+        "adds",
+        "bare",
+        "choices",
+        "paths",
+        "plain",
+        "prefixes",
+        "read",
+        "words",
+        "write",
+        "written",
+    )
 
-    def __init__(self, read: Callable[[Values, str, str], None], write: Callable[[Any], str] | None = None,
-                 words: int = 1, *, adds: bool = False, choices: tuple[str, ...] = (),
-                 bare: str | None = None, plain: Callable[[str], str] | None = None,
-                 prefixes: tuple[str, ...] = (),
-                 paths: Callable[[str, Callable[[str], str]], str] | None = None,
-                 written: bool = False) -> None:
+    def __init__(
+        self,
+        read: Callable[[Values, str, str], None],
+        write: Callable[[Any], str] | None = None,
+        words: int = 1,
+        *,
+        adds: bool = False,
+        choices: tuple[str, ...] = (),
+        bare: str | None = None,
+        plain: Callable[[str], str] | None = None,
+        prefixes: tuple[str, ...] = (),
+        paths: Callable[[str, Callable[[str], str]], str] | None = None,
+        written: bool = False,
+    ) -> None:
         self.read = read
         self.write = write
         self.words = words
@@ -57,9 +89,10 @@ class Kind:
 
 # --- texts to values
 
+
 def as_c(text: str) -> str:
-    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8 of
-    8_192."""
+    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8
+    of 8_192."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
@@ -72,8 +105,16 @@ def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
     except ValueError:
         value = low - 1
     if not low <= value <= high:
-        raise Bad(what or (f"a whole number, {low} to {high}" if value > high else "a whole number" if low < 0
-                           else f"a whole number, {low} or more"))
+        raise Bad(
+            what
+            or (
+                f"a whole number, {low} to {high}"
+                if value > high
+                else "a whole number"
+                if low < 0
+                else f"a whole number, {low} or more"
+            )
+        )
     return value
 
 
@@ -150,7 +191,7 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-MOST_SHARES = 15        # of -ts: common/arg.cpp refuses llama_max_devices() of them, which is 16
+MOST_SHARES = 15  # of -ts: common/arg.cpp refuses llama_max_devices() of them, which is 16
 
 
 def _ratios(text: str) -> tuple[float, ...]:
@@ -158,8 +199,11 @@ def _ratios(text: str) -> tuple[float, ...]:
     parts = text.replace("/", ",").split(",")
     ratios = tuple(_float(part) for i, part in enumerate(parts) if part or i == 0)
     if len(ratios) > MOST_SHARES:
-        raise Bad(f"at most {MOST_SHARES} proportions, as llama.cpp refuses more: -dev names fewer devices, and "
-                  "zeros at the end can be left out")
+        raise Bad(
+            f"at most {MOST_SHARES} proportions, as llama.cpp refuses more: -dev names fewer "
+            f"devices, and "
+            "zeros at the end can be left out"
+        )
     if any(ratio < 0 for ratio in ratios):
         raise Bad("proportions such as 3,1")
     return ratios
@@ -170,11 +214,12 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _csv(text: str) -> list[str]:
-    """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row (common/arg.cpp)."""
+    """Fields of one comma-separated row, quotes and doubled quotes as in parse_csv_row
+    (common/arg.cpp)."""
     found, current, quoted, i = [], "", False, 0
     while i < len(text):
         char = text[i]
-        if char == '"' and quoted and text[i + 1:i + 2] == '"':
+        if char == '"' and quoted and text[i + 1 : i + 2] == '"':
             current, i = current + '"', i + 1
         elif char == '"' and (quoted or not current):
             quoted = not quoted
@@ -210,7 +255,12 @@ def _kv_overrides(text: str) -> list[tuple[str, str]]:
     pairs = []
     for item in _csv(text):
         key, equals, value = item.partition("=")
-        if not equals or not key or value.partition(":")[0] not in ("int", "float", "bool", "str") or ":" not in value:
+        if (
+            not equals
+            or not key
+            or value.partition(":")[0] not in ("int", "float", "bool", "str")
+            or ":" not in value
+        ):
             raise Bad("KEY=TYPE:VALUE,... with a TYPE of int, float, bool, str")
         pairs.append((key, value))
     return pairs
@@ -221,6 +271,7 @@ def _on_cpu(regex: str, text: str) -> list[tuple[str, str]]:
 
 
 # --- values to texts
+
 
 def _comma(values: Iterable[object]) -> str:
     return ",".join(map(str, values))
@@ -240,9 +291,11 @@ def _ratio(ratio: float) -> str:
 
 # --- kinds that set their field
 
+
 def _set(read: Callable[[str], Any]) -> Callable[[Values, str, str], None]:
     def to(values: Values, field: str, text: str) -> None:
         values[field] = read(text)
+
     return to
 
 
@@ -252,15 +305,15 @@ def choice(*allowed: str) -> Kind:
 
 
 FLAG = Kind(_set(lambda text: text != "off"), str, words=0)
-SWITCH = Kind(_set(lambda text: text != "off"), str, words=0)    # has a negation
+SWITCH = Kind(_set(lambda text: text != "off"), str, words=0)  # has a negation
 TEXT = Kind(_set(str), str)
 PATH = Kind(_set(str), str, paths=lambda text, move: move(text))
 OUTPUT = Kind(_set(str), str, paths=lambda text, move: move(text), written=True)
-NUMBER = Kind(_set(str), str)          # of an argument that does not touch memory: not checked
+NUMBER = Kind(_set(str), str)  # of an argument that does not touch memory: not checked
 PAIR = Kind(_set(str), str, words=2)
 INT = Kind(_set(lambda text: number(text, -(2**31))), str)
 COUNT = Kind(_set(lambda text: number(text, 0, 2**32 - 1)), str)
-TOKENS = Kind(COUNT.read, str, plain=_plain_tokens)     # of "16k" llama.cpp would read 16
+TOKENS = Kind(COUNT.read, str, plain=_plain_tokens)  # of "16k" llama.cpp would read 16
 POSITIVE = Kind(_set(lambda text: number(text, 1)), str)
 SCALE = Kind(_set(_scale), str)
 INVERSE = Kind(_set(lambda text: 1 / _scale(text)))
@@ -268,8 +321,10 @@ ON_OFF = Kind(_set(boolean), lambda value: "on" if value else "off", choices=TRU
 FLASH = Kind(_set(_flash), str, choices=TRUE + FALSE + AUTO, bare="on")
 SLOTS = Kind(_set(_slots), str)
 LAYERS = Kind(_set(_layers), lambda value: {-1: "auto", -2: "all"}.get(value) or str(value))
-DEVICES = Kind(_set(lambda text: () if text == "none" else _names(text)),
-               lambda value: ",".join(value) or "none")
+DEVICES = Kind(
+    _set(lambda text: () if text == "none" else _names(text)),
+    lambda value: ",".join(value) or "none",
+)
 RATIOS = Kind(_set(_ratios), lambda value: ",".join(map(_ratio, value)))
 COUNTS = Kind(_set(_counts), _comma)
 OLD_DRAFT = Kind(_set(lambda text: number(text, 0)))
@@ -294,34 +349,56 @@ MMPROJ_DEVICE = Kind(_mmproj_device, str)
 
 # --- kinds that say where a file comes from
 
+
 def _file_of_repository(values: Values, field: str, text: str) -> None:
     """-hff after -hf names the file; before it there is nothing to join it to yet."""
     repository = values.get(field) or ""
     if repository.startswith("hf:"):
-        values[field] = repository.partition(":")[0] + ":" + repository[3:].partition(":")[0] + "/" + text
+        values[field] = (
+            repository.partition(":")[0] + ":" + repository[3:].partition(":")[0] + "/" + text
+        )
 
 
 URL = Kind(_set(str), str, prefixes=("http://", "https://"))
-REPOSITORY = Kind(_set(lambda text: "hf:" + text), lambda value: value.removeprefix("hf:"), prefixes=("hf:",))
-DOCKER = Kind(_set(lambda text: "docker:" + text), lambda value: value.removeprefix("docker:"),
-              prefixes=("docker:",))
+REPOSITORY = Kind(
+    _set(lambda text: "hf:" + text), lambda value: value.removeprefix("hf:"), prefixes=("hf:",)
+)
+DOCKER = Kind(
+    _set(lambda text: "docker:" + text),
+    lambda value: value.removeprefix("docker:"),
+    prefixes=("docker:",),
+)
 FILE_OF = Kind(_file_of_repository)
 
 
 # --- kinds that add to their field
 
+
 def _add(read: Callable[[str], Iterable[Any]]) -> Callable[[Values, str, str], None]:
     def to(values: Values, field: str, text: str) -> None:
         values[field] = (*values.get(field, ()), *read(text))
+
     return to
 
 
-_SPECULATION = ("none", "draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark",
-                "ngram-simple", "ngram-map-k", "ngram-map-k4v", "ngram-mod", "ngram-cache")
+_SPECULATION = (
+    "none",
+    "draft-simple",
+    "draft-eagle3",
+    "draft-mtp",
+    "draft-dflash",
+    "draft-dspark",
+    "ngram-simple",
+    "ngram-map-k",
+    "ngram-map-k4v",
+    "ngram-mod",
+    "ngram-cache",
+)
 
 
 def _speculation(text: str) -> list[str]:
-    """"none" cancels the other names of the same list, as common_speculative_types_from_names does."""
+    """ "none" cancels the other names of the same list, as common_speculative_types_from_names
+    does."""
     names = [one_of(name, _SPECULATION) for name in text.split(",")]
     return ["none"] if "none" in names else names
 
@@ -337,9 +414,11 @@ def _move_scaled(text: str, move: Callable[[str], str]) -> str:
 NAMES = Kind(_add(_names), _comma, adds=True)
 FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True, paths=_move_files)
 SCALED = Kind(_add(lambda text: [path for path, _ in scaled(text)]), adds=True, paths=_move_scaled)
-KV_OVERRIDES = Kind(_add(_kv_overrides),
-                    lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
-                    adds=True)
+KV_OVERRIDES = Kind(
+    _add(_kv_overrides),
+    lambda value: ",".join(_quoted(f"{key}={text}") for key, text in value),
+    adds=True,
+)
 SPECULATION = Kind(_add(_speculation), _comma, adds=True, choices=_SPECULATION)
 DEFAULT_SPECULATION = Kind(_add(lambda _: ["ngram-mod"]), words=0, adds=True)
 OVERRIDES = Kind(_add(_overrides), _pairs, adds=True)
@@ -349,6 +428,7 @@ FFN_OF = Kind(_add(lambda text: _on_cpu(FFN_REGEX, text)), adds=True)
 
 
 # --- kinds that set more, or less, than a field
+
 
 def preset(**values: str | int) -> Kind:
     """One flag that expands to several: the memory-relevant values that it sets at its position."""
@@ -363,8 +443,13 @@ def _load_mode(values: Values, mapped: bool | None = None, locked: bool | None =
     return "+".join(name for name, on in (("mmap", mapped), ("mlock", locked)) if on) or "none"
 
 
-OLD_MMAP = Kind(lambda values, field, text: values.update({field: _load_mode(values, mapped=text != "off")}),
-                words=0)
-OLD_MLOCK = Kind(lambda values, field, _: values.update({field: _load_mode(values, locked=True)}), words=0)
-OLD_DIO = Kind(lambda values, field, text: values.update({field: "auto" if text == "off" else "dio"}),
-               words=0)
+OLD_MMAP = Kind(
+    lambda values, field, text: values.update({field: _load_mode(values, mapped=text != "off")}),
+    words=0,
+)
+OLD_MLOCK = Kind(
+    lambda values, field, _: values.update({field: _load_mode(values, locked=True)}), words=0
+)
+OLD_DIO = Kind(
+    lambda values, field, text: values.update({field: "auto" if text == "off" else "dio"}), words=0
+)

@@ -1,5 +1,5 @@
-"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are made from
-them.
+"""autolayers' commands and its own flags: one row each. Help, completion, man page and README are
+made from them.
 
     own_flags("run")["--retry"].read("2")      # 2
     takers("--retry")                          # ["run"]
@@ -26,7 +26,9 @@ class Command:
 
     __slots__ = ("about", "llama", "name", "summary", "usage")
 
-    def __init__(self, name: str, usage: str, summary: str, about: str = "", llama: bool = False) -> None:
+    def __init__(
+        self, name: str, usage: str, summary: str, about: str = "", llama: bool = False
+    ) -> None:
         self.name = name
         self.usage = usage
         self.summary = summary
@@ -35,14 +37,25 @@ class Command:
 
 
 class OwnFlag:
-    """One of autolayers' own flags, and the commands that have it (a + in a command's name is a space).
-    Without a metavar it is a switch whose value is `value`; else `read` converts its text, or raises Bad.
-    `adds`: what joins repeated values. `key`: its name in Arguments.own."""
+    """One of autolayers' own flags, and the commands that have it (a + in a command's name is a
+    space). Without a metavar it is a switch whose value is `value`; else `read` converts its text,
+    or raises Bad. `adds`: what joins repeated values. `key`: its name in Arguments.own."""
 
     __slots__ = ("adds", "choices", "commands", "help", "key", "metavar", "names", "read", "value")
 
-    def __init__(self, names: str, commands: str, metavar: str, help: str, read: Callable[[str], Any] = str, *,
-                 choices: tuple[str, ...] = (), adds: str = "", key: str = "", value: object = True) -> None:
+    def __init__(
+        self,
+        names: str,
+        commands: str,
+        metavar: str,
+        help: str,
+        read: Callable[[str], Any] = str,
+        *,
+        choices: tuple[str, ...] = (),
+        adds: str = "",
+        key: str = "",
+        value: object = True,
+    ) -> None:
         self.names = tuple(names.split())
         self.commands = tuple(commands.replace("+", " ") for commands in commands.split())
         self.metavar = metavar
@@ -63,7 +76,7 @@ class OwnFlag:
 
 # --- readers
 
-LEAST_CTX = 512      # less most likely lacks its k
+LEAST_CTX = 512  # less most likely lacks its k
 _TOKENS = "a number of tokens such as 8192 or 16k"
 
 
@@ -90,6 +103,7 @@ def _list(read: Callable[[str], Any], separator: str = ",") -> Callable[[str], t
         if not parts:
             raise Bad("a value")
         return tuple(map(read, parts))
+
     return read_all
 
 
@@ -118,17 +132,20 @@ def _ram(text: str) -> tuple[int, float | None]:
     if modules := _modules(rate):
         return _size(size), modules
     try:
-        bandwidth = parse_size(rate.strip().removesuffix("/s"), 10**9)      # "300" means GB/s
+        bandwidth = parse_size(rate.strip().removesuffix("/s"), 10**9)  # "300" means GB/s
     except UsageError:
         bandwidth = 0
     if not 1e9 <= bandwidth <= 1e13:
-        raise Bad("a size and the bandwidth of reading it, or its modules: 768GiB@300GB/s, 64GiB@ddr5-6000x2")
+        raise Bad(
+            "a size and the bandwidth of reading it, or its modules: 768GiB@300GB/s, "
+            "64GiB@ddr5-6000x2"
+        )
     return _size(size), float(bandwidth)
 
 
 def _modules(text: str) -> float | None:
-    """Bytes per second that reading RAM reaches, of "ddr5-6000x2": its kind, 10**6 transfers a second and channels of
-    64 bits (two if none are given). None if it is no such text."""
+    """Bytes per second that reading RAM reaches, of "ddr5-6000x2": its kind, 10**6 transfers a
+    second and channels of 64 bits (two if none are given). None if it is no such text."""
     import re  # few calls
 
     found = re.fullmatch(r"(?:lp)?ddr[2-6]x?-(\d{3,5})(?:x([1-9]\d?))?", text.strip().lower())
@@ -162,7 +179,9 @@ def _time(text: str) -> float:
     """Seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     digits, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
-    return float(number(digits, 1, 86400 // unit, "a time such as 300, 90s or 10m, a day at most") * unit)
+    return float(
+        number(digits, 1, 86400 // unit, "a time such as 300, 90s or 10m, a day at most") * unit
+    )
 
 
 def _users(text: str) -> int:
@@ -198,295 +217,756 @@ def _rate(text: str) -> float:
 _OLLAMA_ABOUT = """\
 Other flags are llama-server's, such as -fitt 512, for the plan. OLLAMA_HOST, OLLAMA_MODELS, OLLAMA_NUM_PARALLEL, \
 OLLAMA_CONTEXT_LENGTH, OLLAMA_KV_CACHE_TYPE, OLLAMA_FLASH_ATTENTION and OLLAMA_SCHED_SPREAD are read as Ollama's \
-server reads them: set them here as they are set there."""
+server reads them: set them here as they are set there."""  # noqa: E501
 
-COMMANDS = {command.name: command for command in (
-    Command("plan", "MODEL...|DIR [llama-server flags] [own flags]",
-            "the plan; several models are planned to be loaded together, a directory's in groups that fit "
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command(
+            "plan",
+            "MODEL...|DIR [llama-server flags] [own flags]",
+            "the plan; several models are planned to be loaded together, a directory's in groups "
+            "that fit "
             "together",
-            "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm -ot "
+            "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm "
+            "-ot "
             "-ncmoe ...) and "
-            "its LLAMA_ARG_* variables are constraints: given flags stay, the others are solved. -ngl alone "
-            "is taken literally; with --strategy auto the rest is solved around it. Other llama-server flags "
-            "are passed on. With several models, MODEL@3 gives a model three times the weight of the others.",
-            True),
-    Command("run", "run [own flags] llama-server -m MODEL [llama-server flags]",
-            "plan, then start that command", "The plan's flags are added to the command; given flags are "
-            "never changed. Own flags go before the program. Any program that takes llama-server's flags "
-            "works; after a script, -- marks where they begin."),
-    Command("ollama", "ollama COMMAND ...", "Modelfiles and the Ollama server",
-            "The right num_gpu, num_ctx and num_batch for Ollama."),
-    Command("ollama modelfile", "ollama modelfile MODELFILE|MODEL.gguf|NAME [flags]",
+            "its LLAMA_ARG_* variables are constraints: given flags stay, the others are solved. "
+            "-ngl alone "
+            "is taken literally; with --strategy auto the rest is solved around it. Other "
+            "llama-server flags "
+            "are passed on. With several models, MODEL@3 gives a model three times the weight of "
+            "the others.",
+            True,
+        ),
+        Command(
+            "run",
+            "run [own flags] llama-server -m MODEL [llama-server flags]",
+            "plan, then start that command",
+            "The plan's flags are added to the command; given "
+            "flags are "
+            "never changed. Own flags go before the program. Any program that takes llama-server's "
+            "flags "
+            "works; after a script, -- marks where they begin.",
+        ),
+        Command(
+            "ollama",
+            "ollama COMMAND ...",
+            "Modelfiles and the Ollama server",
+            "The right num_gpu, num_ctx and num_batch for Ollama.",
+        ),
+        Command(
+            "ollama modelfile",
+            "ollama modelfile MODELFILE|MODEL.gguf|NAME [flags]",
             "set the planned parameters in a Modelfile, or write one",
-            "MODELFILE may be - for standard input. " + _OLLAMA_ABOUT, True),
-    Command("ollama plan", "ollama plan NAME|MODEL.gguf|MODELFILE [flags]",
+            "MODELFILE may be - for standard input. " + _OLLAMA_ABOUT,
+            True,
+        ),
+        Command(
+            "ollama plan",
+            "ollama plan NAME|MODEL.gguf|MODELFILE [flags]",
             "print what num_gpu, num_ctx and num_batch should be, and when to leave them alone",
-            _OLLAMA_ABOUT, True),
-    Command("ollama create", "ollama create NAME --as NEW [flags]", "make a model with the planned "
-            "parameters on the server; no weights are copied", _OLLAMA_ABOUT, True),
-    Command("ollama verify", "ollama verify NAME [flags]", "load a model with the planned parameters and "
-            "compare with what Ollama reports", _OLLAMA_ABOUT, True),
-    Command("ollama list", "ollama list [flags]",
-            "num_gpu, num_ctx and num_batch for every model of the server or store", _OLLAMA_ABOUT, True),
-    Command("devices", "devices [flags]", "the memory of this machine, its source, and how reliable the "
-                                          "numbers are"),
-    Command("inspect", "inspect MODEL [flags] [llama-server flags]",
+            _OLLAMA_ABOUT,
+            True,
+        ),
+        Command(
+            "ollama create",
+            "ollama create NAME --as NEW [flags]",
+            "make a model with the planned parameters on the server; no weights are copied",
+            _OLLAMA_ABOUT,
+            True,
+        ),
+        Command(
+            "ollama verify",
+            "ollama verify NAME [flags]",
+            "load a model with the planned parameters and compare with what Ollama reports",
+            _OLLAMA_ABOUT,
+            True,
+        ),
+        Command(
+            "ollama list",
+            "ollama list [flags]",
+            "num_gpu, num_ctx and num_batch for every model of the server or store",
+            _OLLAMA_ABOUT,
+            True,
+        ),
+        Command(
+            "devices",
+            "devices [flags]",
+            "the memory of this machine, its source, and how reliable the numbers are",
+        ),
+        Command(
+            "inspect",
+            "inspect MODEL [flags] [llama-server flags]",
             "the facts in the header, and the size of each layer",
-            "The size of its cache is for -c N cells (default: the trained context) of the types -ctk and "
-            "-ctv.", True),
-    Command("sweep", "sweep MODEL... [flags] [llama-server flags]", "what if: contexts, cache types, "
-            "machines", "One plan per model (or quantisation), machine, cache type and context: layers on "
-            "the GPU, memory and predicted speed as tables, with --plot as bars. The default is this "
-            "machine; see --gpus and --gpu.", True),
-    Command("choose", "choose hf:USER/REPO|DIRECTORY|MODEL...|ollama: [flags] [llama-server flags]",
+            "The size of its cache is for -c N cells (default: the trained context) of the types "
+            "-ctk and "
+            "-ctv.",
+            True,
+        ),
+        Command(
+            "sweep",
+            "sweep MODEL... [flags] [llama-server flags]",
+            "what if: contexts, cache types, machines",
+            "One plan per model (or quantisation), machine, cache type and context: "
+            "layers on "
+            "the GPU, memory and predicted speed as tables, with --plot as bars. The default is "
+            "this "
+            "machine; see --gpus and --gpu.",
+            True,
+        ),
+        Command(
+            "choose",
+            "choose hf:USER/REPO|DIRECTORY|MODEL...|ollama: [flags] [llama-server flags]",
             "which file to take for a machine",
-            "Every quantisation of a repository, every model of a directory or of Ollama's store (ollama:), "
-            "planned from its header: size, whether it is fully offloaded with the wanted context, its "
-            "largest context and predicted speed; and which one to take. With --for cards: the smallest "
-            "GPUs, pairs of GPUs and machines with unified memory that run one model.", True),
-    Command("cluster", "cluster FILE MODEL [flags] [llama-server flags]",
+            "Every quantisation of a repository, every model of a directory or of Ollama's store "
+            "(ollama:), "
+            "planned from its header: size, whether it is fully offloaded with the wanted context, "
+            "its "
+            "largest context and predicted speed; and which one to take. With --for cards: the "
+            "smallest "
+            "GPUs, pairs of GPUs and machines with unified memory that run one model.",
+            True,
+        ),
+        Command(
+            "cluster",
+            "cluster FILE MODEL [flags] [llama-server flags]",
             "one llama-server over several machines, by RPC",
-            "FILE lists the machines, their GPUs and the network between them (docs/cluster.md). The plan "
-            "uses the machines that answer a request fastest, with network and loading counted, and leaves "
-            "out the others.", True),
-    Command("fleet", "fleet FILE|DIRECTORY MODEL[@WEIGHT]... [llama-server flags] [own flags]",
+            "FILE lists the machines, their GPUs and the network between them (docs/cluster.md). "
+            "The plan "
+            "uses the machines that answer a request fastest, with network and loading counted, "
+            "and leaves "
+            "out the others.",
+            True,
+        ),
+        Command(
+            "fleet",
+            "fleet FILE|DIRECTORY MODEL[@WEIGHT]... [llama-server flags] [own flags]",
             "which of several machines serves which model, for how many users",
-            "FILE lists machines (docs/fleet.md), or is what kubectl get nodes -o json prints; DIRECTORY has "
-            "what devices --json printed on each. The answer: replicas, slots and context of each model on each "
-            "machine, what each user gets, what a machine that fails costs, which one to buy next. MODEL@3 has "
-            "three times the users of the others. pip install autolayers[fleet] adds a solver that proves it.", True),
-    Command("rules", "rules [MODEL] [flags]",
+            "FILE lists machines (docs/fleet.md), or is what kubectl get nodes -o json prints; "
+            "DIRECTORY has "
+            "what devices --json printed on each. The answer: replicas, slots and context of each "
+            "model on each "
+            "machine, what each user gets, what a machine that fails costs, which one to buy next. "
+            "MODEL@3 has "
+            "three times the users of the others. pip install autolayers[fleet] adds a solver that "
+            "proves it.",
+            True,
+        ),
+        Command(
+            "rules",
+            "rules [MODEL] [flags]",
             "rules of thumb for models that have no file yet, and their error for those that do",
-            "With MODEL, each rule's figure is printed next to the exact one."),
-    Command("check", "check [flags]", "does the installed llama.cpp allocate as predicted?",
-            "Loads a tiny model of each architecture with llama-server and compares the sizes in its log "
+            "With MODEL, each rule's figure is printed next to the exact one.",
+        ),
+        Command(
+            "check",
+            "check [flags]",
+            "does the installed llama.cpp allocate as predicted?",
+            "Loads a tiny model of each architecture with llama-server and compares the sizes in "
+            "its log "
             "with the "
-            "prediction. The result is kept: later plans for that program say that it was checked, and no "
-            "longer call the sizes of architectures that differ exact."),
-    Command("tune", "tune [own flags] llama-server -m MODEL [llama-server flags]",
+            "prediction. The result is kept: later plans for that program say that it was checked, "
+            "and no "
+            "longer call the sizes of architectures that differ exact.",
+        ),
+        Command(
+            "tune",
+            "tune [own flags] llama-server -m MODEL [llama-server flags]",
             "measure the launches that predictions cannot tell apart, and keep the fastest",
-            "Measures with llama-bench only the launches whose predictions overlap with the best one's: at "
+            "Measures with llama-bench only the launches whose predictions overlap with the best "
+            "one's: at "
             "most five, and all fit. The result is kept: later plans with the same flags for this "
-            "model, machine and build use it and say so. Own flags go before the program. Ctrl-C keeps the "
-            "results so far. Every measurement also corrects the predicted speeds of all models on this machine, with "
-            "this build and driver; `autolayers devices` lists them. tune --quick MODEL and tune --bench FILE [MODEL] "
-            "measure or read for that alone."),
-    Command("measured", "measured [CARD] [MODEL] [flags]", "what people measured, beside what is predicted for it",
-            "CARD is a name of --gpu, or cpu, MODEL a part of a model's name. Without either, the rows of this "
-            "machine's cards, or all, and which row would help it most. A plan shows the nearest of them."),
-    Command("explain", "explain LOG...|PID|MODEL [flags] [llama-server flags]",
-            "why a launch failed or is slow, from its log; what a running server holds; why this plan",
-            "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied or as journald or "
-            "Docker store it; - is standard input, several are parts of one log. Nothing is sent anywhere. The launch "
-            "that works is planned for the devices and the free memory in the log, or for --gpu and --machine, if the "
-            "model's file is here (-m). llama-server's flags are those of the launch, if its command is not in the "
-            "log. Exit code 0: explained, 1: unknown, 3: no log.", True),
-    Command("ps", "ps [flags]", "what running servers hold, next to the prediction",
-            "Every llama-server on this machine, also those of Ollama and llama-swap: its launch, the memory that the "
-            "driver reports, the predicted memory, what may still grow and whether it is busy."),
-    Command("web", "web [MODEL...] [flags]", "the planner as a page in the browser",
-            "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by name, "
-            "MODELs at once. `python -m autolayers.web build DIR` writes the same page as static files."),
-    Command("serve", "serve [--port N]", "the same JSON over HTTP on loopback, for front ends",
-            "POST /plan, /explain and /choose on 127.0.0.1 answer what --json prints; GET /openapi.json describes "
-            "them. A question needs the token that is printed, or that of AUTOLAYERS_TOKEN, as a bearer token."),
-    Command("completion", "completion bash|zsh|fish|powershell", "a completion script for your shell",
-            "In ~/.bashrc, in ~/.zshrc after compinit, in PowerShell's $PROFILE, or once for fish:\n"
-            "\n  eval \"$(autolayers completion bash)\""
-            "\n  eval \"$(autolayers completion zsh)\""
+            "model, machine and build use it and say so. Own flags go before the program. Ctrl-C "
+            "keeps the "
+            "results so far. Every measurement also corrects the predicted speeds of all models on "
+            "this machine, with "
+            "this build and driver; `autolayers devices` lists them. tune --quick MODEL and tune "
+            "--bench FILE [MODEL] "
+            "measure or read for that alone.",
+        ),
+        Command(
+            "measured",
+            "measured [CARD] [MODEL] [flags]",
+            "what people measured, beside what is predicted for it",
+            "CARD is a name of --gpu, or cpu, MODEL a part of a model's name. Without either, the "
+            "rows of this "
+            "machine's cards, or all, and which row would help it most. A plan shows the nearest "
+            "of them.",
+        ),
+        Command(
+            "explain",
+            "explain LOG...|PID|MODEL [flags] [llama-server flags]",
+            "why a launch failed or is slow, from its log; what a running server holds; why this "
+            "plan",
+            "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied "
+            "or as journald or "
+            "Docker store it; - is standard input, several are parts of one log. Nothing is sent "
+            "anywhere. The launch "
+            "that works is planned for the devices and the free memory in the log, or for --gpu "
+            "and --machine, if the "
+            "model's file is here (-m). llama-server's flags are those of the launch, if its "
+            "command is not in the "
+            "log. Exit code 0: explained, 1: unknown, 3: no log.",
+            True,
+        ),
+        Command(
+            "ps",
+            "ps [flags]",
+            "what running servers hold, next to the prediction",
+            "Every llama-server on this machine, also those of Ollama and llama-swap: its launch, "
+            "the memory that the "
+            "driver reports, the predicted memory, what may still grow and whether it is busy.",
+        ),
+        Command(
+            "web",
+            "web [MODEL...] [flags]",
+            "the planner as a page in the browser",
+            "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by "
+            "name, "
+            "MODELs at once. `python -m autolayers.web build DIR` writes the same page as static "
+            "files.",
+        ),
+        Command(
+            "serve",
+            "serve [--port N]",
+            "the same JSON over HTTP on loopback, for front ends",
+            "POST /plan, /explain and /choose on 127.0.0.1 answer what --json prints; GET "
+            "/openapi.json describes "
+            "them. A question needs the token that is printed, or that of AUTOLAYERS_TOKEN, as a "
+            "bearer token.",
+        ),
+        Command(
+            "completion",
+            "completion bash|zsh|fish|powershell",
+            "a completion script for your shell",
+            "In ~/.bashrc, in ~/.zshrc after compinit, in PowerShell's $PROFILE, or once for "
+            "fish:\n"
+            '\n  eval "$(autolayers completion bash)"'
+            '\n  eval "$(autolayers completion zsh)"'
             "\n  autolayers completion powershell | Out-String | Invoke-Expression"
-            "\n  autolayers completion fish > ~/.config/fish/completions/autolayers.fish"),
-)}
+            "\n  autolayers completion fish > ~/.config/fish/completions/autolayers.fish",
+        ),
+    )
+}
 
 _OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify ollama+list"
 _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
 FLAGS = (
-    OwnFlag("--gpu", f"plan run sweep choose explain {_OLLAMA}", "SIZE|NAME,...",
-            "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names", adds=","),
-    OwnFlag("--backend", f"plan sweep choose {_OLLAMA}", "NAME",
-            "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa or cpu"),
-    OwnFlag("--ram", f"plan run sweep choose explain {_OLLAMA}", "SIZE[@RATE]",
-            "the RAM to plan for, and the bandwidth that reading it reaches, or its modules and channels: 64GiB, "
-            "768GiB@300GB/s, 64GiB@ddr5-6000x2", _ram),
+    OwnFlag(
+        "--gpu",
+        f"plan run sweep choose explain {_OLLAMA}",
+        "SIZE|NAME,...",
+        "plan for hypothetical GPUs: 24GiB, rtx-3090, 2x24GiB; list: the known names",
+        adds=",",
+    ),
+    OwnFlag(
+        "--backend",
+        f"plan sweep choose {_OLLAMA}",
+        "NAME",
+        "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, "
+        "musa or cpu",
+    ),
+    OwnFlag(
+        "--ram",
+        f"plan run sweep choose explain {_OLLAMA}",
+        "SIZE[@RATE]",
+        "the RAM to plan for, and the bandwidth that reading it reaches, or its modules and "
+        "channels: 64GiB, "
+        "768GiB@300GB/s, 64GiB@ddr5-6000x2",
+        _ram,
+    ),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
-    OwnFlag("--ram-limit", "plan run cluster fleet", "SIZE",
-            "the memory limit of its container, service or pod: the launch and all that it may grow to stay within",
-            _size),
-    OwnFlag("--cores", f"plan run sweep choose explain {_OLLAMA}", "N",
-            "the processor's physical cores (default: this machine's; of another, by the size of its RAM)", _positive),
-    OwnFlag("--machine", f"plan run sweep choose explain {_OLLAMA}", "FILE",
-            "plan for the machine in this file, as devices --json prints it"),
-    OwnFlag("--workload", "plan run sweep tune choose cluster fleet", "NAME|P+G@D",
-            f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
-            "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests at once "
-            "(default chat, 2048+512@0)",
-            workload, choices=tuple(WORKLOADS)),
-    OwnFlag("--users", "fleet", "N", "people to serve at once, dealt to the models by their weights (default: as many "
-            "as the machines serve)", lambda text: number(text, 1, 1_000_000, "a number of users, 1 to 1000000")),
-    OwnFlag("--users", "plan run", "N", "people to serve at once: a slot and a context for each, what each "
-            "gets, and how many there may be", _users),
-    OwnFlag("--ctx-per-user", "plan run fleet", "TOKENS", "the context of each user (default: what --workload takes, "
-            "4096 or more)", _ctx),
-    OwnFlag("--min-rate", "plan run fleet", "T/S", "minimum tokens per second for each user; without "
-            "--users, as many users as get that", _rate),
-    OwnFlag("--ttft", "plan run fleet", "SECONDS",
-            "maximum seconds to the first token (19 in 20 requests)", _rate),
-    OwnFlag("--acceptance", "plan run", "SHARE",
-            "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: by published "
-            "measurements, for code and for prose)", _share),
-    OwnFlag("--strategy", "plan run sweep tune choose cluster", "auto|layers",
-            "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
-            choices=("layers", "auto")),
-    OwnFlag("--ctx", "plan run tune cluster", "N|max",
-            "the context (8192, 16k); max: the largest that keeps all layers on the GPUs", _ctx_or_max),
-    OwnFlag("--ctx-min", "plan run tune cluster", "N",
-            f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})", _ctx),
-    OwnFlag("--agents", "plan run", "N",
-            "sets --cache-ram so that N conversations of the workload's length stay in RAM, with fewer checkpoints "
-            "each where that is short", lambda text: number(text, 1, 4096)),
-    OwnFlag("--quality", "choose", "FILE",
-            "output of llama-perplexity --kl-divergence, one run or several: what it measured of these files"),
-    OwnFlag("--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", _ctx),
-    OwnFlag("--kv-types", "plan run tune choose cluster fleet", "A,B,...",
-            "allowed cache types, in order of preference: f16,q8_0,q4_0", _list(_cache_type)),
-    OwnFlag("--budget", f"plan run sweep tune choose cluster {_OLLAMA}", "DEVICE=SIZE,...",
-            "take at most this much of a device", _list(_budget), adds=","),
-    OwnFlag("--margin", f"plan run sweep tune choose cluster {_OLLAMA}", "SIZE,...",
-            "leave exactly this free on each device (as --fit-target MiB does)", _list(_size)),
-    OwnFlag("--llama-build", f"plan run sweep tune choose cluster fleet explain {_OLLAMA}", "N",
-            "plan for this build of llama.cpp: b10488", _build),
-    OwnFlag("--engine", "plan run", "NAME",
-            "plan for another program than llama-server (run detects it): llama-bench, llama-completion, "
-            "llama-cpp-python, koboldcpp, ik_llama.cpp, ..."),
-    OwnFlag("--strict-flags", f"plan run sweep tune choose cluster fleet inspect explain {_OLLAMA}", "on|off",
-            "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
-            choices=("on", "off")),
-    OwnFlag("--format", "plan", "FORM",
-            "text (on a terminal), flags (on a pipe), number, json, or a launch file: " + ", ".join(FORMATS),
-            choices=("text", "flags", "number", "json", *FORMATS)),
-    OwnFlag("--format", "run", "FORM",
-            "write a launch file instead of starting: " + ", ".join(FORMATS), choices=tuple(FORMATS)),
+    OwnFlag(
+        "--ram-limit",
+        "plan run cluster fleet",
+        "SIZE",
+        "the memory limit of its container, service or pod: the launch and all that it may "
+        "grow to stay within",
+        _size,
+    ),
+    OwnFlag(
+        "--cores",
+        f"plan run sweep choose explain {_OLLAMA}",
+        "N",
+        "the processor's physical cores (default: this machine's; of another, by the size of "
+        "its RAM)",
+        _positive,
+    ),
+    OwnFlag(
+        "--machine",
+        f"plan run sweep choose explain {_OLLAMA}",
+        "FILE",
+        "plan for the machine in this file, as devices --json prints it",
+    ),
+    OwnFlag(
+        "--workload",
+        "plan run sweep tune choose cluster fleet",
+        "NAME|P+G@D",
+        f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of "
+        f"the prompt, "
+        "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests "
+        "at once "
+        "(default chat, 2048+512@0)",
+        workload,
+        choices=tuple(WORKLOADS),
+    ),
+    OwnFlag(
+        "--users",
+        "fleet",
+        "N",
+        "people to serve at once, dealt to the models by their "
+        "weights (default: as many "
+        "as the machines serve)",
+        lambda text: number(text, 1, 1_000_000, "a number of users, 1 to 1000000"),
+    ),
+    OwnFlag(
+        "--users",
+        "plan run",
+        "N",
+        "people to serve at once: a slot and a context for each, "
+        "what each "
+        "gets, and how many there may be",
+        _users,
+    ),
+    OwnFlag(
+        "--ctx-per-user",
+        "plan run fleet",
+        "TOKENS",
+        "the context of each user (default: what --workload takes, 4096 or more)",
+        _ctx,
+    ),
+    OwnFlag(
+        "--min-rate",
+        "plan run fleet",
+        "T/S",
+        "minimum tokens per second for each user; without --users, as many users as get that",
+        _rate,
+    ),
+    OwnFlag(
+        "--ttft",
+        "plan run fleet",
+        "SECONDS",
+        "maximum seconds to the first token (19 in 20 requests)",
+        _rate,
+    ),
+    OwnFlag(
+        "--acceptance",
+        "plan run",
+        "SHARE",
+        "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 "
+        "(default: by published "
+        "measurements, for code and for prose)",
+        _share,
+    ),
+    OwnFlag(
+        "--strategy",
+        "plan run sweep tune choose cluster",
+        "auto|layers",
+        "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
+        choices=("layers", "auto"),
+    ),
+    OwnFlag(
+        "--ctx",
+        "plan run tune cluster",
+        "N|max",
+        "the context (8192, 16k); max: the largest that keeps all layers on the GPUs",
+        _ctx_or_max,
+    ),
+    OwnFlag(
+        "--ctx-min",
+        "plan run tune cluster",
+        "N",
+        f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})",
+        _ctx,
+    ),
+    OwnFlag(
+        "--agents",
+        "plan run",
+        "N",
+        "sets --cache-ram so that N conversations of the workload's length stay in RAM, with "
+        "fewer checkpoints "
+        "each where that is short",
+        lambda text: number(text, 1, 4096),
+    ),
+    OwnFlag(
+        "--quality",
+        "choose",
+        "FILE",
+        "output of llama-perplexity --kl-divergence, one run or several: what it measured of "
+        "these files",
+    ),
+    OwnFlag(
+        "--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", _ctx
+    ),
+    OwnFlag(
+        "--kv-types",
+        "plan run tune choose cluster fleet",
+        "A,B,...",
+        "allowed cache types, in order of preference: f16,q8_0,q4_0",
+        _list(_cache_type),
+    ),
+    OwnFlag(
+        "--budget",
+        f"plan run sweep tune choose cluster {_OLLAMA}",
+        "DEVICE=SIZE,...",
+        "take at most this much of a device",
+        _list(_budget),
+        adds=",",
+    ),
+    OwnFlag(
+        "--margin",
+        f"plan run sweep tune choose cluster {_OLLAMA}",
+        "SIZE,...",
+        "leave exactly this free on each device (as --fit-target MiB does)",
+        _list(_size),
+    ),
+    OwnFlag(
+        "--llama-build",
+        f"plan run sweep tune choose cluster fleet explain {_OLLAMA}",
+        "N",
+        "plan for this build of llama.cpp: b10488",
+        _build,
+    ),
+    OwnFlag(
+        "--engine",
+        "plan run",
+        "NAME",
+        "plan for another program than llama-server (run detects it): llama-bench, "
+        "llama-completion, "
+        "llama-cpp-python, koboldcpp, ik_llama.cpp, ...",
+    ),
+    OwnFlag(
+        "--strict-flags",
+        f"plan run sweep tune choose cluster fleet inspect explain {_OLLAMA}",
+        "on|off",
+        "off: pass unknown flags on, such as those of a newer llama.cpp (default on)",
+        choices=("on", "off"),
+    ),
+    OwnFlag(
+        "--format",
+        "plan",
+        "FORM",
+        "text (on a terminal), flags (on a pipe), number, json, or a launch file: "
+        + ", ".join(FORMATS),
+        choices=("text", "flags", "number", "json", *FORMATS),
+    ),
+    OwnFlag(
+        "--format",
+        "run",
+        "FORM",
+        "write a launch file instead of starting: " + ", ".join(FORMATS),
+        choices=tuple(FORMATS),
+    ),
     OwnFlag("--format", "inspect explain", "FORM", "text or json", choices=("text", "json")),
     OwnFlag("--format", "sweep", "FORM", "text, json or csv", choices=("text", "json", "csv")),
-    OwnFlag("--format", "choose", "FORM", "text, json, or hf: llama-server's flags for the file to take",
-            choices=("text", "json", "hf")),
-    OwnFlag("--format", "cluster", "FORM",
-            "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, systemd, "
-            "kubernetes, lws",
-            choices=("text", "flags", "json", "compose", "systemd", "kubernetes", "lws")),
-    OwnFlag("--format", "fleet", "FORM",
-            "text (on a terminal), flags (on a pipe), json, or the files of each machine: compose, kubernetes, "
-            "llmkube, llama-swap, or of a balancer before them: litellm, nginx, haproxy",
-            choices=("text", "flags", "json", "compose", "kubernetes", "llmkube", "llama-swap", "litellm", "nginx",
-                     "haproxy")),
-    OwnFlag("--gpumem", "plan run cluster fleet", "NAME",
-            "what divides a GPU by memory, with --format kubernetes or lws: hami (nvidia.com/gpumem) or kai "
-            "(gpu-memory)",
-            choices=("hami", "kai")),
-    OwnFlag("--ask", "cluster", "", "ask the running servers; those that do not answer, or report impossible "
-                                    "sizes, are listed and skipped"),
-    OwnFlag("--image", "cluster fleet", "NAME", "the container image; for RPC of a llama.cpp built with -DGGML_RPC=ON"),
-    OwnFlag("-o --output", "cluster fleet", "DIRECTORY", "write the files to this directory instead of standard "
-                                                   "output",
-            key="output"),
-    OwnFlag("--for", "choose", "cards", "list the GPUs that run MODEL, instead of the models that a machine "
-                                        "runs",
-            choices=("cards",)),
-    OwnFlag("--speed", "choose", "N", "with --for cards: only GPUs with a predicted N tokens per "
-                                      "second", _rate),
+    OwnFlag(
+        "--format",
+        "choose",
+        "FORM",
+        "text, json, or hf: llama-server's flags for the file to take",
+        choices=("text", "json", "hf"),
+    ),
+    OwnFlag(
+        "--format",
+        "cluster",
+        "FORM",
+        "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, "
+        "systemd, "
+        "kubernetes, lws",
+        choices=("text", "flags", "json", "compose", "systemd", "kubernetes", "lws"),
+    ),
+    OwnFlag(
+        "--format",
+        "fleet",
+        "FORM",
+        "text (on a terminal), flags (on a pipe), json, or the files of each machine: compose, "
+        "kubernetes, "
+        "llmkube, llama-swap, or of a balancer before them: litellm, nginx, haproxy",
+        choices=(
+            "text",
+            "flags",
+            "json",
+            "compose",
+            "kubernetes",
+            "llmkube",
+            "llama-swap",
+            "litellm",
+            "nginx",
+            "haproxy",
+        ),
+    ),
+    OwnFlag(
+        "--gpumem",
+        "plan run cluster fleet",
+        "NAME",
+        "what divides a GPU by memory, with --format kubernetes or lws: hami "
+        "(nvidia.com/gpumem) or kai "
+        "(gpu-memory)",
+        choices=("hami", "kai"),
+    ),
+    OwnFlag(
+        "--ask",
+        "cluster",
+        "",
+        "ask the running servers; those that do not answer, or report "
+        "impossible "
+        "sizes, are listed and skipped",
+    ),
+    OwnFlag(
+        "--image",
+        "cluster fleet",
+        "NAME",
+        "the container image; for RPC of a llama.cpp built with -DGGML_RPC=ON",
+    ),
+    OwnFlag(
+        "-o --output",
+        "cluster fleet",
+        "DIRECTORY",
+        "write the files to this directory instead of standard output",
+        key="output",
+    ),
+    OwnFlag(
+        "--for",
+        "choose",
+        "cards",
+        "list the GPUs that run MODEL, instead of the models that a machine runs",
+        choices=("cards",),
+    ),
+    OwnFlag(
+        "--speed",
+        "choose",
+        "N",
+        "with --for cards: only GPUs with a predicted N tokens per second",
+        _rate,
+    ),
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
-    OwnFlag("--json", "plan sweep choose cluster fleet inspect explain", "", "the same as --format json", key="format",
-            value="json"),
-    OwnFlag("--json", "devices check tune measured rules ps ollama+plan ollama+verify ollama+list", "",
-            "the answer as JSON"),
-    OwnFlag("-q --quiet", "plan", "", "the same as --format number: n_gpu_layers alone", key="format", value="number"),
+    OwnFlag(
+        "--json",
+        "plan sweep choose cluster fleet inspect explain",
+        "",
+        "the same as --format json",
+        key="format",
+        value="json",
+    ),
+    OwnFlag(
+        "--json",
+        "devices check tune measured rules ps ollama+plan ollama+verify ollama+list",
+        "",
+        "the answer as JSON",
+    ),
+    OwnFlag(
+        "-q --quiet",
+        "plan",
+        "",
+        "the same as --format number: n_gpu_layers alone",
+        key="format",
+        value="number",
+    ),
     OwnFlag("-q --quiet", "ollama+plan", "", "num_gpu alone (-1: leave it to Ollama)", key="quiet"),
-
-    OwnFlag("--swap", "plan", "",
-            "not all models need to be loaded together: find groups that fit (a directory's models always "
-            "take "
-            "turns)"),
-
-    OwnFlag("--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"),
-    OwnFlag("--table", "plan", "", "the whole page on a terminal: the memory of every part, and all reasons"),
+    OwnFlag(
+        "--swap",
+        "plan",
+        "",
+        "not all models need to be loaded together: find groups that fit (a directory's models "
+        "always "
+        "take "
+        "turns)",
+    ),
+    OwnFlag(
+        "--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"
+    ),
+    OwnFlag(
+        "--table",
+        "plan",
+        "",
+        "the whole page on a terminal: the memory of every part, and all reasons",
+    ),
     OwnFlag("--picture", "plan", "FILE", "write the summary as a picture, FILE.svg or FILE.png"),
     OwnFlag("--watch", "ps", "", "print it again every two seconds, until Ctrl-C"),
-
     OwnFlag("--dry-run", "run", "", "print the command and do not start it"),
-    OwnFlag("--verify", "run", "",
-            "compare llama-server's buffer sizes with the prediction, and keep the difference"),
-    OwnFlag("--retry", "run", "N",
-            "if memory runs out while loading, plan smaller and start again, at most N times", _attempts),
-    OwnFlag("--replan", "run", "", "plan anew: an unchanged launch otherwise keeps the plan that it had"),
-    OwnFlag("--wait", "run", "",
-            "start it in the background; return when it is ready, with its address, speed and process id"),
-
-    OwnFlag("--contexts", "sweep", "N,N,...",
-            "contexts: 8192,32k (default: powers of two from 4096 to the trained one)", _list(_ctx)),
-    OwnFlag("--types", "sweep", "A,B,...", "cache types (default f16,q8_0,q4_0)", _list(_cache_type)),
-    OwnFlag("--gpus", "sweep", "SPECS", "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
-            _list(str, " "), adds=" "),
+    OwnFlag(
+        "--verify",
+        "run",
+        "",
+        "compare llama-server's buffer sizes with the prediction, and keep the difference",
+    ),
+    OwnFlag(
+        "--retry",
+        "run",
+        "N",
+        "if memory runs out while loading, plan smaller and start again, at most N times",
+        _attempts,
+    ),
+    OwnFlag(
+        "--replan", "run", "", "plan anew: an unchanged launch otherwise keeps the plan that it had"
+    ),
+    OwnFlag(
+        "--wait",
+        "run",
+        "",
+        "start it in the background; return when it is ready, with its address, speed and "
+        "process id",
+    ),
+    OwnFlag(
+        "--contexts",
+        "sweep",
+        "N,N,...",
+        "contexts: 8192,32k (default: powers of two from 4096 to the trained one)",
+        _list(_ctx),
+    ),
+    OwnFlag(
+        "--types", "sweep", "A,B,...", "cache types (default f16,q8_0,q4_0)", _list(_cache_type)
+    ),
+    OwnFlag(
+        "--gpus",
+        "sweep",
+        "SPECS",
+        "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
+        _list(str, " "),
+        adds=" ",
+    ),
     OwnFlag("--plot", "sweep", "", "bars instead of tables"),
     OwnFlag("--plot", "measured", "", "measured / predicted as a plot"),
-
-    OwnFlag("--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"),
-    OwnFlag("--llama-server", "check", "PROGRAM", "the program to check (default: llama-server in PATH)"),
+    OwnFlag(
+        "--llama-server", "devices", "PROGRAM", "ask this llama.cpp program (--list-devices) first"
+    ),
+    OwnFlag(
+        "--llama-server", "check", "PROGRAM", "the program to check (default: llama-server in PATH)"
+    ),
     OwnFlag("--quick", "check", "", "one launch of each model instead of two or three"),
-    OwnFlag("--llama-bench", "tune", "PROGRAM",
-            "the llama-bench to use (default: next to llama-server, or in PATH)"),
-    OwnFlag("--limit", "tune", "TIME", "stop measuring after this time: 300, 90s, 10m (default 5m)", _time),
-    OwnFlag("--quick", "tune", "",
-            "measure one launch of each kind of placement within two minutes, for the predictions of every model"),
-    OwnFlag("--bench", "tune", "FILE", "take the measurements from this file of llama-bench -o json"),
-    OwnFlag("--machine", "tune", "FILE", "with --bench: the machine that was measured, printed with the results"),
+    OwnFlag(
+        "--llama-bench",
+        "tune",
+        "PROGRAM",
+        "the llama-bench to use (default: next to llama-server, or in PATH)",
+    ),
+    OwnFlag(
+        "--limit",
+        "tune",
+        "TIME",
+        "stop measuring after this time: 300, 90s, 10m (default 5m)",
+        _time,
+    ),
+    OwnFlag(
+        "--quick",
+        "tune",
+        "",
+        "measure one launch of each kind of placement within two minutes, for the predictions "
+        "of every model",
+    ),
+    OwnFlag(
+        "--bench", "tune", "FILE", "take the measurements from this file of llama-bench -o json"
+    ),
+    OwnFlag(
+        "--machine",
+        "tune",
+        "FILE",
+        "with --bench: the machine that was measured, printed with the results",
+    ),
     OwnFlag("--forget", "tune", "", "drop what is known of this machine's measured speeds"),
-    OwnFlag("--share", "tune", "FILE",
-            "write the measurements as rows for the table that predictions are fitted to (- for stdout), "
-            "without names of files, users or machines"),
-    OwnFlag("--rpc", "devices", "HOST:PORT,...", "also list the devices of these RPC servers", _list(str), adds=","),
-    OwnFlag("--measure", "devices", "",
-            "measure the bandwidth of RAM and PCIe for a few seconds and keep it for speed predictions"),
-
-    OwnFlag("-c --ctx --ctx-size --num-ctx", _OLLAMA, "N|max",
-            "num_ctx; max: the largest that keeps the model fully on the GPU", _num_ctx, key="num-ctx"),
+    OwnFlag(
+        "--share",
+        "tune",
+        "FILE",
+        "write the measurements as rows for the table that predictions are fitted to (- for "
+        "stdout), "
+        "without names of files, users or machines",
+    ),
+    OwnFlag(
+        "--rpc",
+        "devices",
+        "HOST:PORT,...",
+        "also list the devices of these RPC servers",
+        _list(str),
+        adds=",",
+    ),
+    OwnFlag(
+        "--measure",
+        "devices",
+        "",
+        "measure the bandwidth of RAM and PCIe for a few seconds and keep it for speed predictions",
+    ),
+    OwnFlag(
+        "-c --ctx --ctx-size --num-ctx",
+        _OLLAMA,
+        "N|max",
+        "num_ctx; max: the largest that keeps the model fully on the GPU",
+        _num_ctx,
+        key="num-ctx",
+    ),
     OwnFlag("-b --num-batch --batch-size", _OLLAMA, "N", "num_batch", _positive, key="num-batch"),
-    OwnFlag("-np --parallel", _OLLAMA, "N", "OLLAMA_NUM_PARALLEL of the server", _positive, key="parallel"),
+    OwnFlag(
+        "-np --parallel",
+        _OLLAMA,
+        "N",
+        "OLLAMA_NUM_PARALLEL of the server",
+        _positive,
+        key="parallel",
+    ),
     OwnFlag("--kv-type -ctk --cache-type-k", _OLLAMA, "TYPE", "OLLAMA_KV_CACHE_TYPE of the server"),
     OwnFlag("--pin", _OLLAMA, "", "write num_gpu even where leaving it to Ollama is better"),
-    OwnFlag("-o --output", "ollama+modelfile", "FILE", "write here instead of to standard output",
-            key="output"),
+    OwnFlag(
+        "-o --output",
+        "ollama+modelfile",
+        "FILE",
+        "write here instead of to standard output",
+        key="output",
+    ),
     OwnFlag("-i --in-place", "ollama+modelfile", "", "change the Modelfile itself", key="in-place"),
     OwnFlag("--backup", "ollama+modelfile", "", "keep the old file as FILE.bak"),
-    OwnFlag("--model", "ollama+modelfile", "PATH", "the GGUF that FROM names, if it cannot be found here"),
+    OwnFlag(
+        "--model",
+        "ollama+modelfile",
+        "PATH",
+        "the GGUF that FROM names, if it cannot be found here",
+    ),
     OwnFlag("--as", "ollama+create", "NEW", "the new model's name (with --auto: or NAME itself)"),
-    OwnFlag("--auto", "ollama+create ollama+modelfile", "",
-            "plan nothing: leave the number of layers to Ollama (num_gpu -1)"),
+    OwnFlag(
+        "--auto",
+        "ollama+create ollama+modelfile",
+        "",
+        "plan nothing: leave the number of layers to Ollama (num_gpu -1)",
+    ),
     OwnFlag("--force", "ollama+create", "", "replace NEW if it exists"),
     OwnFlag("--write", "ollama+verify", "", "store what worked in the model"),
     OwnFlag("--log", _OLLAMA, "FILE", "the server's log, if it is not in the usual place"),
-
     OwnFlag("--params", "rules", "N", "parameter count: 7B, 350M, 1.5e9"),
     OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, fp16, int4, q4_k"),
     OwnFlag("--layers", "rules", "N", "number of layers"),
     OwnFlag("--hidden", "rules", "N", "hidden size"),
     OwnFlag("--intermediate", "rules", "N", "feed-forward size"),
     OwnFlag("--heads", "rules", "N", "attention heads"),
-    OwnFlag("--kv-heads", "rules", "N", "KV heads: 1 for MQA, fewer than the heads for GQA (default: all "
-                                        "heads)"),
+    OwnFlag(
+        "--kv-heads",
+        "rules",
+        "N",
+        "KV heads: 1 for MQA, fewer than the heads for GQA (default: all heads)",
+    ),
     OwnFlag("--sequence", "rules", "N", "tokens per sequence"),
     OwnFlag("--batch", "rules", "N", "sequences at once (default 1)"),
     OwnFlag("--optimizer", "rules", "NAME", "adamw or sgd (default adamw)"),
-    OwnFlag("--scheme", "rules", "NAME", "show only this training scheme: fp32, mixed, fp16, lora, qlora"),
-    OwnFlag("--overhead", "rules", "N|N%", "what the serving and training margins add (default 20%)"),
+    OwnFlag(
+        "--scheme",
+        "rules",
+        "NAME",
+        "show only this training scheme: fp32, mixed, fp16, lora, qlora",
+    ),
+    OwnFlag(
+        "--overhead", "rules", "N|N%", "what the serving and training margins add (default 20%)"
+    ),
     OwnFlag("--gpu", "rules", "SIZE|NAME", "memory of one GPU, or its name: 80GiB"),
     OwnFlag("--extra", "rules", "SIZE", "memory kept for everything but layers: 4GB (default 0)"),
-    OwnFlag("--layer-size", "rules", "SIZE", "memory of one layer, if not parameters x bits / layers: 400MB"),
+    OwnFlag(
+        "--layer-size",
+        "rules",
+        "SIZE",
+        "memory of one layer, if not parameters x bits / layers: 400MB",
+    ),
     OwnFlag("--explain", "rules", "", "show formulas, assumptions and what each rule leaves out"),
-
     OwnFlag("--port", "web serve", "N", "listen on this port (default: a free one)", _port),
     OwnFlag("--no-browser", "web", "", "print the page's address and open no browser"),
-
     OwnFlag("-h --help", _EVERY, "", "this help", key="help"),
     OwnFlag("--version", "plan", "", "the version"),
 )
@@ -499,5 +979,9 @@ def own_flags(command: str) -> dict[str, OwnFlag]:
 
 def takers(name: str) -> list[str]:
     """The commands that have an own flag of this name."""
-    return [command for command in COMMANDS for flag in FLAGS if name in flag.names
-            and command in flag.commands]
+    return [
+        command
+        for command in COMMANDS
+        for flag in FLAGS
+        if name in flag.names and command in flag.commands
+    ]

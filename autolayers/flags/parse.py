@@ -4,13 +4,13 @@
     arguments.params.n_ctx        # 8192
     arguments.rest                # ("--port", "80"), nothing that touches memory
 
-Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp: config files first, then LLAMA_ARG_* variables,
-then the words, and what comes later wins, except where llama.cpp accumulates (-ot, -cmoe, -ncmoe, -ncffn,
---rpc, --lora, --control-vector, --override-kv, --spec-type).
+Mirrors common_params_parse_ex of llama.cpp's common/arg.cpp: config files first, then LLAMA_ARG_*
+variables, then the words, and what comes later wins, except where llama.cpp accumulates (-ot,
+-cmoe, -ncmoe, -ncffn, --rpc, --lora, --control-vector, --override-kv, --spec-type).
 
-Understood beyond llama.cpp: `--flag=value`, a bare -fa, --no-mmap and the like (older builds have the last
-two), a context of 16k, and autolayers' own flags. An unknown flag stays in `rest`. The next word counts as
-its value unless it starts with a dash. `check.read` refuses unknown flags.
+Understood beyond llama.cpp: `--flag=value`, a bare -fa, --no-mmap and the like (older builds have
+the last two), a context of 16k, and autolayers' own flags. An unknown flag stays in `rest`. The
+next word counts as its value unless it starts with a dash. `check.read` refuses unknown flags.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The parsed request. `given` has every known argument that was set, from any source and in the order
-    applied, as (canonical flag, value); the value of a switch is "". `written` is how each was written: a
-    flag, LLAMA_ARG_X, or "PATH: KEY" of a config file."""
+    """The parsed request. `given` has every known argument that was set, from any source and in the
+    order applied, as (canonical flag, value); the value of a switch is "". `written` is how each
+    was written: a flag, LLAMA_ARG_X, or "PATH: KEY" of a config file."""
 
     params: Params
     given: tuple[tuple[str, str], ...] = ()
-    rest: tuple[str, ...] = ()                   # words that do not touch memory, unchanged
-    positional: tuple[str, ...] = ()             # words that are neither a flag nor a flag's value
-    own: dict[str, Any] = field(default_factory=dict)     # values of autolayers' own flags, by their keys
+    rest: tuple[str, ...] = ()  # words that do not touch memory, unchanged
+    positional: tuple[str, ...] = ()  # words that are neither a flag nor a flag's value
+    # values of autolayers' own flags, by their keys
+    own: dict[str, Any] = field(default_factory=dict)
     # flags that neither the command nor llama-server has; also in `rest`
     unknown: tuple[str, ...] = ()
     written: tuple[str, ...] = ()
@@ -54,7 +55,7 @@ class Arguments:
         state, gone = _State(), set()
         for (flag, value), name in zip(self.given, self.written, strict=True):
             row, positive = lookup(flag) or (None, True)
-            assert row is not None       # its own canonical flag
+            assert row is not None  # its own canonical flag
             if name in written:
                 gone.add(row.field)
             else:
@@ -64,12 +65,16 @@ class Arguments:
         return replace(self, params=params, given=tuple(state.given), written=tuple(state.written))
 
 
-def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
-          command: str | None = "plan") -> Arguments:
+def parse(
+    words: Sequence[str],
+    environ: Mapping[str, str] | None = None,
+    config_files: Sequence[str] = (),
+    command: str | None = "plan",
+) -> Arguments:
     """Reads `config_files`, `environ` (None: no environment) and `words`, in this order.
 
-    `words` may hold the own flags of `command`; None: no own flags, as llama-server reads them. Raises
-    UsageError with the flag and its allowed values.
+    `words` may hold the own flags of `command`; None: no own flags, as llama-server reads them.
+    Raises UsageError with the flag and its allowed values.
     """
     state = _State()
     for path in config_files:
@@ -93,8 +98,15 @@ def parse(words: Sequence[str], environ: Mapping[str, str] | None = None, config
             rest += item.words
         else:
             positional += item.words
-    return Arguments(state.params(), tuple(state.given), tuple(rest), tuple(positional), own, tuple(unknown),
-                     tuple(state.written))
+    return Arguments(
+        state.params(),
+        tuple(state.given),
+        tuple(rest),
+        tuple(positional),
+        own,
+        tuple(unknown),
+        tuple(state.written),
+    )
 
 
 def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -113,15 +125,22 @@ def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 # --- words
 
+
 class Item:
-    """A flag with its value. `flag` is None for an unknown flag; `name` is empty for a word that is not a
-    flag. `words` are as llama-server reads them, `name` as the user wrote it but with dashes for underscores;
-    `positive` is False for a negated switch."""
+    """A flag with its value. `flag` is None for an unknown flag; `name` is empty for a word that is
+    not a flag. `words` are as llama-server reads them, `name` as the user wrote it but with dashes
+    for underscores; `positive` is False for a negated switch."""
 
     __slots__ = ("flag", "name", "positive", "value", "words")
 
-    def __init__(self, flag: Argument | OwnFlag | None, name: str, words: Sequence[str], value: str = "",
-                 positive: bool = True) -> None:
+    def __init__(
+        self,
+        flag: Argument | OwnFlag | None,
+        name: str,
+        words: Sequence[str],
+        value: str = "",
+        positive: bool = True,
+    ) -> None:
         self.flag = flag
         self.name = name
         self.words = tuple(words)
@@ -130,8 +149,8 @@ class Item:
 
 
 def items_of_fork(words: Sequence[str]) -> Iterator[Item]:
-    """As items, for a program that may be ik_llama.cpp, whose --fit is a switch: without a value it is none of
-    llama-server's flags."""
+    """As items, for a program that may be ik_llama.cpp, whose --fit is a switch: without a value it
+    is none of llama-server's flags."""
     start = 0
     for i, word in enumerate(words):
         if word == "--fit" and (i + 1 == len(words) or _is_flag(words[i + 1])):
@@ -142,8 +161,8 @@ def items_of_fork(words: Sequence[str]) -> Iterator[Item]:
 
 
 def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
-    """Splits the words into flags, with the own flags of a command (None: only llama-server's). Raises
-    UsageError."""
+    """Splits the words into flags, with the own flags of a command (None: only llama-server's).
+    Raises UsageError."""
     own = {} if command is None else own_flags(command)
     llama = command is None or COMMANDS[command].llama
     i, n = 0, len(words)
@@ -171,7 +190,7 @@ def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
             raise UsageError(f"{name} takes no value, got {value!r}")
         if flag.takes_value and not equals:
             value, i = _value(flag, name, words, i)
-        said = [name, value] if equals else words[start:i]      # llama.cpp knows no --flag=value
+        said = [name, value] if equals else words[start:i]  # llama.cpp knows no --flag=value
         if isinstance(flag, Argument) and flag.kind.plain is not None:
             plain = _read(flag.kind.plain, name, value)
             if plain != value:
@@ -191,11 +210,15 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
         kind, count = flag.kind, flag.kind.words
         follows = words[i] if i < len(words) else ""
         # a misspelt value is still a value: the flag is not a bare one
-        if kind.bare is not None and follows not in kind.choices and (_is_flag(follows) or not follows.isalpha()):
+        if (
+            kind.bare is not None
+            and follows not in kind.choices
+            and (_is_flag(follows) or not follows.isalpha())
+        ):
             return kind.bare, i
     if i + count > len(words):
         raise UsageError(f"{name} needs a value")
-    return " ".join(words[i:i + count]), i + count
+    return " ".join(words[i : i + count]), i + count
 
 
 def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item) -> None:
@@ -203,7 +226,11 @@ def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item)
     if not flag.takes_value:
         value: Any = flag.value
     else:
-        text = f"{texts[flag.key]}{flag.adds}{item.value}" if flag.adds and flag.key in texts else item.value
+        text = (
+            f"{texts[flag.key]}{flag.adds}{item.value}"
+            if flag.adds and flag.key in texts
+            else item.value
+        )
         value = _read(flag.read, item.name, text)
         texts[flag.key] = text
     by = f"{flag.key} by"
@@ -220,6 +247,7 @@ def _read(read: Callable[[str], Any], name: str, text: str) -> Any:
 
 
 # --- from all sources to one set of values
+
 
 class _State:
     """The Params fields set so far, and the source of each."""
@@ -245,8 +273,8 @@ class _State:
 
 
 def _read_environment(environ: Mapping[str, str], state: _State) -> None:
-    """Applies LLAMA_ARG_* in the order of llama.cpp's argument list. LLAMA_ARG_NO_X set to anything, even
-    "0", means off."""
+    """Applies LLAMA_ARG_* in the order of llama.cpp's argument list. LLAMA_ARG_NO_X set to
+    anything, even "0", means off."""
     for row in ARGUMENTS:
         if not row.env or not (row.field or row.env in environ):
             continue
@@ -269,11 +297,12 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
 
 
 def _read_config(path: str, state: _State) -> None:
-    """One llama.cpp config.ini: the section [*], then [default] with everything before the first section.
+    """One llama.cpp config.ini: the section [*], then [default] with everything before the first
+    section.
 
-    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a section the keys are applied
-    in the order of the arguments' first names, unknown keys are skipped, and the key of a switch turns it on
-    whatever its value.
+    Mirrors parse_ini_from_file and apply_to_params (common/preset.cpp): within a section the keys
+    are applied in the order of the arguments' first names, unknown keys are skipped, and the key of
+    a switch turns it on whatever its value.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -283,7 +312,9 @@ def _read_config(path: str, state: _State) -> None:
     sections: dict[str, dict[str, str]] = {}
     current = "default"
     for number, line in enumerate(text.splitlines(), 1):
-        bare = line[:min((line.find(mark) for mark in ";#" if mark in line), default=len(line))].rstrip(" \t")
+        bare = line[
+            : min((line.find(mark) for mark in ";#" if mark in line), default=len(line))
+        ].rstrip(" \t")
         if not bare.strip():
             continue
         key, equals, value = bare.partition("=")
@@ -293,8 +324,11 @@ def _read_config(path: str, state: _State) -> None:
         elif equals and key and not key[0].isspace():
             sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
         else:
-            raise UsageError(f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key "
-                             "= value")
+            raise UsageError(
+                f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, "
+                f"write key "
+                "= value"
+            )
     for section in ("*", "default"):
         chosen = []
         for key, value in sections.get(section, {}).items():
@@ -314,5 +348,3 @@ def _config_key(key: str) -> tuple[Argument, bool] | None:
     if found is not None:
         return None if found[0] in LEGACY else found
     return next(((row, True) for row in ARGUMENTS if row.env and row.env == key), None)
-
-

@@ -1,6 +1,6 @@
 """autolayers' own flags as the planner's goals and limits.
 
-    params, policy = read(["-c", "8192", "--budget", "CUDA0=10GiB"], os.environ)
+params, policy = read(["-c", "8192", "--budget", "CUDA0=10GiB"], os.environ)
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Policy:
-    """The planner's goals and limits. `strategy` None means not given: auto, but a given -ngl is taken
-    literally.
+    """The planner's goals and limits. `strategy` None means not given: auto, but a given -ngl is
+    taken literally.
 
-    `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds bytes per
-    device name, `margin` bytes per device; `gpu`, `ram` (bytes), `ram_bandwidth` (bytes per second) and
-    `cores`, or the file `machine`, describe the machine, `backend` drives its GPUs, `build` is the llama.cpp
-    build: its number, or a builds.Build.
-    `alone`: the answer is n_gpu_layers and nothing else. `workload` is the request that placements are
-    compared by; `acceptance` the share of drafted tokens that is accepted, if it was measured;
-    `users` are served at once."""
+    `n_ctx` is None (the largest context that costs no layer), "max" or a number; `budget` holds
+    bytes per device name, `margin` bytes per device; `gpu`, `ram` (bytes), `ram_bandwidth` (bytes
+    per second) and `cores`, or the file `machine`, describe the machine, `backend` drives its GPUs,
+    `build` is the llama.cpp build: its number, or a builds.Build. `alone`: the answer is
+    n_gpu_layers and nothing else. `workload` is the request that placements are compared by;
+    `acceptance` the share of drafted tokens that is accepted, if it was measured; `users` are
+    served at once."""
 
     strategy: str | None = None
     n_ctx: int | str | None = None
@@ -41,7 +41,7 @@ class Policy:
     gpu: str | None = None
     ram: int | None = None
     ram_bandwidth: float | None = None
-    ram_limit: int | None = None      # bytes that a control group will allow
+    ram_limit: int | None = None  # bytes that a control group will allow
     cores: int | None = None
     build: Any = None
     alone: bool = False
@@ -49,28 +49,36 @@ class Policy:
     machine: str | None = None
     backend: str | None = None
     acceptance: float | None = None
-    agents: int = 0           # conversations to keep in RAM
+    agents: int = 0  # conversations to keep in RAM
     users: Users | None = None
-    engine: str = ""          # the program's name in engines/, "": what starts it, or llama-server
+    engine: str = ""  # the program's name in engines/, "": what starts it, or llama-server
 
     def margins(self, devices: int) -> tuple[int, ...]:
-        """`margin` for each of `devices` devices, the last size repeated; empty if none was given. Raises
-        UsageError for more sizes than devices."""
+        """`margin` for each of `devices` devices, the last size repeated; empty if none was given.
+        Raises UsageError for more sizes than devices."""
         given = self.margin or ()
         if len(given) > max(1, devices):
-            raise UsageError(f"--margin has {len(given)} sizes for {devices} device" + ("" if devices == 1 else "s"))
+            raise UsageError(
+                f"--margin has {len(given)} sizes for {devices} "
+                f"device" + ("" if devices == 1 else "s")
+            )
         return given + given[-1:] * (devices - len(given))
 
 
-def read(words: Sequence[str] | Params | Arguments,
-         environ: Mapping[str, str] | None) -> tuple[Params, Policy]:
-    """The constraints and the goals, from words, a Params or parsed Arguments. Raises UsageError."""
+def read(
+    words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None
+) -> tuple[Params, Policy]:
+    """The constraints and the goals, from words, a Params or parsed Arguments. Raises
+    UsageError."""
     arguments = arguments_of(words, environ)
     return arguments.params, read_policy(arguments.own)
 
 
-def arguments_of(words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None) -> Arguments:
-    """Words, parsed as `autolayers MODEL` does; Params or Arguments pass through. Raises UsageError."""
+def arguments_of(
+    words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None
+) -> Arguments:
+    """Words, parsed as `autolayers MODEL` does; Params or Arguments pass through. Raises
+    UsageError."""
     if isinstance(words, Arguments):
         return words
     if isinstance(words, Params):
@@ -88,23 +96,45 @@ def arguments_of(words: Sequence[str] | Params | Arguments, environ: Mapping[str
 def read_policy(own: Mapping[str, Any]) -> Policy:
     """The Policy in Arguments.own; other keys are ignored. Raises UsageError."""
     if own.get("format") == "number" and own.get("kv-types"):
-        raise UsageError("--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all "
-                         "of them")
+        raise UsageError(
+            "--kv-types chooses flags that n_gpu_layers depends on: --format flags "
+            "prints all "
+            "of them"
+        )
     if own.get("format") == "number" and _users(own) is not None:
-        raise UsageError("--users chooses flags that n_gpu_layers depends on: --format flags prints all of them")
+        raise UsageError(
+            "--users chooses flags that n_gpu_layers depends on: --format flags prints all of them"
+        )
     ram, ram_bandwidth = own.get("ram") or (None, None)
     return Policy(
-        strategy=own.get("strategy"), n_ctx=own.get("ctx"), n_ctx_min=own.get("ctx-min"),
-        kv_types=own.get("kv-types", ()), budget=own.get("budget", ()), margin=own.get("margin"), gpu=own.get("gpu"),
-        ram=ram, ram_bandwidth=ram_bandwidth, ram_limit=own.get("ram-limit"), cores=own.get("cores"),
-        build=own.get("llama-build"), alone=own.get("format") == "number",
-        workload=own.get("workload", CHAT), machine=own.get("machine"), backend=own.get("backend"),
-        acceptance=own.get("acceptance"), agents=own.get("agents", 0), users=_users(own), engine=own.get("engine", ""))
+        strategy=own.get("strategy"),
+        n_ctx=own.get("ctx"),
+        n_ctx_min=own.get("ctx-min"),
+        kv_types=own.get("kv-types", ()),
+        budget=own.get("budget", ()),
+        margin=own.get("margin"),
+        gpu=own.get("gpu"),
+        ram=ram,
+        ram_bandwidth=ram_bandwidth,
+        ram_limit=own.get("ram-limit"),
+        cores=own.get("cores"),
+        build=own.get("llama-build"),
+        alone=own.get("format") == "number",
+        workload=own.get("workload", CHAT),
+        machine=own.get("machine"),
+        backend=own.get("backend"),
+        acceptance=own.get("acceptance"),
+        agents=own.get("agents", 0),
+        users=_users(own),
+        engine=own.get("engine", ""),
+    )
 
 
 def _users(own: Mapping[str, Any]) -> Users | None:
     """Raises UsageError."""
-    found = Users(own.get("users"), own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
+    found = Users(
+        own.get("users"), own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0)
+    )
     if found.context and found.count is None and not found.promise:
         raise UsageError("--ctx-per-user is of --users: give their number, or --min-rate or --ttft")
     return found if found.count or found.promise else None

@@ -61,15 +61,24 @@ from .kinds import (
 
 
 class Argument:
-    """One argument of llama-server. The first name is the canonical one: the short form that every build
-    knows. `field` is the Params field that it sets; without one it does not affect memory. `negated`: the
-    names that switch it off. `first` and `last`: the first and last llama.cpp build that knows it (0: older
-    than any supported build; still today)."""
+    """One argument of llama-server. The first name is the canonical one: the short form that every
+    build knows. `field` is the Params field that it sets; without one it does not affect memory.
+    `negated`: the names that switch it off. `first` and `last`: the first and last llama.cpp build
+    that knows it (0: older than any supported build; still today)."""
 
     __slots__ = ("env", "field", "first", "kind", "last", "names", "negated")
 
-    def __init__(self, names: str, kind: Kind, field: str = "", env: str = "", negated: str = "", *,
-                 first: int = 0, last: int = 0) -> None:
+    def __init__(
+        self,
+        names: str,
+        kind: Kind,
+        field: str = "",
+        env: str = "",
+        negated: str = "",
+        *,
+        first: int = 0,
+        last: int = 0,
+    ) -> None:
         self.names = tuple(names.split())
         self.kind = kind
         self.field = field
@@ -110,15 +119,36 @@ LEGACY = (
     Argument("-ps --p-split", TEXT),
     Argument("--penalize-nl", FLAG),
     Argument("--perplexity --all-logits", FLAG),
-    Argument("--embd-bge-small-en-default", preset(
-        model="hf:ggml-org/bge-small-en-v1.5-Q8_0-GGUF/bge-small-en-v1.5-q8_0.gguf", n_ctx=512,
-        pooling="none", embedding=True), "model"),
-    Argument("--embd-e5-small-en-default", preset(
-        model="hf:ggml-org/e5-small-v2-Q8_0-GGUF/e5-small-v2-q8_0.gguf", n_ctx=512, pooling="none",
-        embedding=True), "model"),
-    Argument("--embd-gte-small-default", preset(
-        model="hf:ggml-org/gte-small-Q8_0-GGUF/gte-small-q8_0.gguf", n_ctx=512, pooling="none",
-        embedding=True), "model"),
+    Argument(
+        "--embd-bge-small-en-default",
+        preset(
+            model="hf:ggml-org/bge-small-en-v1.5-Q8_0-GGUF/bge-small-en-v1.5-q8_0.gguf",
+            n_ctx=512,
+            pooling="none",
+            embedding=True,
+        ),
+        "model",
+    ),
+    Argument(
+        "--embd-e5-small-en-default",
+        preset(
+            model="hf:ggml-org/e5-small-v2-Q8_0-GGUF/e5-small-v2-q8_0.gguf",
+            n_ctx=512,
+            pooling="none",
+            embedding=True,
+        ),
+        "model",
+    ),
+    Argument(
+        "--embd-gte-small-default",
+        preset(
+            model="hf:ggml-org/gte-small-Q8_0-GGUF/gte-small-q8_0.gguf",
+            n_ctx=512,
+            pooling="none",
+            embedding=True,
+        ),
+        "model",
+    ),
     Argument("--spec-ngram-check-rate", NUMBER),
     Argument("--clear-idle", SWITCH, "", "", "--no-clear-idle"),
     Argument("-cpent --checkpoint-every-n-tokens", NUMBER, last=9305),
@@ -156,20 +186,40 @@ ARGUMENTS = (
     Argument("-lcs --lookup-cache-static", PATH),
     Argument("-lcd --lookup-cache-dynamic", OUTPUT),
     Argument("-c --ctx-size", TOKENS, "n_ctx", "LLAMA_ARG_CTX_SIZE"),
-    Argument("--kv-unified-per-slot", TOKENS, "kv_unified_per_slot", "LLAMA_ARG_KV_UNIFIED_PER_SLOT",
-             first=10662),
+    Argument(
+        "--kv-unified-per-slot",
+        TOKENS,
+        "kv_unified_per_slot",
+        "LLAMA_ARG_KV_UNIFIED_PER_SLOT",
+        first=10662,
+    ),
     Argument("-n --predict --n-predict", NUMBER, "", "LLAMA_ARG_N_PREDICT"),
     Argument("-b --batch-size", POSITIVE, "n_batch", "LLAMA_ARG_BATCH"),
     Argument("-ub --ubatch-size", COUNT, "n_ubatch", "LLAMA_ARG_UBATCH"),
     Argument("--keep", NUMBER),
     Argument("--swa-full", FLAG, "swa_full", "LLAMA_ARG_SWA_FULL", first=5427),
-    Argument("-ctxcp --ctx-checkpoints --swa-checkpoints", INT, "ctx_checkpoints",
-             "LLAMA_ARG_CTX_CHECKPOINTS", first=6710),
-    Argument("-cms --checkpoint-min-step", NUMBER, "", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", first=9310),
+    Argument(
+        "-ctxcp --ctx-checkpoints --swa-checkpoints",
+        INT,
+        "ctx_checkpoints",
+        "LLAMA_ARG_CTX_CHECKPOINTS",
+        first=6710,
+    ),
+    Argument(
+        "-cms --checkpoint-min-step", NUMBER, "", "LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT", first=9310
+    ),
     Argument("-cram --cache-ram", INT, "cache_ram", "LLAMA_ARG_CACHE_RAM", first=6726),
-    Argument("-kvu --kv-unified", SWITCH, "kv_unified", "LLAMA_ARG_KV_UNIFIED", "-no-kvu --no-kv-unified",
-             first=5913),
-    Argument("--cache-idle-slots", SWITCH, "", "LLAMA_ARG_CACHE_IDLE_SLOTS", "--no-cache-idle-slots"),
+    Argument(
+        "-kvu --kv-unified",
+        SWITCH,
+        "kv_unified",
+        "LLAMA_ARG_KV_UNIFIED",
+        "-no-kvu --no-kv-unified",
+        first=5913,
+    ),
+    Argument(
+        "--cache-idle-slots", SWITCH, "", "LLAMA_ARG_CACHE_IDLE_SLOTS", "--no-cache-idle-slots"
+    ),
     Argument("--context-shift", SWITCH, "", "LLAMA_ARG_CONTEXT_SHIFT", "--no-context-shift"),
     Argument("--chunks", NUMBER),
     Argument("-fa --flash-attn", FLASH, "flash_attn", "LLAMA_ARG_FLASH_ATTN"),
@@ -231,7 +281,9 @@ ARGUMENTS = (
     Argument("--grammar-file", PATH),
     Argument("-j --json-schema", TEXT),
     Argument("-jf --json-schema-file", PATH),
-    Argument("-bs --backend-sampling", FLAG, "backend_sampling", "LLAMA_ARG_BACKEND_SAMPLING", first=7625),
+    Argument(
+        "-bs --backend-sampling", FLAG, "backend_sampling", "LLAMA_ARG_BACKEND_SAMPLING", first=7625
+    ),
     Argument("--pooling", POOLING, "pooling", "LLAMA_ARG_POOLING"),
     Argument("--attention", TEXT),
     Argument("--rope-scaling", ROPE_SCALING, "rope_scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"),
@@ -245,7 +297,9 @@ ARGUMENTS = (
     Argument("--yarn-beta-fast", TEXT, "", "LLAMA_ARG_YARN_BETA_FAST"),
     Argument("-gan --grp-attn-n", NUMBER, "", "LLAMA_ARG_GRP_ATTN_N"),
     Argument("-gaw --grp-attn-w", NUMBER, "", "LLAMA_ARG_GRP_ATTN_W"),
-    Argument("-kvo --kv-offload", SWITCH, "kv_offload", "LLAMA_ARG_KV_OFFLOAD", "-nkvo --no-kv-offload"),
+    Argument(
+        "-kvo --kv-offload", SWITCH, "kv_offload", "LLAMA_ARG_KV_OFFLOAD", "-nkvo --no-kv-offload"
+    ),
     Argument("--repack", SWITCH, "repack", "LLAMA_ARG_REPACK", "-nr --no-repack"),
     Argument("--no-host", FLAG, "no_host", "LLAMA_ARG_NO_HOST", first=6710),
     Argument("-ctk --cache-type-k", CACHE_TYPE, "cache_type_k", "LLAMA_ARG_CACHE_TYPE_K"),
@@ -263,18 +317,28 @@ ARGUMENTS = (
     Argument("-dt --defrag-thold", TEXT, "", "LLAMA_ARG_DEFRAG_THOLD"),
     Argument("-np --parallel", SLOTS, "n_parallel", "LLAMA_ARG_N_PARALLEL"),
     Argument("-ns --sequences", NUMBER),
-    Argument("-cb --cont-batching", SWITCH, "", "LLAMA_ARG_CONT_BATCHING", "-nocb --no-cont-batching"),
+    Argument(
+        "-cb --cont-batching", SWITCH, "", "LLAMA_ARG_CONT_BATCHING", "-nocb --no-cont-batching"
+    ),
     Argument("-mm --mmproj", PATH, "mmproj", "LLAMA_ARG_MMPROJ"),
     Argument("-mmu --mmproj-url", URL, "mmproj", "LLAMA_ARG_MMPROJ_URL"),
     Argument("--mmproj-auto", SWITCH, "", "LLAMA_ARG_MMPROJ_AUTO", "--no-mmproj --no-mmproj-auto"),
-    Argument("--mmproj-offload", SWITCH, "mmproj_offload", "LLAMA_ARG_MMPROJ_OFFLOAD", "--no-mmproj-offload"),
+    Argument(
+        "--mmproj-offload",
+        SWITCH,
+        "mmproj_offload",
+        "LLAMA_ARG_MMPROJ_OFFLOAD",
+        "--no-mmproj-offload",
+    ),
     Argument("-mmdev --mmproj-device", MMPROJ_DEVICE, "mmproj_device", "MTMD_BACKEND_DEVICE"),
     Argument("--image --audio --video", PATH),
     Argument("--image-min-tokens", NUMBER, "", "LLAMA_ARG_IMAGE_MIN_TOKENS"),
     Argument("--image-max-tokens", INT, "image_max_tokens", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
     Argument("--mtmd-batch-max-tokens", NUMBER, "", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS", first=9621),
     Argument("--video-fps", TEXT, "", "LLAMA_ARG_VIDEO_FPS", first=10662),
-    Argument("--video-timestamp-interval", NUMBER, "", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", first=10662),
+    Argument(
+        "--video-timestamp-interval", NUMBER, "", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", first=10662
+    ),
     Argument("--video-ffmpeg-dir", PATH, "", "LLAMA_ARG_VIDEO_FFMPEG_DIR", first=10662),
     Argument("--rpc", NAMES, "rpc", "LLAMA_ARG_RPC"),
     Argument("-lm --load-mode", LOAD_MODE, "load_mode", "LLAMA_ARG_LOAD_MODE", first=10108),
@@ -282,7 +346,9 @@ ARGUMENTS = (
     Argument("--numa", NUMA, "numa", "LLAMA_ARG_NUMA"),
     Argument("-dev --device", DEVICES, "device", "LLAMA_ARG_DEVICE"),
     Argument("--list-devices", FLAG),
-    Argument("-ot --override-tensor", OVERRIDES, "overrides", "LLAMA_ARG_OVERRIDE_TENSOR", first=5030),
+    Argument(
+        "-ot --override-tensor", OVERRIDES, "overrides", "LLAMA_ARG_OVERRIDE_TENSOR", first=5030
+    ),
     Argument("-cmoe --cpu-moe", EXPERTS, "overrides", "LLAMA_ARG_CPU_MOE", first=6050),
     Argument("-ncmoe --n-cpu-moe", EXPERTS_OF, "overrides", "LLAMA_ARG_N_CPU_MOE", first=6093),
     Argument("--moe-cache-mib", COUNT, "moe_cache_mib", "LLAMA_ARG_MOE_CACHE_MIB", first=11507),
@@ -350,13 +416,24 @@ ARGUMENTS = (
     Argument("--cors-origins", TEXT, "", "LLAMA_ARG_CORS_ORIGINS", first=10012),
     Argument("--cors-methods", TEXT, "", "LLAMA_ARG_CORS_METHODS", first=10012),
     Argument("--cors-headers", TEXT, "", "LLAMA_ARG_CORS_HEADERS", first=10012),
-    Argument("--cors-credentials", SWITCH, "", "LLAMA_ARG_CORS_CREDENTIALS", "--no-cors-credentials",
-             first=10012),
+    Argument(
+        "--cors-credentials",
+        SWITCH,
+        "",
+        "LLAMA_ARG_CORS_CREDENTIALS",
+        "--no-cors-credentials",
+        first=10012,
+    ),
     Argument("--api-prefix", TEXT, "", "LLAMA_ARG_API_PREFIX"),
     Argument("--ui-config --webui-config", TEXT, "", "LLAMA_ARG_UI_CONFIG"),
     Argument("--ui-config-file --webui-config-file", PATH, "", "LLAMA_ARG_UI_CONFIG_FILE"),
-    Argument("--ui-mcp-proxy --webui-mcp-proxy",
-      SWITCH, "", "LLAMA_ARG_UI_MCP_PROXY", "--no-ui-mcp-proxy --no-webui-mcp-proxy"),
+    Argument(
+        "--ui-mcp-proxy --webui-mcp-proxy",
+        SWITCH,
+        "",
+        "LLAMA_ARG_UI_MCP_PROXY",
+        "--no-ui-mcp-proxy --no-webui-mcp-proxy",
+    ),
     Argument("--tools", TEXT, "", "LLAMA_ARG_TOOLS"),
     Argument("--tools-runtime", TEXT, "", "LLAMA_ARG_TOOLS_RUNTIME", first=10331),
     Argument("--mcp-servers-config", PATH, "", "LLAMA_ARG_MCP_SERVERS_CONFIG", first=10133),
@@ -390,12 +467,22 @@ ARGUMENTS = (
     Argument("--reasoning-effort", TEXT, "", "LLAMA_ARG_REASONING_EFFORT", first=10435),
     Argument("--reasoning-budget", NUMBER, "", "LLAMA_ARG_THINK_BUDGET"),
     Argument("--reasoning-budget-message", TEXT, "", "LLAMA_ARG_THINK_BUDGET_MESSAGE"),
-    Argument("--reasoning-preserve", SWITCH, "", "LLAMA_ARG_REASONING_PRESERVE", "--no-reasoning-preserve",
-             first=9837),
+    Argument(
+        "--reasoning-preserve",
+        SWITCH,
+        "",
+        "LLAMA_ARG_REASONING_PRESERVE",
+        "--no-reasoning-preserve",
+        first=9837,
+    ),
     Argument("--chat-template", TEXT, "", "LLAMA_ARG_CHAT_TEMPLATE"),
     Argument("--chat-template-file", PATH, "", "LLAMA_ARG_CHAT_TEMPLATE_FILE"),
-    Argument("--skip-chat-parsing", SWITCH, "", "LLAMA_ARG_SKIP_CHAT_PARSING", "--no-skip-chat-parsing"),
-    Argument("--prefill-assistant", SWITCH, "", "LLAMA_ARG_PREFILL_ASSISTANT", "--no-prefill-assistant"),
+    Argument(
+        "--skip-chat-parsing", SWITCH, "", "LLAMA_ARG_SKIP_CHAT_PARSING", "--no-skip-chat-parsing"
+    ),
+    Argument(
+        "--prefill-assistant", SWITCH, "", "LLAMA_ARG_PREFILL_ASSISTANT", "--no-prefill-assistant"
+    ),
     Argument("-sps --slot-prompt-similarity", TEXT),
     Argument("--lora-init-without-apply", FLAG),
     Argument("--sleep-idle-seconds", NUMBER),
@@ -415,8 +502,12 @@ ARGUMENTS = (
     Argument("-lv --verbosity --log-verbosity", NUMBER, "", "LLAMA_ARG_LOG_VERBOSITY"),
     Argument("--log-prefix", SWITCH, "", "LLAMA_ARG_LOG_PREFIX", "--no-log-prefix"),
     Argument("--log-timestamps", SWITCH, "", "LLAMA_ARG_LOG_TIMESTAMPS", "--no-log-timestamps"),
-    Argument("-hfd --spec-draft-hf -hfrd --hf-repo-draft", REPOSITORY, "model_draft",
-             "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
+    Argument(
+        "-hfd --spec-draft-hf -hfrd --hf-repo-draft",
+        REPOSITORY,
+        "model_draft",
+        "LLAMA_ARG_SPEC_DRAFT_HF_REPO",
+    ),
     Argument("--spec-draft-threads -td --threads-draft", NUMBER),
     Argument("--spec-draft-threads-batch -tbd --threads-batch-draft", NUMBER),
     Argument("--spec-draft-cpu-mask -Cd --cpu-mask-draft", TEXT),
@@ -429,28 +520,60 @@ ARGUMENTS = (
     Argument("--spec-draft-cpu-strict-batch --cpu-strict-batch-draft", NUMBER),
     Argument("--spec-draft-prio-batch --prio-batch-draft", NUMBER),
     Argument("--spec-draft-poll-batch --poll-batch-draft", NUMBER),
-    Argument("-ctkd --spec-draft-type-k --cache-type-k-draft",
-      CACHE_TYPE, "cache_type_k_draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
-    Argument("-ctvd --spec-draft-type-v --cache-type-v-draft",
-      CACHE_TYPE, "cache_type_v_draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
-    Argument("-otd --spec-draft-override-tensor --override-tensor-draft", OVERRIDES, "overrides_draft"),
-    Argument("-cmoed --spec-draft-cpu-moe --cpu-moe-draft", EXPERTS, "overrides_draft",
-             "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
-    Argument("-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft",
-      EXPERTS_OF, "overrides_draft", "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE"),
+    Argument(
+        "-ctkd --spec-draft-type-k --cache-type-k-draft",
+        CACHE_TYPE,
+        "cache_type_k_draft",
+        "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
+    ),
+    Argument(
+        "-ctvd --spec-draft-type-v --cache-type-v-draft",
+        CACHE_TYPE,
+        "cache_type_v_draft",
+        "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
+    ),
+    Argument(
+        "-otd --spec-draft-override-tensor --override-tensor-draft", OVERRIDES, "overrides_draft"
+    ),
+    Argument(
+        "-cmoed --spec-draft-cpu-moe --cpu-moe-draft",
+        EXPERTS,
+        "overrides_draft",
+        "LLAMA_ARG_SPEC_DRAFT_CPU_MOE",
+    ),
+    Argument(
+        "-ncmoed --spec-draft-n-cpu-moe --spec-draft-ncmoe --n-cpu-moe-draft",
+        EXPERTS_OF,
+        "overrides_draft",
+        "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+    ),
     Argument("--spec-draft-n-max", COUNT, "draft_n_max", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
     Argument("--spec-draft-n-min", NUMBER, "", "LLAMA_ARG_SPEC_DRAFT_N_MIN"),
     Argument("--spec-synth-len", TEXT, "", "LLAMA_ARG_SPEC_SYNTH_LEN", first=10662),
     Argument("--spec-synth-rates", TEXT, "", "LLAMA_ARG_SPEC_SYNTH_RATES", first=10662),
     Argument("--spec-draft-p-split --draft-p-split", TEXT, "", "LLAMA_ARG_SPEC_DRAFT_P_SPLIT"),
     Argument("--spec-draft-p-min --draft-p-min", TEXT, "", "LLAMA_ARG_SPEC_DRAFT_P_MIN"),
-    Argument("--spec-draft-backend-sampling",
-      SWITCH, "", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING", "--no-spec-draft-backend-sampling", first=9265),
-    Argument("--spec-draft-sampling", DRAFT_SAMPLING, "", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", first=11368),
+    Argument(
+        "--spec-draft-backend-sampling",
+        SWITCH,
+        "",
+        "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING",
+        "--no-spec-draft-backend-sampling",
+        first=9265,
+    ),
+    Argument(
+        "--spec-draft-sampling", DRAFT_SAMPLING, "", "LLAMA_ARG_SPEC_DRAFT_SAMPLING", first=11368
+    ),
     Argument("-devd --spec-draft-device --device-draft", DEVICES, "device_draft"),
-    Argument("-ngld --spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft",
-      LAYERS, "n_gpu_layers_draft", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
-    Argument("-md --spec-draft-model --model-draft", PATH, "model_draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
+    Argument(
+        "-ngld --spec-draft-ngl --gpu-layers-draft --n-gpu-layers-draft",
+        LAYERS,
+        "n_gpu_layers_draft",
+        "LLAMA_ARG_N_GPU_LAYERS_DRAFT",
+    ),
+    Argument(
+        "-md --spec-draft-model --model-draft", PATH, "model_draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"
+    ),
     Argument("--spec-type", SPECULATION, "spec_type", "LLAMA_ARG_SPEC_TYPE"),
     Argument("--spec-ngram-mod-n-min", NUMBER),
     Argument("--spec-ngram-mod-n-max", NUMBER),
@@ -490,39 +613,112 @@ ARGUMENTS = (
     Argument("--save-logits", FLAG),
     Argument("--logits-output-dir", OUTPUT),
     Argument("--tensor-filter", TEXT),
-    Argument("--embd-gemma-default", preset(
-        model="hf:ggml-org/embeddinggemma-300M-qat-q4_0-GGUF/embeddinggemma-300M-qat-Q4_0.gguf",
-        n_ubatch=2048, n_batch=2048, n_parallel=32, n_ctx=65536, embedding=True), "model"),
-    Argument("--fim-qwen-1.5b-default", preset(
-        model="hf:ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF/qwen2.5-coder-1.5b-q8_0.gguf", n_ubatch=1024,
-        n_batch=1024, n_ctx=0), "model"),
-    Argument("--fim-qwen-3b-default", preset(
-        model="hf:ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF/qwen2.5-coder-3b-q8_0.gguf", n_ubatch=1024,
-        n_batch=1024, n_ctx=0), "model"),
-    Argument("--fim-qwen-7b-default", preset(
-        model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf", n_ubatch=1024,
-        n_batch=1024, n_ctx=0), "model"),
-    Argument("--fim-qwen-7b-spec", preset(
-        model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf",
-        model_draft="hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/qwen2.5-coder-0.5b-q8_0.gguf", n_ubatch=1024,
-        n_batch=1024, n_ctx=0), "model"),
-    Argument("--fim-qwen-14b-spec", preset(
-        model="hf:ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF/qwen2.5-coder-14b-q8_0.gguf",
-        model_draft="hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/qwen2.5-coder-0.5b-q8_0.gguf", n_ubatch=1024,
-        n_batch=1024, n_ctx=0), "model"),
-    Argument("--fim-qwen-30b-default", preset(
-        model="hf:ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF/qwen3-coder-30b-a3b-instruct-q8_0.gguf",
-        n_ubatch=1024, n_batch=1024, n_ctx=0), "model"),
-    Argument("--gpt-oss-20b-default", preset(
-        model="hf:ggml-org/gpt-oss-20b-GGUF/gpt-oss-20b-mxfp4.gguf", n_ubatch=2048, n_batch=32768,
-        n_parallel=2, n_ctx=262144), "model"),
-    Argument("--gpt-oss-120b-default", preset(
-        model="hf:ggml-org/gpt-oss-120b-GGUF", n_ubatch=2048, n_batch=32768, n_parallel=2,
-        n_ctx=262144), "model"),
-    Argument("--vision-gemma-4b-default", preset(model="hf:ggml-org/gemma-3-4b-it-qat-GGUF", n_ctx=0),
-             "model"),
-    Argument("--vision-gemma-12b-default", preset(model="hf:ggml-org/gemma-3-12b-it-qat-GGUF", n_ctx=0),
-             "model"),
+    Argument(
+        "--embd-gemma-default",
+        preset(
+            model="hf:ggml-org/embeddinggemma-300M-qat-q4_0-GGUF/embeddinggemma-300M-qat-Q4_0.gguf",
+            n_ubatch=2048,
+            n_batch=2048,
+            n_parallel=32,
+            n_ctx=65536,
+            embedding=True,
+        ),
+        "model",
+    ),
+    Argument(
+        "--fim-qwen-1.5b-default",
+        preset(
+            model="hf:ggml-org/Qwen2.5-Coder-1.5B-Q8_0-GGUF/qwen2.5-coder-1.5b-q8_0.gguf",
+            n_ubatch=1024,
+            n_batch=1024,
+            n_ctx=0,
+        ),
+        "model",
+    ),
+    Argument(
+        "--fim-qwen-3b-default",
+        preset(
+            model="hf:ggml-org/Qwen2.5-Coder-3B-Q8_0-GGUF/qwen2.5-coder-3b-q8_0.gguf",
+            n_ubatch=1024,
+            n_batch=1024,
+            n_ctx=0,
+        ),
+        "model",
+    ),
+    Argument(
+        "--fim-qwen-7b-default",
+        preset(
+            model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf",
+            n_ubatch=1024,
+            n_batch=1024,
+            n_ctx=0,
+        ),
+        "model",
+    ),
+    Argument(
+        "--fim-qwen-7b-spec",
+        preset(
+            model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf",
+            model_draft="hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/qwen2.5-coder-0.5b-q8_0.gguf",
+            n_ubatch=1024,
+            n_batch=1024,
+            n_ctx=0,
+        ),
+        "model",
+    ),
+    Argument(
+        "--fim-qwen-14b-spec",
+        preset(
+            model="hf:ggml-org/Qwen2.5-Coder-14B-Q8_0-GGUF/qwen2.5-coder-14b-q8_0.gguf",
+            model_draft="hf:ggml-org/Qwen2.5-Coder-0.5B-Q8_0-GGUF/qwen2.5-coder-0.5b-q8_0.gguf",
+            n_ubatch=1024,
+            n_batch=1024,
+            n_ctx=0,
+        ),
+        "model",
+    ),
+    Argument(
+        "--fim-qwen-30b-default",
+        preset(
+            model="hf:ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF/qwen3-coder-30b-a3b-instruct-q8_0.gguf",
+            n_ubatch=1024,
+            n_batch=1024,
+            n_ctx=0,
+        ),
+        "model",
+    ),
+    Argument(
+        "--gpt-oss-20b-default",
+        preset(
+            model="hf:ggml-org/gpt-oss-20b-GGUF/gpt-oss-20b-mxfp4.gguf",
+            n_ubatch=2048,
+            n_batch=32768,
+            n_parallel=2,
+            n_ctx=262144,
+        ),
+        "model",
+    ),
+    Argument(
+        "--gpt-oss-120b-default",
+        preset(
+            model="hf:ggml-org/gpt-oss-120b-GGUF",
+            n_ubatch=2048,
+            n_batch=32768,
+            n_parallel=2,
+            n_ctx=262144,
+        ),
+        "model",
+    ),
+    Argument(
+        "--vision-gemma-4b-default",
+        preset(model="hf:ggml-org/gemma-3-4b-it-qat-GGUF", n_ctx=0),
+        "model",
+    ),
+    Argument(
+        "--vision-gemma-12b-default",
+        preset(model="hf:ggml-org/gemma-3-12b-it-qat-GGUF", n_ctx=0),
+        "model",
+    ),
     Argument("--spec-default", DEFAULT_SPECULATION, "spec_type"),
 )
 
@@ -532,8 +728,8 @@ _by_field: dict[str, list[Argument]] = {}
 
 
 def lookup(word: str) -> tuple[Argument, bool] | None:
-    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start with two
-    dashes."""
+    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start
+    with two dashes."""
     if not _by_name:
         for row in (*LEGACY, *ARGUMENTS):
             for name in row.names:

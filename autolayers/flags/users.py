@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Users:
-    """How many (None: as many as the promise allows), the context of each (0: what the workload takes), and the
-    promise: tokens per second of an answer, seconds to its first token. `guess`: near how many it may end."""
+    """How many (None: as many as the promise allows), the context of each (0: what the workload
+    takes), and the promise: tokens per second of an answer, seconds to its first token. `guess`:
+    near how many it may end."""
 
     count: int | None = None
     context: int = 0

@@ -1,6 +1,6 @@
 """The workload: the request that placements are compared by.
 
-    workload("agent"), workload("4096+512@16384"), workload("512+256@0x8")
+workload("agent"), workload("4096+512@16384"), workload("512+256@0x8")
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from .kinds import Bad, tokens
 
 @dataclass(frozen=True)
 class Workload:
-    """A request of `prompt` new tokens and `generate` generated ones, with `depth` tokens of the same
-    sequence already in the cache; `requests` of them at once. It needs a context of at least `context`."""
+    """A request of `prompt` new tokens and `generate` generated ones, with `depth` tokens of the
+    same sequence already in the cache; `requests` of them at once. It needs a context of at least
+    `context`."""
 
     prompt: int = 2048
     generate: int = 512
@@ -20,16 +21,20 @@ class Workload:
     requests: int = 1
     context: int = 0
     name: str = ""
-    reuses: bool = False       # the next request changes what follows a long prefix
+    reuses: bool = False  # the next request changes what follows a long prefix
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name or None, "prompt": self.prompt, "generate": self.generate,
-                "depth": self.depth,
-                "requests": self.requests}
+        return {
+            "name": self.name or None,
+            "prompt": self.prompt,
+            "generate": self.generate,
+            "depth": self.depth,
+            "requests": self.requests,
+        }
 
 
-# chat: a question with a document, or a few turns. agent: tool results of about 1000 tokens after a long
-# prefix that is
+# chat: a question with a document, or a few turns. agent: tool results of about 1000 tokens after a
+# long prefix that is
 # in the cache. batch: long documents, short answers.
 WORKLOADS = {
     "chat": Workload(2048, 512, 0, name="chat"),
@@ -43,7 +48,10 @@ def workload(text: str) -> Workload:
     """Raises Bad for anything but a name, P+G, P+G@D or P+G@DxN."""
     if text in WORKLOADS:
         return WORKLOADS[text]
-    what = f"{', '.join(WORKLOADS)} or P+G@D: tokens of the prompt, of the answer and in the cache, as in 4096+512@16k"
+    what = (
+        f"{', '.join(WORKLOADS)} or P+G@D: tokens of the prompt, of the answer and in the cache, "
+        f"as in 4096+512@16k"
+    )
     rest, times, count = text.partition("x")
     rest, at, depth = rest.partition("@")
     prompt, plus, generate = rest.partition("+")
@@ -53,5 +61,9 @@ def workload(text: str) -> Workload:
     requests = tokens(count, 1, what) if times else 1
     if requests > 256:
         raise Bad("at most 256 requests at once")
-    return Workload(tokens(prompt, 1, what), tokens(generate, 1, what), tokens(depth, 0, what) if at else 0,
-                    requests)
+    return Workload(
+        tokens(prompt, 1, what),
+        tokens(generate, 1, what),
+        tokens(depth, 0, what) if at else 0,
+        requests,
+    )

@@ -12,28 +12,35 @@ if TYPE_CHECKING:
     from typing import Any
 
 # the modes in builds without --load-mode
-_OLD_LOAD_MODES = {"auto": [], "mmap": ["--mmap"], "none": ["--no-mmap"], "mlock": ["--no-mmap", "--mlock"],
-                   "mmap+mlock": ["--mlock"], "dio": ["-dio"]}
+_OLD_LOAD_MODES = {
+    "auto": [],
+    "mmap": ["--mmap"],
+    "none": ["--no-mmap"],
+    "mlock": ["--no-mmap", "--mlock"],
+    "mmap+mlock": ["--mlock"],
+    "dio": ["-dio"],
+}
 
 
 def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list[str]:
-    """The words for `params`, as canonical short flags. `knows`: whether the build that reads them has a
-    flag, None for today's; older equivalents are used if there are any: -ot places tensors, --no-mmap is -lm
-    none.
+    """The words for `params`, as canonical short flags. `knows`: whether the build that reads them
+    has a flag, None for today's; older equivalents are used if there are any: -ot places tensors,
+    --no-mmap is -lm none.
 
-    Raises ValueError for values that a command line cannot express (a comma in an override's pattern).
+    Raises ValueError for values that a command line cannot express (a comma in an override's
+    pattern).
     """
     return [word for words in _said(params, knows).values() for word in words]
 
 
 def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str, ...]:
-    """`words`, which express `before`, changed to express `after`: other values stay in place, new flags come
-    last."""
+    """`words`, which express `before`, changed to express `after`: other values stay in place, new
+    flags come last."""
     old, new, found = _said(before), _said(after), list(words)
     for flag, said in old.items():
-        at = next((i for i in range(len(found)) if found[i:i + len(said)] == said), None)
+        at = next((i for i in range(len(found)) if found[i : i + len(said)] == said), None)
         if new.get(flag) != said and at is not None:
-            found[at:at + len(said)] = new.get(flag, [])
+            found[at : at + len(said)] = new.get(flag, [])
     return (*found, *(word for flag, said in new.items() if flag not in old for word in said))
 
 
@@ -44,10 +51,14 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
         if not row.field or row.kind.write is None:
             continue
         value: Any = getattr(params, row.field)
-        if value is None or (value == () and row.kind is not DEVICES) or _writer(row.field, value) is not row:
+        if (
+            value is None
+            or (value == () and row.kind is not DEVICES)
+            or _writer(row.field, value) is not row
+        ):
             continue
         if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
-            continue         # -mmdev sets it
+            continue  # -mmdev sets it
         if row.kind is OVERRIDES:
             found[row.canonical] = _override_words(value, row, knows)
         elif row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
@@ -65,31 +76,49 @@ def _writer(field: str, value: Any) -> Argument:
     """The argument of a field that expresses this value."""
     rows = [row for row in rows_of(field) if row.kind.write is not None]
     plain = next(row for row in rows if not row.kind.prefixes)
-    return next((row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain)
+    return next(
+        (row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain
+    )
 
 
 def _repository_words(value: str, row: Argument) -> list[str]:
     """-hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for the file."""
     where = value.removeprefix("hf:")
-    file_flag = next((other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None)
+    file_flag = next(
+        (other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None
+    )
     repository, file = "/".join(where.split("/")[:2]), "/".join(where.split("/")[2:])
-    return [row.canonical, repository, file_flag, file] if file and file_flag else [row.canonical, where]
+    return (
+        [row.canonical, repository, file_flag, file]
+        if file and file_flag
+        else [row.canonical, where]
+    )
 
 
-def _override_words(pairs: tuple[tuple[str, str], ...], row: Argument,
-                    knows: Callable[[str], bool] | None) -> list[str]:
+def _override_words(
+    pairs: tuple[tuple[str, str], ...], row: Argument, knows: Callable[[str], bool] | None
+) -> list[str]:
     """The shortest form: -cmoe and -ncmoe N for llama.cpp's own patterns, -ot for all others."""
-    flags = {other.kind: other.canonical for other in rows_of(row.field) if knows is None
-             or knows(other.canonical)}
+    flags = {
+        other.kind: other.canonical
+        for other in rows_of(row.field)
+        if knows is None or knows(other.canonical)
+    }
     words: list[str] = []
     pending: list[str] = []
     i = 0
     while i < len(pairs):
-        said = [flags[EXPERTS]] if EXPERTS in flags and pairs[i] == (EXPERTS_REGEX, HOST_BUFFER) else []
+        said = (
+            [flags[EXPERTS]]
+            if EXPERTS in flags and pairs[i] == (EXPERTS_REGEX, HOST_BUFFER)
+            else []
+        )
         length = 1 if said else 0
         for kind, regex in ((EXPERTS_OF, EXPERTS_REGEX), (FFN_OF, FFN_REGEX)):
             count = 0
-            while kind in flags and pairs[i + count:i + count + 1] == ((rf"blk\.{count}{regex}", HOST_BUFFER),):
+            while kind in flags and pairs[i + count : i + count + 1] == (
+                (rf"blk\.{count}{regex}", HOST_BUFFER),
+            ):
                 count += 1
             if count > length:
                 said, length = [flags[kind], str(count)], count

@@ -1,6 +1,7 @@
-"""ggml's graph allocator: where each tensor of a split graph would be placed, and so how large each buffer
-gets. Mirrors ggml_dyn_tallocr_alloc / _free_bytes and ggml_gallocr_alloc_graph_impl of ggml/src/ggml-alloc.c,
-as modelled. Fragmentation counts: the peak is often 10 to 40 % above what is live at any time."""
+"""ggml's graph allocator: where each tensor of a split graph would be placed, and so how large each
+buffer gets. Mirrors ggml_dyn_tallocr_alloc / _free_bytes and ggml_gallocr_alloc_graph_impl of
+ggml/src/ggml-alloc.c, as modelled. Fragmentation counts: the peak is often 10 to 40 % above what is
+live at any time."""
 
 from __future__ import annotations
 
@@ -10,11 +11,32 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_INPLACE = frozenset((
-    "FILL", "SCALE", "DIAG_MASK_ZERO", "DIAG_MASK_INF", "ADD", "ADD_ID", "ADD1", "SUB", "MUL", "DIV", "SQR",
-    "SQRT", "LOG", "UNARY", "ROPE", "ROPE_BACK", "SILU_BACK", "RMS_NORM", "RMS_NORM_BACK", "CLAMP",
-    "SOFT_MAX", "SOFT_MAX_BACK",
-))
+_INPLACE = frozenset(
+    (
+        "FILL",
+        "SCALE",
+        "DIAG_MASK_ZERO",
+        "DIAG_MASK_INF",
+        "ADD",
+        "ADD_ID",
+        "ADD1",
+        "SUB",
+        "MUL",
+        "DIV",
+        "SQR",
+        "SQRT",
+        "LOG",
+        "UNARY",
+        "ROPE",
+        "ROPE_BACK",
+        "SILU_BACK",
+        "RMS_NORM",
+        "RMS_NORM_BACK",
+        "CLAMP",
+        "SOFT_MAX",
+        "SOFT_MAX_BACK",
+    )
+)
 _MAX_CHUNKS = 16
 
 
@@ -22,7 +44,7 @@ class Chunk:
     __slots__ = ("free", "peak")
 
     def __init__(self, size: int) -> None:
-        self.free: list[list[int]] = [[0, size]]     # [offset, size], sorted by offset
+        self.free: list[list[int]] = [[0, size]]  # [offset, size], sorted by offset
         self.peak = 0
 
 
@@ -31,9 +53,15 @@ class Arena:
 
     __slots__ = ("alignment", "alloc_size", "chunks", "first_fit", "max_chunk")
 
-    def __init__(self, alignment: int, alloc_size: Callable[[Tensor], int], max_chunk: int = ENDLESS,
-                 first_fit: bool = False) -> None:
-        """`first_fit`: a buffer grows in its first chunk with room, not in the one that grows least."""
+    def __init__(
+        self,
+        alignment: int,
+        alloc_size: Callable[[Tensor], int],
+        max_chunk: int = ENDLESS,
+        first_fit: bool = False,
+    ) -> None:
+        """`first_fit`: a buffer grows in its first chunk with room, not in the one that grows
+        least."""
         self.alignment = alignment
         self.alloc_size = alloc_size
         self.max_chunk = max_chunk
@@ -49,7 +77,8 @@ class Arena:
         return sum(chunk.peak for chunk in self.chunks)
 
     def take(self, size: int) -> tuple[int, int]:
-        """(chunk, offset) of a new block: the best fit; a chunk's last block only if nothing else fits."""
+        """(chunk, offset) of a new block: the best fit; a chunk's last block only if nothing else
+        fits."""
         found: list[int] | None = None
         where = 0
         for c, chunk in enumerate(self.chunks):
@@ -106,13 +135,17 @@ class Arena:
         free.insert(position, [offset, size])
 
 
-def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, int]],
-             arenas: Sequence[Arena], marks: Sequence[tuple[Tensor, Tensor]] = ()) -> bool:
+def allocate(
+    nodes: Sequence[tuple[Tensor, int]],
+    leafs: Sequence[tuple[Tensor, int]],
+    arenas: Sequence[Arena],
+    marks: Sequence[tuple[Tensor, Tensor]] = (),
+) -> bool:
     """Lay out a split graph, which is used up; the arenas' peaks are the buffers' sizes.
 
-    `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat if backends share a buffer type.
-    Mirrors ggml_gallocr_alloc_graph_impl. Returns whether, for each pair in `marks`, the same memory is free
-    before both nodes and the live tensors are at the same places.
+    `nodes` and `leafs` are (tensor, backend); `arenas[backend]` may repeat if backends share a
+    buffer type. Mirrors ggml_gallocr_alloc_graph_impl. Returns whether, for each pair in `marks`,
+    the same memory is free before both nodes and the live tensors are at the same places.
     """
 
     def place(tensor: Tensor, backend: int) -> None:
@@ -141,10 +174,11 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
         tensor.own = False
         live.pop(id(tensor), None)
 
-    live: dict[int, Tensor] = {}             # those that own memory now
+    live: dict[int, Tensor] = {}  # those that own memory now
     for tensor, backend in leafs:
         place(tensor, backend)
-    parents: list[list[Tensor]] = []         # of each node, those that are not in buffers of their own
+    # of each node, those that are not in buffers of their own
+    parents: list[list[Tensor]] = []
     for node, backend in nodes:
         root = node.view_src
         if root is not None and node.op != "NONE":
@@ -164,12 +198,27 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
     seen: dict[int, object] = {}
     for (node, backend), found in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
-            seen.setdefault(id(node), (
-                # where a block goes depends on the peaks of several chunks, but not on that of one
-                [[(len(arena.chunks) > 1 and chunk.peak, [tuple(block) for block in chunk.free])
-                  for chunk in arena.chunks] for arena in arenas],
-                [(live[number].place, live[number].size)
-                 for number in sorted(live.keys() & order.keys(), key=order.__getitem__)]))
+            seen.setdefault(
+                id(node),
+                (
+                    # where a block goes depends on the peaks of several chunks, but not on that of
+                    # one
+                    [
+                        [
+                            (
+                                len(arena.chunks) > 1 and chunk.peak,
+                                [tuple(block) for block in chunk.free],
+                            )
+                            for chunk in arena.chunks
+                        ]
+                        for arena in arenas
+                    ],
+                    [
+                        (live[number].place, live[number].size)
+                        for number in sorted(live.keys() & order.keys(), key=order.__getitem__)
+                    ],
+                ),
+            )
         for source in found:
             if not source.own and source.view_src is None:
                 place(source, backend)
@@ -181,7 +230,12 @@ def allocate(nodes: Sequence[tuple[Tensor, int]], leafs: Sequence[tuple[Tensor, 
                 root = parent.view_src
                 if root is not None:
                     root.n_views -= 1
-                    if root.n_views == 0 and root.n_children == 0 and root.own and not root.is_output:
+                    if (
+                        root.n_views == 0
+                        and root.n_children == 0
+                        and root.own
+                        and not root.is_output
+                    ):
                         give(root)
                 elif parent.own and not parent.is_output:
                     give(parent)

@@ -1,6 +1,6 @@
-"""ggml's scheduler: which backend runs which node, where the graph splits, what is copied between backends.
-Mirrors ggml_backend_sched_split_graph of ggml/src/ggml-backend.cpp, as modelled; the passes keep its
-numbers."""
+"""ggml's scheduler: which backend runs which node, where the graph splits, what is copied between
+backends. Mirrors ggml_backend_sched_split_graph of ggml/src/ggml-backend.cpp, as modelled; the
+passes keep its numbers."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Protocol
 
-    AddAllocDep = Callable[[Tensor, Tensor], None]     # (tensor, until) of ggml_backend_graph_optimize_params
+    # (tensor, until) of ggml_backend_graph_optimize_params
+    AddAllocDep = Callable[[Tensor, Tensor], None]
 
     class Backend(Protocol):
         """What the scheduler asks of a backend; see autolayers.backends.Backend."""
 
-        buffer: Buffer                                            # where its graph tensors are
+        buffer: Buffer  # where its graph tensors are
 
         def supports_op(self, op: Tensor) -> bool: ...
         def supports_buft(self, buffer: Buffer) -> bool: ...
         def offload_op(self, op: Tensor) -> bool: ...
-        def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
-                           add_alloc_dep: AddAllocDep) -> list[Tensor]: ...
+        def graph_optimize(
+            self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
+        ) -> list[Tensor]: ...
 
     class Rules(Protocol):
         """What depends on the build; see autolayers.builds."""
@@ -40,8 +42,8 @@ if TYPE_CHECKING:
         def split_inputs_30(self) -> bool: ...
 
 
-_MAX_SRC = 10                   # GGML_MAX_SRC
-_MAX_SPLIT_INPUTS = 30          # GGML_SCHED_MAX_SPLIT_INPUTS
+_MAX_SRC = 10  # GGML_MAX_SRC
+_MAX_SPLIT_INPUTS = 30  # GGML_SCHED_MAX_SPLIT_INPUTS
 
 
 class Split:
@@ -53,12 +55,14 @@ class Split:
         self.nodes: list[tuple[Tensor, int]] = []
         self.leafs: list[tuple[Tensor, int]] = []
         self.n_splits = 0
-        self.inputs: list[list[Tensor]] = []      # of each split
+        self.inputs: list[list[Tensor]] = []  # of each split
 
 
-def assign(graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules,
-           pins: bool = True) -> None:
-    """Passes 1 to 4: set `backend` of every node and leaf; with `pins`, those of the graph builder count."""
+def assign(
+    graph: Graph, backends: Sequence[Backend], op_offload: bool, rules: Rules, pins: bool = True
+) -> None:
+    """Passes 1 to 4: set `backend` of every node and leaf; with `pins`, those of the graph builder
+    count."""
     readers = _Readers(backends)
     _assign_leafs(graph.leafs, readers, pins)
     _assign_given(graph.nodes, readers, op_offload, rules.sinks_follow, pins)
@@ -80,10 +84,13 @@ class _Readers:
         self.reading: dict[Buffer, list[int]] = {}
 
     def from_buffer(self, buffer: Buffer, op: Tensor) -> int:
-        """ggml_backend_sched_backend_from_buffer: the first that reads the buffer and runs it, or -1."""
+        """ggml_backend_sched_backend_from_buffer: the first that reads the buffer and runs it, or
+        -1."""
         reading = self.reading.get(buffer)
         if reading is None:
-            reading = [b for b, backend in enumerate(self.backends) if backend.supports_buft(buffer)]
+            reading = [
+                b for b, backend in enumerate(self.backends) if backend.supports_buft(buffer)
+            ]
             self.reading[buffer] = reading
         for b in reading:
             if self.supports[b](op):
@@ -112,7 +119,7 @@ class _Readers:
 
 def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> None:
     """Pass 1: leafs that are in a buffer, and inputs."""
-    alike: dict[object, int] = {}             # layers repeat
+    alike: dict[object, int] = {}  # layers repeat
     for t in leafs:
         buffer = t.buffer
         if pins and t.pinned >= 0:
@@ -134,8 +141,9 @@ def _of_buffer(t: Tensor, buffer: Buffer, readers: _Readers) -> int:
     return b
 
 
-def _assign_given(nodes: Sequence[Tensor], readers: _Readers, op_offload: bool, sinks_follow: bool,
-                  pins: bool) -> None:
+def _assign_given(
+    nodes: Sequence[Tensor], readers: _Readers, op_offload: bool, sinks_follow: bool, pins: bool
+) -> None:
     """Pass 1: nodes that are pinned or in a buffer, inputs, and operations that read weights."""
     cpu = readers.cpu
     for t in nodes:
@@ -176,10 +184,13 @@ def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) ->
 
 
 def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
-    """Pass 3: the rest goes where most of its sources can be read, others to a twin with the same buffer."""
+    """Pass 3: the rest goes where most of its sources can be read, others to a twin with the same
+    buffer."""
     supports, backends = readers.supports, readers.backends
-    twins = [[b for b in range(i) if backends[b].buffer is backend.buffer]
-             for i, backend in enumerate(backends)]
+    twins = [
+        [b for b in range(i) if backends[b].buffer is backend.buffer]
+        for i, backend in enumerate(backends)
+    ]
     for t in real if any(twins) else [t for t in real if t.backend == -1]:
         if t.backend == -1:
             _assign_by_sources(t, readers)
@@ -221,11 +232,14 @@ def _stuck(t: Tensor, buffer: Buffer) -> LaunchRefused:
     """GGML_ABORT("pre-allocated tensor ... in a buffer ... that cannot run the operation")."""
     what = "use" if t.op == "NONE" else f"run {t.op} on"
     return LaunchRefused(
-        f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: llama.cpp aborts")
+        f"no backend can {what} a tensor of {t.nbytes} bytes ({t.type}) in {buffer.name}: "
+        f"llama.cpp aborts"
+    )
 
 
 def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int = 1) -> Split:
-    """Cut a graph whose nodes have backends into splits and add the copies: the input of ggml_gallocr."""
+    """Cut a graph whose nodes have backends into splits and add the copies: the input of
+    ggml_gallocr."""
     nodes = graph.nodes
 
     def readable(t: Tensor, b: int) -> bool:
@@ -253,10 +267,12 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         if not known or rules.copies_every_input:
             graph_inputs.append(leaf)
 
-    limit = most = 0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS if rules.split_inputs_30 else _MAX_SRC
+    limit = most = (
+        0 if rules.any_split_inputs else _MAX_SPLIT_INPUTS if rules.split_inputs_30 else _MAX_SRC
+    )
     pipelined = n_copies > 1 and not rules.copies_every_input
     # pass 5: where the graph is cut, and what each split copies from other backends
-    parts: list[tuple[int, int, list[Tensor]]] = []     # (start, backend, inputs)
+    parts: list[tuple[int, int, list[Tensor]]] = []  # (start, backend, inputs)
     start = 0
     while start < len(nodes) and nodes[start].op in VIEW_OPS:
         start += 1
@@ -293,11 +309,13 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
                     for copy in made:
                         copy.backend = current
                     inputs.append(s)
-                    if most and len(inputs) > most:      # one node had several more
+                    if most and len(inputs) > most:  # one node had several more
                         if not rules.split_inputs_grow:
-                            raise LaunchRefused(f"more than {most} inputs of one split: llama.cpp aborts")
+                            raise LaunchRefused(
+                                f"more than {most} inputs of one split: llama.cpp aborts"
+                            )
                         most *= 2
-                t.src = (*t.src[:j], made[0], *t.src[j + 1:])
+                t.src = (*t.src[:j], made[0], *t.src[j + 1 :])
 
     # inputs of a pipeline
     if n_copies > 1 and rules.copies_every_input:
@@ -310,14 +328,18 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
     result.n_splits = len(parts)
     result.inputs = [sources for _, _, sources in parts]
     ends = [begin for begin, _, _ in parts[1:]] + [len(nodes)]
-    alloc_deps: dict[int, dict[int, Tensor]] = {}       # by id: what must not be freed before a node is done
+    # by id: what must not be freed before a node is done
+    alloc_deps: dict[int, dict[int, Tensor]] = {}
 
     def add_alloc_dep(tensor: Tensor, until: Tensor) -> None:
         alloc_deps.setdefault(id(until), {})[id(tensor)] = tensor
 
-    orders = [backends[b].graph_optimize(nodes[begin:end], nodes[end] if end < len(nodes) else None,
-                                         add_alloc_dep)
-              for (begin, b, _), end in zip(parts, ends, strict=True)]
+    orders = [
+        backends[b].graph_optimize(
+            nodes[begin:end], nodes[end] if end < len(nodes) else None, add_alloc_dep
+        )
+        for (begin, b, _), end in zip(parts, ends, strict=True)
+    ]
     for (_, b, sources), part in zip(parts, orders, strict=True):
         for s in sources:
             out.append((_dependency([s]), s.backend))
@@ -328,7 +350,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
             if kept:
                 tensors = list(kept.values())
                 for k in range(0, len(tensors), _MAX_SRC):
-                    out.append((_dependency(tensors[k:k + 10]), b))
+                    out.append((_dependency(tensors[k : k + 10]), b))
     if n_copies > 1:
         for leaf in graph_inputs:
             result.leafs += [(copy, leaf.backend) for copy in leaf.copies[leaf.backend]]  # type: ignore[index]

@@ -1,8 +1,9 @@
 """Tensors and operations by shape alone: the result of each call in ggml.c, without any data.
 
-Shapes are ggml's: `ne` counts elements per dimension, fastest first; `nb` is the stride in bytes. An
-operation allocates memory unless it is a view; which of them are views is half of what decides a compute
-buffer. Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_set_rows, ...).
+Shapes are ggml's: `ne` counts elements per dimension, fastest first; `nb` is the stride in bytes.
+An operation allocates memory unless it is a view; which of them are views is half of what decides a
+compute buffer. Source: ggml/src/ggml.c as modelled (ggml_mul_mat, ggml_view_impl, ggml_set_rows,
+...).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ if TYPE_CHECKING:
 
 _BLOCK = {row.name: row.blck_size for row in (*TYPES, *IK_TYPES)}
 _SIZE = {row.name: row.type_size for row in (*TYPES, *IK_TYPES)}
-_META = {row.name: row.meta for row in (*TYPES, *IK_TYPES)}      # bytes at the start of a row
-_ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())     # pads dimensions to GGML_MAX_DIMS
+_META = {row.name: row.meta for row in (*TYPES, *IK_TYPES)}  # bytes at the start of a row
+# pads dimensions to GGML_MAX_DIMS
+_ONES: tuple[Any, ...] = ((1, 1, 1, 1), (1, 1, 1), (1, 1), (1,), ())
 VIEW_OPS = frozenset(("VIEW", "RESHAPE", "PERMUTE", "TRANSPOSE"))
 
 
@@ -29,7 +31,8 @@ def type_size(type_: str) -> int:
 
 
 def row_size(type_: str, ne0: int) -> int:
-    """ggml_row_size: bytes of `ne0` elements; exact even if `ne0` is not a multiple of the block."""
+    """ggml_row_size: bytes of `ne0` elements; exact even if `ne0` is not a multiple of the
+    block."""
     return _META[type_] + _SIZE[type_] * ne0 // _BLOCK[type_]
 
 
@@ -37,18 +40,26 @@ ENDLESS = 1 << 62
 
 
 class Buffer:
-    """ggml_backend_buffer_type as the scheduler sees it: its owner, and how sizes are rounded in it."""
+    """ggml_backend_buffer_type as the scheduler sees it: its owner, and how sizes are rounded in
+    it."""
 
     __slots__ = ("alignment", "device", "host", "max_size", "name", "repack")
 
-    def __init__(self, name: str, device: int, alignment: int, host: bool, repack: bool = False,
-                 max_size: int = ENDLESS) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: int,
+        alignment: int,
+        host: bool,
+        repack: bool = False,
+        max_size: int = ENDLESS,
+    ) -> None:
         self.name = name
-        self.device = device          # index of the backend that owns it; -1: the CPU's
+        self.device = device  # index of the backend that owns it; -1: the CPU's
         self.alignment = alignment
-        self.host = host              # is_host: readable by the CPU, so also by op offload
-        self.repack = repack          # CPU_REPACK and the like: only the CPU's own kernels read it
-        self.max_size = max_size      # of one buffer; larger needs are split over several
+        self.host = host  # is_host: readable by the CPU, so also by op offload
+        self.repack = repack  # CPU_REPACK and the like: only the CPU's own kernels read it
+        self.max_size = max_size  # of one buffer; larger needs are split over several
 
     def __repr__(self) -> str:
         return f"Buffer({self.name})"
@@ -57,15 +68,45 @@ class Buffer:
 class Tensor:
     """One node or leaf. The attributes from `seen` on belong to the scheduler and the allocator."""
 
-    __slots__ = ("backend", "buffer", "copies", "is_input", "is_output", "n_children", "n_views", "name",
-                 "nb", "ne", "op", "own", "param", "pinned", "place", "seen", "size", "src", "type", "uses",
-                 "view_offs", "view_src", "weight")
+    __slots__ = (
+        "backend",
+        "buffer",
+        "copies",
+        "is_input",
+        "is_output",
+        "n_children",
+        "n_views",
+        "name",
+        "nb",
+        "ne",
+        "op",
+        "own",
+        "param",
+        "pinned",
+        "place",
+        "seen",
+        "size",
+        "src",
+        "type",
+        "uses",
+        "view_offs",
+        "view_src",
+        "weight",
+    )
     place: tuple[int, int, int]
     size: int
 
-    def __init__(self, op: str, type_: str, ne: tuple[int, int, int, int], src: tuple[Tensor, ...] = (),
-                 nb: tuple[int, int, int, int] | None = None, view_src: Tensor | None = None,
-                 view_offs: int = 0, param: object = None) -> None:
+    def __init__(
+        self,
+        op: str,
+        type_: str,
+        ne: tuple[int, int, int, int],
+        src: tuple[Tensor, ...] = (),
+        nb: tuple[int, int, int, int] | None = None,
+        view_src: Tensor | None = None,
+        view_offs: int = 0,
+        param: object = None,
+    ) -> None:
         self.op = op
         self.type = type_
         self.ne = ne
@@ -77,10 +118,10 @@ class Tensor:
         self.nb = nb
         self.src = src
         self.name = ""
-        self.weight = False                 # is in a buffer of model weights
+        self.weight = False  # is in a buffer of model weights
         self.is_input = self.is_output = False
-        self.seen = False                   # reached by expand()
-        self.uses = 0                       # how many nodes read it
+        self.seen = False  # reached by expand()
+        self.uses = 0  # how many nodes read it
         # the backend that the graph builder pinned it to, if that can run it
         self.pinned = self.backend = -1
         self.n_children = self.n_views = 0
@@ -92,7 +133,8 @@ class Tensor:
         self.buffer: Buffer | None = None
         self.param = param
         if view_src is not None:
-            if view_src.view_src is not None:     # flattened to the root, as ggml_new_tensor_impl does
+            # flattened to the root, as ggml_new_tensor_impl does
+            if view_src.view_src is not None:
                 view_offs += view_src.view_offs
                 view_src = view_src.view_src
             self.view_src = view_src
@@ -146,19 +188,22 @@ class Tensor:
 
 
 class Graph:
-    """Operations create tensors; expand() puts them in llama.cpp's order (ggml_build_forward_expand)."""
+    """Operations create tensors; expand() puts them in llama.cpp's order
+    (ggml_build_forward_expand)."""
 
     def __init__(self, clamp_copies: bool = True) -> None:
-        """`clamp_copies`: CLAMP has a result of its own; in older builds it overwrites its source."""
+        """`clamp_copies`: CLAMP has a result of its own; in older builds it overwrites its
+        source."""
         self.clamp_copies = clamp_copies
         self.nodes: list[Tensor] = []
         self.leafs: list[Tensor] = []
         self.max_nodes = 1 << 16
-        self._knots: list[Tensor] = []     # tensors that refer to themselves
+        self._knots: list[Tensor] = []  # tensors that refer to themselves
 
     def release(self) -> None:
-        """Undo references between tensors, so that a used graph is freed at once instead of waiting for the
-        collector, and one by one: a chain of thousands is more calls than a browser's worker has stack."""
+        """Undo references between tensors, so that a used graph is freed at once instead of waiting
+        for the collector, and one by one: a chain of thousands is more calls than a browser's
+        worker has stack."""
         for tensor in self.nodes:
             tensor.src = ()
         for tensor in self._knots:
@@ -167,8 +212,8 @@ class Graph:
     __del__ = release
 
     def expand(self, tensor: Tensor) -> None:
-        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises ValueError
-        if the graph is full, where ggml aborts."""
+        """Depth first, sources in order, after them the tensor (ggml_visit_parents_graph). Raises
+        ValueError if the graph is full, where ggml aborts."""
         if tensor.seen:
             return
         if len(self.nodes) > self.max_nodes:
@@ -207,18 +252,26 @@ class Graph:
         """Raises ValueError if ggml_reshape_1d..4d abort: the counts differ, or rows have gaps."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         m0, m1, m2, m3 = a.ne
-        if n0 * n1 * n2 * n3 != m0 * m1 * m2 * m3 or (a.view_src is not None and not a.contiguous()):
+        if n0 * n1 * n2 * n3 != m0 * m1 * m2 * m3 or (
+            a.view_src is not None and not a.contiguous()
+        ):
             raise ValueError(f"{a} is not {list(shape)} in another shape")
         return Tensor("RESHAPE", a.type, shape, (a,), None, a)
 
-    def view(self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0) -> Tensor:
-        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue without gaps.
-        Raises ValueError where ggml_new_tensor_impl aborts: without gaps it would end outside its tensor."""
+    def view(
+        self, a: Tensor, ne: tuple[int, ...], nb: tuple[int, ...] = (), offset: int = 0
+    ) -> Tensor:
+        """ggml_view_1d..4d: `nb` gives the strides from dimension 1 on; missing ones continue
+        without gaps. Raises ValueError where ggml_new_tensor_impl aborts: without gaps it would end
+        outside its tensor."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         type_, root = a.type, a.view_src or a
         size = _SIZE[type_]
         row = _META[type_] + size * n0 // _BLOCK[type_]
-        if row * n1 * n2 * n3 + a.view_offs + offset > root.nb[3] * root.ne[3] and row * n1 * n2 * n3:
+        if (
+            row * n1 * n2 * n3 + a.view_offs + offset > root.nb[3] * root.ne[3]
+            and row * n1 * n2 * n3
+        ):
             raise ValueError(f"{a} has no part {list(shape)} at byte {offset}")
         if len(nb) == 3:
             strides = (size, *nb)
@@ -241,8 +294,9 @@ class Graph:
 
     def transpose(self, a: Tensor) -> Tensor:
         ne, nb = a.ne, a.nb
-        return Tensor("TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]),
-                      a)
+        return Tensor(
+            "TRANSPOSE", a.type, (ne[1], ne[0], ne[2], ne[3]), (a,), (nb[1], nb[0], nb[2], nb[3]), a
+        )
 
     def dup(self, a: Tensor) -> Tensor:
         return Tensor("DUP", a.type, a.ne, (a,))
@@ -318,12 +372,17 @@ class Graph:
         return Tensor("MUL_MAT", "f32", (a.ne[1], b.ne[1], b.ne[2], b.ne[3]), (a, b), param=param)
 
     def mul_mat_id(self, a: Tensor, b: Tensor, ids: Tensor, param: object = None) -> Tensor:
-        return Tensor("MUL_MAT_ID", "f32", (a.ne[1], ids.ne[0], b.ne[2], 1), (a, b, ids), param=param)
+        return Tensor(
+            "MUL_MAT_ID", "f32", (a.ne[1], ids.ne[0], b.ne[2], 1), (a, b, ids), param=param
+        )
 
     def get_rows(self, a: Tensor, ids: Tensor) -> Tensor:
-        return Tensor("GET_ROWS", "i32" if a.type == "i32" else "f32",
-                      (a.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]),
-                      (a, ids))
+        return Tensor(
+            "GET_ROWS",
+            "i32" if a.type == "i32" else "f32",
+            (a.ne[0], ids.ne[0], ids.ne[1], ids.ne[2]),
+            (a, ids),
+        )
 
     def cont(self, a: Tensor, *ne: int) -> Tensor:
         """Raises ValueError if ggml_cont_1d..4d abort: the counts differ."""
@@ -336,7 +395,7 @@ class Graph:
 
     def cast(self, a: Tensor, type_: str) -> Tensor:
         result = Tensor("CPY", type_, a.ne, (a,))
-        result.src = (a, result)       # its own second source, as in ggml_cast
+        result.src = (a, result)  # its own second source, as in ggml_cast
         self._knots.append(result)
         return result
 
@@ -361,18 +420,24 @@ class Graph:
         """ggml_im2col of one dimension with stride 1: the rows that a convolution multiplies."""
         width = x.ne[0] + 2 * padding - kernel.ne[0] + 1
         type_ = "f32" if kernel.type == "bf16" else "f16"
-        return Tensor("IM2COL", type_, (kernel.ne[1] * kernel.ne[0], width, x.ne[2], 1), (kernel, x))
+        return Tensor(
+            "IM2COL", type_, (kernel.ne[1] * kernel.ne[0], width, x.ne[2], 1), (kernel, x)
+        )
 
     def conv_1d(self, kernel: Tensor, x: Tensor) -> Tensor:
         """ggml_conv_1d_ph: half padding, the length stays."""
         columns = self.im2col(kernel, x, kernel.ne[0] // 2)
-        made = self.mul_mat(self.reshape(columns, columns.ne[0], columns.ne[2] * columns.ne[1]),
-                            self.reshape(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2]))
+        made = self.mul_mat(
+            self.reshape(columns, columns.ne[0], columns.ne[2] * columns.ne[1]),
+            self.reshape(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2]),
+        )
         return self.reshape(made, columns.ne[1], kernel.ne[2], columns.ne[2])
 
     def conv_1d_depthwise(self, kernel: Tensor, x: Tensor) -> Tensor:
         """ggml_conv_1d_dw_ph: each channel with its own kernel."""
-        columns = self.im2col(kernel, self.reshape(x, x.ne[0], 1, x.ne[1], x.ne[2]), kernel.ne[0] // 2)
+        columns = self.im2col(
+            kernel, self.reshape(x, x.ne[0], 1, x.ne[1], x.ne[2]), kernel.ne[0] // 2
+        )
         made = self.mul_mat(columns, kernel)
         return self.reshape(made, made.ne[0], made.ne[2], 1)
 
@@ -382,9 +447,13 @@ class Graph:
     def fill(self, a: Tensor) -> Tensor:
         return Tensor("FILL", a.type, a.ne, (a,))
 
-    def soft_max(self, a: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None) -> Tensor:
+    def soft_max(
+        self, a: Tensor, mask: Tensor | None = None, sinks: Tensor | None = None
+    ) -> Tensor:
         sources = [t for t in (a, mask, sinks) if t is not None]
-        return Tensor("SOFT_MAX", a.type, a.ne, tuple(sources), param=(mask is not None, sinks is not None))
+        return Tensor(
+            "SOFT_MAX", a.type, a.ne, tuple(sources), param=(mask is not None, sinks is not None)
+        )
 
     def sum_rows(self, a: Tensor) -> Tensor:
         return Tensor("SUM_ROWS", a.type, (1, a.ne[1], a.ne[2], a.ne[3]), (a,))
@@ -404,7 +473,9 @@ class Graph:
 
     def lightning_indexer(self, q: Tensor, k: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         """Scores of every key for every token: [n_kv, n_tokens, 1, n_stream]."""
-        return Tensor("LIGHTNING_INDEXER", "f32", (k.ne[2], q.ne[2], 1, q.ne[3]), (q, k, weights, mask))
+        return Tensor(
+            "LIGHTNING_INDEXER", "f32", (k.ne[2], q.ne[2], 1, q.ne[3]), (q, k, weights, mask)
+        )
 
     def pool_rows(self, a: Tensor, size: int) -> Tensor:
         """ggml_pool_2d over `size` neighbours in the first dimension."""
@@ -420,36 +491,68 @@ class Graph:
         return Tensor("GLU", a.type, (a.ne[0] // 2, a.ne[1], a.ne[2], a.ne[3]), (a,), param=kind)
 
     def ssm_conv(self, a: Tensor, kernel: Tensor) -> Tensor:
-        return Tensor("SSM_CONV", "f32", (kernel.ne[1], a.ne[0] - kernel.ne[0] + 1, a.ne[2], 1), (a, kernel))
+        return Tensor(
+            "SSM_CONV", "f32", (kernel.ne[1], a.ne[0] - kernel.ne[0] + 1, a.ne[2], 1), (a, kernel)
+        )
 
-    def ssm_scan(self, s: Tensor, x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, ids: Tensor | None,
-                 snapshots: int = 1) -> Tensor:
-        """The scan's output, then the state after each of the last `snapshots` tokens, in one row. `ids`: the
-        states that it reads; None: all."""
-        n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * (s.ne[3] if ids is None else ids.ne[0])
+    def ssm_scan(
+        self,
+        s: Tensor,
+        x: Tensor,
+        dt: Tensor,
+        a: Tensor,
+        b: Tensor,
+        c: Tensor,
+        ids: Tensor | None,
+        snapshots: int = 1,
+    ) -> Tensor:
+        """The scan's output, then the state after each of the last `snapshots` tokens, in one row.
+        `ids`: the states that it reads; None: all."""
+        n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * (
+            s.ne[3] if ids is None else ids.ne[0]
+        )
         sources = (s, x, dt, a, b, c) if ids is None else (s, x, dt, a, b, c, ids)
         return Tensor("SSM_SCAN", "f32", (n, 1, 1, 1), sources, param=snapshots)
 
-    def gated_delta_net(self, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, state: Tensor,
-                        snapshots: int = 1) -> Tensor:
+    def gated_delta_net(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        gate: Tensor,
+        beta: Tensor,
+        state: Tensor,
+        snapshots: int = 1,
+    ) -> Tensor:
         """Rows of outputs, then of states."""
         size, heads, n_tokens, n_seqs = v.ne
         rows = n_tokens * n_seqs + snapshots * size * n_seqs
-        return Tensor("GATED_DELTA_NET", "f32", (size * heads, rows, 1, 1), (q, k, v, gate, beta, state))
+        return Tensor(
+            "GATED_DELTA_NET", "f32", (size * heads, rows, 1, 1), (q, k, v, gate, beta, state)
+        )
 
     def wkv(self, op: str, k: Tensor, state: Tensor, *sources: Tensor) -> Tensor:
-        """RWKV_WKV6, RWKV_WKV7 or GATED_LINEAR_ATTN over heads like `k`: rows of outputs, then of states."""
+        """RWKV_WKV6, RWKV_WKV7 or GATED_LINEAR_ATTN over heads like `k`: rows of outputs, then of
+        states."""
         size, heads, n_tokens, _ = k.ne
-        return Tensor(op, "f32", (size * heads, n_tokens + size * state.ne[1], 1, 1), (*sources, state))
+        return Tensor(
+            op, "f32", (size * heads, n_tokens + size * state.ne[1], 1, 1), (*sources, state)
+        )
 
     def hc_pre(self, streams: Tensor, weights: Tensor) -> Tensor:
         """Weighted sum of residual streams: [n_embd, streams, n_tokens] -> [n_embd, n_tokens]."""
-        return Tensor("DSV4_HC_PRE", "f32", (streams.ne[0], streams.ne[2], 1, 1), (streams, weights))
+        return Tensor(
+            "DSV4_HC_PRE", "f32", (streams.ne[0], streams.ne[2], 1, 1), (streams, weights)
+        )
 
     def hc_comb(self, mixes: Tensor, scale: Tensor, base: Tensor, streams: int) -> Tensor:
-        return Tensor("DSV4_HC_COMB", "f32", (streams, streams, mixes.ne[1], 1), (mixes, scale, base))
+        return Tensor(
+            "DSV4_HC_COMB", "f32", (streams, streams, mixes.ne[1], 1), (mixes, scale, base)
+        )
 
-    def hc_post(self, cur: Tensor, streams: Tensor, post: Tensor, comb: Tensor | None = None) -> Tensor:
+    def hc_post(
+        self, cur: Tensor, streams: Tensor, post: Tensor, comb: Tensor | None = None
+    ) -> Tensor:
         """A block's result [n_embd, n_tokens] spread over the streams, these mixed by `comb`."""
         sources = (cur, streams, post) if comb is None else (cur, streams, post, comb)
         return Tensor("DSV4_HC_POST", "f32", (cur.ne[0], streams.ne[1], cur.ne[1], 1), sources)
@@ -457,9 +560,23 @@ class Graph:
     def rope_back(self, a: Tensor, pos: Tensor) -> Tensor:
         return Tensor("ROPE_BACK", a.type, a.ne, (a, pos))
 
-    def flash_attn(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, sinks: Tensor | None = None,
-                   alibi: bool = False, n_kv_max: int = 0, softcap: bool = False) -> Tensor:
+    def flash_attn(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        sinks: Tensor | None = None,
+        alibi: bool = False,
+        n_kv_max: int = 0,
+        softcap: bool = False,
+    ) -> Tensor:
         """`param` is (mask, alibi, n_kv_max, softcap): what the choice of a kernel depends on."""
         sources = [t for t in (q, k, v, mask, sinks) if t is not None]
-        return Tensor("FLASH_ATTN_EXT", "f32", (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), tuple(sources),
-                      param=(mask, alibi, n_kv_max, softcap))
+        return Tensor(
+            "FLASH_ATTN_EXT",
+            "f32",
+            (v.ne[0], q.ne[2], q.ne[1], q.ne[3]),
+            tuple(sources),
+            param=(mask, alibi, n_kv_max, softcap),
+        )

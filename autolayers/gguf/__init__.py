@@ -1,6 +1,6 @@
 """GGUF headers: the metadata and tensor list of a model, without its tensor data.
 
-    header = read_header("model.gguf")              # or any part of a split model, or an object with read(n)
+    header = read_header("model.gguf")  # or any part of a split model, or an object with read(n)
     header.metadata["general.architecture"]         # "llama"
     header.tensors["blk.0.attn_q.weight"].n_bytes
     header.warnings                                 # for example: the file is incomplete
@@ -24,18 +24,31 @@ if TYPE_CHECKING:
     from .reader import Readable
 
 __all__ = [
-    "BY_ID", "BY_NAME", "TYPES", "ArrayInfo", "FileInfo", "GgmlType", "Header", "TensorInfo", "first_part",
-    "join_parts", "n_bytes", "read_header", "read_part", "row_size", "split_of",
+    "BY_ID",
+    "BY_NAME",
+    "TYPES",
+    "ArrayInfo",
+    "FileInfo",
+    "GgmlType",
+    "Header",
+    "TensorInfo",
+    "first_part",
+    "join_parts",
+    "n_bytes",
+    "read_header",
+    "read_part",
+    "row_size",
+    "split_of",
 ]
 
 
 def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header) -> Header:
     """The Header of a model.
 
-    A path may name any part of a split model; the others are looked for in its directory. An object needs
-    only `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name` (str) and `size`
-    (int or None) are used if present. A split model without a path is a list of all its parts' objects, in
-    order. A Header is returned as it is.
+    A path may name any part of a split model; the others are looked for in its directory. An object
+    needs only `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name`
+    (str) and `size` (int or None) are used if present. A split model without a path is a list of
+    all its parts' objects, in order. A Header is returned as it is.
 
     Raises ModelError: one line that names the file and the problem.
     """
@@ -43,7 +56,9 @@ def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header
         return _read_path(fspath(source))
     if isinstance(source, Header):
         return source
-    return join_parts([read_part(part) for part in (source if isinstance(source, list) else [source])])
+    return join_parts(
+        [read_part(part) for part in (source if isinstance(source, list) else [source])]
+    )
 
 
 def _read_path(path: str) -> Header:
@@ -53,18 +68,22 @@ def _read_path(path: str) -> Header:
         return header
     suffix = f"-{index + 1:05d}-of-{count:05d}.gguf"
     if not path.endswith(suffix):
-        raise ModelError(f"{path}: it is part {index + 1} of {count}, so its name must end with {suffix}")
-    prefix = path[:-len(suffix)]
+        raise ModelError(
+            f"{path}: it is part {index + 1} of {count}, so its name must end with {suffix}"
+        )
+    prefix = path[: -len(suffix)]
     parts = []
     for i in range(count):
         part = f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf"
-        parts.append(header if i == index else _read_one(part, f"part {i + 1} of {count} of {path}"))
+        parts.append(
+            header if i == index else _read_one(part, f"part {i + 1} of {count} of {path}")
+        )
     return join_parts(parts)
 
 
 def _read_one(path: str, what: str = "") -> Header:
     try:
-        if not S_ISREG(stat(path).st_mode):     # a pipe without a writer would never open
+        if not S_ISREG(stat(path).st_mode):  # a pipe without a writer would never open
             raise ModelError(f"{path}: not a regular file")
         with open(path, "rb", buffering=0) as file:
             return read_file(ReadWindow(file, path, fstat(file.fileno()).st_size, True))
@@ -74,8 +93,10 @@ def _read_one(path: str, what: str = "") -> Header:
         from .nearest import nearest_file
 
         near = nearest_file(path)
-        raise ModelError(f"{path}: no such file{f'; did you mean {near}?' if near else ''}") from None
-    except (OSError, ValueError) as error:      # ValueError: a path with a zero byte
+        raise ModelError(
+            f"{path}: no such file{f'; did you mean {near}?' if near else ''}"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a zero byte
         raise ModelError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
 
 
@@ -128,9 +149,14 @@ def join_parts(parts: list[Header]) -> Header:
     if count < 2 and len(parts) == 1:
         return parts[0]
     if count != len(parts):
-        raise ModelError(f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given")
+        raise ModelError(
+            f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given"
+        )
     for i, part in enumerate(parts):
         if split_of(part)[0] != i:
-            raise ModelError(f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part "
-                             f"{i + 1} of {count}")
+            raise ModelError(
+                f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected "
+                f"part "
+                f"{i + 1} of {count}"
+            )
     return join(parts, name)

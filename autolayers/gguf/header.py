@@ -7,7 +7,8 @@ from ..records import dataclass
 
 @dataclass(frozen=True)
 class ArrayInfo:
-    """An array that was skipped: `type` of an element as GGUF names it ("str", "f32", ...), and how many.
+    """An array that was skipped: `type` of an element as GGUF names it ("str", "f32", ...), and how
+    many.
 
     A single string too long to keep is `ArrayInfo("u8", its length)`.
     """
@@ -30,8 +31,17 @@ class TensorInfo:
 
     __slots__ = ("exact", "file", "n_bytes", "n_dims", "name", "ne", "offset", "type")
 
-    def __init__(self, name: str, type: str, ne: tuple[int, int, int, int], n_dims: int = 0, offset: int = 0,
-                 n_bytes: int = 0, file: int = 0, exact: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        ne: tuple[int, int, int, int],
+        n_dims: int = 0,
+        offset: int = 0,
+        n_bytes: int = 0,
+        file: int = 0,
+        exact: bool = True,
+    ) -> None:
         self.name = name
         self.type = type
         self.ne = ne
@@ -47,21 +57,25 @@ class TensorInfo:
         return ne[0] * ne[1] * ne[2] * ne[3]
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorInfo) and all(getattr(self, s) == getattr(other, s)
-                                                     for s in self.__slots__)
+        return isinstance(other, TensorInfo) and all(
+            getattr(self, s) == getattr(other, s) for s in self.__slots__
+        )
 
     def __hash__(self) -> int:
         return hash((self.name, self.type, self.ne, self.offset, self.file))
 
     def __repr__(self) -> str:
-        return (f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, "
-                f"offset={self.offset}, n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})")
+        return (
+            f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, "
+            f"offset={self.offset}, n_bytes={self.n_bytes}, file={self.file}, "
+            f"exact={self.exact})"
+        )
 
 
 @dataclass(frozen=True)
 class FileInfo:
-    """One file of a model: its current length (None: a stream of unknown length) and the length that its
-    header promises."""
+    """One file of a model: its current length (None: a stream of unknown length) and the length
+    that its header promises."""
 
     path: str
     size: int | None
@@ -76,17 +90,22 @@ class FileInfo:
 class Header:
     """A model's metadata and tensor list; for a split model those of all its parts together.
 
-    metadata   key -> int, float, bool, str, tuple of numbers, or ArrayInfo for what is not kept; the first part's
-    tensors    name -> TensorInfo, in file order
-    files      one FileInfo per part
+    metadata   key -> int, float, bool, str, tuple of numbers, or ArrayInfo for what is not kept;
+    the first part's tensors    name -> TensorInfo, in file order files      one FileInfo per part
     notes      one-line warnings about the contents (tensor types this version does not know)
     """
 
     __slots__ = ("alignment", "files", "metadata", "notes", "tensors", "version")
 
-    def __init__(self, version: int, alignment: int, metadata: dict[str, object],
-                 tensors: dict[str, TensorInfo], files: tuple[FileInfo, ...],
-                 notes: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        version: int,
+        alignment: int,
+        metadata: dict[str, object],
+        tensors: dict[str, TensorInfo],
+        files: tuple[FileInfo, ...],
+        notes: tuple[str, ...] = (),
+    ) -> None:
         self.version = version
         self.alignment = alignment
         self.metadata = metadata
@@ -112,10 +131,18 @@ class Header:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings for the user, one line each; incomplete files come first."""
-        return tuple(
-            f"{file.path} is incomplete: {file.size} bytes, but its header promises {file.promised}"
-            for file in self.files if file.truncated
-        ) + self.notes
+        return (
+            tuple(
+                f"{file.path} is incomplete: {file.size} bytes, but its header promises "
+                f"{file.promised}"
+                for file in self.files
+                if file.truncated
+            )
+            + self.notes
+        )
 
     def __repr__(self) -> str:
-        return f"Header({self.files[0].path!r}, {len(self.metadata)} keys, {len(self.tensors)} tensors)"
+        return (
+            f"Header({self.files[0].path!r}, {len(self.metadata)} keys, {len(self.tensors)} "
+            f"tensors)"
+        )

@@ -11,14 +11,21 @@ _PART = "-00001-of-00001.gguf"
 def nearest_file(name: str) -> str:
     """The model in the same directory with the most similar name; "" if none is similar."""
     directory, wanted = os.path.split(name.lower())
-    directory = name[:len(directory)]
+    directory = name[: len(directory)]
     try:
-        files = {entry.lower(): entry for entry in os.listdir(directory or ".")
-                 if entry.lower().endswith(".gguf")}
-    except (OSError, ValueError):       # ValueError: a path with a zero byte
+        files = {
+            entry.lower(): entry
+            for entry in os.listdir(directory or ".")
+            if entry.lower().endswith(".gguf")
+        }
+    except (OSError, ValueError):  # ValueError: a path with a zero byte
         return ""
     if f"{wanted}.gguf" in files:
         return os.path.join(directory, files[f"{wanted}.gguf"])
-    others = [file for file in files if "-of-" not in wanted or file[:-len(_PART)] != wanted[:-len(_PART)]]
+    others = [
+        file
+        for file in files
+        if "-of-" not in wanted or file[: -len(_PART)] != wanted[: -len(_PART)]
+    ]
     near = difflib.get_close_matches(wanted, others, 1, 0.8)
     return os.path.join(directory, files[near[0]]) if near else ""

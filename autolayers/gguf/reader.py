@@ -1,7 +1,8 @@
-"""GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which is never
-read. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Whatever is refused here, and every
-limit below without another reason, is what llama.cpp's gguf_init_from_reader (ggml/src/gguf.cpp) and
-llama_model_loader (src/llama-model-loader.cpp) refuse, as modelled."""
+"""GGUF: magic, version, counts, key-value pairs, tensor infos; then padding and tensor data, which
+is never read. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Whatever is
+refused here, and every limit below without another reason, is what llama.cpp's
+gguf_init_from_reader (ggml/src/gguf.cpp) and llama_model_loader (src/llama-model-loader.cpp)
+refuse, as modelled."""
 
 from __future__ import annotations
 
@@ -22,32 +23,44 @@ if TYPE_CHECKING:
     class Readable(Protocol):
         def read(self, n: int, /) -> bytes: ...
 
+
 MAX_STRING = 1 << 30
 MAX_ELEMENTS = 1 << 30
-MAX_NAME = 64               # GGML_MAX_NAME, with its terminating zero
+MAX_NAME = 64  # GGML_MAX_NAME, with its terminating zero
 ALIGNMENT = "general.alignment"
 INT64_MAX = (1 << 63) - 1
 SIZE_MAX = (1 << 64) - 1
 
-LONGEST_INFO = 8 + MAX_NAME - 1 + 4 + 4 * 8 + 4 + 8     # bytes of a tensor info
+LONGEST_INFO = 8 + MAX_NAME - 1 + 4 + 4 * 8 + 4 + 8  # bytes of a tensor info
 
 # Our own limits, far above any model, so that no file costs more than a second or 200 MiB.
 MAX_KEYS = 1 << 16
 MAX_TENSORS = 1 << 16
-MAX_KEY = (1 << 16) - 1     # the format's own limit, which llama.cpp does not check
+MAX_KEY = (1 << 16) - 1  # the format's own limit, which llama.cpp does not check
 MAX_KEPT_STRING = 1 << 20
-MAX_KEPT_ARRAY = 1 << 12    # arrays with an entry per layer are kept, those with one per token are not
-MAX_KEPT = 64 << 20         # bytes that all kept keys and values may take as Python objects
-MAX_STRINGS = 1 << 22       # entries of all string arrays
-MAX_READ = 256 << 20        # bytes that must be examined one after the other
+# arrays with an entry per layer are kept, those with one per token are not
+MAX_KEPT_ARRAY = 1 << 12
+MAX_KEPT = 64 << 20  # bytes that all kept keys and values may take as Python objects
+MAX_STRINGS = 1 << 22  # entries of all string arrays
+MAX_READ = 256 << 20  # bytes that must be examined one after the other
 
 # larger buffers are allocated by the system each time: 10 ms more for 262,144 tokens
 CHUNK = 1 << 18
 
 _SCALARS = (
-    ("u8", "B"), ("i8", "b"), ("u16", "H"), ("i16", "h"), ("u32", "I"), ("i32", "i"), ("f32", "f"),
+    ("u8", "B"),
+    ("i8", "b"),
+    ("u16", "H"),
+    ("i16", "h"),
+    ("u32", "I"),
+    ("i32", "i"),
+    ("f32", "f"),
     ("bool", "?"),
-    ("str", ""), ("arr", ""), ("u64", "Q"), ("i64", "q"), ("f64", "d"),
+    ("str", ""),
+    ("arr", ""),
+    ("u64", "Q"),
+    ("i64", "q"),
+    ("f64", "d"),
 )
 _NAME = tuple(name for name, _ in _SCALARS)
 FORMAT = tuple(Struct("<" + code) if code else None for _, code in _SCALARS)
@@ -71,7 +84,7 @@ class ReadWindow:
         self.seekable = seekable
         self.buf = b""
         self.pos = 0
-        self.base = 0           # offset of buf[0] in the source
+        self.base = 0  # offset of buf[0] in the source
         self.read_bytes = 0
 
     def error(self, reason: str) -> ModelError:
@@ -98,7 +111,7 @@ class ReadWindow:
 
     def fill(self, n: int) -> bool:
         """Tries to; false at the end of the source."""
-        parts = [self.buf[self.pos:]]
+        parts = [self.buf[self.pos :]]
         have = len(parts[0])
         self.base += self.pos
         self.pos = 0
@@ -110,7 +123,9 @@ class ReadWindow:
             have += len(part)
             self.read_bytes += len(part)
             if self.read_bytes > MAX_READ:
-                raise self.error(f"the header is larger than {MAX_READ >> 20} MiB, which no model's is")
+                raise self.error(
+                    f"the header is larger than {MAX_READ >> 20} MiB, which no model's is"
+                )
         self.buf = b"".join(parts)
         return have >= n
 
@@ -150,7 +165,7 @@ class ReadWindow:
 
     def text(self, n: int) -> str:
         self.need(n)
-        value = self.buf[self.pos:self.pos + n].decode("utf-8", "backslashreplace")
+        value = self.buf[self.pos : self.pos + n].decode("utf-8", "backslashreplace")
         self.pos += n
         return value
 
@@ -163,27 +178,35 @@ def read_file(window: ReadWindow) -> Header:
     return _read_tensors(window, version, alignment, metadata, n_tensors)
 
 
-_OTHERS = (      # how files begin that are often found instead
+_OTHERS = (  # how files begin that are often found instead
     (b"vers", "a Git LFS pointer instead of it (`git lfs pull` fetches the file)"),
     (b"<", "a web page, perhaps a login or the page about the file"),
-    (b"PK\x03\x04", "an archive, as PyTorch saves models: convert_hf_to_gguf.py of llama.cpp converts them"),
+    (
+        b"PK\x03\x04",
+        "an archive, as PyTorch saves models: convert_hf_to_gguf.py of llama.cpp converts them",
+    ),
     (b"lmgg", "in a format before GGUF: download the model anew"),
     (b"fmgg", "in a format before GGUF: download the model anew"),
-    (b"tjgg", "in a format before GGUF: download the model anew"))
+    (b"tjgg", "in a format before GGUF: download the model anew"),
+)
 
 
 def read_start(window: ReadWindow) -> tuple[int, int, int]:
     if not window.fill(4):
-        raise window.error("not a GGUF file: it is empty" if not window.buf else "not a GGUF file: only "
-                           f"{len(window.buf)} bytes")
+        raise window.error(
+            "not a GGUF file: it is empty"
+            if not window.buf
+            else f"not a GGUF file: only {len(window.buf)} bytes"
+        )
     magic = window.buf[:4]
     if magic != b"GGUF":
         for start, what in _OTHERS:
             if magic.startswith(start):
                 raise window.error(f"not a GGUF file: {what}")
         if window.buf[8:10] == b'{"':
-            raise window.error("not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp "
-                               "converts")
+            raise window.error(
+                "not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp converts"
+            )
         raise window.error(f"not a GGUF file: it starts with {magic!r}")
     window.pos = 4
     version = window.u32()
@@ -192,17 +215,21 @@ def read_start(window: ReadWindow) -> tuple[int, int, int]:
     if version & 0xFFFF == 0:
         raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
     if version == 1:
-        raise window.error("GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of "
-                           "the model")
+        raise window.error(
+            "GGUF version 1 is no longer supported by llama.cpp; get a newer "
+            "conversion of "
+            "the model"
+        )
     if version > 3:
-        raise window.error(f"GGUF version {version} is newer than version 3, the latest known; update "
-                           "autolayers")
+        raise window.error(
+            f"GGUF version {version} is newer than version 3, the latest known; update autolayers"
+        )
     n_tensors, n_keys = window.u64(), window.u64()
     if n_tensors > MAX_TENSORS:
         raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
     if n_keys > MAX_KEYS:
         raise window.error(f"{n_keys} metadata keys, more than the {MAX_KEYS} any model has")
-    window.claim(n_tensors * 24 + n_keys * 13)      # the size of the shortest possible entries
+    window.claim(n_tensors * 24 + n_keys * 13)  # the size of the shortest possible entries
     return version, n_tensors, n_keys
 
 
@@ -221,19 +248,26 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         if type_ == ARRAY:
             type_, n = window.u32(), window.u64()
             if n > MAX_ELEMENTS:
-                raise window.error(f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's "
-                                   f"{MAX_ELEMENTS}")
+                raise window.error(
+                    f"metadata key {key[:80]!r} has {n} elements, more than "
+                    f"llama.cpp's "
+                    f"{MAX_ELEMENTS}"
+                )
             if type_ == STRING:
                 strings += n
                 if strings > MAX_STRINGS:
-                    raise window.error(f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary")
+                    raise window.error(
+                        f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary"
+                    )
                 window.claim(n * 8)
                 skip_array(window, n, key)
                 metadata[key] = ArrayInfo("str", n)
                 continue
             format_ = FORMAT[type_] if type_ < len(FORMAT) else None
             if format_ is None:
-                raise window.error(f"metadata key {key[:80]!r} is an array of the invalid type {type_}")
+                raise window.error(
+                    f"metadata key {key[:80]!r} is an array of the invalid type {type_}"
+                )
             if n > MAX_KEPT_ARRAY:
                 window.skip(n * format_.size)
                 metadata[key] = ArrayInfo(_NAME[type_], n)
@@ -246,8 +280,11 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
         elif type_ == STRING:
             n = window.u64()
             if n > MAX_STRING:
-                raise window.error(f"metadata key {key[:80]!r} has a string of {n} bytes, more than "
-                                   f"llama.cpp's {MAX_STRING}")
+                raise window.error(
+                    f"metadata key {key[:80]!r} has a string of {n} bytes, more "
+                    f"than "
+                    f"llama.cpp's {MAX_STRING}"
+                )
             if n > MAX_KEPT_STRING:
                 window.skip(n)
                 metadata[key] = ArrayInfo("u8", n)
@@ -277,8 +314,11 @@ def skip_array(window: ReadWindow, n: int, key: str) -> None:
         window.need(8)
         length: int = _U64(window.buf, window.pos)[0]
         if length > MAX_STRING:
-            raise window.error(f"metadata key {key[:80]!r} has a string of {length} bytes, more than "
-                               f"llama.cpp's {MAX_STRING}")
+            raise window.error(
+                f"metadata key {key[:80]!r} has a string of {length} bytes, more "
+                f"than "
+                f"llama.cpp's {MAX_STRING}"
+            )
         if length > CHUNK:
             window.pos += 8
             window.skip(length)
@@ -296,8 +336,9 @@ def _alignment(window: ReadWindow, metadata: dict[str, object]) -> int:
     return value
 
 
-def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: dict[str, object],
-                  n_tensors: int) -> Header:
+def _read_tensors(
+    window: ReadWindow, version: int, alignment: int, metadata: dict[str, object], n_tensors: int
+) -> Header:
     tensors: dict[str, TensorInfo] = {}
     unknown: list[TensorInfo] = []
     by_id = types.BY_ID
@@ -310,9 +351,11 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
                 buf, pos = window.buf, window.pos
             n = _U64(buf, pos)[0]
             if n >= MAX_NAME:
-                raise window.error(f"tensor name of {n} bytes, longer than llama.cpp's {MAX_NAME - 1}")
+                raise window.error(
+                    f"tensor name of {n} bytes, longer than llama.cpp's {MAX_NAME - 1}"
+                )
             pos += 8 + n
-            name = printable(buf[pos - n:pos].decode("utf-8", "backslashreplace"))
+            name = printable(buf[pos - n : pos].decode("utf-8", "backslashreplace"))
             if name in tensors:
                 raise window.error(f"duplicate tensor name {name!r}")
             n_dims = _U32(buf, pos)[0]
@@ -330,15 +373,21 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
             type_ = by_id.get(type_id)
             if type_ is not None:
                 if ne[0] % type_.blck_size:
-                    raise window.error(f"tensor {name!r} of type {type_.name} has {ne[0]} elements per row, "
-                                       f"not a multiple of {type_.blck_size}")
+                    raise window.error(
+                        f"tensor {name!r} of type {type_.name} has {ne[0]} elements "
+                        f"per row, "
+                        f"not a multiple of {type_.blck_size}"
+                    )
                 size = n_elements // type_.blck_size * type_.type_size
                 if type_.meta:
                     size += n_elements // ne[0] * type_.meta if ne[0] else 0
                 tensors[name] = TensorInfo(name, type_.name, ne, n_dims, offset, size)
             elif type_id in types.REMOVED:
-                raise window.error(f"tensor {name!r} has the type {types.REMOVED[type_id]}, "
-                                   "which llama.cpp no longer reads; get a newer conversion of the model")
+                raise window.error(
+                    f"tensor {name!r} has the type {types.REMOVED[type_id]}, "
+                    "which llama.cpp no longer reads; get a newer conversion of the "
+                    "model"
+                )
             elif type_id < 0:
                 raise window.error(f"tensor {name!r} has the invalid type {type_id}")
             else:
@@ -355,22 +404,28 @@ def _read_tensors(window: ReadWindow, version: int, alignment: int, metadata: di
     if unknown:
         some = f"{len(unknown)} tensors" if len(unknown) > 1 else "1 tensor"
         first, they = unknown[0], "they" if len(unknown) > 1 else "it"
-        notes = (f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in {first.name!r}), "
-                 f"counted with all the space {they} may take",)
+        notes = (
+            f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in "
+            f"{first.name!r}), "
+            f"counted with all the space {they} may take",
+        )
     file = FileInfo(window.name, window.size, end, data_offset)
     return Header(version, alignment, metadata, tensors, (file,), notes)
 
 
 def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
-    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end of the last
-    one."""
+    """Makes offsets absolute and checks that each tensor follows its predecessor; returns the end
+    of the last one."""
     expected = end = 0
     for i, tensor in enumerate(tensors):
         if tensor.offset != expected:
-            raise window.error(f"tensor {tensor.name!r} has offset {tensor.offset}, expected {expected}")
+            raise window.error(
+                f"tensor {tensor.name!r} has offset {tensor.offset}, expected {expected}"
+            )
         if not tensor.exact:
-            tensor.n_bytes = _bound(window, data_offset, tensor,
-                                    tensors[i + 1] if i + 1 < len(tensors) else None)
+            tensor.n_bytes = _bound(
+                window, data_offset, tensor, tensors[i + 1] if i + 1 < len(tensors) else None
+            )
         end = expected + tensor.n_bytes
         expected = -(-end // alignment) * alignment
         if expected > SIZE_MAX:
@@ -379,18 +434,21 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
     return data_offset + end
 
 
-def _bound(window: ReadWindow, data_offset: int, tensor: TensorInfo, following: TensorInfo | None) -> int:
-    """The most bytes that a tensor of unknown type can have: up to the next tensor, or up to the file's
-    end."""
+def _bound(
+    window: ReadWindow, data_offset: int, tensor: TensorInfo, following: TensorInfo | None
+) -> int:
+    """The most bytes that a tensor of unknown type can have: up to the next tensor, or up to the
+    file's end."""
     if following is not None:
         space = following.offset - tensor.offset
     elif window.size is not None and window.size > data_offset + tensor.offset:
         space = window.size - data_offset - tensor.offset
     else:
-        space = tensor.n_elements * 8       # no ggml type takes more than 8 bytes per element
+        space = tensor.n_elements * 8  # no ggml type takes more than 8 bytes per element
     if space < 0 or (space == 0 and tensor.n_elements):
-        raise window.error(f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its "
-                           "successor")
+        raise window.error(
+            f"tensor {tensor.name!r} of the unknown {tensor.type} has no space before its successor"
+        )
     return space
 
 
@@ -402,12 +460,21 @@ def join(parts: Iterable[Header], name: str) -> Header:
     for index, part in enumerate(parts):
         for tensor in part.tensors.values():
             if tensor.name in tensors:
-                raise ModelError(f"{part.files[0].path}: tensor {tensor.name!r} is in another part too")
+                raise ModelError(
+                    f"{part.files[0].path}: tensor {tensor.name!r} is in another part too"
+                )
             tensor.file = index
             tensors[tensor.name] = tensor
     promised = first.metadata.get("split.tensors.count")
     if promised != len(tensors):
-        raise ModelError(f"{name}: {promised} tensors expected in all parts, but {len(tensors)} found")
-    return Header(first.version, first.alignment, first.metadata, tensors,
-                  tuple(part.files[0] for part in parts),
-                  tuple(note for part in parts for note in part.notes))
+        raise ModelError(
+            f"{name}: {promised} tensors expected in all parts, but {len(tensors)} found"
+        )
+    return Header(
+        first.version,
+        first.alignment,
+        first.metadata,
+        tensors,
+        tuple(part.files[0] for part in parts),
+        tuple(note for part in parts for note in part.notes),
+    )

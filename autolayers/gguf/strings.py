@@ -1,10 +1,12 @@
-"""Skipping an array of strings without building them: a vocabulary and its merges have 400,000 to 800,000.
+"""Skipping an array of strings without building them: a vocabulary and its merges have 400,000 to
+800,000.
 
-The obvious loop, with two bounds checks per string, costs 80 to 160 ns a string; the block loop below costs
+The obvious loop, with two bounds checks per string, costs 80 to 160 ns a string; the block loop
+below costs
 50. Measured against it and not better after their own start-up cost: one regular expression with a branch per
-length (43 ns, but `re` must be imported and compiled), splitting at the seven zero bytes of short lengths (90
-ns).
-"""
+length (43 ns, but `re` must be imported and compiled), splitting at the seven zero bytes of short
+lengths (90 ns).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -15,13 +17,15 @@ _BLOCK = (None,) * 128
 
 
 def skip_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
-    """Skips at most `n` strings (u64 length, then that many bytes) that are complete in `buf` from `pos` on.
+    """Skips at most `n` strings (u64 length, then that many bytes) that are complete in `buf` from
+    `pos` on.
 
-    Returns the position after them and how many are left; strings are left if the next one is incomplete.
+    Returns the position after them and how many are left; strings are left if the next one is
+    incomplete.
 
-    It reads the same as `step_strings`: both follow the same chain of increasing positions. The block checks
-    only its last position against the end: if that is inside, all earlier ones were. If it is not, or a
-    length was read beyond the end, the block is repeated step by step.
+    It reads the same as `step_strings`: both follow the same chain of increasing positions. The
+    block checks only its last position against the end: if that is inside, all earlier ones were.
+    If it is not, or a length was read beyond the end, the block is repeated step by step.
     """
     end = len(buf)
     u64 = _U64
@@ -30,7 +34,7 @@ def skip_strings(buf: bytes, pos: int, n: int) -> tuple[int, int]:
         try:
             for _ in _BLOCK:
                 pos += 8 + u64(buf, pos)[0]
-        except (error, OverflowError):      # beyond the buffer and any index
+        except (error, OverflowError):  # beyond the buffer and any index
             return step_strings(buf, here, n)
         if pos > end:
             return step_strings(buf, here, n)

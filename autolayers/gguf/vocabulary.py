@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LONGEST = 1 << 16      # bytes of a string that are kept: no token has as many
+_LONGEST = 1 << 16  # bytes of a string that are kept: no token has as many
 
 
 def strings(path: str, key: str) -> Iterator[bytes]:
@@ -48,7 +48,7 @@ def _one(window: ReadWindow) -> bytes:
     n = window.u64()
     kept = min(n, _LONGEST)
     window.need(kept)
-    found = window.buf[window.pos:window.pos + kept]
+    found = window.buf[window.pos : window.pos + kept]
     window.pos += kept
     window.skip(n - kept)
     return found

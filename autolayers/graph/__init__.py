@@ -1,5 +1,6 @@
-"""Computation graphs by shape, as llama.cpp builds them: one builder per architecture. A plain architecture
-is a row in rows.py. One whose graph needs code has a file in models/, and its name below."""
+"""Computation graphs by shape, as llama.cpp builds them: one builder per architecture. A plain
+architecture is a row in rows.py. One whose graph needs code has a file in models/, and its name
+below."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ _FILE_OF = {name: f"models.{file}" for file, names in _FILES.items() for name in
 
 
 def builder(architecture: str, mtp: bool = False) -> Builder | None:
-    """The builder of an architecture's graph, or of its MTP block's; None if that is not modelled."""
+    """The builder of an architecture's graph, or of its MTP block's; None if that is not
+    modelled."""
     module = import_module(f"{__name__}.{_FILE_OF.get(architecture, 'rows')}")
     found: Builder | None = module.BUILDERS.get(architecture)
     return getattr(found, "mtp", None) if mtp else found

@@ -2,8 +2,9 @@
 
     "qwen3": Decoder(qk_norm="head")
 
-Every step runs only if the file has its tensors. So a row states what the file does not show: orders,
-activations, which tensor has which role. Sources: build_arch_graph of src/models/*.cpp (as modelled).
+Every step runs only if the file has its tensors. So a row states what the file does not show:
+orders, activations, which tensor has which role. Sources: build_arch_graph of src/models/*.cpp (as
+modelled).
 """
 
 from __future__ import annotations
@@ -35,72 +36,85 @@ class Decoder:
     # before the layers
     # factor of the embeddings: all, or only those of tokens, in builds that mix them with others
     embed_scale: Literal["", "all", "tokens"] = ""
-    embed_norm: bool = False             # normed right after them (token_embd_norm, if the file has one)
-    positions: bool = False              # learned positions are added
-    inp_pos: bool = True                 # rope or learned positions need the position input
+    # normed right after them (token_embd_norm, if the file has one)
+    embed_norm: bool = False
+    positions: bool = False  # learned positions are added
+    inp_pos: bool = True  # rope or learned positions need the position input
 
     # attention
-    qkv_scales: bool = True              # NVFP4 scales of a fused QKV are applied
-    norm: Norm = "rms"                   # every norm of the model
+    qkv_scales: bool = True  # NVFP4 scales of a fused QKV are applied
+    norm: Norm = "rms"  # every norm of the model
     attn_norm: str | None = "attn_norm"
-    rope: Ropes = "all"                  # all, none, key (Hparams.has_rope), or a rule of (hparams, layer)
-    rope_factors: bool = False           # rope_freqs / LongRoPE factors are used
-    # Q and K are normed per head before rope (head), before the heads are split (flat), or after rope
+    # all, none, key (Hparams.has_rope), or a rule of (hparams, layer)
+    rope: Ropes = "all"
+    rope_factors: bool = False  # rope_freqs / LongRoPE factors are used
+    # Q and K are normed per head before rope (head), before the heads are split (flat), or after
+    # rope
     qk_norm: Literal["head", "flat", "after"] | None = None
-    qk_norm_kind: Norm | None = None     # kind of that norm if not `norm`
-    q_scale: bool = False                # factor of Q after rope
-    temperature: bool | None = False     # position-dependent factor of Q; None: if the key is set
-    sinks: bool = False                  # attn_sinks go into the softmax
-    soft_cap: bool = False               # attention logits are capped
-    out_norm: str | None = None          # norm of the attention's result before wo (attn_sub_norm)
+    qk_norm_kind: Norm | None = None  # kind of that norm if not `norm`
+    q_scale: bool = False  # factor of Q after rope
+    temperature: bool | None = False  # position-dependent factor of Q; None: if the key is set
+    sinks: bool = False  # attn_sinks go into the softmax
+    soft_cap: bool = False  # attention logits are capped
+    out_norm: str | None = None  # norm of the attention's result before wo (attn_sub_norm)
     wo: str = "attn_output"
-    wo_bias: bool = True                 # its bias is added, if present
-    attn_post_norm: str | None = None    # norm of the attention's output before the residual is added
-    # the FFN reads the attention's normed input; FFN, residual and attention are then added in this order
+    wo_bias: bool = True  # its bias is added, if present
+    # norm of the attention's output before the residual is added
+    attn_post_norm: str | None = None
+    # the FFN reads the attention's normed input; FFN, residual and attention are then added in this
+    # order
     parallel: Literal["fra", "afr", "far"] | None = None
 
     # feed-forward
     ffn_norm: str | None = "ffn_norm"
     act: Activation = "silu"
     gate: Gate | None = "par"
-    ffn_bias: bool = True                # biases of the FFN are added, if present
-    ffn_scales: bool = False             # NVFP4 scales are applied in the FFN (attention always does)
+    ffn_bias: bool = True  # biases of the FFN are added, if present
+    # NVFP4 scales are applied in the FFN (attention always does)
+    ffn_scales: bool = False
     ffn_post_norm: str | None = None
     # llama.cpp names the layer for this norm (it matters to the scheduler)
     ffn_post_norm_pinned: bool = False
-    moe: Routing | None = None           # in layers that have ffn_gate_inp
+    moe: Routing | None = None  # in layers that have ffn_gate_inp
     # shared expert: added, times a sigmoid, or times silu / x
     shexp: Literal["add", "gated", "div"] | None = None
     # before the other experts, which matters if its gate is a node at once
     shexp_first: bool = False
     # both branches are scaled before they are added; None: if the key is set
     residual_scale: bool | None = False
-    residual_first: bool = False         # residual + attention instead of attention + residual
+    residual_first: bool = False  # residual + attention instead of attention + residual
     # image features are added after the first layers (n_deepstack_layers)
     deepstack: bool = False
-    ffn_residual_first: bool = False     # ffn_inp + cur instead of cur + ffn_inp
+    ffn_residual_first: bool = False  # ffn_inp + cur instead of cur + ffn_inp
 
     # after the layers
-    head_bias: bool = False              # output.bias is added, if present
-    # where the output rows are picked: after the last layer's attention, after its post norm, or nowhere;
-    # while an MTP block reads all rows, after the last layer (late) or the last norm (last), which makes the
-    # hidden state there an output too
+    head_bias: bool = False  # output.bias is added, if present
+    # where the output rows are picked: after the last layer's attention, after its post norm, or
+    # nowhere; while an MTP block reads all rows, after the last layer (late) or the last norm
+    # (last), which makes the hidden state there an output too
     select: Select = "attention"
     # (rule, where older builds picked them), oldest first
     select_before: tuple[tuple[Rule, Select], ...] = ()
-    keeps_last: bool = False             # the last layer's result is an output if rows are picked early
+    # the last layer's result is an output if rows are picked early
+    keeps_last: bool = False
     final_norm: str | None = "output_norm"
-    final_cap: bool | None = False       # logits are capped; None: if the key is set
-    logit_scale: bool | None = False     # factor of the logits; None: if the key is set
-    head_scale: bool = False             # factor of the hidden state before the head
+    final_cap: bool | None = False  # logits are capped; None: if the key is set
+    logit_scale: bool | None = False  # factor of the logits; None: if the key is set
+    head_scale: bool = False  # factor of the hidden state before the head
 
     def __call__(self, llm: Llm) -> Tensor | None:
         """Build the graph; returns the logits (not yet expanded), None if the model has none."""
         row = self.for_file(llm)
         if row.select in ("late", "last") and llm.crops_early:
             row = replace(row, select="attention", keeps_last=row.select == "late")
-        elif row.select == "attention" and llm.row.mtp and llm.rules.rows_before_nextn and not llm.crops_early:
-            row = replace(row, select="late" if row.keeps_last else "last")      # an MTP block reads all rows
+        elif (
+            row.select == "attention"
+            and llm.row.mtp
+            and llm.rules.rows_before_nextn
+            and not llm.crops_early
+        ):
+            # an MTP block reads all rows
+            row = replace(row, select="late" if row.keeps_last else "last")
         return row.build(llm)
 
     def for_file(self, llm: Llm) -> Decoder:
@@ -109,7 +123,9 @@ class Decoder:
 
     def build(self, llm: Llm) -> Tensor | None:
         hp = llm.hparams
-        before = next((select for rule, select in self.select_before if not llm.rules.has(rule)), None)
+        before = next(
+            (select for rule, select in self.select_before if not llm.rules.has(rule)), None
+        )
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
         cur, pos = self.embedded(llm)
@@ -148,7 +164,9 @@ class Decoder:
         if self.select == "late":
             cur = g.get_rows(cur, out_ids)
         if self.final_norm is not None:
-            weight, bias = (llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias"))
+            weight, bias = (
+                llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias")
+            )
             cur = llm.build_norm(cur, weight, bias, self.norm)
         return g.get_rows(llm.output(cur), out_ids) if self.select == "last" else cur
 
@@ -166,7 +184,9 @@ class Decoder:
             cur = llm.finish(cur, bias=self.head_bias)
         if self.logit_scale or (self.logit_scale is None and llm.hparams.f_logit_scale):
             cur = g.scale(cur)
-        if self.final_cap or (self.final_cap is None and llm.hparams.get("final_logit_softcapping")):
+        if self.final_cap or (
+            self.final_cap is None and llm.hparams.get("final_logit_softcapping")
+        ):
             cur = g.scale(g.unary("TANH", g.scale(cur)))
         return cur
 
@@ -181,7 +201,7 @@ class Decoder:
         picked = llm.row.mtp
         g, il = llm.graph, llm.n_layer
         row = replace(self.for_file(llm), select="attention" if picked == "attention" else "")
-        llm.n_layer += 1                   # its layer is the last
+        llm.n_layer += 1  # its layer is the last
         embd, state = llm.build_mtp_inputs(il)
         pos = llm.build_inp_pos() if row.inp_pos else None
         out_ids = llm.build_inp_out_ids()
@@ -200,23 +220,27 @@ class Decoder:
         cur = _mtp_head(llm, cur, il)
         return g.scale(cur) if row.logit_scale is None and llm.hparams.f_logit_scale else cur
 
-    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-                  out_ids: Tensor) -> Tensor:
+    def mtp_layer(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         return self.layer(llm, cur, il, inp, pos, out_ids)
 
     def mtp_norm(self) -> Norm:
         """The kind of the norm before its head."""
         return self.norm
 
-    def normed(self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True) -> Tensor:
+    def normed(
+        self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
+    ) -> Tensor:
         """`cur` normed by blk.<il>.<name>; unchanged without a name."""
         if name is None:
             return cur
         weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
         return llm.build_norm(cur, weight, bias, self.norm, il if pinned else -1)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g = llm.graph
         residual = inp_l
         normed = self.normed(llm, inp_l, il, self.attn_norm)
@@ -233,7 +257,11 @@ class Decoder:
             parts = {"f": self.feed_forward(llm, normed, il), "a": cur, "r": residual}
             first, second, third = (parts[letter] for letter in self.parallel)
             return g.add(g.add(first, second), third)
-        scaled = bool(llm.hparams.f_residual_scale) if self.residual_scale is None else self.residual_scale
+        scaled = (
+            bool(llm.hparams.f_residual_scale)
+            if self.residual_scale is None
+            else self.residual_scale
+        )
         if scaled:
             cur = g.scale(cur)
         ffn_inp = g.add(residual, cur) if self.residual_first else g.add(cur, residual)
@@ -244,13 +272,20 @@ class Decoder:
             cur = g.scale(cur)
         return g.add(ffn_inp, cur) if self.ffn_residual_first else g.add(cur, ffn_inp)
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         """Attention of the normed input, projected by wo."""
         g, hp = llm.graph, llm.hparams
         flat = self.qk_norm == "flat"
-        q, k, v = llm.build_qkv(cur, il, reshape=not flat, scales=self.qkv_scales,
-                                plain=flat and not llm.rules.qkv_with_biases,
-                                roped=self.rope != "none" and self.inp_pos)
+        q, k, v = llm.build_qkv(
+            cur,
+            il,
+            reshape=not flat,
+            scales=self.qkv_scales,
+            plain=flat and not llm.rules.qkv_with_biases,
+            roped=self.rope != "none" and self.inp_pos,
+        )
         kind = self.qk_norm_kind or self.norm
         if self.qk_norm in ("flat", "head"):
             q, k = self.qk_normed(llm, q, k, il, kind)
@@ -279,7 +314,9 @@ class Decoder:
             return self.rope == "all" or (self.rope == "key" and hp.has_rope(il))
         return self.rope(hp, il)
 
-    def qk_normed(self, llm: Llm, q: Tensor, k: Tensor, il: int, kind: Norm) -> tuple[Tensor, Tensor]:
+    def qk_normed(
+        self, llm: Llm, q: Tensor, k: Tensor, il: int, kind: Norm
+    ) -> tuple[Tensor, Tensor]:
         """Q and K, each normed if the file has its norm."""
         made = []
         for name, t in (("attn_q_norm", q), ("attn_k_norm", k)):
@@ -291,7 +328,9 @@ class Decoder:
         """The FFN of the normed input: experts if the layer has a router, and the shared expert."""
         g = llm.graph
         if self.moe is None or llm.layer_weight(il, "ffn_gate_inp") is None:
-            return llm.build_ffn(cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias)
+            return llm.build_ffn(
+                cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias
+            )
         if self.shexp is None or llm.layer_weight(il, "ffn_up_shexp") is None:
             return self.experts(llm, cur, il, self.moe)
         if self.shexp_first:
@@ -301,13 +340,26 @@ class Decoder:
         gate = None
         if self.shexp in ("gated", "div"):
             raw = llm.linear(il, "ffn_gate_inp_shexp", cur)
-            gate = g.unary("SIGMOID", raw) if self.shexp == "gated" else g.div(g.unary("SILU", raw), raw)
+            gate = (
+                g.unary("SIGMOID", raw)
+                if self.shexp == "gated"
+                else g.div(g.unary("SILU", raw), raw)
+            )
         shared = self.shared_expert(llm, cur, il)
         return g.add(out, shared if gate is None else g.mul(shared, gate))
 
     def shared_expert(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        return llm.build_ffn(cur, il, self.act, self.gate, up="ffn_up_shexp", gate_name="ffn_gate_shexp",
-                             down="ffn_down_shexp", scales=self.ffn_scales, biases=self.ffn_bias)
+        return llm.build_ffn(
+            cur,
+            il,
+            self.act,
+            self.gate,
+            up="ffn_up_shexp",
+            gate_name="ffn_gate_shexp",
+            down="ffn_down_shexp",
+            scales=self.ffn_scales,
+            biases=self.ffn_bias,
+        )
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
         return build_moe_ffn(llm, cur, il, routing)
@@ -339,7 +391,9 @@ class Gated(Decoder):
     # one gate per head instead of one per element, if the file's gate has that width
     gate_heads: bool = False
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp = llm.graph, llm.hparams
         normed = cur
         q, k, v = llm.build_qkv(cur, il)
@@ -362,7 +416,8 @@ class Encoder(Decoder):
     """A decoder without a cache and without an output matrix: the hidden state is the result."""
 
     def __call__(self, llm: Llm) -> Tensor | None:
-        if "swa" not in llm.caches:    # no other graph does (EmbeddingGemma's did: windows_without_cache)
+        # no other graph does (EmbeddingGemma's did: windows_without_cache)
+        if "swa" not in llm.caches:
             llm.caches = {}
         return super().__call__(llm)
 

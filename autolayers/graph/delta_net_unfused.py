@@ -1,6 +1,6 @@
-"""The delta rule as separate operations, if llama.cpp's probes refuse the fused one (Rules.stays_fused).
-Source: build_delta_net_chunking and build_delta_net_autoregressive of src/models/delta-net-base.cpp, builds
-b8480 to b10666."""
+"""The delta rule as separate operations, if llama.cpp's probes refuse the fused one
+(Rules.stays_fused). Source: build_delta_net_chunking and build_delta_net_autoregressive of
+src/models/delta-net-base.cpp, builds b8480 to b10666."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from ..ggml.tensor import Graph, Tensor, row_size
 _CHUNK, _CHUNK_KDA = 64, 16
 
 
-def build_delta_net_autoregressive(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
-                                   state: Tensor) -> tuple[Tensor, Tensor]:
+def build_delta_net_autoregressive(
+    graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """(output, new state) for one token per sequence."""
     g, heads, n_seqs = graph, v.ne[1], v.ne[3]
     q = g.scale(q)
@@ -26,8 +27,9 @@ def build_delta_net_autoregressive(graph: Graph, q: Tensor, k: Tensor, v: Tensor
     return g.permute(out, 2, 0, 1, 3), state
 
 
-def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor,
-                             state: Tensor) -> tuple[Tensor, Tensor]:
+def build_delta_net_chunking(
+    graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate: Tensor, beta: Tensor, state: Tensor
+) -> tuple[Tensor, Tensor]:
     """(output, new states) for several tokens per sequence, in chunks."""
     g = graph
     size_k, heads_k, n_tokens, n_seqs = q.ne
@@ -44,8 +46,10 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
     def chunked(t: Tensor, n_head: int) -> Tensor:
         return g.reshape(t, t.ne[0], chunk, n_chunks, n_head * n_seqs)
 
-    q, k, k_b, v, v_b = (chunked(t, n) for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads),
-                                                    (v_b, heads)))
+    q, k, k_b, v, v_b = (
+        chunked(t, n)
+        for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads), (v_b, heads))
+    )
     gate = chunked(gate, heads)
     sums = _cumsum(g, g.cont(g.transpose(gate)))
     kb, kq = (_decayed_kda if kda else _decayed)(g, q, k, k_b, sums)
@@ -81,14 +85,17 @@ def build_delta_net_chunking(graph: Graph, q: Tensor, k: Tensor, v: Tensor, gate
         update = g.mul_mat(kept, fresh)
         state = g.add(g.mul(state, part(last_grown, i)), update)
     row = row_size(v.type, size)
-    whole = g.view(v, (size, n_tokens, heads, n_seqs),
-                   (row, row * chunk * n_chunks, row * chunk * n_chunks * heads))
+    whole = g.view(
+        v,
+        (size, n_tokens, heads, n_seqs),
+        (row, row * chunk * n_chunks, row * chunk * n_chunks * heads),
+    )
     return g.permute(whole, 0, 2, 1, 3), g.reshape(state, size, size, heads, n_seqs)
 
 
 def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Products of keys with keys and queries within a chunk, with the decay between them; one decay per
-    head."""
+    """Products of keys with keys and queries within a chunk, with the decay between them; one decay
+    per head."""
     chunk, _, n_chunks, n = sums.ne
     other = g.repeat(g.reshape(sums, 1, chunk, n_chunks, n), chunk, chunk, n_chunks, n)
     mask = g.unary("EXP", _tri(g, g.sub(other, sums)))
@@ -96,7 +103,9 @@ def _decayed(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple
     return kb, g.mul(g.mul_mat(k, q), mask)
 
 
-def _decayed_kda(g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+def _decayed_kda(
+    g: Graph, q: Tensor, k: Tensor, k_b: Tensor, sums: Tensor
+) -> tuple[Tensor, Tensor]:
     """The same with one decay per channel."""
     chunk, size, n_chunks, n = sums.ne
     count = n_chunks * n

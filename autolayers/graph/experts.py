@@ -16,11 +16,18 @@ if TYPE_CHECKING:
     Gating = Literal["softmax", "sigmoid", "softmax_weight", "sqrt_softplus"]
 
 # llama_expert_gating_func_type; a file without the key means softmax
-_GATING: dict[int, Gating] = {0: "softmax", 1: "softmax", 2: "sigmoid", 3: "softmax_weight",
-                              4: "sqrt_softplus"}
+_GATING: dict[int, Gating] = {
+    0: "softmax",
+    1: "softmax",
+    2: "sigmoid",
+    3: "softmax_weight",
+    4: "sqrt_softplus",
+}
 
-CACHED = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")    # llama_moe_cache_layer_experts
-_MOST_CACHED = 32         # tokens of a graph that reads cached experts (llama_moe_cache::impl::max_batch)
+# llama_moe_cache_layer_experts
+CACHED = ("ffn_gate_up_exps", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
+# tokens of a graph that reads cached experts (llama_moe_cache::impl::max_batch)
+_MOST_CACHED = 32
 
 
 @dataclass(frozen=True)
@@ -28,38 +35,50 @@ class Routing:
     """How experts are chosen, run and weighted: the arguments of llama.cpp's build_moe_ffn that an
     architecture fixes.
 
-    None: the file's key decides. Tensors are blk.<il>.<name>; a tensor whose name is None is not used.
+    None: the file's key decides. Tensors are blk.<il>.<name>; a tensor whose name is None is not
+    used.
     """
 
-    gating: Gating | None = None          # expert_gating_func
-    norm_w: bool | None = None            # the chosen experts' weights are normed; expert_weights_norm
-    w_scale: float | None = None          # and scaled, 0 and 1: not; expert_weights_scale
+    gating: Gating | None = None  # expert_gating_func
+    # the chosen experts' weights are normed; expert_weights_norm
+    norm_w: bool | None = None
+    w_scale: float | None = None  # and scaled, 0 and 1: not; expert_weights_scale
     act: Activation = "silu"
-    select: Literal["probs", "logits", "sigmoid"] = "probs"    # the values ranked to choose experts
-    weight_before: bool = False           # the weights are applied to the experts' input
-    biases: bool = True                   # biases of the experts are added, if present
-    scales: bool = False                  # NVFP4 scales of the experts are applied
+    select: Literal["probs", "logits", "sigmoid"] = "probs"  # the values ranked to choose experts
+    weight_before: bool = False  # the weights are applied to the experts' input
+    biases: bool = True  # biases of the experts are added, if present
+    scales: bool = False  # NVFP4 scales of the experts are applied
     up: str = "ffn_up_exps"
     gate: str | None = "ffn_gate_exps"
     down: str = "ffn_down_exps"
     gate_up: str | None = "ffn_gate_up_exps"
-    probs_b: str | None = "exp_probs_b"   # added to the ranked values
-    down_param: str | None = None         # "src1_f32": the product with `down` takes f32, not f16
+    probs_b: str | None = "exp_probs_b"  # added to the ranked values
+    down_param: str | None = None  # "src1_f32": the product with `down` takes f32, not f16
 
 
-def build_moe_ffn(llm: Llm, cur: Tensor, il: int, routing: Routing, *, probs_in: Tensor | None = None,
-                  selected_in: Tensor | None = None, n_expert: int = 0, n_expert_used: int = 0) -> Tensor:
+def build_moe_ffn(
+    llm: Llm,
+    cur: Tensor,
+    il: int,
+    routing: Routing,
+    *,
+    probs_in: Tensor | None = None,
+    selected_in: Tensor | None = None,
+    n_expert: int = 0,
+    n_expert_used: int = 0,
+) -> Tensor:
     """Choose experts, run them, weight and sum them, in the order of llama.cpp's build_moe_ffn.
 
-    `probs_in` are the router's logits if they are not of `cur`, `selected_in` the experts if a table chooses
-    them; n_expert and n_expert_used are the model's unless given.
+    `probs_in` are the router's logits if they are not of `cur`, `selected_in` the experts if a
+    table chooses them; n_expert and n_expert_used are the model's unless given.
     """
     g, hp = llm.graph, llm.hparams
     n_used = n_expert_used or llm.n_expert_used
     n_embd, n = cur.ne[0], cur.ne[1]
     logits = llm.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
-    selected, weights = _choose_experts(llm, logits, il, routing, n_expert or llm.n_expert, n_used,
-                                        selected_in)
+    selected, weights = _choose_experts(
+        llm, logits, il, routing, n_expert or llm.n_expert, n_used, selected_in
+    )
     if llm.rules.expands_weights:
         g.expand(weights)
     cur = g.reshape(cur, n_embd, 1, n)
@@ -90,9 +109,17 @@ def _summed(llm: Llm, experts: Tensor, n_used: int) -> Tensor:
     return g.cont(out) if len(views) == 1 else out
 
 
-def _choose_experts(llm: Llm, logits: Tensor, il: int, routing: Routing, n_expert: int, n_used: int,
-                    selected_in: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The first half of build_moe_ffn: (the chosen experts, their weights [1, n_used, n_tokens])."""
+def _choose_experts(
+    llm: Llm,
+    logits: Tensor,
+    il: int,
+    routing: Routing,
+    n_expert: int,
+    n_used: int,
+    selected_in: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """The first half of build_moe_ffn: (the chosen experts, their weights [1, n_used,
+    n_tokens])."""
     g, hp, n = llm.graph, llm.hparams, logits.ne[1]
     gating = routing.gating or _GATING[hp.expert_gating_func]
     norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
@@ -105,7 +132,8 @@ def _choose_experts(llm: Llm, logits: Tensor, il: int, routing: Routing, n_exper
     if hp.n_expert_groups > 1 and llm.rules.groups_experts:
         ranked = _best_groups(llm, ranked, n_expert)
     selected = g.argsort_top_k(ranked, n_used) if selected_in is None else selected_in
-    if n_expert != llm.n_expert:        # grovemoe's chunk experts: one of them serves a group of experts
+    # grovemoe's chunk experts: one of them serves a group of experts
+    if n_expert != llm.n_expert:
         selected = g.cast(g.scale(g.cast(selected, "f32")), "i32")
     weights = g.get_rows(g.reshape(probs, 1, llm.n_expert, n), selected)
     if gating == "softmax_weight":
@@ -186,7 +214,9 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
     if merged is not None:
         both = biased(chosen(merged, cur, routing.up), routing.gate_up)
         n_ff = both.ne[0] // 2
-        cur, up = (g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0]))
+        cur, up = (
+            g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0])
+        )
     else:
         up = biased(chosen(llm.need_layer(il, routing.up), cur, routing.up), routing.up)
         if routing.gate is not None:
@@ -197,15 +227,20 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
             cur = up
         cur = biased(cur, routing.gate)
     limit = llm.swiglu_limit("exp", il) if gate is not None else 0.0
-    cur = _activate_experts(llm, cur, up, routing.act, gate is not None or merged is not None, limit)
+    cur = _activate_experts(
+        llm, cur, up, routing.act, gate is not None or merged is not None, limit
+    )
     if llm.rules.expands_gates:
         g.expand(cur)
-    return biased(chosen(llm.need_layer(il, routing.down), cur, routing.down, routing.down_param), routing.down)
+    return biased(
+        chosen(llm.need_layer(il, routing.down), cur, routing.down, routing.down_param),
+        routing.down,
+    )
 
 
 def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -> Tensor | None:
-    """build_moe_cache_slots: where the expert cache has the chosen experts, read from the layer's map in RAM; None
-    where they are not read from the cache."""
+    """build_moe_cache_slots: where the expert cache has the chosen experts, read from the layer's
+    map in RAM; None where they are not read from the cache."""
     g, n = llm.graph, llm.slots.get(il, 0)
     n_used, n_tokens = selected.ne[:2]
     if not 0 < n_tokens <= _MOST_CACHED or min(n_tokens * n_used, llm.n_expert) > n:
@@ -224,8 +259,9 @@ def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -
     return g.reshape(slots, n_used, n_tokens)
 
 
-def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool,
-                      limit: float) -> Tensor:
+def _activate_experts(
+    llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_gate: bool, limit: float
+) -> Tensor:
     g = llm.graph
     if act == "silu" and limit > 1e-6:
         if llm.row.swiglu_clamp in ("experts", "fused"):
@@ -245,7 +281,8 @@ def _activate_experts(llm: Llm, cur: Tensor, up: Tensor, act: Activation, has_ga
 
 
 def situ(llm: Llm, gate: Tensor, up: Tensor) -> Tensor:
-    """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded in the same way."""
+    """LLM_FFN_SITU: beta tanh(gate / beta) sigmoid(gate) times up, which is bounded in the same
+    way."""
     g = llm.graph
     cur = g.mul(g.scale(g.unary("TANH", g.scale(gate))), g.unary("SIGMOID", gate))
     if llm.hparams.situ_linear_beta > 0.0:

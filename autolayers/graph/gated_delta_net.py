@@ -27,8 +27,13 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
     before = g.reshape(build_rs(llm, states), kernel - 1, channels, llm.n_seqs)
     conv = g.concat(before, g.transpose(mixed), 0)
     first = conv.ne[0] - before.ne[0]
-    keep_tails(llm, conv, states, kernel - 1,
-               [(max(0, first - slot), slot) for slot in reversed(range(kept))])
+    keep_tails(
+        llm,
+        conv,
+        states,
+        kernel - 1,
+        [(max(0, first - slot), slot) for slot in reversed(range(kept))],
+    )
     return conv
 
 
@@ -38,8 +43,18 @@ def build_gdn_l2_norm(llm: Llm, x: Tensor) -> Tensor:
     return g.scale(g.rms_norm(x)) if llm.rules.l2_norm_of_rms else g.l2_norm(x)
 
 
-def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tensor, gate: Tensor,
-                         beta: Tensor, start: Tensor, il: int, flat: bool = False) -> Tensor:
+def build_recurrent_attn(
+    llm: Llm,
+    states: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor,
+    beta: Tensor,
+    start: Tensor,
+    il: int,
+    flat: bool = False,
+) -> Tensor:
     """The delta rule, as one fused op unless its probe refused that; the new states are stored.
 
     Returns the output, shaped as `v`. `flat`: the states are stored as one row (kimi-linear).
@@ -59,32 +74,44 @@ def build_recurrent_attn(llm: Llm, states: Tensor, q: Tensor, k: Tensor, v: Tens
     output = g.view(out, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok))
     offset = row * n_tok * n_seqs
     if kept == 1:
-        fresh = g.view(out, (size, size, heads, n_seqs), (size * F32, size * size * F32, width * F32), offset)
+        fresh = g.view(
+            out, (size, size, heads, n_seqs), (size * F32, size * size * F32, width * F32), offset
+        )
         shape = (states.ne[0] * n_seqs,) if flat else (states.ne[0], n_seqs)
         g.expand(g.cpy(fresh, g.view(states, shape, () if flat else (states.nb[1],))))
         return output
     written = min(n_tok, kept)
     fresh = g.view(out, (width, n_seqs, written), (width * F32, width * n_seqs * F32), offset)
-    g.expand(g.cpy(fresh, g.view(states, (width, n_seqs, written),
-                                 (states.nb[1], n_cells(llm) * states.ne[0] * F32))))
+    g.expand(
+        g.cpy(
+            fresh,
+            g.view(
+                states, (width, n_seqs, written), (states.nb[1], n_cells(llm) * states.ne[0] * F32)
+            ),
+        )
+    )
     return output
 
 
 @dataclass(frozen=True)
 class GatedDeltaNet(Hybrid):
-    """Delta nets between layers of gated attention: qwen35's graph; subclasses override the steps that
-    differ."""
+    """Delta nets between layers of gated attention: qwen35's graph; subclasses override the steps
+    that differ."""
 
-    gate_act: Literal["SILU", "SIGMOID"] = "SILU"     # of the delta net's output
+    gate_act: Literal["SILU", "SIGMOID"] = "SILU"  # of the delta net's output
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         if llm.rules.expands_norms:
             g.expand(cur)
         if hp.is_recr(il):
             return self.recurrent(llm, cur, il)
         head, n_head, n_head_kv = hp.head_v(0), llm.n_head, llm.n_head_kv
-        both, k, v = llm.build_qkv(cur, il, n_head, n_head_kv, head, head, head_q=2 * head, reshape=False)
+        both, k, v = llm.build_qkv(
+            cur, il, n_head, n_head_kv, head, head, head_q=2 * head, reshape=False
+        )
         q, gate = self.query_and_gate(llm, both, head, n_head)
         k, v = g.reshape(k, head, n_head_kv, n), g.reshape(v, head, n_head_kv, n)
         q, k = self.qk_normed(llm, q, k, il, "rms")
@@ -97,7 +124,9 @@ class GatedDeltaNet(Hybrid):
     def opened(self, llm: Llm, gate: Tensor) -> Tensor:
         return llm.graph.unary("SIGMOID", gate)
 
-    def query_and_gate(self, llm: Llm, both: Tensor, head: int, n_head: int) -> tuple[Tensor, Tensor]:
+    def query_and_gate(
+        self, llm: Llm, both: Tensor, head: int, n_head: int
+    ) -> tuple[Tensor, Tensor]:
         g, n = llm.graph, llm.n_tokens
         strides = (2 * head * F32, 2 * head * n_head * F32)
         q, gate = (g.view(both, (head, n_head, n), strides, at) for at in (0, head * F32))
@@ -119,8 +148,10 @@ class GatedDeltaNet(Hybrid):
         conv = g.unary("SILU", g.ssm_conv(conv, kernel))
         row = channels * F32
         parts = ((head_k, n_k, 0), (head_k, n_k, head_k * n_k), (head_v, n_v, 2 * head_k * n_k))
-        q, k, v = (g.view(conv, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok), at * F32)
-                   for size, heads, at in parts)
+        q, k, v = (
+            g.view(conv, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok), at * F32)
+            for size, heads, at in parts
+        )
         q, k = (self.repeat_heads(llm, build_gdn_l2_norm(llm, t), n_v) for t in (q, k))
         out = build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start, il)
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)
@@ -133,7 +164,9 @@ class GatedDeltaNet(Hybrid):
         size: int = hp.ssm_d_inner // hp.ssm_dt_rank
         return size
 
-    def conv_state(self, llm: Llm, states: Tensor, mixed: Tensor, columns: int, channels: int) -> Tensor:
+    def conv_state(
+        self, llm: Llm, states: Tensor, mixed: Tensor, columns: int, channels: int
+    ) -> Tensor:
         return build_conv_state(llm, states, mixed, columns + 1, channels)
 
     def linear(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
@@ -147,7 +180,9 @@ class GatedDeltaNet(Hybrid):
 
     def beta_and_gate(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
         g, n_v, n_tok, n_seqs = llm.graph, llm.hparams.ssm_dt_rank, llm.n_seq_tokens, llm.n_seqs
-        beta = g.unary("SIGMOID", g.reshape(self.linear(llm, cur, il, "ssm_beta"), 1, n_v, n_tok, n_seqs))
+        beta = g.unary(
+            "SIGMOID", g.reshape(self.linear(llm, cur, il, "ssm_beta"), 1, n_v, n_tok, n_seqs)
+        )
         return beta, g.reshape(self.linear(llm, cur, il, "ssm_alpha"), n_v, n_tok, n_seqs)
 
     def repeat_heads(self, llm: Llm, t: Tensor, n_v: int) -> Tensor:

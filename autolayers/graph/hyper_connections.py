@@ -1,7 +1,7 @@
-"""Hyper-connections: several residual streams, mixed into one before each block and updated by its result. A
-small matrix computed from the streams decides how much each gives (`pre`), gets (`post`) and passes on to the
-others (`comb`, made doubly stochastic by Sinkhorn's iteration). Source: build_hc_* of
-src/models/deepseek4.cpp (as modelled)."""
+"""Hyper-connections: several residual streams, mixed into one before each block and updated by its
+result. A small matrix computed from the streams decides how much each gives (`pre`), gets (`post`)
+and passes on to the others (`comb`, made doubly stochastic by Sinkhorn's iteration). Source:
+build_hc_* of src/models/deepseek4.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ def expand_streams(llm: Llm, embd: Tensor) -> Tensor:
 
 
 def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn or
-    ffn."""
+    """(the block's input [n_embd, n_tokens], post, comb), by blk.<il>.hc_<block>_*; `block` is attn
+    or ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
-    mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), g.rms_norm(g.reshape(x, x.ne[0] * hc, n)))
+    mixes = g.mul_mat(
+        llm.need_layer(il, f"hc_{block}_fn"), g.rms_norm(g.reshape(x, x.ne[0] * hc, n))
+    )
 
     def affine(i: int, size: int) -> Tensor:
         part = g.view(mixes, (size, n), (mixes.nb[1],), i * hc * mixes.nb[0])
@@ -44,9 +46,15 @@ def _weighted_sum(llm: Llm, x: Tensor, weights: Tensor, il: int = -1) -> Tensor:
         out = g.hc_pre(x, weights)
         llm.fused_nodes.append(("hc_pre", out, il))
         return out
-    return llm.add_up([g.mul(g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
-                             g.view(weights, (1, n), (weights.nb[1],),
-                                    i * weights.nb[0])) for i in range(x.ne[1])])
+    return llm.add_up(
+        [
+            g.mul(
+                g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
+                g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0]),
+            )
+            for i in range(x.ne[1])
+        ]
+    )
 
 
 def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, il: int) -> Tensor:
@@ -70,8 +78,12 @@ def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, 
 def build_hc_head(llm: Llm, x: Tensor) -> Tensor:
     """The streams combined into one after the last layer."""
     g = llm.graph
-    mixes = g.mul_mat(llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2])))
-    weights = g.add(g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight"))
+    mixes = g.mul_mat(
+        llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2]))
+    )
+    weights = g.add(
+        g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight")
+    )
     return _weighted_sum(llm, x, g.scale(g.unary("SIGMOID", weights)))
 
 

@@ -1,6 +1,6 @@
-"""A graph's view of its caches: views of their tensors, and the inputs of attention to them. Sources:
-llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of src/llama-graph.cpp (as
-modelled)."""
+"""A graph's view of its caches: views of their tensors, and the inputs of attention to them.
+Sources: llama_kv_cache::get_k, cpy_k, ... of src/llama-kv-cache.cpp, llm_graph_input_attn_* of
+src/llama-graph.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -9,26 +9,37 @@ from .llm_before import copy_k, copy_v
 
 
 class CacheView:
-    """One KV cache of the model as the graph sees it: preallocated tensors and the shapes of its inputs."""
+    """One KV cache of the model as the graph sees it: preallocated tensors and the shapes of its
+    inputs."""
 
-    def __init__(self, graph: Graph, n_kv: int, n_stream: int,
-                 layers: dict[int, tuple[Tensor, Tensor | None]], v_trans: bool, k_rot: int = 0,
-                 v_rot: int = 0, n_embd_v_gqa_max: int = 0) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        n_kv: int,
+        n_stream: int,
+        layers: dict[int, tuple[Tensor, Tensor | None]],
+        v_trans: bool,
+        k_rot: int = 0,
+        v_rot: int = 0,
+        n_embd_v_gqa_max: int = 0,
+    ) -> None:
         self.graph = graph
         self.n_kv = n_kv
         self.n_stream = n_stream
         self.layers = layers
         self.v_trans = v_trans
-        self.k_rot = k_rot             # side of the Hadamard matrix of quantised caches, 0: none
+        self.k_rot = k_rot  # side of the Hadamard matrix of quantised caches, 0: none
         self.v_rot = v_rot
         self.n_embd_v_gqa_max = n_embd_v_gqa_max
 
     def get_k(self, il: int, head: int, n_head: int) -> Tensor:
         k = self.layers[il][0]
         width = k.ne[0]
-        return self.graph.view(k, (head, n_head, self.n_kv, self.n_stream),
-                               (row_size(k.type, head), row_size(k.type, width),
-                                row_size(k.type, width * k.ne[1])))
+        return self.graph.view(
+            k,
+            (head, n_head, self.n_kv, self.n_stream),
+            (row_size(k.type, head), row_size(k.type, width), row_size(k.type, width * k.ne[1])),
+        )
 
     def get_v(self, il: int, head: int, n_head: int) -> Tensor:
         v = self.layers[il][1]
@@ -36,10 +47,16 @@ class CacheView:
         g, t = self.graph, v.type
         width, size = v.ne[0], v.ne[1]
         if not self.v_trans:
-            return g.view(v, (head, n_head, self.n_kv, self.n_stream),
-                          (row_size(t, head), row_size(t, width), row_size(t, width * size)))
-        return g.view(v, (self.n_kv, n_head, head, self.n_stream),
-                      (row_size(t, size * head), row_size(t, size), row_size(t, size * width)))
+            return g.view(
+                v,
+                (head, n_head, self.n_kv, self.n_stream),
+                (row_size(t, head), row_size(t, width), row_size(t, width * size)),
+            )
+        return g.view(
+            v,
+            (self.n_kv, n_head, head, self.n_stream),
+            (row_size(t, size * head), row_size(t, size), row_size(t, size * width)),
+        )
 
     def cpy_k(self, cur: Tensor, ids: Tensor | None, il: int) -> Tensor:
         g, k = self.graph, self.layers[il][0]
@@ -73,7 +90,8 @@ class CacheView:
 
 
 class StateView:
-    """Recurrent states as the graph sees them: layers[il] is (r, s, p), or (kv, score) of a compressor."""
+    """Recurrent states as the graph sees them: layers[il] is (r, s, p), or (kv, score) of a
+    compressor."""
 
     def __init__(self, n_rows: int, layers: dict[int, tuple[Tensor | None, ...]]) -> None:
         self.n_rows = n_rows
@@ -85,17 +103,24 @@ class StateView:
 class AttnInput:
     """Inputs of one kind of attention: row indices, mask, rotations (llm_graph_input_attn_*)."""
 
-    def __init__(self, cache: CacheView | None, mask: Tensor | None, k_idxs: Tensor | None = None,
-                 v_idxs: Tensor | None = None, k_rot: Tensor | None = None, v_rot: Tensor | None = None,
-                 swa: AttnInput | None = None) -> None:
+    def __init__(
+        self,
+        cache: CacheView | None,
+        mask: Tensor | None,
+        k_idxs: Tensor | None = None,
+        v_idxs: Tensor | None = None,
+        k_rot: Tensor | None = None,
+        v_rot: Tensor | None = None,
+        swa: AttnInput | None = None,
+    ) -> None:
         self.cache = cache
         self.mask = mask
         self.k_idxs = k_idxs
         self.v_idxs = v_idxs
         self.k_rot = k_rot
         self.v_rot = v_rot
-        self.swa = swa                 # the sliding-window layers', if the model has both
-        self.padded = False            # keys and values that no cache has, for a multiple of tokens
+        self.swa = swa  # the sliding-window layers', if the model has both
+        self.padded = False  # keys and values that no cache has, for a multiple of tokens
 
     def at(self, is_swa: bool) -> AttnInput:
         return self.swa if is_swa and self.swa is not None else self

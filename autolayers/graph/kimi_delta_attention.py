@@ -1,6 +1,8 @@
-"""Kimi delta attention (KDA): gated delta nets with a decay per channel, between layers of latent attention.
+"""Kimi delta attention (KDA): gated delta nets with a decay per channel, between layers of latent
+attention.
 
-Sources: build_kda_layer and build_mla_layer of src/models/kimi-k3.cpp, bailingmoe3.cpp (as modelled).
+Sources: build_kda_layer and build_mla_layer of src/models/kimi-k3.cpp, bailingmoe3.cpp (as
+modelled).
 """
 
 from __future__ import annotations
@@ -15,28 +17,45 @@ from .recurrent import F32, Hybrid, build_rs, n_cells, snapshots, state
 class KimiDeltaAttention(Hybrid):
     """The bailingmoe3 graph; subclasses override the steps that differ."""
 
-    expand_input = False        # the normed input comes before everything else in its layer
-    flat_states = False         # states are stored as one row
+    expand_input = False  # the normed input comes before everything else in its layer
+    flat_states = False  # states are stored as one row
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         if self.expand_input:
             llm.graph.expand(cur)
-        return self.recurrent(llm, cur, il) if llm.hparams.is_recr(il) else self.mla(llm, cur, il, inp, pos)
+        return (
+            self.recurrent(llm, cur, il)
+            if llm.hparams.is_recr(il)
+            else self.mla(llm, cur, il, inp, pos)
+        )
 
     # linear attention
 
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        g, hp, n_tok, n_seqs, n_head = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs, llm.n_head
+        g, hp, n_tok, n_seqs, n_head = (
+            llm.graph,
+            llm.hparams,
+            llm.n_seq_tokens,
+            llm.n_seqs,
+            llm.n_head,
+        )
         head = hp.n_embd_head_kda
         gathered = build_rs(llm, state(llm, il, 0))
-        q, k, v = (self.conv(llm, gathered, il, part, x) for part, x in enumerate(self.qkv(llm, cur, il)))
+        q, k, v = (
+            self.conv(llm, gathered, il, part, x) for part, x in enumerate(self.qkv(llm, cur, il))
+        )
         gate = g.reshape(self.decay(llm, cur, il), head, n_head, n_tok, n_seqs)
         beta = g.mul_mat(llm.need_layer(il, "ssm_beta"), cur)
         beta = g.unary("SIGMOID", g.reshape(beta, 1, n_head, n_tok, n_seqs))
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head, head, n_head, n_seqs)
         q, k = build_gdn_l2_norm(llm, q), build_gdn_l2_norm(llm, k)
-        out = g.cont(build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start, il,
-                                          self.flat_states))
+        out = g.cont(
+            build_recurrent_attn(
+                llm, state(llm, il, 1), q, k, v, gate, beta, start, il, self.flat_states
+            )
+        )
         output_gate = g.reshape(self.output_gate(llm, cur, il), head, n_head, llm.n_tokens)
         out = g.reshape(out, head, n_head, llm.n_tokens)
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)
@@ -48,7 +67,13 @@ class KimiDeltaAttention(Hybrid):
 
     def conv(self, llm: Llm, gathered: Tensor, il: int, part: int, x: Tensor) -> Tensor:
         """One of Q, K and V, each with its third of the convolution's state."""
-        g, hp, n_tok, n_seqs, n_head = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs, llm.n_head
+        g, hp, n_tok, n_seqs, n_head = (
+            llm.graph,
+            llm.hparams,
+            llm.n_seq_tokens,
+            llm.n_seqs,
+            llm.n_head,
+        )
         before, head = hp.ssm_d_conv - 1, hp.n_embd_head_kda
         width = head * n_head
         shape, third = (before, width, n_seqs), before * width * F32
@@ -57,8 +82,14 @@ class KimiDeltaAttention(Hybrid):
         conv = g.concat(old, g.transpose(g.reshape(x, width, n_tok, n_seqs)), 0)
         for slot in range(self.slots(llm)):
             tail = g.view(conv, shape, conv.nb[1:3], max(0, n_tok - slot) * F32)
-            g.expand(g.cpy(tail, g.view(state(llm, il, 0), shape, strides,
-                                        (slot * n_cells(llm) * 3 + part) * third)))
+            g.expand(
+                g.cpy(
+                    tail,
+                    g.view(
+                        state(llm, il, 0), shape, strides, (slot * n_cells(llm) * 3 + part) * third
+                    ),
+                )
+            )
         kernel = g.reshape(llm.need_layer(il, f"ssm_conv1d_{'qkv'[part]}"), hp.ssm_d_conv, width)
         out = g.unary("SILU", g.reshape(g.ssm_conv(conv, kernel), width, llm.n_tokens))
         return g.reshape(out, head, n_head, n_tok, n_seqs)
@@ -70,9 +101,13 @@ class KimiDeltaAttention(Hybrid):
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """The logarithm of the decay: one element per channel and token."""
         g = llm.graph
-        gate = g.add(g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias"))
-        gate = g.mul(g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens),
-                     self.decay_rates(llm, il))
+        gate = g.add(
+            g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias")
+        )
+        gate = g.mul(
+            g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens),
+            self.decay_rates(llm, il),
+        )
         return g.scale(g.unary("SIGMOID", gate))
 
     def decay_rates(self, llm: Llm, il: int) -> Tensor:
@@ -86,10 +121,14 @@ class KimiDeltaAttention(Hybrid):
 
     def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         q, k, v = self.absorbed(llm, cur, il, pos)
-        out = llm.build_attn(inp, q, k, v, il, wo=None, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"))
+        out = llm.build_attn(
+            inp, q, k, v, il, wo=None, mla=True, v_mla=llm.layer_weight(il, "attn_v_b")
+        )
         return llm.graph.mul_mat(llm.need_layer(il, "attn_output"), self.gated(llm, out, cur, il))
 
-    def absorbed(self, llm: Llm, cur: Tensor, il: int, pos: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def absorbed(
+        self, llm: Llm, cur: Tensor, il: int, pos: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         g, hp, n, n_head = llm.graph, llm.hparams, llm.n_tokens, llm.n_head
         head, n_rot, rank = hp.n_embd_head_k_mla, hp.n_rot(0), hp.n_lora_kv
         q = self.queries(llm, cur, il)

@@ -1,6 +1,7 @@
-"""Multi-head latent attention (MLA): keys and values pass through a small latent vector. Absorbed, the cache
-holds the latent itself and all heads share it. Expanded, keys and values are computed for every head before
-they are cached (files older than key_length_mla). Source: src/models/deepseek2.cpp (as modelled)."""
+"""Multi-head latent attention (MLA): keys and values pass through a small latent vector. Absorbed,
+the cache holds the latent itself and all heads share it. Expanded, keys and values are computed for
+every head before they are cached (files older than key_length_mla). Source:
+src/models/deepseek2.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from .llm import Llm
 
 
 def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
-    """(normed latent [rank, n_tokens], the keys' rope part [n_rot, 1, n_tokens], not yet rotated)."""
+    """(normed latent [rank, n_tokens], the keys' rope part [n_rot, 1, n_tokens], not yet
+    rotated)."""
     g, n = llm.graph, llm.n_tokens
     norm = llm.need_layer(il, "attn_kv_a_norm")
     rank = norm.ne[0]
@@ -21,13 +23,21 @@ def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
     return llm.build_norm(compressed, norm, None, "rms", il), k_pe
 
 
-def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
-             pos: Tensor | None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No `pos`: no
-    rope.
+def absorbed(
+    llm: Llm,
+    q: Tensor,
+    compressed: Tensor,
+    k_pe: Tensor,
+    il: int,
+    pos: Tensor | None,
+    *,
+    rope_first: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V with one head of keys for all: attn_k_b is applied to Q instead of the keys. No
+    `pos`: no rope.
 
-    `q` holds complete heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the rope
-    part.
+    `q` holds complete heads, [head_k, n_head, n_tokens] or flat. `rope_first`: heads begin with the
+    rope part.
     """
     g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)
@@ -36,16 +46,28 @@ def absorbed(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int,
     q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * q.nb[0])
     if pos is not None:
         q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
-    moved = g.permute(g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3)), 0, 2, 1, 3)
+    moved = g.permute(
+        g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3)), 0, 2, 1, 3
+    )
     v = g.reshape(compressed, compressed.ne[0], 1, n)
     if rope_first:
         return g.concat(q_pe, moved, 0), g.concat(k_pe, v, 0), v
     return g.concat(moved, q_pe, 0), g.concat(v, k_pe, 0), v
 
 
-def expanded(llm: Llm, q: Tensor, compressed: Tensor, k_pe: Tensor, il: int, pos: Tensor | None,
-             factors: Tensor | None = None, *, rope_first: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V with separate keys and values for every head: `q` is [head_k, n_head, n_tokens]."""
+def expanded(
+    llm: Llm,
+    q: Tensor,
+    compressed: Tensor,
+    k_pe: Tensor,
+    il: int,
+    pos: Tensor | None,
+    factors: Tensor | None = None,
+    *,
+    rope_first: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Q, K and V with separate keys and values for every head: `q` is [head_k, n_head,
+    n_tokens]."""
     g, n = llm.graph, llm.n_tokens
     n_head, n_rot = q.ne[1], k_pe.ne[0]
     nope = q.ne[0] - n_rot
@@ -69,18 +91,29 @@ class LatentAttention(Decoder):
             cur = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
             weight = llm.need_layer(il, "attn_q_b")
         n_head = llm.hparams.n_head(il)
-        return llm.graph.reshape(llm.build_lora_mm(weight, cur), weight.ne[1] // n_head, n_head, llm.n_tokens)
+        return llm.graph.reshape(
+            llm.build_lora_mm(weight, cur), weight.ne[1] // n_head, n_head, llm.n_tokens
+        )
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         mla = llm.hparams.is_mla
         q = self.queries(llm, cur, il)
         compressed, k_pe = latent(llm, cur, il)
         if mla:
             q, k, v = absorbed(llm, q, compressed, k_pe, il, pos, rope_first=self.rope_first(llm))
         else:
-            q, k, v = expanded(llm, q, compressed, k_pe, il, pos,
-                               llm.rope_factors(il) if self.rope_factors else None,
-                               rope_first=self.rope_first(llm))
+            q, k, v = expanded(
+                llm,
+                q,
+                compressed,
+                k_pe,
+                il,
+                pos,
+                llm.rope_factors(il) if self.rope_factors else None,
+                rope_first=self.rope_first(llm),
+            )
             v = self.cached_v(llm, v)
         if llm.attn_temp is not None:
             q = llm.graph.mul(q, llm.attn_temp)

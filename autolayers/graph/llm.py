@@ -1,6 +1,6 @@
 """Building blocks of a model's graph, named as in llama.cpp's src/llama-graph.cpp (as modelled, see
-autolayers.builds). An architecture (rows.py, models/) calls these in llama.cpp's order. The order in which
-tensors are created and expanded is part of the result, because the allocator sees it."""
+autolayers.builds). An architecture (rows.py, models/) calls these in llama.cpp's order. The order
+in which tensors are created and expanded is part of the result, because the allocator sees it."""
 
 from __future__ import annotations
 
@@ -20,22 +20,43 @@ if TYPE_CHECKING:
     from ..ggml.tensor import Buffer
 
     Norm = Literal["rms", "layer", "group"]
-    Activation = Literal["silu", "gelu", "relu", "relu_sqr", "xielu", "swiglu", "geglu", "reglu",
-                         "swiglu_oai", "situ"]
+    Activation = Literal[
+        "silu",
+        "gelu",
+        "relu",
+        "relu_sqr",
+        "xielu",
+        "swiglu",
+        "geglu",
+        "reglu",
+        "swiglu_oai",
+        "situ",
+    ]
     Gate = Literal["par", "seq"]
 
-_PADDED = 256         # keys of attention without a cache
-SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}     # gate and up in one op
+_PADDED = 256  # keys of attention without a cache
+SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}  # gate and up in one op
 
 
 class Llm:
     """llm_graph_context: the state of one graph under construction, and its helpers."""
 
-    def __init__(self, hparams: Hparams, cparams: Any, *, n_tokens: int, n_seqs: int, n_outputs: int,
-                 fused_ops: dict[str, bool], lookup: Callable[[str], Tensor | None],
-                 backends: Sequence[Backend], dev_layer: Sequence[int], full_offload: bool) -> None:
-        """`cparams` is a memory.context.Context; `lookup` returns a weight by its name, None if the file
-        lacks it; `dev_layer` is the backend of each layer."""
+    def __init__(
+        self,
+        hparams: Hparams,
+        cparams: Any,
+        *,
+        n_tokens: int,
+        n_seqs: int,
+        n_outputs: int,
+        fused_ops: dict[str, bool],
+        lookup: Callable[[str], Tensor | None],
+        backends: Sequence[Backend],
+        dev_layer: Sequence[int],
+        full_offload: bool,
+    ) -> None:
+        """`cparams` is a memory.context.Context; `lookup` returns a weight by its name, None if the
+        file lacks it; `dev_layer` is the backend of each layer."""
         self.rules: Rules = cparams.rules
         self.graph = Graph(self.rules.clamp_copies)
         self.hparams = hparams
@@ -45,11 +66,11 @@ class Llm:
         self.n_seqs = n_seqs
         self.n_seq_tokens = n_tokens // n_seqs
         self.n_outputs = n_outputs
-        self.fused_ops = fused_ops           # the fused ops that llama.cpp would build with
+        self.fused_ops = fused_ops  # the fused ops that llama.cpp would build with
         self.flash_attn = fused_ops["flash_attn"]
         self.n_layer: int = hparams.n_layer
-        self.kept: Sequence[int] | None = None            # the layers to build, None: all
-        self.skips = False                                # a builder left the others out
+        self.kept: Sequence[int] | None = None  # the layers to build, None: all
+        self.skips = False  # a builder left the others out
         self.n_embd: int = hparams.n_embd
         self.n_head: int = hparams.n_head(0)
         self.n_head_kv: int = hparams.n_head_kv(0)
@@ -57,26 +78,28 @@ class Llm:
         self.head_v: int = hparams.head_v(0)
         self.n_expert: int = hparams.n_expert
         self.n_expert_used: int = hparams.n_expert_used(0)
-        self.caches: dict[str, CacheView] = {}     # filled before the graph is built
+        self.caches: dict[str, CacheView] = {}  # filled before the graph is built
         self.states: dict[str, StateView] = {}
         self.backends = backends
         self.dev_layer = dev_layer
-        self.slots: Mapping[int, int] = {}         # of the expert cache, by layer
-        self.host_buffer: Buffer | None = None     # that of plain RAM
+        self.slots: Mapping[int, int] = {}  # of the expert cache, by layer
+        self.host_buffer: Buffer | None = None  # that of plain RAM
         self._pins = n_tokens < 32 or full_offload
         self._lookup = lookup
         # (kind, node, layer) for llama.cpp's auto decisions
         self.fused_nodes: list[tuple[str, Tensor, int]] = []
-        self.attn_soft_cap = False                        # attention logits are capped
+        self.attn_soft_cap = False  # attention logits are capped
         self.t_embd: Tensor | None = None
         self.outputs: list[Tensor] = []
         self.inp_tokens: Tensor | None = None
-        self.inp_embd: Tensor | None = None               # t_inp_embd: with the rows of deepstack models
-        self.attn_temp: Tensor | None = None              # inp_attn_scale, if the model has it
+        # t_inp_embd: with the rows of deepstack models
+        self.inp_embd: Tensor | None = None
+        self.attn_temp: Tensor | None = None  # inp_attn_scale, if the model has it
 
     @property
     def layers(self) -> Sequence[int]:
-        """The layers to build: all, or those in `kept`, for a builder that runs each of them once."""
+        """The layers to build: all, or those in `kept`, for a builder that runs each of them
+        once."""
         self.skips = self.kept is not None
         return range(self.n_layer) if self.kept is None else self.kept
 
@@ -87,7 +110,8 @@ class Llm:
         return self._lookup(name)
 
     def layer_weight(self, il: int, name: str, suffix: str = "weight") -> Tensor | None:
-        """blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix at all."""
+        """blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix at
+        all."""
         tensor = self._lookup(f"blk.{il}.{name}.{suffix}")
         if tensor is None and suffix == "weight":
             return self._lookup(f"blk.{il}.{name}")
@@ -111,8 +135,8 @@ class Llm:
         self._lookup = lambda name: lookup(rename(name))
 
     def share_blocks(self, physical: Callable[[int], int], scales: bool = True) -> None:
-        """Let layer il read the weights of block physical(il); NVFP4 scales stay the layer's own unless
-        `scales`."""
+        """Let layer il read the weights of block physical(il); NVFP4 scales stay the layer's own
+        unless `scales`."""
 
         def rename(name: str) -> str:
             if name.startswith("blk."):
@@ -137,7 +161,8 @@ class Llm:
     # pins and outputs
 
     def pin(self, tensor: Tensor, il: int) -> None:
-        """graph_get_cb: nodes that llama.cpp names "norm" or "l_last" are pinned to their layer's backend."""
+        """graph_get_cb: nodes that llama.cpp names "norm" or "l_last" are pinned to their layer's
+        backend."""
         if self._pins and il >= 0:
             b = self.dev_layer[il]
             if self.backends[b].supports_op(tensor):
@@ -156,8 +181,8 @@ class Llm:
     # inputs
 
     def build_inp_embd(self, scale: bool = False) -> Tensor:
-        """The embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a constant factor of
-        the tokens' embeddings."""
+        """The embeddings of tokens, or what replaces them: [n_embd, n_tokens]; `scale`: a constant
+        factor of the tokens' embeddings."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
         cur = self.inp_embd = self._looked_up(hp.n_embd_inp)
         if hp.n_embd_inp != self.n_embd:
@@ -193,7 +218,7 @@ class Llm:
             rows = [g.pad(row, n_embd_inp - self.n_embd) for row in rows]
         cur = rows[0]
         if embd is not None:
-            g.expand(cur)          # ggml_build_forward_select visits all alternatives
+            g.expand(cur)  # ggml_build_forward_select visits all alternatives
             g.expand(embd)
         if mixed:
             slots = g.input("inp_mixed_slots", "i64", n)
@@ -202,8 +227,8 @@ class Llm:
         return cur
 
     def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
-        """What an MTP block reads: the next token's embedding, and the last hidden state of all residual
-        streams."""
+        """What an MTP block reads: the next token's embedding, and the last hidden state of all
+        residual streams."""
         g, n = self.graph, self.n_tokens
         tokens = g.input("inp_tokens", "i32", n)
         state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
@@ -212,7 +237,8 @@ class Llm:
 
     @property
     def crops_early(self) -> bool:
-        """crop_before_nextn: rows are picked in the last layer, because no MTP block reads the others."""
+        """crop_before_nextn: rows are picked in the last layer, because no MTP block reads the
+        others."""
         return self.rules.rows_before_nextn and not self.cparams.load_mtp
 
     def build_inp_pos(self) -> Tensor:
@@ -226,17 +252,21 @@ class Llm:
 
     def _mask(self, cache: CacheView, type_: str) -> Tensor:
         n_stream = 1 if self.cparams.kv_unified else self.n_seqs
-        return self.mask_input("attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream)
+        return self.mask_input(
+            "attn_inp_kq_mask", type_, cache.n_kv, self.n_tokens // n_stream, 1, n_stream
+        )
 
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
-        """A mask in the type that attention reads; `type_`: that type, if not decided by attention."""
+        """A mask in the type that attention reads; `type_`: that type, if not decided by
+        attention."""
         type_ = type_ or ("f16" if self.flash_attn else "f32")
         if not self.rules.f16_mask:
             return llm_before.mask_input(self.graph, self.rules, name, type_, *ne)
         return self.graph.input(name, type_, *ne)
 
-    def attn_input(self, cache: CacheView, with_v: bool = True, rotations: bool = True,
-                   mask_type: str = "") -> AttnInput:
+    def attn_input(
+        self, cache: CacheView, with_v: bool = True, rotations: bool = True, mask_type: str = ""
+    ) -> AttnInput:
         """The inputs of attention to `cache`; MLA has none for V."""
         g, n = self.graph, self.n_tokens
         k_idxs = v_idxs = None
@@ -245,10 +275,16 @@ class Llm:
             n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
             v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
         mask = self._mask(cache, mask_type)
-        k_rot = g.input("attn_inp_k_rot", "f32", cache.k_rot,
-                        cache.k_rot) if cache.k_rot and rotations else None
-        v_rot = g.input("attn_inp_v_rot", "f32", cache.v_rot, cache.v_rot) \
-            if cache.v_rot and with_v and rotations else None
+        k_rot = (
+            g.input("attn_inp_k_rot", "f32", cache.k_rot, cache.k_rot)
+            if cache.k_rot and rotations
+            else None
+        )
+        v_rot = (
+            g.input("attn_inp_v_rot", "f32", cache.v_rot, cache.v_rot)
+            if cache.v_rot and with_v and rotations
+            else None
+        )
         return AttnInput(cache, mask, k_idxs, v_idxs, k_rot, v_rot)
 
     def build_attn_inp_kv(self) -> AttnInput:
@@ -263,9 +299,11 @@ class Llm:
             base = self.attn_input(self.caches["attn"])
             base.swa = AttnInput(base.cache, self._mask(self.caches["attn"], ""))
             return base
-        rotations = "recurrent" not in self.states     # build_inp_mem_hybrid_iswa builds none
+        rotations = "recurrent" not in self.states  # build_inp_mem_hybrid_iswa builds none
         base = self.attn_input(self.caches["attn"], rotations=rotations)
-        base.swa = self.attn_input(self.caches["swa"], rotations=rotations and self.rules.rotates_apart)
+        base.swa = self.attn_input(
+            self.caches["swa"], rotations=rotations and self.rules.rotates_apart
+        )
         if not self.rules.rotates_apart:
             base.swa.k_rot, base.swa.v_rot = base.k_rot, base.v_rot
         return base
@@ -286,18 +324,27 @@ class Llm:
         return inp
 
     def build_attn_inp(self) -> AttnInput:
-        """The inputs for the model's caches: sliding window or not, only keys (MLA), or no cache."""
+        """The inputs for the model's caches: sliding window or not, only keys (MLA), or no
+        cache."""
         if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
             return self.build_attn_inp_no_cache()
-        windows = "swa" in self.caches or (self.hparams.swa_type != "none" and not self.rules.window_cache)
+        windows = "swa" in self.caches or (
+            self.hparams.swa_type != "none" and not self.rules.window_cache
+        )
         if self.hparams.is_mla and self.rules.mla_keys_only:
             return self.build_attn_inp_k_iswa() if windows else self.build_attn_inp_k()
         return self.build_attn_inp_kv_iswa() if windows else self.build_attn_inp_kv()
 
     # small blocks
 
-    def build_norm(self, cur: Tensor, weight: Tensor | None, bias: Tensor | None = None, kind: Norm = "rms",
-                   il: int = -1) -> Tensor:
+    def build_norm(
+        self,
+        cur: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None = None,
+        kind: Norm = "rms",
+        il: int = -1,
+    ) -> Tensor:
         """A norm, its weight and its bias; pinned to layer `il` if that is given."""
         g = self.graph
         if kind == "rms":
@@ -321,10 +368,18 @@ class Llm:
         result = self.graph.mul_mat(weight, cur)
         return result if scale is None else self.graph.mul(result, scale)
 
-    def rope_end(self, heads: Tensor, n_rot: int, pos: Tensor, factors: Tensor | None = None, *,
-                 back: bool = False, first: bool = False) -> Tensor:
-        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each rotated;
-        `first`: where older builds have these."""
+    def rope_end(
+        self,
+        heads: Tensor,
+        n_rot: int,
+        pos: Tensor,
+        factors: Tensor | None = None,
+        *,
+        back: bool = False,
+        first: bool = False,
+    ) -> Tensor:
+        """ggml_rope_set_offset: heads [head, n_head, n_tokens], the last `n_rot` elements of each
+        rotated; `first`: where older builds have these."""
         g = self.graph
 
         def rotated(t: Tensor) -> Tensor:
@@ -334,15 +389,28 @@ class Llm:
             return llm_before.rope_end(g, heads, n_rot, rotated, first)
         return rotated(heads)
 
-    def build_lora_mm_id(self, weight: Tensor, cur: Tensor, ids: Tensor, scale: Tensor | None = None,
-                         param: object = None, slots: Tensor | None = None, il: int = 0) -> Tensor:
-        """A matmul by experts, and their NVFP4 scales; with `slots` by those that the cache of layer `il` has."""
+    def build_lora_mm_id(
+        self,
+        weight: Tensor,
+        cur: Tensor,
+        ids: Tensor,
+        scale: Tensor | None = None,
+        param: object = None,
+        slots: Tensor | None = None,
+        il: int = 0,
+    ) -> Tensor:
+        """A matmul by experts, and their NVFP4 scales; with `slots` by those that the cache of
+        layer `il` has."""
         g = self.graph
         if slots is None:
             result = g.mul_mat_id(weight, cur, ids, param)
         else:
             bank = Tensor("NONE", weight.type, (weight.ne[0], weight.ne[1], self.slots[il] + 1, 1))
-            bank.name, bank.weight, bank.buffer = weight.name, True, self.backends[self.dev_layer[il]].buffer
+            bank.name, bank.weight, bank.buffer = (
+                weight.name,
+                True,
+                self.backends[self.dev_layer[il]].buffer,
+            )
             cached = g.view(bank, (*weight.ne[:2], self.slots[il]), bank.nb[1:3])
             cached.name, cached.weight = weight.name, True
             result = g.mul_mat_id(cached, cur, slots, param)
@@ -356,7 +424,9 @@ class Llm:
     def linear(self, il: int, name: str, cur: Tensor, scale: bool = False) -> Tensor:
         """build_lora_mm with blk.<il>.<name>; `scale`: its NVFP4 scale is applied, if present."""
         weight = self.need_layer(il, name)
-        return self.build_lora_mm(weight, cur, self.layer_weight(il, name, "scale") if scale else None)
+        return self.build_lora_mm(
+            weight, cur, self.layer_weight(il, name, "scale") if scale else None
+        )
 
     def rms_norm(self, il: int, name: str, cur: Tensor) -> Tensor:
         """build_norm with blk.<il>.<name>, if present."""
@@ -373,13 +443,27 @@ class Llm:
             flat = g.cont(cur, n, cur.nelements // n)
         return g.reshape(g.mul_mat(rot, flat, "hadamard"), *cur.ne)
 
-    def build_qkv(self, cur: Tensor, il: int, n_head: int = 0, n_head_kv: int = 0, head_k: int = 0,
-                  head_v: int = 0, *, reshape: bool = True, head_q: int = 0, scales: bool = True,
-                  plain: bool = False, roped: bool = True) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V by one fused projection or three, with biases and clamp; by heads if `reshape`.
+    def build_qkv(
+        self,
+        cur: Tensor,
+        il: int,
+        n_head: int = 0,
+        n_head_kv: int = 0,
+        head_k: int = 0,
+        head_v: int = 0,
+        *,
+        reshape: bool = True,
+        head_q: int = 0,
+        scales: bool = True,
+        plain: bool = False,
+        roped: bool = True,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V by one fused projection or three, with biases and clamp; by heads if
+        `reshape`.
 
-        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is applied;
-        `plain`: three projections have neither scales nor biases; `roped`: Q and K will be.
+        Sizes are the layer's unless given. `scales`: the NVFP4 scale of a fused projection is
+        applied; `plain`: three projections have neither scales nor biases; `roped`: Q and K will
+        be.
         """
         g, hp, n = self.graph, self.hparams, self.n_tokens
         n_head = n_head or hp.n_head(il)
@@ -410,18 +494,23 @@ class Llm:
             v = g.reshape(v, head_v, n_head_kv, n)
         return q, k, v
 
-    def _by_heads(self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...],
-                  roped: bool) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V of a fused projection as views; `parts`: (head's size, heads, first element)."""
+    def _by_heads(
+        self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V of a fused projection as views; `parts`: (head's size, heads, first
+        element)."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
         if not self.rules.views_v:
             return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
-        q, k, v = (g.view(qkv, (head, heads, n), (size * head, row), size * at)
-                   for head, heads, at in parts)
+        q, k, v = (
+            g.view(qkv, (head, heads, n), (size * head, row), size * at)
+            for head, heads, at in parts
+        )
         return q, k, v
 
-    def _flat(self, qkv: Tensor,
-              parts: tuple[tuple[int, int, int], ...]) -> tuple[Tensor, Tensor, Tensor]:
+    def _flat(
+        self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """The same as copies of whole rows, without heads."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
         views = [g.view(qkv, (head * heads, n), (row,), size * at) for head, heads, at in parts]
@@ -457,7 +546,8 @@ class Llm:
     # feed-forward
 
     def swiglu_limit(self, which: Literal["exp", "shexp"], il: int) -> float:
-        """swiglu_clamp_exp or swiglu_clamp_shexp of a layer: the bound of its SwiGLU, 0 without one."""
+        """swiglu_clamp_exp or swiglu_clamp_shexp of a layer: the bound of its SwiGLU, 0 without
+        one."""
         kind = self.row.swiglu_clamp
         if not kind or (kind == "experts" and which == "shexp"):
             return 0.0
@@ -468,13 +558,24 @@ class Llm:
             key = "swiglu_clamp_exp"
         return float(self.hparams.number_at(key, il, 0.0))
 
-    def build_ffn(self, cur: Tensor, il: int, act: Activation = "silu", gate: Gate | None = "par", *,
-                  up: str = "ffn_up", gate_name: str = "ffn_gate", down: str | None = "ffn_down",
-                  act_scales: Tensor | None = None, scales: bool = True, biases: bool = True) -> Tensor:
+    def build_ffn(
+        self,
+        cur: Tensor,
+        il: int,
+        act: Activation = "silu",
+        gate: Gate | None = "par",
+        *,
+        up: str = "ffn_up",
+        gate_name: str = "ffn_gate",
+        down: str | None = "ffn_down",
+        act_scales: Tensor | None = None,
+        scales: bool = True,
+        biases: bool = True,
+    ) -> Tensor:
         """A feed-forward network over blk.<il>.<names>; a missing tensor or name is a missing step.
 
-        `gate`: the gate reads the input (par), `up`'s result (seq), or there is none. `biases` and `scales`
-        (NVFP4): whether the architecture applies them here, if present.
+        `gate`: the gate reads the input (par), `up`'s result (seq), or there is none. `biases` and
+        `scales` (NVFP4): whether the architecture applies them here, if present.
         """
         g = self.graph
 
@@ -494,7 +595,9 @@ class Llm:
         gated = linear(gate_name, tmp if gate == "seq" else cur) if gate is not None else None
         cur = tmp if gated is None else gated
         parallel = gated is not None and gate == "par"
-        cur, parallel = self._activate(cur, tmp, act, parallel, self.swiglu_limit("shexp", il), act_scales)
+        cur, parallel = self._activate(
+            cur, tmp, act, parallel, self.swiglu_limit("shexp", il), act_scales
+        )
         if self.rules.expands_gates:
             g.expand(cur)
         if parallel:
@@ -502,8 +605,15 @@ class Llm:
         last = linear(down, cur) if down is not None else None
         return cur if last is None else last
 
-    def _activate(self, cur: Tensor, tmp: Tensor, act: Activation, parallel: bool, limit: float,
-                  act_scales: Tensor | None) -> tuple[Tensor, bool]:
+    def _activate(
+        self,
+        cur: Tensor,
+        tmp: Tensor,
+        act: Activation,
+        parallel: bool,
+        limit: float,
+        act_scales: Tensor | None,
+    ) -> tuple[Tensor, bool]:
         """The activation, and whether gate and up still have to be multiplied."""
         g = self.graph
         if act == "silu" and parallel and limit > 1e-6:
@@ -536,13 +646,24 @@ class Llm:
 
     # attention
 
-    def build_attn_mha(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, il: int, *,
-                       kq_b: Tensor | None = None, sinks: Tensor | None = None, v_mla: Tensor | None = None,
-                       n_kv_max: int = 0, cached: bool = True) -> Tensor:
+    def build_attn_mha(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        il: int,
+        *,
+        kq_b: Tensor | None = None,
+        sinks: Tensor | None = None,
+        v_mla: Tensor | None = None,
+        n_kv_max: int = 0,
+        cached: bool = True,
+    ) -> Tensor:
         """Softmax attention, [n_embd_head_v * n_head, n_tokens].
 
-        `kq_b` is added to the scores, which excludes flash attention; `n_kv_max` bounds the cells that a
-        sparse mask leaves open. `cached`: k and v are from a cache, not from an encoder.
+        `kq_b` is added to the scores, which excludes flash attention; `n_kv_max` bounds the cells
+        that a sparse mask leaves open. `cached`: k and v are from a cache, not from an encoder.
         """
         g, hp = self.graph, self.hparams
         v_trans = v.nb[1] > v.nb[2]
@@ -555,8 +676,16 @@ class Llm:
         takes = cached or self.rules.flash_any_keys or llm_before.encoder_flash(self.rules, k)
         if self.flash_attn and kq_b is None and takes:
             v = g.transpose(v) if v_trans else v
-            cur = g.flash_attn(q, self._as_f16(k), self._as_f16(v), mask, sinks,
-                               hp.f_max_alibi_bias > 0.0, n_kv_max, self.attn_soft_cap)
+            cur = g.flash_attn(
+                q,
+                self._as_f16(k),
+                self._as_f16(v),
+                mask,
+                sinks,
+                hp.f_max_alibi_bias > 0.0,
+                n_kv_max,
+                self.attn_soft_cap,
+            )
             self.fused_nodes.append(("flash_attn", cur, il))
             cur = self._of_latent(cur, v_mla, per * n_stream)
         else:
@@ -579,8 +708,16 @@ class Llm:
             cur = g.mul_mat(v_mla, g.reshape(cur, v_mla.ne[0], 1, cur.ne[1], n_tokens))
         return g.reshape(cur, cur.nelements // n_tokens, n_tokens)
 
-    def _soft_max_attention(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None,
-                            kq_b: Tensor | None, sinks: Tensor | None, v_mla: Tensor | None) -> Tensor:
+    def _soft_max_attention(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        kq_b: Tensor | None,
+        sinks: Tensor | None,
+        v_mla: Tensor | None,
+    ) -> Tensor:
         """Attention without the fused kernel; `v` is transposed."""
         g = self.graph
         kq = g.mul_mat(k, q)
@@ -597,9 +734,21 @@ class Llm:
             cur.pinned = len(self.backends) - 1
         return cur
 
-    def build_attn(self, inp: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, il: int, *,
-                   wo: str | None = "attn_output", kq_b: Tensor | None = None, sinks: Tensor | None = None,
-                   v_mla: Tensor | None = None, mla: bool = False, wo_bias: bool = True) -> Tensor:
+    def build_attn(
+        self,
+        inp: AttnInput,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        il: int,
+        *,
+        wo: str | None = "attn_output",
+        kq_b: Tensor | None = None,
+        sinks: Tensor | None = None,
+        v_mla: Tensor | None = None,
+        mla: bool = False,
+        wo_bias: bool = True,
+    ) -> Tensor:
         """Store k and v in the cache (if any), attend, project.
 
         `mla`: the cache holds K, whose first part is V (llm_graph_input_attn_k).
@@ -609,8 +758,8 @@ class Llm:
         cache = a.cache
         mla = mla and self.rules.mla_keys_only
         q, k, v = self._rotated(a, q, k, v, mla)
-        # expanded together so that they are not reordered; the plain cache wants k last, iSWA and no cache v
-        # last
+        # expanded together so that they are not reordered; the plain cache wants k last, iSWA and
+        # no cache v last
         late_k = cache is not None and not iswa and self.rules.keys_last
         if late_k:
             self.expand_all(q, v, k)
@@ -622,12 +771,23 @@ class Llm:
             assert k is not None and v is not None
             keys, values = k, v
             if a.padded:
-                keys, values = (self.graph.pad(part, 0, 0, -part.ne[2] % _PADDED) for part in (k, v))
+                keys, values = (
+                    self.graph.pad(part, 0, 0, -part.ne[2] % _PADDED) for part in (k, v)
+                )
                 kq_b = kq_b and self.graph.pad(kq_b, -kq_b.ne[0] % _PADDED)
         else:
             keys, values = self._cached(a, cache, k, v, il, mla)
-        cur = self.build_attn_mha(q, keys, values, a.mask, il, kq_b=kq_b, sinks=sinks, v_mla=v_mla,
-                                   cached=cache is not None)
+        cur = self.build_attn_mha(
+            q,
+            keys,
+            values,
+            a.mask,
+            il,
+            kq_b=kq_b,
+            sinks=sinks,
+            v_mla=v_mla,
+            cached=cache is not None,
+        )
         if mla and iswa and a.k_rot is not None:
             cur = self.hadamard(cur, a.k_rot)
         elif a.v_rot is not None:
@@ -640,8 +800,9 @@ class Llm:
             if t is not None:
                 self.graph.expand(t)
 
-    def _rotated(self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None,
-                 mla: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def _rotated(
+        self, a: AttnInput, q: Tensor, k: Tensor | None, v: Tensor | None, mla: bool
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """Q, K and V as a quantised cache wants them."""
         if a.k_rot is not None:
             q = self.hadamard(q, a.k_rot)
@@ -650,8 +811,9 @@ class Llm:
             v = self.hadamard(v, a.v_rot)
         return q, k, v
 
-    def _cached(self, a: AttnInput, cache: CacheView, k: Tensor | None, v: Tensor | None, il: int,
-                mla: bool) -> tuple[Tensor, Tensor]:
+    def _cached(
+        self, a: AttnInput, cache: CacheView, k: Tensor | None, v: Tensor | None, il: int, mla: bool
+    ) -> tuple[Tensor, Tensor]:
         """Store K and V, if there are new ones; return all keys and values of the layer."""
         g, hp = self.graph, self.hparams
         if k is not None:
@@ -664,11 +826,16 @@ class Llm:
             return keys, g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
         return keys, cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
 
-    def project(self, cur: Tensor, il: int, wo: str | None = "attn_output", biased: bool = True) -> Tensor:
+    def project(
+        self, cur: Tensor, il: int, wo: str | None = "attn_output", biased: bool = True
+    ) -> Tensor:
         """wo, its scale and its bias, if present."""
         if wo is None:
             return cur
-        weight, bias = self.layer_weight(il, wo), self.layer_weight(il, wo, "bias") if biased else None
+        weight, bias = (
+            self.layer_weight(il, wo),
+            self.layer_weight(il, wo, "bias") if biased else None,
+        )
         if weight is not None:
             cur = self.build_lora_mm(weight, cur, self.layer_weight(il, wo, "scale"))
         return cur if bias is None else self.graph.add(cur, bias)
@@ -677,7 +844,9 @@ class Llm:
         """Add the image features that a vision model's projector appended to the embeddings."""
         inp = self.inp_embd
         assert inp is not None
-        part = self.graph.view(inp, (self.n_embd, self.n_tokens), (inp.nb[1],), index * self.n_embd * 4)
+        part = self.graph.view(
+            inp, (self.n_embd, self.n_tokens), (inp.nb[1],), index * self.n_embd * 4
+        )
         return self.graph.add(cur, part)
 
     def select_outputs(self, il: int, out_ids: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -687,7 +856,8 @@ class Llm:
         return tuple(self.graph.get_rows(t, out_ids) for t in tensors)
 
     def finish(self, cur: Tensor, *, head: str | None = "output", bias: bool = False) -> Tensor:
-        """result_norm is `cur`; then the head, and the outputs that are never freed (set_outputs)."""
+        """result_norm is `cur`; then the head, and the outputs that are never freed
+        (set_outputs)."""
         self.t_embd = self.output(cur)
         if head is not None:
             weight = self.need(f"{head}.weight")

@@ -1,4 +1,5 @@
-"""What the graphs of older builds have instead of today's (llm.py, inputs.py), by the rule that ended it."""
+"""What the graphs of older builds have instead of today's (llm.py, inputs.py), by the rule that
+ended it."""
 
 from __future__ import annotations
 
@@ -12,8 +13,9 @@ if TYPE_CHECKING:
     from ..builds import Rules
     from ..ggml.tensor import Graph, Tensor
 
-_MASK_ROWS = 64              # GGML_KQ_MASK_PAD; builds up to b4435 had 32, which takes less
-_FLASH_KEYS = 256            # encoders had flash attention for multiples of this many keys (build_attn_mha)
+_MASK_ROWS = 64  # GGML_KQ_MASK_PAD; builds up to b4435 had 32, which takes less
+# encoders had flash attention for multiples of this many keys (build_attn_mha)
+_FLASH_KEYS = 256
 
 
 def copy_k(g: Graph, k: Tensor, cur: Tensor) -> Tensor:
@@ -31,8 +33,8 @@ def copy_v(g: Graph, v: Tensor, cur: Tensor, transposed: bool) -> Tensor:
 
 
 def mask_input(g: Graph, rules: Rules, name: str, type_: str, *ne: int) -> Tensor:
-    """Before Rules.f16_mask: an f32 input, which flash attention casts; in the oldest builds with more
-    rows."""
+    """Before Rules.f16_mask: an f32 input, which flash attention casts; in the oldest builds with
+    more rows."""
     if rules.pads_masks:
         ne = (ne[0], -(-ne[1] // _MASK_ROWS) * _MASK_ROWS, *ne[2:])
     mask = g.input(name, "f32" if type_ == "f16" else type_, *ne)
@@ -44,10 +46,12 @@ def encoder_flash(rules: Rules, k: Tensor) -> bool:
     return rules.encoders_flash and k.ne[1] % _FLASH_KEYS == 0
 
 
-def heads_of(g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]],
-             viewed: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Before Rules.views_v: Q, K and V of a fused QKV, given each one's head size, heads and first column.
-    `viewed`: Q and K are views, which since Rules.views_qk holds if they are roped; V is a copy."""
+def heads_of(
+    g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]], viewed: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Before Rules.views_v: Q, K and V of a fused QKV, given each one's head size, heads and first
+    column. `viewed`: Q and K are views, which since Rules.views_qk holds if they are roped; V is a
+    copy."""
     size, row, n, made = qkv.nb[0], qkv.nb[1], qkv.ne[1], []
     for i, (head, heads, at) in enumerate(parts):
         if viewed and i < 2:
@@ -62,13 +66,17 @@ def heads_of(g: Graph, qkv: Tensor, parts: Sequence[tuple[int, int, int]],
 def split_glu(g: Graph, cur: Tensor, act: str) -> Tensor:
     """Before Rules.glu_op: the two halves of a gated activation."""
     half = cur.ne[0] // 2
-    first, second = (g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half))
+    first, second = (
+        g.cont(g.view(cur, (half, cur.ne[1]), (cur.nb[1],), at * cur.nb[0])) for at in (0, half)
+    )
     return g.mul(g.unary("SILU" if act == "swiglu" else "GELU", first), second)
 
 
-def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Tensor], first: bool) -> Tensor:
-    """Before Rules.ropes_end: the last `n_rot` elements are roped separately and joined with the rest, before
-    it if `first`."""
+def rope_end(
+    g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Tensor], first: bool
+) -> Tensor:
+    """Before Rules.ropes_end: the last `n_rot` elements are roped separately and joined with the
+    rest, before it if `first`."""
     (head, n_head, n), size = heads.ne[:3], heads.nb[0]
     strides = (size * head, size * head * n_head)
     rest = g.view(heads, (head - n_rot, n_head, n), strides)
@@ -78,5 +86,8 @@ def rope_end(g: Graph, heads: Tensor, n_rot: int, rotated: Callable[[Tensor], Te
 
 def refuse_views(rules: Rules) -> None:
     """Before Rules.rotates_views llama.cpp aborted."""
-    raise LaunchRefused(f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and V are "
-                        "one matrix; use -ctk f16 -ctv f16")
+    raise LaunchRefused(
+        f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and "
+        f"V are "
+        "one matrix; use -ctk f16 -ctv f16"
+    )

@@ -1,5 +1,5 @@
-"""The end of a graph: what is read after it has run, embeddings and samples among it (build_pooling,
-build_sampling of src/llama-graph.cpp, as modelled)."""
+"""The end of a graph: what is read after it has run, embeddings and samples among it
+(build_pooling, build_sampling of src/llama-graph.cpp, as modelled)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def done(llm: Llm, logits: Tensor | None) -> Graph:
 
 
 def build_sampling(llm: Llm, logits: Tensor) -> None:
-    """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample from."""
+    """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample
+    from."""
     g, per = llm.graph, min(llm.n_seq_tokens, llm.cparams.n_sampled)
     for one in sampled_rows(llm, logits, min(per * llm.n_seqs, llm.n_outputs)):
         best = g.top_k(one, 10)
@@ -38,8 +39,8 @@ def build_sampling(llm: Llm, logits: Tensor) -> None:
 
 
 def build_samplers(llm: Llm, logits: Tensor) -> None:
-    """The chain of -bs for each output that a sequence may have: with the default samplers one of the 40 best tokens,
-    by a number drawn for it."""
+    """The chain of -bs for each output that a sequence may have: with the default samplers one of
+    the 40 best tokens, by a number drawn for it."""
     g = llm.graph
     for i, one in enumerate(sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
         best = g.top_k(one, min(40, one.ne[0]))
@@ -50,8 +51,8 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
 
 
 def sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
-    """The logits of each output, in a second copy of all of them with one row more, for outputs that the graph has
-    not."""
+    """The logits of each output, in a second copy of all of them with one row more, for outputs
+    that the graph has not."""
     g = llm.graph
     padded = g.pad(logits, 0, 1)
     for row in range(rows):
@@ -60,7 +61,8 @@ def sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
 
 
 def build_pooling(llm: Llm) -> None:
-    """build_pooling: mean, cls, last, rank or none, over t_embd; then sentence-transformers' dense layers."""
+    """build_pooling: mean, cls, last, rank or none, over t_embd; then sentence-transformers' dense
+    layers."""
     g, kind = llm.graph, llm.cparams.pooling
     inp = llm.t_embd
     if inp is None:
@@ -77,7 +79,7 @@ def build_pooling(llm: Llm) -> None:
     if kind == "rank":
         cur = _classified(llm, cur)
     g.expand(cur)
-    cur = dense(llm, dense(llm, cur, "dense_2"), "dense_3", bias=False)     # build_dense_out
+    cur = dense(llm, dense(llm, cur, "dense_2"), "dense_3", bias=False)  # build_dense_out
     g.expand(llm.output(cur))
 
 

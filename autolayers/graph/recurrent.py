@@ -1,5 +1,5 @@
-"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of keys and
-values.
+"""What recurrent and hybrid models share: states in the cache, and layers that have one instead of
+keys and values.
 
 Source: build_rs of src/llama-graph.cpp (as modelled).
 """
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-F32 = 4      # bytes of an element of a state
+F32 = 4  # bytes of an element of a state
 
 
 class Hybrid(Decoder):
@@ -24,7 +24,9 @@ class Hybrid(Decoder):
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         raise NotImplementedError
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         if llm.hparams.is_recr(il):
             return self.recurrent(llm, cur, il)
         return super().attention(llm, cur, il, inp, pos)
@@ -33,8 +35,9 @@ class Hybrid(Decoder):
 class OneBlock(Hybrid):
     """A layer is one mixer: a state, attention or an FFN, never two of them."""
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         cur = self.normed(llm, inp_l, il, self.attn_norm)
         if llm.hparams.is_recr(il) or llm.hparams.n_ff(il) == 0:
             cur = self.attention(llm, cur, il, inp, pos)
@@ -46,8 +49,8 @@ class OneBlock(Hybrid):
 
 
 def state(llm: Llm, il: int, which: int) -> Tensor:
-    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the recurrence's; 2: p,
-    of PLE."""
+    """A layer's states of all sequences. 0: r, the convolution's last inputs; 1: s, the
+    recurrence's; 2: p, of PLE."""
     tensor = llm.states["recurrent"].layers[il][which]
     assert tensor is not None
     return tensor
@@ -64,15 +67,20 @@ def snapshots(llm: Llm) -> int:
     return kept
 
 
-def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None) -> Tensor:
-    """The states of this batch's sequences, gathered or read by `rows`; those of the other sequences are
-    copied."""
+def build_rs(
+    llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> Tensor:
+    """The states of this batch's sequences, gathered or read by `rows`; those of the other
+    sequences are copied."""
     g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
     extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:
         ids = g.input("rs_s_copy", "i32", n_cells(llm))
-        tail = g.view(ids, (n_cells(llm) - 1,), (), ids.nb[0]) if once else \
-            g.view(ids, (extra,), (), n_seqs * ids.nb[0])
+        tail = (
+            g.view(ids, (n_cells(llm) - 1,), (), ids.nb[0])
+            if once
+            else g.view(ids, (extra,), (), n_seqs * ids.nb[0])
+        )
         cache.ids = ids, g.view(ids, (n_seqs,)), tail
     ids, main, tail = cache.ids
     if not llm.rules.shares_state_ids:
@@ -80,9 +88,13 @@ def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] 
     width = states.ne[0]
     flat = g.reshape(states, width, states.ne[1])
     g.expand(g.scale_inplace(g.view(flat, (width,))))
-    if once:        # the states of this batch, unless `rows` reads them, and those of the others
+    if once:  # the states of this batch, unless `rows` reads them, and those of the others
         gathered = g.get_rows(flat, ids if rows is None else tail)
-        out = g.view(gathered, (width, n_seqs), (gathered.nb[1],)) if rows is None else rows(flat, main)
+        out = (
+            g.view(gathered, (width, n_seqs), (gathered.nb[1],))
+            if rows is None
+            else rows(flat, main)
+        )
         g.expand(out)
         begin = n_seqs if rows is None else n_seqs - 1
         others = g.view(gathered, (width, extra), (gathered.nb[1],), begin * gathered.nb[1])
@@ -94,14 +106,23 @@ def build_rs(llm: Llm, states: Tensor, rows: Callable[[Tensor, Tensor], Tensor] 
     return out
 
 
-def keep_tails(llm: Llm, conv: Tensor, states: Tensor, columns: int, slots: list[tuple[int, int]]) -> None:
-    """Store `columns` columns of a convolution's input from each first column, in a rollback slot each."""
+def keep_tails(
+    llm: Llm, conv: Tensor, states: Tensor, columns: int, slots: list[tuple[int, int]]
+) -> None:
+    """Store `columns` columns of a convolution's input from each first column, in a rollback slot
+    each."""
     g = llm.graph
     width = columns * conv.ne[1]
     for first, slot in slots:
         tail = g.view(conv, (columns, conv.ne[1], llm.n_seqs), conv.nb[1:3], first * conv.nb[0])
-        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],),
-                                    slot * n_cells(llm) * width * F32)))
+        g.expand(
+            g.cpy(
+                tail,
+                g.view(
+                    states, (width, llm.n_seqs), (states.nb[1],), slot * n_cells(llm) * width * F32
+                ),
+            )
+        )
 
 
 def tails(llm: Llm, width: int, columns: int) -> list[tuple[int, int]]:

@@ -1,5 +1,5 @@
-"""The graphs of all plain architectures: one row each, the difference to llama. A graph that needs code is in
-models/.
+"""The graphs of all plain architectures: one row each, the difference to llama. A graph that needs
+code is in models/.
 
 A row mirrors build_arch_graph of the architecture's file in llama.cpp's src/models (as modelled).
 """
@@ -29,29 +29,43 @@ def _has_32_layers(hp: Hparams, il: int) -> bool:
     return hp.n_layer == 32
 
 
-# expert weights: the file's keys decide (Routing()), or softmax with the key's scale, or softmax without a
-# scale
+# expert weights: the file's keys decide (Routing()), or softmax with the key's scale, or softmax
+# without a scale
 _SOFTMAX = Routing("softmax", norm_w=True, probs_b=None)
 _UNNORMED = Routing("softmax", norm_w=False, probs_b=None)
 _UNSCALED = Routing("softmax", norm_w=True, w_scale=0.0)
 _LLAMA_MOE = replace(_UNSCALED, scales=True)
 
-_GPT = Decoder(norm="layer", act="gelu", gate="seq")          # layer norms, biases, two-matrix FFN
-_GEMMA3 = Decoder(embed_scale="tokens", qk_norm="head", q_scale=True, attn_post_norm="post_attention_norm",
-                  act="gelu", ffn_post_norm="post_ffw_norm", final_cap=None)
-_GRANITE = Decoder(rope="key", rope_factors=True, residual_scale=None, logit_scale=True, moe=_UNSCALED,
-                   shexp="add")
+_GPT = Decoder(norm="layer", act="gelu", gate="seq")  # layer norms, biases, two-matrix FFN
+_GEMMA3 = Decoder(
+    embed_scale="tokens",
+    qk_norm="head",
+    q_scale=True,
+    attn_post_norm="post_attention_norm",
+    act="gelu",
+    ffn_post_norm="post_ffw_norm",
+    final_cap=None,
+)
+_GRANITE = Decoder(
+    rope="key", rope_factors=True, residual_scale=None, logit_scale=True, moe=_UNSCALED, shexp="add"
+)
 _HUNYUAN = Decoder(rope_factors=True, qk_norm="after")
-_OLMO2 = Decoder(attn_norm=None, qk_norm="flat", attn_post_norm="post_attention_norm",
-                 ffn_norm=None, ffn_post_norm="post_ffw_norm")
+_OLMO2 = Decoder(
+    attn_norm=None,
+    qk_norm="flat",
+    attn_post_norm="post_attention_norm",
+    ffn_norm=None,
+    ffn_post_norm="post_ffw_norm",
+)
 _QWEN2 = Decoder(ffn_bias=False)
 _BIASLESS = Decoder(wo_bias=False, ffn_bias=False)
 
 BUILDERS = {
     "llama": Decoder(rope_factors=True, ffn_scales=True, moe=_LLAMA_MOE),
     "llama-embed": Encoder(rope_factors=True, ffn_scales=True, moe=_LLAMA_MOE),
-    "mistral3": Decoder(rope_factors=True, temperature=None, ffn_scales=True,
-                        moe=replace(_SOFTMAX, scales=True)),
+    "mistral3": Decoder(
+        rope_factors=True, temperature=None, ffn_scales=True, moe=replace(_SOFTMAX, scales=True)
+    ),
     "arcee": Decoder(rope_factors=True, act="relu_sqr", gate="seq"),
     "exaone": Decoder(rope_factors=True),
     "pangu-embedded": Decoder(head_bias=True),
@@ -65,7 +79,6 @@ BUILDERS = {
     "hunyuan_vl": _HUNYUAN,
     "apertus": Decoder(rope_factors=True, qk_norm="head", act="xielu", gate=None, ffn_bias=False),
     "spark2_5": Gated(gate_heads=True, act="gelu"),
-
     "qwen2": Decoder(head_bias=True),
     "dream": _QWEN2,
     "xverse": _QWEN2,
@@ -74,24 +87,42 @@ BUILDERS = {
     "qwen3": Decoder(qk_norm="head", rope_factors=True, ffn_scales=True),
     "qwen3vl": Decoder(qk_norm="head", ffn_bias=False, deepstack=True),
     "qwen3tts": Decoder(qk_norm="head", ffn_bias=False, deepstack=True),
-
     "llada": _BIASLESS,
     "ernie4_5": _BIASLESS,
     "refact": replace(_BIASLESS, inp_pos=False),
     "eurobert": Encoder(wo_bias=False, ffn_bias=False),
-    "neo-bert": Encoder(wo_bias=False, ffn_bias=False, act="swiglu", gate=None, final_norm="enc.output_norm"),
+    "neo-bert": Encoder(
+        wo_bias=False, ffn_bias=False, act="swiglu", gate=None, final_norm="enc.output_norm"
+    ),
     "cogvlm": Decoder(qkv_scales=False, wo_bias=False, select=""),
-
     "phi2": replace(_GPT, head_bias=True, q_scale=True, parallel="afr"),
-    "phi3": Decoder(head_bias=True, rope_factors=True, q_scale=True, act="swiglu", gate="seq",
-                    ffn_residual_first=True, moe=_UNSCALED),
+    "phi3": Decoder(
+        head_bias=True,
+        rope_factors=True,
+        q_scale=True,
+        act="swiglu",
+        gate="seq",
+        ffn_residual_first=True,
+        moe=_UNSCALED,
+    ),
     "chatglm": Decoder(act="swiglu", gate="seq"),
-    "glm4": Decoder(attn_post_norm="post_attention_norm", act="swiglu", gate="seq",
-                    ffn_post_norm="post_ffw_norm", ffn_post_norm_pinned=True),
+    "glm4": Decoder(
+        attn_post_norm="post_attention_norm",
+        act="swiglu",
+        gate="seq",
+        ffn_post_norm="post_ffw_norm",
+        ffn_post_norm_pinned=True,
+    ),
     "plamo": Decoder(parallel="far"),
-    "plamo3": Decoder(qkv_scales=False, qk_norm="head", attn_post_norm="post_attention_norm", act="swiglu",
-                      gate="seq", ffn_post_norm="post_ffw_norm", ffn_post_norm_pinned=True),
-
+    "plamo3": Decoder(
+        qkv_scales=False,
+        qk_norm="head",
+        attn_post_norm="post_attention_norm",
+        act="swiglu",
+        gate="seq",
+        ffn_post_norm="post_ffw_norm",
+        ffn_post_norm_pinned=True,
+    ),
     "gpt2": replace(_GPT, positions=True, rope="none"),
     "starcoder": replace(_GPT, positions=True, rope="none"),
     "starcoder2": _GPT,
@@ -105,54 +136,104 @@ BUILDERS = {
     "olmo2": _OLMO2,
     "orion": Decoder(norm="layer"),
     "exaone4": replace(_OLMO2, qk_norm="head", rope_factors=True, rope=_slides_or_nothing_does),
-
     "gemma": Decoder(embed_scale="all", q_scale=True, act="gelu"),
-    "gemma2": Decoder(embed_scale="all", q_scale=True, attn_post_norm="post_attention_norm", act="gelu",
-                      ffn_post_norm="post_ffw_norm", soft_cap=True, final_cap=True),
+    "gemma2": Decoder(
+        embed_scale="all",
+        q_scale=True,
+        attn_post_norm="post_attention_norm",
+        act="gelu",
+        ffn_post_norm="post_ffw_norm",
+        soft_cap=True,
+        final_cap=True,
+    ),
     "gemma3": _GEMMA3,
-    "gemma-embedding": Encoder(embed_scale="tokens", qk_norm="head", q_scale=True,
-                               attn_post_norm="post_attention_norm", act="gelu",
-                               ffn_post_norm="post_ffw_norm"),
+    "gemma-embedding": Encoder(
+        embed_scale="tokens",
+        qk_norm="head",
+        q_scale=True,
+        attn_post_norm="post_attention_norm",
+        act="gelu",
+        ffn_post_norm="post_ffw_norm",
+    ),
     "command-r": Decoder(norm="layer", qk_norm="head", parallel="fra", logit_scale=None),
-    "cohere2": Decoder(norm="layer", rope=_slides, rope_factors=True, parallel="fra", ffn_scales=True,
-                       logit_scale=None),
-    "muse-glimmer": Gated(embed_norm=True, select="norm", qk_norm="head", rope=_slides,
-                          attn_post_norm="post_attention_norm", ffn_post_norm="post_ffw_norm",
-                          logit_scale=True, final_cap=None),
-
+    "cohere2": Decoder(
+        norm="layer",
+        rope=_slides,
+        rope_factors=True,
+        parallel="fra",
+        ffn_scales=True,
+        logit_scale=None,
+    ),
+    "muse-glimmer": Gated(
+        embed_norm=True,
+        select="norm",
+        qk_norm="head",
+        rope=_slides,
+        attn_post_norm="post_attention_norm",
+        ffn_post_norm="post_ffw_norm",
+        logit_scale=True,
+        final_cap=None,
+    ),
     "granite": _GRANITE,
     "granitemoe": _GRANITE,
     "minicpm": _GRANITE,
     "granite_swa": replace(_GRANITE, sinks=True, moe=_SOFTMAX),
-
-    "afmoe": Gated(embed_scale="all", qk_norm="head", rope=_all_but_every_fourth,
-                   attn_post_norm="post_attention_norm", select="norm", moe=Routing(), shexp="add",
-                   ffn_post_norm="post_ffw_norm", ffn_post_norm_pinned=True, wo_bias=False),
+    "afmoe": Gated(
+        embed_scale="all",
+        qk_norm="head",
+        rope=_all_but_every_fourth,
+        attn_post_norm="post_attention_norm",
+        select="norm",
+        moe=Routing(),
+        shexp="add",
+        ffn_post_norm="post_ffw_norm",
+        ffn_post_norm_pinned=True,
+        wo_bias=False,
+    ),
     "bailingmoe": Decoder(rope_factors=True, moe=Routing("softmax", probs_b=None), shexp="add"),
     "bailingmoe2": Decoder(qk_norm="head", moe=Routing(), shexp="add"),
     "dbrx": Decoder(norm="layer", ffn_norm="attn_output_norm", moe=_SOFTMAX, wo_bias=False),
     "deepseek": Decoder(rope_factors=True, moe=_UNNORMED, shexp="add"),
-    "deepseek2-ocr": Decoder(temperature=None, wo_bias=False, ffn_bias=False, moe=Routing(), shexp="add"),
+    "deepseek2-ocr": Decoder(
+        temperature=None, wo_bias=False, ffn_bias=False, moe=Routing(), shexp="add"
+    ),
     "dots1": Decoder(qk_norm="head", moe=Routing(), shexp="add"),
     "ernie4_5-moe": Decoder(moe=Routing("softmax", norm_w=True), shexp="add", wo_bias=False),
-    "exaone-moe": Decoder(qk_norm="head", rope=_slides, rope_factors=True, moe=Routing(), shexp="add",
-                          wo_bias=False),
-    "glm4moe": Decoder(qk_norm="head", ffn_norm="post_attention_norm", moe=Routing(), shexp="add",
-                       wo_bias=False),
-    "gpt-oss": Decoder(ffn_norm="post_attention_norm", sinks=True, select="late",
-                       select_before=((Rules.gpt_oss_late_rows, "attention"),),
-                       moe=Routing("softmax_weight", norm_w=False, w_scale=0.0, act="swiglu_oai",
-                                   probs_b=None)),
+    "exaone-moe": Decoder(
+        qk_norm="head", rope=_slides, rope_factors=True, moe=Routing(), shexp="add", wo_bias=False
+    ),
+    "glm4moe": Decoder(
+        qk_norm="head", ffn_norm="post_attention_norm", moe=Routing(), shexp="add", wo_bias=False
+    ),
+    "gpt-oss": Decoder(
+        ffn_norm="post_attention_norm",
+        sinks=True,
+        select="late",
+        select_before=((Rules.gpt_oss_late_rows, "attention"),),
+        moe=Routing("softmax_weight", norm_w=False, w_scale=0.0, act="swiglu_oai", probs_b=None),
+    ),
     "hunyuan-moe": replace(_HUNYUAN, moe=_SOFTMAX, shexp="add", shexp_first=True),
-    "hy_v3": Decoder(rope_factors=True, qk_norm="head", select="last", ffn_scales=True,
-                     moe=Routing(scales=True), shexp="add"),
-    "laguna": Gated(gate_act="SOFTPLUS", gate_heads=True, qk_norm="head", moe=Routing(), shexp="add"),
+    "hy_v3": Decoder(
+        rope_factors=True,
+        qk_norm="head",
+        select="last",
+        ffn_scales=True,
+        moe=Routing(scales=True),
+        shexp="add",
+    ),
+    "laguna": Gated(
+        gate_act="SOFTPLUS", gate_heads=True, qk_norm="head", moe=Routing(), shexp="add"
+    ),
     "llada-moe": Decoder(qk_norm="head", moe=_UNNORMED, wo_bias=False),
-    "maple": Decoder(qk_norm="head", rope=_slides, moe=replace(_UNSCALED, probs_b=None), wo_bias=False),
+    "maple": Decoder(
+        qk_norm="head", rope=_slides, moe=replace(_UNSCALED, probs_b=None), wo_bias=False
+    ),
     "mellum": Decoder(qk_norm="head", moe=_LLAMA_MOE),
     "minimax-m2": Decoder(qk_norm="flat", moe=Routing(norm_w=True), wo_bias=False),
     "olmoe": Decoder(qk_norm="flat", moe=_UNNORMED, wo_bias=False),
-    "phimoe": Decoder(rope_factors=True, q_scale=True, ffn_residual_first=True, head_bias=True, moe=_SOFTMAX),
+    "phimoe": Decoder(
+        rope_factors=True, q_scale=True, ffn_residual_first=True, head_bias=True, moe=_SOFTMAX
+    ),
     "qwen2moe": Decoder(moe=_UNNORMED, shexp="div", ffn_bias=False),
     "qwen3moe": Decoder(qk_norm="head", moe=_LLAMA_MOE),
     "qwen3vlmoe": Decoder(qk_norm="head", deepstack=True, moe=_SOFTMAX),

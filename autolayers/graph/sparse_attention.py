@@ -1,7 +1,9 @@
-"""DeepSeek sparse attention (DSA): a small indexer ranks the keys, and attention sees only the best of them.
+"""DeepSeek sparse attention (DSA): a small indexer ranks the keys, and attention sees only the best
+of them.
 
-The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache of their
-own. Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as modelled).
+The mask of latent attention is open at the top-k positions only; the indexer's keys are in a cache
+of their own. Sources: src/models/deepseek32.cpp, build_attn_inp_k_dsa of src/llama-graph.cpp (as
+modelled).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from .llm import Llm
 
 
 class DsaInput(AttnInput):
-    """llm_graph_input_attn_k_dsa: the cache of the latents is the input itself, `lid` the indexer's.
+    """llm_graph_input_attn_k_dsa: the cache of the latents is the input itself, `lid` the
+    indexer's.
 
     `top_k` is what the last layer with an indexer chose; `window` serves layers that slide instead.
     """
@@ -32,8 +35,15 @@ def dsa_input(llm: Llm) -> DsaInput:
     return DsaInput(llm.build_attn_inp_k(), lid, window)
 
 
-def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il: int, pos: Tensor,
-                      rotate: bool = True) -> Tensor:
+def lightning_indexer(
+    llm: Llm,
+    inp: DsaInput,
+    cur: Tensor,
+    latent_q: Tensor,
+    il: int,
+    pos: Tensor,
+    rotate: bool = True,
+) -> Tensor:
     """The positions every token attends to: [top_k, n_tokens / n_stream, 1, n_stream] of i32."""
     g, hp, n = llm.graph, llm.hparams, llm.n_tokens
     lid = inp.lid
@@ -42,7 +52,10 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
     head, n_head = hp.indexer_head_size, hp.indexer_n_head
     q = _rotated(llm, g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), latent_q), n_head, pos)
     k = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
-    weight, bias = llm.layer_weight(il, "indexer.k_norm"), llm.layer_weight(il, "indexer.k_norm", "bias")
+    weight, bias = (
+        llm.layer_weight(il, "indexer.k_norm"),
+        llm.layer_weight(il, "indexer.k_norm", "bias"),
+    )
     k = llm.build_norm(k, weight, bias, "layer", il)
     k = _rotated(llm, k, 1, pos)
     if rotate:
@@ -52,8 +65,11 @@ def lightning_indexer(llm: Llm, inp: DsaInput, cur: Tensor, latent_q: Tensor, il
     keys = cache.get_k(il, head, 1)
     streams = keys.ne[3]
     q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
-    weights = g.view(weights, (n_head, n // streams, 1, streams),
-                     (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
+    weights = g.view(
+        weights,
+        (n_head, n // streams, 1, streams),
+        (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams),
+    )
     assert lid.mask is not None
     score = indexer_scores(llm, q, keys, g.scale(weights), lid.mask, il)
     return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
@@ -64,8 +80,11 @@ def indexer_mask_type(llm: Llm) -> str:
     return "f16" if llm.fused_ops["lid"] else "f32"
 
 
-def indexer_scores(llm: Llm, q: Tensor, keys: Tensor, weights: Tensor, mask: Tensor, il: int) -> Tensor:
-    """A score of every key for every token, as one op or as a product a head and their weighted sum."""
+def indexer_scores(
+    llm: Llm, q: Tensor, keys: Tensor, weights: Tensor, mask: Tensor, il: int
+) -> Tensor:
+    """A score of every key for every token, as one op or as a product a head and their weighted
+    sum."""
     g = llm.graph
     if llm.fused_ops["lid"]:
         score = g.lightning_indexer(q, keys, weights, mask)
@@ -98,13 +117,17 @@ def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -
     rows = g.view(top_k, (ne[0], ne[1], ne[3]), (nb[1], nb[2], ne[3] * nb[3]))
     zeros = g.fill(g.new(zeros_type, 1, *rows.ne[:3]))
     opened = g.set_rows(closed, zeros, rows)
-    opened = g.view(opened, (opened.ne[1], opened.ne[2], 1, opened.ne[3]),
-                    (opened.nb[2], opened.nb[3], opened.nb[3]))
+    opened = g.view(
+        opened,
+        (opened.ne[1], opened.ne[2], 1, opened.ne[3]),
+        (opened.nb[2], opened.nb[3], opened.nb[3]),
+    )
     return g.add(opened, mask)
 
 
-def sparse_attention(llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, il: int,
-                     sinks: Tensor | None = None) -> Tensor:
+def sparse_attention(
+    llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, il: int, sinks: Tensor | None = None
+) -> Tensor:
     """build_attn of llm_graph_input_attn_k_dsa, before wo."""
     g, hp, top_k = llm.graph, llm.hparams, inp.top_k
     cache, mask = inp.cache, inp.mask
@@ -117,4 +140,6 @@ def sparse_attention(llm: Llm, inp: DsaInput, q: Tensor, k: Tensor, v: Tensor, i
     keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
     values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
     v_mla = llm.layer_weight(il, "attn_v_b")
-    return llm.build_attn_mha(q, keys, values, mask, il, sinks=sinks, v_mla=v_mla, n_kv_max=top_k.ne[0])
+    return llm.build_attn_mha(
+        q, keys, values, mask, il, sinks=sinks, v_mla=v_mla, n_kv_max=top_k.ne[0]
+    )

@@ -1,5 +1,5 @@
-"""Starts a llama-server command with a plan's flags: supervised, verified by its log, retried with less
-memory."""
+"""Starts a llama-server command with a plan's flags: supervised, verified by its log, retried with
+less memory."""
 
 from __future__ import annotations
 
@@ -7,22 +7,32 @@ import os
 
 from ..output import say
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127     # exit codes, as a shell's
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # exit codes, as a shell's
 LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/releases"
 
 
 def missing(program: str) -> OSError:
-    """Why a program is not in PATH, or not executable where a path is given: a file of the name here is neither."""
-    return PermissionError() if os.path.dirname(program) and os.path.exists(program) else FileNotFoundError()
+    """Why a program is not in PATH, or not executable where a path is given: a file of the name
+    here is neither."""
+    return (
+        PermissionError()
+        if os.path.dirname(program) and os.path.exists(program)
+        else FileNotFoundError()
+    )
 
 
 def cannot_start(program: str, error: OSError) -> int:
     """Prints why a program cannot be started; returns the exit code."""
-    reason = {FileNotFoundError: "not found", PermissionError: "cannot be executed"}.get(type(error))
+    reason = {FileNotFoundError: "not found", PermissionError: "cannot be executed"}.get(
+        type(error)
+    )
     way = ""
     if reason == "not found" and "/" not in program:
         way = "; a program starts here: autolayers run llama-server -m MODEL"
         if program.startswith("llama-"):
-            way = f"; it comes with llama.cpp: {LLAMA_CPP}, brew install llama.cpp, winget install llama.cpp"
+            way = (
+                f"; it comes with llama.cpp: {LLAMA_CPP}, brew install llama.cpp, winget install "
+                f"llama.cpp"
+            )
     say(f"{program}: {reason or error.strerror}{way}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

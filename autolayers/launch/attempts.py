@@ -1,4 +1,5 @@
-"""A supervised launch: started, compared with its prediction, and restarted smaller if memory runs out."""
+"""A supervised launch: started, compared with its prediction, and restarted smaller if memory runs
+out."""
 
 from __future__ import annotations
 
@@ -18,7 +19,16 @@ from ..output import say
 from ..quoting import shell
 from ..records import replace
 from ..units import MiB
-from . import NOT_EXECUTABLE, background, calibrate, cannot_start, checked_builds, observations, supervise, wait
+from . import (
+    NOT_EXECUTABLE,
+    background,
+    calibrate,
+    cannot_start,
+    checked_builds,
+    observations,
+    supervise,
+    wait,
+)
 from . import command as commands
 from .checked_builds import CheckedBuild, named
 from .observations import Observation
@@ -40,22 +50,27 @@ if TYPE_CHECKING:
     from .supervise import Outcome
     from .verify import LogComparison
 
-_SMALLER = ("oom_device", "oom_host")      # what less memory helps against
+_SMALLER = ("oom_device", "oom_host")  # what less memory helps against
 # What helps against other causes, where the user's flags leave it open
 _SMALL_BATCH = 128
-_CHANGES: dict[str, dict[str, Any]] = {"buffer_limit": {"n_ubatch": _SMALL_BATCH, "flash_attn": "on"},
-                                       "bad_combo": {"flash_attn": "on"}}
+_CHANGES: dict[str, dict[str, Any]] = {
+    "buffer_limit": {"n_ubatch": _SMALL_BATCH, "flash_attn": "on"},
+    "bad_combo": {"flash_attn": "on"},
+}
 # What a shell would add to the log of a program that ended so
 _ENDS = {128 + signal.SIGILL: b"\nIllegal instruction\n"}
-_PATIENCE = 20.0      # seconds from a loaded model to the server's answers
-_STEP = 64 * MiB      # the least by which a retry shrinks, if the log does not say how much was missing
+_PATIENCE = 20.0  # seconds from a loaded model to the server's answers
+# the least by which a retry shrinks, if the log does not say how much was missing
+_STEP = 64 * MiB
 
 
 class Attempts:
-    """Launches of one session, until one is ready, fails for another reason, or cannot shrink further."""
+    """Launches of one session, until one is ready, fails for another reason, or cannot shrink
+    further."""
 
-    def __init__(self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool,
-                 wait: bool) -> None:
+    def __init__(
+        self, session: Session, plan: Plan, added: list[str], retries: int, verify: bool, wait: bool
+    ) -> None:
         self.session = session
         self.plan = plan
         self.added = added
@@ -70,7 +85,9 @@ class Attempts:
         request = self.session.request
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
-            words = commands.complete(self.session.command, [*self.added, *self._louder(), *self._coloured()])
+            words = commands.complete(
+                self.session.command, [*self.added, *self._louder(), *self._coloured()]
+            )
             started = self.plan
             try:
                 outcome = self._start(words)
@@ -78,17 +95,26 @@ class Attempts:
                 return cannot_start(words[0], error)
             code = outcome.code
             failure = memory_failure(outcome)
-            smaller = smaller_machine(request, self.plan, outcome.launch, failure) if failure else None
+            smaller = (
+                smaller_machine(request, self.plan, outcome.launch, failure) if failure else None
+            )
             other = self._explained(outcome, smaller or request, attempt < self.retries)
             if failure is None and other is None:
                 self._ended(outcome)
                 return code
             if failure is not None and other is None:
-                say(f"out of memory on {failure.device or 'an unnamed device'} while loading: {failure.message}")
+                say(
+                    f"out of memory on {failure.device or 'an unnamed device'} while loading: "
+                    f"{failure.message}"
+                )
             if attempt == self.retries:
                 return code
             known, request = bool(smaller or other), other or smaller or request
-            why_not = self._plan_again(request) if known else "cannot plan again: the size of the memory is unknown"
+            why_not = (
+                self._plan_again(request)
+                if known
+                else "cannot plan again: the size of the memory is unknown"
+            )
             if why_not and not self._proposed(outcome, request, started, why_not):
                 self._explained(outcome, request, False)
                 return code
@@ -96,7 +122,8 @@ class Attempts:
         return code
 
     def _explained(self, outcome: Outcome, request: Request, again: bool) -> Request | None:
-        """Says why a launch died; where it is to start `again` the request with what helps, other than less memory."""
+        """Says why a launch died; where it is to start `again` the request with what helps, other
+        than less memory."""
         if outcome.code == 0 or outcome.asked:
             return None
         why = self._diagnosis(outcome, None if again else request)
@@ -119,12 +146,17 @@ class Attempts:
         words, log = self.session.command.words, outcome.log + _ENDS.get(outcome.code, b"")
         if request is None:
             return explain(log, words=words, files=False)
-        return explain(log, words=words, model=self.session.model, devices=request.machine.devices,
-                       host=request.host)
+        return explain(
+            log,
+            words=words,
+            model=self.session.model,
+            devices=request.machine.devices,
+            host=request.host,
+        )
 
     def _proposed(self, outcome: Outcome, request: Request, started: Plan, why_not: str) -> bool:
-        """Takes the launch that `explain` proposes for this log, unless it is without some given flags: they are named
-        then."""
+        """Takes the launch that `explain` proposes for this log, unless it is without some given
+        flags: they are named then."""
         found = self._diagnosis(outcome, request)
         launch = found.launch
         if launch is None or not _less(launch.plan, started, found.device):
@@ -134,8 +166,13 @@ class Attempts:
             say(f"{why_not}; a launch that fits is without the given {', '.join(against)}")
             return False
         self.plan = launch.plan
-        self.added, _ = commands.additions(self.session.command, launch.plan.flags, self.session.build,
-                                           self.session.seen, self.session.files)
+        self.added, _ = commands.additions(
+            self.session.command,
+            launch.plan.flags,
+            self.session.build,
+            self.session.seen,
+            self.session.files,
+        )
         return True
 
     def _plan_again(self, request: Request) -> str:
@@ -147,8 +184,8 @@ class Attempts:
         return "" if self.plan.fits else "no smaller plan fits"
 
     def _next(self, request: Request) -> tuple[Plan, list[str]]:
-        """The plan for less memory. One that gives a device up is the last resort: a margin can be smaller before, and
-        the context."""
+        """The plan for less memory. One that gives a device up is the last resort: a margin can be
+        smaller before, and the context."""
         best = self.session.plan(request)
         with_layers = _with_layers(self.plan)
         if best[0].fits and with_layers <= _with_layers(best[0]):
@@ -158,8 +195,11 @@ class Attempts:
             if found[0].fits and with_layers <= _with_layers(found[0]):
                 return found
             best = best if best[0].fits else found
-        if not best[0].fits and request.params.n_ubatch is None:      # graph buffers, where all else is given
-            small = request.asking(replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH)))
+        # graph buffers, where all else is given
+        if not best[0].fits and request.params.n_ubatch is None:
+            small = request.asking(
+                replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH))
+            )
             found = self._or(best, small)
             best = found if found[0].fits else best
         return best
@@ -186,13 +226,18 @@ class Attempts:
     def _start_in_background(self, words: list[str]) -> Outcome:
         given, environ = self.given, self.session.environ
         if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
-            raise UsageError("--wait needs a --host and a --port that are known before the server starts")
-        host, port = wait.address(given.value("--host"), given.value("--port"),
-                                  self.session.build.default_port)
+            raise UsageError(
+                "--wait needs a --host and a --port that are known before the server starts"
+            )
+        host, port = wait.address(
+            given.value("--host"), given.value("--port"), self.session.build.default_port
+        )
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
         if wait.taken(host, port):
-            raise AutolayersError(f"the port is in use at {url}: stop what listens there, or give another --port")
+            raise AutolayersError(
+                f"the port is in use at {url}: stop what listens there, or give another --port"
+            )
         # what starts it otherwise (a container, a script) may not be its parent
         direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
         own: list[str | None] = []
@@ -207,21 +252,36 @@ class Attempts:
         if pid:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
             rate = None
-            if own[0] or not key:      # a key goes to nobody else
-                rate = wait.speed(own[0] or host, port, secure, prefix, key.split(",")[0] if key else None,
-                                  calibrate.PROBE.generate if self.verify else 2)
+            if own[0] or not key:  # a key goes to nobody else
+                rate = wait.speed(
+                    own[0] or host,
+                    port,
+                    secure,
+                    prefix,
+                    key.split(",")[0] if key else None,
+                    calibrate.PROBE.generate if self.verify else 2,
+                )
             if rate and self.verify and direct:
                 self._keep_rate(rate)
-            say(f"ready at {url}{prefix}" + (f", {rate:.1f} tokens/s" if rate else "") + f", process {pid}")
+            say(
+                f"ready at {url}{prefix}" + (f", {rate:.1f} tokens/s" if rate else "") + f", "
+                f"process "
+                f"{pid}"
+            )
         return outcome
 
     def _louder(self) -> list[str]:
         """Buffer sizes are shown from level 4 (trace) on."""
         chosen = self.given.value("-lv") is not None or self.given.value("-v") is not None
-        return ["-lv", "4"] if self.verify and self.session.build.buffers_need_trace and not chosen else []
+        return (
+            ["-lv", "4"]
+            if self.verify and self.session.build.buffers_need_trace and not chosen
+            else []
+        )
 
     def _coloured(self) -> list[str]:
-        """Its log comes through a pipe, which llama.cpp gives no colours: on where they go to a terminal after all."""
+        """Its log comes through a pipe, which llama.cpp gives no colours: on where they go to a
+        terminal after all."""
         environ, given = self.session.environ, self.given.value("--log-colors") is not None
         unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
         if self.wait or given or unwanted:
@@ -243,7 +303,8 @@ class Attempts:
     def _ready(self, launch: LaunchLog) -> None:
         self._compare(launch, True)
         if not self.wait:
-            threading.Thread(target=self._probe, daemon=True).start()      # this one empties the server's pipe
+            # this one empties the server's pipe
+            threading.Thread(target=self._probe, daemon=True).start()
 
     def _probe(self) -> None:
         """Measures the tokens per second of a server at a known address, without a key."""
@@ -252,7 +313,9 @@ class Attempts:
             return
         if self._has_key() or not self._has_address():
             return
-        host, port = wait.address(given.value("--host"), given.value("--port"), self.session.build.default_port)
+        host, port = wait.address(
+            given.value("--host"), given.value("--port"), self.session.build.default_port
+        )
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         until = time.monotonic() + _PATIENCE
         while not wait.healthy(host, port, secure, prefix):
@@ -272,8 +335,8 @@ class Attempts:
             say(f"the speed cannot be kept: {error}")
 
     def _compare(self, launch: LaunchLog, whole: bool) -> bool:
-        """Prints the table and, for a complete launch, keeps the differences; False if the log has no
-        buffers."""
+        """Prints the table and, for a complete launch, keeps the differences; False if the log has
+        no buffers."""
         margins = {row.name: row.margin for row in self.plan.devices}
         predicted = self.plan.breakdown
         comparison = in_use(compare(launch, predicted, margins), predicted, len(predicted.devices))
@@ -292,11 +355,15 @@ class Attempts:
         program, build = self.session.program(), self.session.build
         if program is None or self.session.another_build or not self.plan.breakdown.exact:
             return
-        parts = [(line.part, line.device, 0 if line.equal else line.difference) for line in comparison.lines
-                 if line.difference is not None]
+        parts = [
+            (line.part, line.device, 0 if line.equal else line.difference)
+            for line in comparison.lines
+            if line.difference is not None
+        ]
         found = {self.session.model.architecture: named(parts)}
-        checked_builds.keep(program, CheckedBuild(build.number, build.commit, date, found),
-                            self.session.environ)
+        checked_builds.keep(
+            program, CheckedBuild(build.number, build.commit, date, found), self.session.environ
+        )
 
     def _keep(self, comparison: LogComparison) -> None:
         digest = self.session.digest
@@ -313,7 +380,8 @@ class Attempts:
 
 
 def memory_failure(outcome: Outcome) -> OutOfMemory | None:
-    """Why a load failed, if memory ran out; None for anything else, and once the model was loaded."""
+    """Why a load failed, if memory ran out; None for anything else, and once the model was
+    loaded."""
     if outcome.code == 0 or outcome.asked or outcome.launch.ready:
         return None
     failure = outcome.launch.out_of_memory
@@ -323,14 +391,15 @@ def memory_failure(outcome: Outcome) -> OutOfMemory | None:
 
 
 def _against(given: Arguments, params: Params) -> list[str]:
-    """The given flags, variables and config-file keys that a launch does without, as they were written."""
+    """The given flags, variables and config-file keys that a launch does without, as they were
+    written."""
     against: dict[str, None] = {}
     for (flag, value), written in zip(given.given, given.written, strict=True):
         field = commands.field_of(flag)
         if not field or field in ("model", *commands.FILES):
             continue
         theirs, now = getattr(given.params, field), getattr(params, field)
-        if (now[:len(theirs)] if field == "overrides" else now) != theirs:
+        if (now[: len(theirs)] if field == "overrides" else now) != theirs:
             against[f"{written} {value}".rstrip()] = None
     return [*against]
 
@@ -348,8 +417,8 @@ def _with_layers(plan: Plan) -> set[str]:
 
 
 def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
-    """The request with the smallest usual context, and with margins halved up to three times, as far as the user's
-    flags leave that open."""
+    """The request with the smallest usual context, and with margins halved up to three times, as
+    far as the user's flags leave that open."""
     policy, params = request.policy, request.params
     small = params.n_ctx is None and policy.n_ctx is None and policy.n_ctx_min is None
     margins = [device.margin for device in plan.devices]
@@ -362,32 +431,41 @@ def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
             yield replace(request, policy=replace(at, n_ctx=FIT_PARAMS_MIN_CTX))
 
 
-def smaller_machine(request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory) -> Request | None:
+def smaller_machine(
+    request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory
+) -> Request | None:
     """The request with less free memory: less than the failed allocation would have used.
 
-    The bytes allocated before on that device plus the requested ones exceed its memory; if the log does not
-    have them, the plan's own use does. None if RAM ran out and its size is unknown.
+    The bytes allocated before on that device plus the requested ones exceed its memory; if the log
+    does not have them, the plan's own use does. None if RAM ran out and its size is unknown.
     """
     predicted = plan.breakdown
     device = failure.device
     if device is not None and device not in ("Host", *predicted.devices) and not failure.certain:
         number = device.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-        device = next((name for name in predicted.devices if name.endswith(number)), device)    # ROCm prints CUDA names
+        # ROCm prints CUDA names
+        device = next((name for name in predicted.devices if name.endswith(number)), device)
     if device == "Host":
         host = request.host
         if host is None:
             return None
         limit = min(host.available, predicted.resident)
         if failure.requested:
-            limit = min(limit, _held(launch, "Host", predicted.host, failure.requested) + failure.requested)
+            limit = min(
+                limit, _held(launch, "Host", predicted.host, failure.requested) + failure.requested
+            )
         return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
     devices = []
     for d in request.machine.devices:
         if device is None or d.name == device:
-            limit = min(d.free, predicted.devices[d.name].total if d.name in predicted.devices else d.free)
+            limit = min(
+                d.free, predicted.devices[d.name].total if d.name in predicted.devices else d.free
+            )
             if failure.requested and d.name == device:
                 usage = predicted.devices.get(d.name, Usage())
-                limit = min(limit, _held(launch, d.name, usage, failure.requested) + failure.requested)
+                limit = min(
+                    limit, _held(launch, d.name, usage, failure.requested) + failure.requested
+                )
             if d.name in launch.free:
                 limit = min(limit, launch.free[d.name] * MiB)
             d = replace(d, free=max(0, limit - 1))
@@ -396,9 +474,9 @@ def smaller_machine(request: Request, plan: Plan, launch: LaunchLog, failure: Ou
 
 
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
-    """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or the
-    prediction if the log level shows no buffers. Weights come first, then caches, which may be two, then
-    graph buffers."""
+    """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or
+    the prediction if the log level shows no buffers. Weights come first, then caches, which may be
+    two, then graph buffers."""
     found = used(launch)
     seen = found.get(device, 0) + found.get(META, 0)
     if seen:

@@ -1,5 +1,5 @@
-"""A server in the background: started in its own session, its output in a file, watched until it is ready, and
-ended with us until then, however we end."""
+"""A server in the background: started in its own session, its output in a file, watched until it is
+ready, and ended with us until then, however we end."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, BinaryIO
 
-_PAUSE = 0.2              # seconds between two polls
-_TAIL = 4000              # bytes of the log that are shown when it fails
-_PIECE = 1 << 20          # bytes of the log that are read between two polls
-_LOG_LIMIT = 256 << 20    # bytes of the log of a server that loads; a load prints some 100 kB
-_SILENCE = 3600.0         # seconds without a new line, after which a load is given up
+_PAUSE = 0.2  # seconds between two polls
+_TAIL = 4000  # bytes of the log that are shown when it fails
+_PIECE = 1 << 20  # bytes of the log that are read between two polls
+_LOG_LIMIT = 256 << 20  # bytes of the log of a server that loads; a load prints some 100 kB
+_SILENCE = 3600.0  # seconds without a new line, after which a load is given up
 
 
-def run(words: Sequence[str], environ: Mapping[str, str], port: int,
-        healthy: Callable[[int], bool]) -> tuple[int, Outcome]:
-    """Starts `words` and returns when `healthy` is true of its process id, (that id, an outcome with code 0), or it
-    has ended, (0, how).
+def run(
+    words: Sequence[str], environ: Mapping[str, str], port: int, healthy: Callable[[int], bool]
+) -> tuple[int, Outcome]:
+    """Starts `words` and returns when `healthy` is true of its process id, (that id, an outcome
+    with code 0), or it has ended, (0, how).
 
-    A signal before that ends the server, as do a log above `_LOG_LIMIT` bytes and `_SILENCE` seconds without a new
-    line. Progress goes to a terminal; if it fails, the end of the log goes to stderr. Raises OSError if it cannot be
-    started, AutolayersError if its log cannot be written or it was given up.
+    A signal before that ends the server, as do a log above `_LOG_LIMIT` bytes and `_SILENCE`
+    seconds without a new line. Progress goes to a terminal; if it fails, the end of the log goes to
+    stderr. Raises OSError if it cannot be started, AutolayersError if its log cannot be written or
+    it was given up.
     """
-    path = state.path(environ, "logs", f"{port}.log")      # only the newest of each port is kept
+    path = state.path(environ, "logs", f"{port}.log")  # only the newest of each port is kept
     stopped: list[int] = []
 
     def stop(number: int, _: FrameType | None) -> None:
@@ -55,8 +57,14 @@ def run(words: Sequence[str], environ: Mapping[str, str], port: int,
     try:
         with state.create(path) as output:
             watcher = Watcher() if os.name == "posix" else None
-            child = subprocess.Popen(list(words), env=dict(environ), stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=subprocess.STDOUT, **_apart(watcher))
+            child = subprocess.Popen(
+                list(words),
+                env=dict(environ),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                **_apart(watcher),
+            )
         with open(path, "rb") as log, _Progress() as progress:
             ready = _until_ready(child, log, reader, stopped, healthy, progress)
             if ready:
@@ -87,10 +95,16 @@ def _apart(watcher: Watcher | None) -> dict[str, Any]:
     return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
 
-def _until_ready(child: subprocess.Popen[bytes], log: BinaryIO, reader: LogReader, stopped: list[int],
-                 healthy: Callable[[int], bool], progress: _Progress) -> bool:
-    """Reads the log until the server is healthy (True), has ended or a signal came (False). Raises AutolayersError
-    for a log without end, or without a new line for too long."""
+def _until_ready(
+    child: subprocess.Popen[bytes],
+    log: BinaryIO,
+    reader: LogReader,
+    stopped: list[int],
+    healthy: Callable[[int], bool],
+    progress: _Progress,
+) -> bool:
+    """Reads the log until the server is healthy (True), has ended or a signal came (False). Raises
+    AutolayersError for a log without end, or without a new line for too long."""
     heard = time.monotonic()
     while True:
         code = child.poll()
@@ -99,10 +113,12 @@ def _until_ready(child: subprocess.Popen[bytes], log: BinaryIO, reader: LogReade
         if stopped:
             return False
         if os.fstat(log.fileno()).st_size > _LOG_LIMIT:
-            raise AutolayersError(f"the server printed more than {human(_LOG_LIMIT)} before it was ready: ended")
+            raise AutolayersError(
+                f"the server printed more than {human(_LOG_LIMIT)} before it was ready: ended"
+            )
         if data:
             heard = time.monotonic()
-        if len(data) == _PIECE:      # there is more to read
+        if len(data) == _PIECE:  # there is more to read
             continue
         if code is not None:
             return False
@@ -110,7 +126,10 @@ def _until_ready(child: subprocess.Popen[bytes], log: BinaryIO, reader: LogReade
             reader.feed(log.read(_PIECE))
             return True
         if time.monotonic() - heard > _SILENCE:
-            raise AutolayersError(f"the server printed nothing for {_SILENCE / 60:.0f} minutes and is not ready: ended")
+            raise AutolayersError(
+                f"the server printed nothing for {_SILENCE / 60:.0f} minutes and "
+                f"is not ready: ended"
+            )
         progress.show()
         time.sleep(_PAUSE)
 

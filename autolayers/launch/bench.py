@@ -1,11 +1,11 @@
-"""llama-bench (tools/llama-bench/llama-bench.cpp): llama-server's flags converted to its own and back, and
-one measurement.
+"""llama-bench (tools/llama-bench/llama-bench.cpp): llama-server's flags converted to its own and
+back, and one measurement.
 
     words, lacking = bench_words(params, program.flags)       # -nkvo 1, -ts 3/1, -ot a=CPU;b=CPU
     rates = measure(program, [*words, ...], test, timeout=60, environ=os.environ)
 
-Its flags take a value where llama-server's are switches. A comma starts the next test, so lists have other
-separators. The tests determine the context and the sequences.
+Its flags take a value where llama-server's are switches. A comma starts the next test, so lists
+have other separators. The tests determine the context and the sequences.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "main_gpu": ("-mg", str),
     "device": ("-dev", lambda names: "/".join(names) or "none"),
     "rpc": ("-rpc", ",".join),
-    "overrides": ("-ot", lambda pairs: ";".join(f"{pattern}={buffer}" for pattern, buffer in pairs)),
+    "overrides": (
+        "-ot",
+        lambda pairs: ";".join(f"{pattern}={buffer}" for pattern, buffer in pairs),
+    ),
     "load_mode": ("-lm", str),
     "lazy_mode": ("-lzm", str),
     "repack": ("--repack", lambda on: str(int(on))),
@@ -57,16 +60,32 @@ ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "n_threads": ("-t", str),
 }
 # set by the test, or always fixed by a plan
-_OF_TESTS = frozenset(("n_ctx", "n_parallel", "kv_unified", "kv_unified_per_slot", "warmup", "fit",
-                       "fit_target", "fit_ctx"))
+_OF_TESTS = frozenset(
+    (
+        "n_ctx",
+        "n_parallel",
+        "kv_unified",
+        "kv_unified_per_slot",
+        "warmup",
+        "fit",
+        "fit_target",
+        "fit_ctx",
+    )
+)
 # flags that both have and that do not affect memory
 ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
-_SWITCHES = {"-nkvo": "-nkvo", "--no-kv-offload": "-nkvo", "-nopo": "--no-op-offload",
-             "--no-op-offload": "--no-op-offload", "--no-host": "--no-host", "-embd": "--embedding",
-             "--embeddings": "--embedding"}
+_SWITCHES = {
+    "-nkvo": "-nkvo",
+    "--no-kv-offload": "-nkvo",
+    "-nopo": "--no-op-offload",
+    "--no-op-offload": "--no-op-offload",
+    "--no-host": "--no-host",
+    "-embd": "--embedding",
+    "--embeddings": "--embedding",
+}
 _TEXTS = ("-ts", "--tensor-split", "-dev", "--device", "-ot", "--override-tensor")
 _PLACEMENT = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")
-_BELIEVED = 3.0       # if repetitions differ by more than this factor, the slower one counts
+_BELIEVED = 3.0  # if repetitions differ by more than this factor, the slower one counts
 
 
 class BenchFailed(AutolayersError):
@@ -75,8 +94,8 @@ class BenchFailed(AutolayersError):
 
 @dataclass(frozen=True)
 class Program:
-    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that output;
-    `commit`: "" if unknown."""
+    """A llama-bench. `words` start it; `flags`: the names in its --help; `jsonl`: it has that
+    output; `commit`: "" if unknown."""
 
     words: tuple[str, ...]
     flags: frozenset[str]
@@ -90,8 +109,8 @@ class Program:
 
 @dataclass(frozen=True)
 class Rates:
-    """llama-bench's tokens per second of the prompt and of generation. `doubt`: why a slower repetition than
-    the best counts."""
+    """llama-bench's tokens per second of the prompt and of generation. `doubt`: why a slower
+    repetition than the best counts."""
 
     prompt: float
     token: float
@@ -102,17 +121,19 @@ class Rates:
 
 
 def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], list[str]]:
-    """(words, llama-server's flags that it lacks) for a launch. `known`: the flags that this build has."""
+    """(words, llama-server's flags that it lacks) for a launch. `known`: the flags that this build
+    has."""
     words: list[str] = []
     lacking: list[str] = []
-    for name in Params.__record_fields__:      # type: ignore[attr-defined]
+    for name in Params.__record_fields__:  # type: ignore[attr-defined]
         value = getattr(params, name)
         if value is None or (value == () and name != "device") or name in _OF_TESTS:
             continue
         row = ROWS.get(name)
         said = _said(row[0], row[1](value), known) if row else []
-        if said and not (name == "overrides"
-                         and any(set(",;") & set(part) for pair in value for part in pair)):
+        if said and not (
+            name == "overrides" and any(set(",;") & set(part) for pair in value for part in pair)
+        ):
             words += said
         else:
             lacking.append(rows_of(name)[0].canonical)
@@ -123,9 +144,12 @@ def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
     """A flag and its value in this build's form; [] if it has none."""
     if flag in known or (flag == "-rpc" and "--rpc" in known):
         return [flag, value]
-    if flag == "-lm" and "-mmp" in known:        # older builds: one switch each
-        return ["-mmp", str(int("mmap" in value
-                                or value == "auto"))] if value != "dio" and "mlock" not in value else []
+    if flag == "-lm" and "-mmp" in known:  # older builds: one switch each
+        return (
+            ["-mmp", str(int("mmap" in value or value == "auto"))]
+            if value != "dio" and "mlock" not in value
+            else []
+        )
     return []
 
 
@@ -155,19 +179,41 @@ def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: floa
     except NoAnswer as error:
         raise BenchFailed(f"{words[0]}: {error}") from None
     text = answer.out + answer.err
-    flags = frozenset(name for line in text.splitlines() if line.strip().startswith("-")
-                      for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition("(default")[0]))
+    flags = frozenset(
+        name
+        for line in text.splitlines()
+        if line.strip().startswith("-")
+        for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition("(default")[0])
+    )
     if not {"-ngl", "-p", "-n", "-o"} <= flags:
         raise BenchFailed(f"{words[0]}: not llama-bench, by its --help")
     return Program(tuple(words), flags, "jsonl" in text, commit)
 
 
-def measure(program: Program, words: Sequence[str], test: Trial, timeout: float, environ: Mapping[str, str],
-            repetitions: int = 2) -> Rates:
-    """Runs one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints impossible
-    values."""
-    asked = [*program.words, *words, "-p", str(test.prompt), "-n", str(test.generate), "-d", str(test.depth),
-             "-r", str(repetitions), "-o", "jsonl" if program.jsonl else "json"]
+def measure(
+    program: Program,
+    words: Sequence[str],
+    test: Trial,
+    timeout: float,
+    environ: Mapping[str, str],
+    repetitions: int = 2,
+) -> Rates:
+    """Runs one test of a launch. Raises BenchFailed if it fails, exceeds its time or prints
+    impossible values."""
+    asked = [
+        *program.words,
+        *words,
+        "-p",
+        str(test.prompt),
+        "-n",
+        str(test.generate),
+        "-d",
+        str(test.depth),
+        "-r",
+        str(repetitions),
+        "-o",
+        "jsonl" if program.jsonl else "json",
+    ]
     begin = time.monotonic()
     try:
         answer = ask(asked, environ, timeout)
@@ -175,25 +221,36 @@ def measure(program: Program, words: Sequence[str], test: Trial, timeout: float,
         raise BenchFailed(str(error)) from None
     took = time.monotonic() - begin
     if answer.code < 0:
-        raise BenchFailed(f"ended by signal {-answer.code}" + (", perhaps out of memory" * (answer.code == -9)))
+        raise BenchFailed(
+            f"ended by signal {-answer.code}" + (", perhaps out of memory" * (answer.code == -9))
+        )
     if answer.code:
-        raise BenchFailed(f"exit code {answer.code}: "
-                          f"{_last_line(answer.err) or _last_line(answer.out) or 'no message'}")
+        raise BenchFailed(
+            f"exit code {answer.code}: "
+            f"{_last_line(answer.err) or _last_line(answer.out) or 'no message'}"
+        )
     rows = list(rows_of_text(answer.out))
     prompt = _rate(rows, test.prompt, 0, test.depth, took)
     token = _rate(rows, 0, test.generate, test.depth, took)
     row = prompt[2]
     build, commit, processor = row.get("build_number"), row.get("build_commit"), row.get("cpu_info")
-    return Rates(prompt[0], token[0], build if isinstance(build, int) else 0,
-                 commit if isinstance(commit, str) else "", processor if isinstance(processor, str) else "",
-                 prompt[1] or token[1])
+    return Rates(
+        prompt[0],
+        token[0],
+        build if isinstance(build, int) else 0,
+        commit if isinstance(commit, str) else "",
+        processor if isinstance(processor, str) else "",
+        prompt[1] or token[1],
+    )
 
 
 def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
     """The JSON objects of its output, a list or one per line."""
     try:
         found = json.loads(text)
-        yield from (row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict))
+        yield from (
+            row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict)
+        )
         return
     except (ValueError, RecursionError):
         pass
@@ -206,24 +263,41 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def _rate(rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int,
-          took: float) -> tuple[float, str, dict[str, Any]]:
-    """(tokens per second, a doubt, the row) of one test. `took`: seconds by this process's clock."""
+def _rate(
+    rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int, took: float
+) -> tuple[float, str, dict[str, Any]]:
+    """(tokens per second, a doubt, the row) of one test. `took`: seconds by this process's
+    clock."""
     what = "prompt" if prompt else "generation"
-    row = next((row for row in rows if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0)) ==
-                (prompt, generate, depth)), None)
+    row = next(
+        (
+            row
+            for row in rows
+            if (row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0))
+            == (prompt, generate, depth)
+        ),
+        None,
+    )
     if row is None:
         raise BenchFailed(f"no {what} of {prompt or generate} tokens in its output")
     samples = row.get("samples_ns")
-    if not isinstance(samples, list) or not samples or \
-            not all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples):
+    if (
+        not isinstance(samples, list)
+        or not samples
+        or not all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples)
+    ):
         raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
     if sum(samples) > 1.05e9 * took + 1e8:
-        raise BenchFailed(f"its {what} took {sum(samples) / 1e9:.1f} s of a run of {took:.1f} s: a clock "
-                          "jumped")
+        raise BenchFailed(
+            f"its {what} took {sum(samples) / 1e9:.1f} s of a run of {took:.1f} s: a clock jumped"
+        )
     fast, slow = min(samples), max(samples)
-    doubt = "" if slow <= _BELIEVED * fast else \
-        f"repetitions of its {what} differ by a factor of {slow / fast:.0f}: the machine is busy, or a clock jumped"
+    doubt = (
+        ""
+        if slow <= _BELIEVED * fast
+        else f"repetitions of its {what} differ by a factor of {slow / fast:.0f}: the machine is "
+        f"busy, or a clock jumped"
+    )
     return (prompt + generate) * 1e9 / (slow if doubt else fast), doubt, row
 
 
@@ -256,8 +330,8 @@ def for_bench(name: str, words: list[str]) -> list[str]:
 
 
 def as_server(words: Sequence[str]) -> tuple[str, ...]:
-    """The largest launch of a llama-bench command, as llama-server's flags: one sequence, its longest
-    test."""
+    """The largest launch of a llama-bench command, as llama-server's flags: one sequence, its
+    longest test."""
     translated: list[str] = ["-np", "1"]
     longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
     names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}
@@ -267,14 +341,23 @@ def as_server(words: Sequence[str]) -> tuple[str, ...]:
         key = names.get(word, word)
         step = 2
         if key in longest:
-            numbers = [int(part) for part in value.replace("+", ",").replace("-", ",").split(",")
-                       if part.isascii() and part.isdecimal() and len(part) < 10]
+            numbers = [
+                int(part)
+                for part in value.replace("+", ",").replace("-", ",").split(",")
+                if part.isascii() and part.isdecimal() and len(part) < 10
+            ]
             longest[key] = sum(numbers) if key == "-pg" else max(numbers, default=0)
         elif word in _SWITCHES:
             translated += [_SWITCHES[word]] if value == "1" else []
         elif word in _TEXTS:
             translated += [word, value.replace("/", ",").replace(";", ",")]
-        elif (found := lookup(word)) is None or word in ("-o", "-r", "-v", "--progress", "--repack"):
+        elif (found := lookup(word)) is None or word in (
+            "-o",
+            "-r",
+            "-v",
+            "--progress",
+            "--repack",
+        ):
             step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
         else:
             step = 1 if found[0].kind is FLAG else 2

@@ -1,9 +1,10 @@
 """`autolayers check`: does the user's own build of llama.cpp allocate as predicted?
 
-llama-server loads a tiny model of each architecture (bundled headers, with a hole in the file for the
-weights). The buffer sizes in its log are compared with the prediction, and the server is ended. Nothing is
-computed: there is no warmup. One model is also loaded with itself as its draft and with an adapter, one with
-a projector (warmed up, for its compute buffer), and those with MTP blocks also draft with them.
+llama-server loads a tiny model of each architecture (bundled headers, with a hole in the file for
+the weights). The buffer sizes in its log are compared with the prediction, and the server is ended.
+Nothing is computed: there is no warmup. One model is also loaded with itself as its draft and with
+an adapter, one with a projector (warmed up, for its compute buffer), and those with MTP blocks also
+draft with them.
 """
 
 from __future__ import annotations
@@ -37,13 +38,17 @@ if TYPE_CHECKING:
     from ..diagnosis.log import LaunchLog
     from ..machine import Device
 
-PATIENCE = 60.0          # seconds for one load
-_TAIL = 1 << 14          # bytes at the end of a log that are searched for the reason of a failure
-_UNKNOWN = re.compile(rb'unknown model architecture|unknown (?:pre-tokenizer|tokenizer)|argument "--spec-type"')
+PATIENCE = 60.0  # seconds for one load
+_TAIL = 1 << 14  # bytes at the end of a log that are searched for the reason of a failure
+_UNKNOWN = re.compile(
+    rb"unknown model architecture|unknown (?:pre-tokenizer|tokenizer)|argument "
+    rb'"--spec-type"'
+)
 _NOT_LOADED = re.compile(rb"error loading model")
 _REASON = re.compile(rb"(?: E |GGML_ASSERT|error:)[^\n]*")
 # launches of each model; those with layers on a device only if there is one
-DRAFTED, SEEING = "llama-moe", "gemma3-dense"      # the one with a draft and an adapter, the one with a projector
+# the one with a draft and an adapter, the one with a projector
+DRAFTED, SEEING = "llama-moe", "gemma3-dense"
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
     ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
@@ -53,9 +58,9 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of one architecture. `parts`: of all launches, (part, device) -> bytes above the prediction
-    (0: equal). `state`: "equal", "differs", "unknown" (to the build), "bound" (less than an upper bound) or
-    "failed", with a `reason`."""
+    """The result of one architecture. `parts`: of all launches, (part, device) -> bytes above the
+    prediction (0: equal). `state`: "equal", "differs", "unknown" (to the build), "bound" (less than
+    an upper bound) or "failed", with a `reason`."""
 
     name: str
     architecture: str
@@ -71,29 +76,47 @@ class _Job:
 
     name: str
     more: str = ""
-    drafts: bool = False        # with its MTP blocks, which a build that cannot load the file lacks
+    drafts: bool = False  # with its MTP blocks, which a build that cannot load the file lacks
     files: tuple[tuple[str, bytes], ...] = ()
-    warm: bool = False          # with llama.cpp's warmup, without which a projector's compute buffer is not allocated
+    # with llama.cpp's warmup, without which a projector's compute buffer is not allocated
+    warm: bool = False
 
 
-def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], build: Build,
-          names: Sequence[str] = (), quick: bool = False) -> Iterator[Checked]:
-    """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares; yields a
-    Checked for each. `devices` as in --list-devices. `quick`: one launch of each instead of two or three."""
+def check(
+    program: str,
+    devices: Sequence[Device],
+    environ: Mapping[str, str],
+    build: Build,
+    names: Sequence[str] = (),
+    quick: bool = False,
+) -> Iterator[Checked]:
+    """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares;
+    yields a Checked for each. `devices` as in --list-devices. `quick`: one launch of each instead
+    of two or three."""
     variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
-    with tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder, ThreadPoolExecutor(2) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder,
+        ThreadPoolExecutor(2) as pool,
+    ):
+
         def one(job: _Job) -> Checked:
             with tempfile.TemporaryDirectory(dir=folder) as own:
                 path = _write(own, job.name.replace("/", "-"), data(job.name))
-                more = [word for flag, header in job.files
-                        for word in (flag, _write(own, flag.strip("-"), header))]
+                more = [
+                    word
+                    for flag, header in job.files
+                    for word in (flag, _write(own, flag.strip("-"), header))
+                ]
                 more += ["--spec-type", "draft-mtp"] * job.drafts
                 launches = [(*VARIANTS[0], *more)] if job.more else variants
                 found = _check_one(program, job, path, devices, environ, build, launches)
             if not job.more:
                 return found
-            return replace(found, name=f"{job.name} {job.more}", architecture=f"{found.architecture} "
-                                        f"{job.more}")
+            return replace(
+                found,
+                name=f"{job.name} {job.more}",
+                architecture=f"{found.architecture} {job.more}",
+            )
 
         try:
             yield from pool.map(one, [*map(_Job, names or architectures()), *companions(names)])
@@ -104,18 +127,30 @@ def check(program: str, devices: Sequence[Device], environ: Mapping[str, str], b
 def companions(names: Sequence[str] = ()) -> list[_Job]:
     """The launches with companions, of all models or those `names`."""
     drafted, seeing = read(DRAFTED), read(SEEING)
-    jobs = [_Job(DRAFTED, "with a draft and an adapter",
-                 files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted)))),
-            _Job(SEEING, "with a projector", files=(("--mmproj", projector(seeing)),), warm=True),
-            *(_Job(name, "that drafts", drafts=True) for name in mtp())]
+    jobs = [
+        _Job(
+            DRAFTED,
+            "with a draft and an adapter",
+            files=(("-md", data(DRAFTED)), ("--lora", adapter(drafted))),
+        ),
+        _Job(SEEING, "with a projector", files=(("--mmproj", projector(seeing)),), warm=True),
+        *(_Job(name, "that drafts", drafts=True) for name in mtp()),
+    ]
     return [job for job in jobs if not names or job.name in names]
 
 
-def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], environ: Mapping[str, str],
-               build: Build, variants: Sequence[Sequence[str]]) -> Checked:
+def _check_one(
+    program: str,
+    job: _Job,
+    path: str,
+    devices: Sequence[Device],
+    environ: Mapping[str, str],
+    build: Build,
+    variants: Sequence[Sequence[str]],
+) -> Checked:
     name, model = job.name, read(job.name)
     parts: dict[tuple[str, str], int] = {}
-    why = ""                                 # the prediction is an upper bound
+    why = ""  # the prediction is an upper bound
     for variant in variants:
         words = [*variant, *_plain(build, job.warm)]
         params = parse(words, command=None).params
@@ -127,17 +162,21 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
             predicted = None
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
-        # with MTP blocks a token is decoded before it is ready, which fails on some machines: the sizes are
-        # logged
+        # with MTP blocks a token is decoded before it is ready, which fails on some machines: the
+        # sizes are logged
         if not (log.ready or (log.loads and "compute (second)" in log.loads[0].buffers)):
             if _UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)):
                 return Checked(name, model.architecture, "unknown")
             if predicted is None:
-                continue                     # refused, as predicted
+                continue  # refused, as predicted
             return Checked(name, model.architecture, "failed", reason=_reason(tail))
         if predicted is None:
-            return Checked(name, model.architecture, "failed", reason="loads, but the prediction is a "
-                                                                      f"refusal: {refused}")
+            return Checked(
+                name,
+                model.architecture,
+                "failed",
+                reason=f"loads, but the prediction is a refusal: {refused}",
+            )
         if not predicted.exact:
             why = "; ".join(predicted.warnings)
         for line in in_use(compare(log, predicted), predicted, len(devices)).lines:
@@ -154,13 +193,20 @@ def _check_one(program: str, job: _Job, path: str, devices: Sequence[Device], en
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
-    """Starts llama-server and ends it when its model is loaded, or after PATIENCE: (its log, the log's last
-    bytes)."""
+    """Starts llama-server and ends it when its model is loaded, or after PATIENCE: (its log, the
+    log's last bytes)."""
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
-    child = subprocess.Popen([*words, "--host", "127.0.0.1", "--port", str(_free_port())], cwd=folder,
-                             env=quiet, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, bufsize=0, **own_group())
+    child = subprocess.Popen(
+        [*words, "--host", "127.0.0.1", "--port", str(_free_port())],
+        cwd=folder,
+        env=quiet,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        **own_group(),
+    )
     assert child.stdout is not None
     timer = threading.Timer(PATIENCE, end_group, (child,))
     timer.start()
@@ -179,14 +225,16 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
 
 
 def _plain(build: Build, warm: bool) -> list[str]:
-    """Flags that make the sizes depend only on the model: weights in their own buffers, no warmup unless
-    `warm`, and a verbose log."""
-    words = ["--override-kv", "tokenizer.ggml.model=str:none"]      # the vocabulary has only a size
+    """Flags that make the sizes depend only on the model: weights in their own buffers, no warmup
+    unless `warm`, and a verbose log."""
+    words = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
     for flag in (("-lm", "none"), ("--no-mmap",)):
         if build.knows(flag[0]):
             words += flag
             break
-    words += [flag for flag in ("--no-repack", "--no-warmup")[:1 if warm else 2] if build.knows(flag)]
+    words += [
+        flag for flag in ("--no-repack", "--no-warmup")[: 1 if warm else 2] if build.knows(flag)
+    ]
     return words + (["-lv", "4"] if build.buffers_need_trace else [])
 
 

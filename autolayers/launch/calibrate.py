@@ -1,5 +1,5 @@
-"""Measured rates as ratios to their predictions: of launches that `autolayers tune` measured, and of a file that
-`llama-bench -o json` or `-o jsonl` wrote.
+"""Measured rates as ratios to their predictions: of launches that `autolayers tune` measured, and
+of a file that `llama-bench -o json` or `-o jsonl` wrote.
 
     keep(ratios(runs_of(outcome.measured, outcome.test, devices)), devices, environ)
     runs, notes = read_bench("bench.json", "model.gguf", machine)
@@ -41,8 +41,8 @@ _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
 PROBE = Trial(1, 32)
-MOST = 20         # times faster or slower than predicted that counts
-_LEAST = 8        # tokens of a test that counts: shorter ones are mostly start-up
+MOST = 20  # times faster or slower than predicted that counts
+_LEAST = 8  # tokens of a test that counts: shorter ones are mostly start-up
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Run:
     backend: str
     build: int | None
     ratio: float
-    date: str = ""      # today, if it is not known
+    date: str = ""  # today, if it is not known
 
     @property
     def plausible(self) -> bool:
@@ -62,34 +62,58 @@ class Run:
         return 1 / MOST < self.ratio < MOST
 
 
-def run_of(kind: str, rate: float, clock: Clock, placement: str, test: Trial, build: int,
-           devices: Sequence[Device]) -> Run:
+def run_of(
+    kind: str,
+    rate: float,
+    clock: Clock,
+    placement: str,
+    test: Trial,
+    build: int,
+    devices: Sequence[Device],
+) -> Run:
     """A measured rate (tokens per second) of a test, next to its uncorrected prediction."""
     if kind == "pp":
         predicted = test.prompt / clock.prompt(test.prompt, test.depth) / clock.paces[0]
     else:
         predicted = 1 / clock.token(test.depth + test.generate / 2) / clock.paces[1]
-    backend = next((device.engine or device.backend for device in devices if device.name in clock.devices), HOST)
+    backend = next(
+        (device.engine or device.backend for device in devices if device.name in clock.devices),
+        HOST,
+    )
     return Run(kind, placement, backend, build or None, rate / predicted)
 
 
 def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]) -> list[Run]:
-    """Two of each measured launch; none of one whose repetitions differ, or that is not plausible."""
-    runs = [run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
-            for one in measured if not one.rates.doubt
-            for kind, rate, tokens in (("pp", one.rates.prompt, test.prompt), ("tg", one.rates.token, test.generate))
-            if tokens >= _LEAST]
+    """Two of each measured launch; none of one whose repetitions differ, or that is not
+    plausible."""
+    runs = [
+        run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
+        for one in measured
+        if not one.rates.doubt
+        for kind, rate, tokens in (
+            ("pp", one.rates.prompt, test.prompt),
+            ("tg", one.rates.token, test.generate),
+        )
+        if tokens >= _LEAST
+    ]
     return [run for run in runs if run.plausible]
 
 
 def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
-    """Keeps the tokens per second of PROBE's tokens that a server of this plan generated; False if they are not
-    plausible, or another machine or build was planned for. Raises AutolayersError."""
+    """Keeps the tokens per second of PROBE's tokens that a server of this plan generated; False if
+    they are not plausible, or another machine or build was planned for. Raises AutolayersError."""
     request = session.request
     policy = request.policy
-    if session.another_build or policy.gpu is not None or policy.machine is not None or policy.ram is not None:
+    if (
+        session.another_build
+        or policy.gpu is not None
+        or policy.machine is not None
+        or policy.ram is not None
+    ):
         return False
-    evaluator = Evaluator.of(session.model.overridden(request.params.override_kv), request.machine, policy.build)
+    evaluator = Evaluator.of(
+        session.model.overridden(request.params.override_kv), request.machine, policy.build
+    )
     params = parse(plan.flags, command=None).params
     use = evaluator.static(params)
     if use is None:
@@ -109,8 +133,16 @@ def ratios(runs: Iterable[Run]) -> list[Ratio]:
     for run in runs:
         found.setdefault((run.kind, run.placement, run.backend, run.build), []).append(run)
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return [Ratio(*key[:2], float(f"{exp(sum(log(run.ratio) for run in alike) / len(alike)):.4g}"), len(alike),
-                  *key[2:], max(run.date or today for run in alike)) for key, alike in found.items()]
+    return [
+        Ratio(
+            *key[:2],
+            float(f"{exp(sum(log(run.ratio) for run in alike) / len(alike)):.4g}"),
+            len(alike),
+            *key[2:],
+            max(run.date or today for run in alike),
+        )
+        for key, alike in found.items()
+    ]
 
 
 def keep(rows: Sequence[Ratio], devices: Sequence[Device], environ: Mapping[str, str]) -> None:
@@ -120,10 +152,12 @@ def keep(rows: Sequence[Ratio], devices: Sequence[Device], environ: Mapping[str,
 
 # --- llama-bench's own output
 
-def read_bench(path: str, model: str | None, devices: Sequence[Device],
-               host: Host | None) -> tuple[list[Run], list[str]]:
-    """The runs of a file, and a note for each reason for which some do not count. `model` stands for the files that
-    were measured, if they are elsewhere now. Raises UsageError, ModelError."""
+
+def read_bench(
+    path: str, model: str | None, devices: Sequence[Device], host: Host | None
+) -> tuple[list[Run], list[str]]:
+    """The runs of a file, and a note for each reason for which some do not count. `model` stands
+    for the files that were measured, if they are elsewhere now. Raises UsageError, ModelError."""
     runs: list[Run] = []
     notes: dict[str, None] = {}
     evaluators: dict[tuple[str, str], Evaluator] = {}
@@ -144,15 +178,24 @@ def _read(path: str) -> list[dict[str, Any]]:
         with open(path, encoding="utf-8") as file:
             text = file.read(_MAX_SIZE)
     except (OSError, ValueError) as error:
-        raise UsageError(f"--bench {path}: {getattr(error, 'strerror', None) or 'not text'}") from None
+        raise UsageError(
+            f"--bench {path}: {getattr(error, 'strerror', None) or 'not text'}"
+        ) from None
     rows = [row for row in rows_of_text(text) if "n_gen" in row]
     if not rows:
-        raise UsageError(f"--bench {path}: no rows of llama-bench: it writes them with -o json or -o jsonl")
+        raise UsageError(
+            f"--bench {path}: no rows of llama-bench: it writes them with -o json or -o jsonl"
+        )
     return rows
 
 
-def _run(row: Mapping[str, Any], model: str | None, devices: Sequence[Device], host: Host | None,
-         evaluators: dict[tuple[str, str], Evaluator]) -> Run:
+def _run(
+    row: Mapping[str, Any],
+    model: str | None,
+    devices: Sequence[Device],
+    host: Host | None,
+    evaluators: dict[tuple[str, str], Evaluator],
+) -> Run:
     prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
     if bool(prompt) == bool(generate):
         raise _Left("tests of a prompt and an answer together do not count")
@@ -171,7 +214,10 @@ def _run(row: Mapping[str, Any], model: str | None, devices: Sequence[Device], h
         evaluators[key] = Evaluator.of(read_model(file), replace(machine, measured=()))
     evaluator = evaluators[key]
     try:
-        params = replace(parse(list(as_server(_words(row))), command=None).params, n_ctx=prompt + generate + depth)
+        params = replace(
+            parse(list(as_server(_words(row))), command=None).params,
+            n_ctx=prompt + generate + depth,
+        )
     except AutolayersError as error:
         raise _Left(str(error)) from None
     use = evaluator.static(params)
@@ -179,10 +225,20 @@ def _run(row: Mapping[str, Any], model: str | None, devices: Sequence[Device], h
         raise _Left(f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}")
     cost = evaluator.cost()
     clock = cost.clock(params, use)
-    run = run_of("pp" if prompt else "tg", float(rate), clock, cost.kind(clock), Trial(prompt, generate, depth),
-                 _count(row, "build_number"), own)
+    run = run_of(
+        "pp" if prompt else "tg",
+        float(rate),
+        clock,
+        cost.kind(clock),
+        Trial(prompt, generate, depth),
+        _count(row, "build_number"),
+        own,
+    )
     if not run.plausible:
-        raise _Left(f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of this machine or model")
+        raise _Left(
+            f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "
+            f"this machine or model"
+        )
     when = str(row.get("test_time", ""))[:10]
     return replace(run, date=when if _DATE.fullmatch(when) else "")
 
@@ -195,8 +251,8 @@ def _count(row: Mapping[str, Any], name: str) -> int:
 
 
 def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Device]:
-    """This machine's devices under the backend that was measured; none for the CPU's. Raises _Left if they are
-    others."""
+    """This machine's devices under the backend that was measured; none for the CPU's. Raises _Left
+    if they are others."""
     names = [canonical(name.strip()) for name in str(row.get("backends", "")).split(",")]
     if Rpc.name in names:
         raise _Left("launches with RPC servers do not count")
@@ -223,19 +279,35 @@ def _same(one: str, other: str) -> bool:
 def _words(row: Mapping[str, Any]) -> list[str]:
     """The launch, in llama-bench's words."""
     words: list[str] = []
-    for name, flag in (("n_gpu_layers", "-ngl"), ("n_batch", "-b"), ("n_ubatch", "-ub"), ("type_k", "-ctk"),
-                       ("type_v", "-ctv"), ("split_mode", "-sm"), ("main_gpu", "-mg")):
+    for name, flag in (
+        ("n_gpu_layers", "-ngl"),
+        ("n_batch", "-b"),
+        ("n_ubatch", "-ub"),
+        ("type_k", "-ctk"),
+        ("type_v", "-ctv"),
+        ("split_mode", "-sm"),
+        ("main_gpu", "-mg"),
+    ):
         if name in row:
             words += [flag, str(row[name])]
-    for name, flag in (("no_kv_offload", "-nkvo"), ("no_op_offload", "-nopo"), ("no_host", "--no-host"),
-                       ("embeddings", "-embd")):
+    for name, flag in (
+        ("no_kv_offload", "-nkvo"),
+        ("no_op_offload", "-nopo"),
+        ("no_host", "--no-host"),
+        ("embeddings", "-embd"),
+    ):
         words += [flag, str(int(bool(row.get(name))))]
     if "flash_attn" in row:
         words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
     if _count(row, "n_cpu_moe"):
         words += ["-ncmoe", str(row["n_cpu_moe"])]
-    for name, flag in (("tensor_split", "-ts"), ("devices", "-dev"), ("tensor_buft_overrides", "-ot")):
+    for name, flag in (
+        ("tensor_split", "-ts"),
+        ("devices", "-dev"),
+        ("tensor_buft_overrides", "-ot"),
+    ):
         value = str(row.get(name) or "")
-        if value not in ("", "none", "auto") and (name != "tensor_split" or value.strip("0./")):      # 0.00: none
+        # 0.00: none
+        if value not in ("", "none", "auto") and (name != "tensor_split" or value.strip("0./")):
             words += [flag, value]
     return words

@@ -1,7 +1,7 @@
 """What `autolayers check` and `run --verify` found of the llama.cpp programs of this machine.
 
-One JSON file for each program in builds/ of the state directory, named by its path. It counts only for the
-very files that were checked: the program and its libraries, by their sizes and times.
+One JSON file for each program in builds/ of the state directory, named by its path. It counts only
+for the very files that were checked: the program and its libraries, by their sizes and times.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckedBuild:
-    """`architectures`: name -> bytes above the prediction, by "part device"; {} where everything was
-    equal."""
+    """`architectures`: name -> bytes above the prediction, by "part device"; {} where everything
+    was equal."""
 
     build: int
     commit: str
@@ -32,14 +32,16 @@ class CheckedBuild:
 
 
 def digest(program: str) -> str:
-    """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it (or in
-    ../lib); "" where there is no such file."""
+    """SHA-256 over the names, sizes and times of a program and of llama.cpp's libraries next to it
+    (or in ../lib); "" where there is no such file."""
     found = files(program)
     sum_ = hashlib.sha256()
     try:
         for path in found:
             facts = os.stat(path)
-            sum_.update(f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+            sum_.update(
+                f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
+            )
     except OSError:
         return ""
     return sum_.hexdigest()
@@ -47,24 +49,42 @@ def digest(program: str) -> str:
 
 def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
     """What is known of exactly these files, None if nothing is."""
+
     def of(entry: Any) -> CheckedBuild | None:
-        return None if entry["digest"] != digest(program) else CheckedBuild(
-            int(entry["build"]), str(entry["commit"]), str(entry["date"]),
-            {str(name): {str(part): int(size) for part, size in differs.items()}
-             for name, differs in entry["architectures"].items()})
+        return (
+            None
+            if entry["digest"] != digest(program)
+            else CheckedBuild(
+                int(entry["build"]),
+                str(entry["commit"]),
+                str(entry["date"]),
+                {
+                    str(name): {str(part): int(size) for part, size in differs.items()}
+                    for name, differs in entry["architectures"].items()
+                },
+            )
+        )
 
     return next(iter(store.entries("builds", _name(program), environ, of)), None)
 
 
 def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
-    """Keeps a result in addition to what is known of the same files; of an architecture the newest counts.
-    Raises AutolayersError."""
+    """Keeps a result in addition to what is known of the same files; of an architecture the newest
+    counts. Raises AutolayersError."""
     with state.locked(environ):
         before = load(program, environ)
         known = {**(before.architectures if before else {}), **found.architectures}
-        state.keep(state.path(environ, "builds", _name(program) + ".json"), {
-            "program": os.path.realpath(program), "digest": digest(program), "build": found.build,
-            "commit": found.commit, "date": found.date, "architectures": known})
+        state.keep(
+            state.path(environ, "builds", _name(program) + ".json"),
+            {
+                "program": os.path.realpath(program),
+                "digest": digest(program),
+                "build": found.build,
+                "commit": found.commit,
+                "date": found.date,
+                "architectures": known,
+            },
+        )
 
 
 def named(parts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
@@ -73,4 +93,6 @@ def named(parts: Sequence[tuple[str, str, int]]) -> dict[str, int]:
 
 
 def _name(program: str) -> str:
-    return hashlib.sha256(os.path.realpath(program).encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return hashlib.sha256(os.path.realpath(program).encode("utf-8", "surrogateescape")).hexdigest()[
+        :32
+    ]

@@ -1,8 +1,11 @@
-"""Files for the machines of a cluster: a ggml-rpc-server for each used GPU, and the head's llama-server.
+"""Files for the machines of a cluster: a ggml-rpc-server for each used GPU, and the head's
+llama-server.
 
-    files("compose", use, cluster, arguments, image="registry.example/llama.cpp:rpc")     # {"shed/compose.yaml": text}
+    # {"shed/compose.yaml": text}
+    files("compose", use, cluster, arguments, image="registry.example/llama.cpp:rpc")
 
-llama.cpp's published images are built without RPC, so `image` names one that is built with -DGGML_RPC=ON.
+llama.cpp's published images are built without RPC, so `image` names one that is built with
+-DGGML_RPC=ON.
 """
 
 from __future__ import annotations
@@ -32,16 +35,27 @@ if TYPE_CHECKING:
     from ..planner.compare.cluster import Use
     from ..planner.plan import DeviceRow
 
-OPEN = ("ggml-rpc-server has no authentication and no encryption: anyone who can reach its port can use the "
-        "GPU, and can crash or take over the server. Keep it in a private network.")
+OPEN = (
+    "ggml-rpc-server has no authentication and no encryption: anyone who can reach its port "
+    "can use the "
+    "GPU, and can crash or take over the server. Keep it in a private network."
+)
 IMAGE = "llama.cpp:rpc"
 _PROGRAM = "ggml-rpc-server"
 
 
 def words(box: Box, i: int, host: str | None = None, device: str | None = None) -> list[str]:
     """The command of a machine's i-th server."""
-    return [_PROGRAM, "--host", host or box.bind, "--port", str(box.ports[i]), "--device",
-            device or box.devices[i].name, "--cache"]
+    return [
+        _PROGRAM,
+        "--host",
+        host or box.bind,
+        "--port",
+        str(box.ports[i]),
+        "--device",
+        device or box.devices[i].name,
+        "--cache",
+    ]
 
 
 def commands(use: Use) -> dict[str, list[str]]:
@@ -49,15 +63,20 @@ def commands(use: Use) -> dict[str, list[str]]:
     return {box.name: [shell(words(box, i)) for i in range(len(box.devices))] for box in use.boxes}
 
 
-def files(kind: str, use: Use, cluster: Cluster, arguments: Arguments, image: str = IMAGE) -> dict[str, str]:
-    """Path -> text, the head's last. Raises UsageError for a machine that this kind of file cannot start, and
-    for two machines whose files would have the same name."""
+def files(
+    kind: str, use: Use, cluster: Cluster, arguments: Arguments, image: str = IMAGE
+) -> dict[str, str]:
+    """Path -> text, the head's last. Raises UsageError for a machine that this kind of file cannot
+    start, and for two machines whose files would have the same name."""
     name_of = kubernetes.label if kind in ("kubernetes", "lws") else _folder
     names: dict[str, str] = {}
     for box in (*use.boxes, cluster.head):
         if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
-            raise UsageError(f"the files of the boxes {other!r} and {box.name!r} would have the same names: "
-                             "rename one")
+            raise UsageError(
+                f"the files of the boxes {other!r} and {box.name!r} would have the "
+                f"same names: "
+                "rename one"
+            )
     return _KINDS[kind](use, cluster, arguments, image)
 
 
@@ -77,8 +96,9 @@ def _comment() -> list[str]:
 
 
 def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
-    """What the i-th server of a machine takes of its device, and needs of RAM: a message; the largest is a
-    tensor, and all that it holds if it has no memory of its own (rpc_server::set_tensor of ggml-rpc.cpp)."""
+    """What the i-th server of a machine takes of its device, and needs of RAM: a message; the
+    largest is a tensor, and all that it holds if it has no memory of its own
+    (rpc_server::set_tensor of ggml-rpc.cpp)."""
     message = max([tensor.n_bytes for tensor in use.plan.model.tensors.values()], default=0)
     rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
     found = {}
@@ -92,23 +112,41 @@ def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
 
 # --- systemd
 
+
 def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
     found, needs = {}, _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             _runs_linux(box, device, "systemd")
-            lines = [*_comment(), "[Unit]",
-                     f"Description={_PROGRAM} {plain_name(box.name)} {plain_name(device.name)}",
-                     "Wants=network-online.target", "After=network-online.target", "", "[Service]",
-                     "DynamicUser=yes",
-                     *(["SupplementaryGroups=video render"] if row_of(device.backend).device_nodes else []),
-                     "CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp",
-                     "ExecStart=" + " ".join(map(systemd,
-                                                 [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
-                     f"MemoryMax={needs[box.name, i][1].request // MiB}M",
-                     "Restart=always", "RestartSec=2", "", "[Install]", "WantedBy=multi-user.target"]
+            lines = [
+                *_comment(),
+                "[Unit]",
+                f"Description={_PROGRAM} {plain_name(box.name)} {plain_name(device.name)}",
+                "Wants=network-online.target",
+                "After=network-online.target",
+                "",
+                "[Service]",
+                "DynamicUser=yes",
+                *(
+                    ["SupplementaryGroups=video render"]
+                    if row_of(device.backend).device_nodes
+                    else []
+                ),
+                "CacheDirectory=llama.cpp",
+                "Environment=LLAMA_CACHE=%C/llama.cpp",
+                "ExecStart="
+                + " ".join(map(systemd, [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
+                f"MemoryMax={needs[box.name, i][1].request // MiB}M",
+                "Restart=always",
+                "RestartSec=2",
+                "",
+                "[Install]",
+                "WantedBy=multi-user.target",
+            ]
             found[f"{_folder(box.name)}/llama-rpc-{i}.service"] = "\n".join(lines) + "\n"
-    found[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(_head(use, arguments))
+    found[f"{_folder(cluster.head.name)}/llama-server.service"] = systemd_file.write(
+        _head(use, arguments)
+    )
     return found
 
 
@@ -116,11 +154,13 @@ def _runs_linux(box: Box, device: Device, what: str) -> None:
     row = row_of(device.backend)
     if not (row.gpu_driver or row.device_nodes or row.image):
         by_hand = shell(words(box, box.devices.index(device)))
-        raise UsageError(f"{what} cannot start box {box.name}, which runs {device.backend}: type there "
-                         f"{by_hand}")
+        raise UsageError(
+            f"{what} cannot start box {box.name}, which runs {device.backend}: type there {by_hand}"
+        )
 
 
 # --- compose
+
 
 def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
     found, needs = {}, _needs(use)
@@ -131,46 +171,73 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
             row = row_of(device.backend)
             command, most = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
             at = f"[{box.bind}]" if ":" in box.bind else box.bind
-            lines += [f"  rpc-{i}:", f"    image: {compose(image)}",
-                      f"    entrypoint: [{compose('/app/' + _PROGRAM)}]",
-                      f"    command: [{', '.join(map(compose, command[1:]))}]",
-                      "    ports:", f"      - {compose(f'{at}:{box.ports[i]}:{box.ports[i]}')}",
-                      "    volumes:", "      - type: volume", "        source: rpc-cache",
-                      "        target: /root/.cache", f"    mem_limit: {most}m",
-                      "    deploy:", "      resources:", "        limits:", f"          memory: {most}m"]
+            lines += [
+                f"  rpc-{i}:",
+                f"    image: {compose(image)}",
+                f"    entrypoint: [{compose('/app/' + _PROGRAM)}]",
+                f"    command: [{', '.join(map(compose, command[1:]))}]",
+                "    ports:",
+                f"      - {compose(f'{at}:{box.ports[i]}:{box.ports[i]}')}",
+                "    volumes:",
+                "      - type: volume",
+                "        source: rpc-cache",
+                "        target: /root/.cache",
+                f"    mem_limit: {most}m",
+                "    deploy:",
+                "      resources:",
+                "        limits:",
+                f"          memory: {most}m",
+            ]
             if row.gpu_driver:
-                lines += ["        reservations:", "          devices:",
-                          f"            - driver: {row.gpu_driver}", "              count: all",
-                          "              capabilities: [gpu]"]
+                lines += [
+                    "        reservations:",
+                    "          devices:",
+                    f"            - driver: {row.gpu_driver}",
+                    "              count: all",
+                    "              capabilities: [gpu]",
+                ]
             if row.device_nodes:
                 lines += ["    devices:", *(f"      - {node}" for node in row.device_nodes)]
             lines += ["    restart: unless-stopped"]
-        found[f"{_folder(box.name)}/compose.yaml"] = "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
+        found[f"{_folder(box.name)}/compose.yaml"] = (
+            "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
+        )
     head = compose_file.write(_head(use, arguments, image))
     found[f"{_folder(cluster.head.name)}/compose.yaml"] = f"# {_image_note(image)}\n{head}"
     return found
 
 
 def _image_note(image: str) -> str:
-    return f"{printable(image)}: an image of llama.cpp built with -DGGML_RPC=ON (the published ones are not)"
+    return (
+        f"{printable(image)}: an image of llama.cpp built with -DGGML_RPC=ON (the published ones "
+        f"are not)"
+    )
 
 
 # --- kubernetes
 
+
 def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
     documents, endpoints = [], []
     for name, pod in _workers(use, arguments, image):
-        documents += [kubernetes.deployment(name, pod, {"llama-cpp": "worker"}), kubernetes.service(name, pod.port)]
+        documents += [
+            kubernetes.deployment(name, pod, {"llama-cpp": "worker"}),
+            kubernetes.service(name, pod.port),
+        ]
         endpoints.append(f"{name}:{pod.port}")
     head = replace(_leader(use, arguments, image, endpoints), node=cluster.head.name)
-    documents += [kubernetes.deployment("llama-server", head, {"llama-cpp": "head"}),
-                  kubernetes.service("llama-server", head.port), _policy()]
+    documents += [
+        kubernetes.deployment("llama-server", head, {"llama-cpp": "head"}),
+        kubernetes.service("llama-server", head.port),
+        _policy(),
+    ]
     text = "\n".join([*_comment(), f"# {_image_note(image)}"]) + "\n" + "---\n".join(documents)
     return {"kubernetes.yaml": text}
 
 
 def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, Pod]]:
-    """(name, pod) of each machine's servers. Raises UsageError for a machine that runs no container."""
+    """(name, pod) of each machine's servers. Raises UsageError for a machine that runs no
+    container."""
     needs = _needs(use)
     for box in use.boxes:
         for i, device in enumerate(box.devices):
@@ -178,9 +245,22 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
             row, ram = needs[box.name, i]
             backend = row_of(device.backend)
             command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{backend.name}0")[1:]]
-            yield f"rpc-{kubernetes.label(box.name)}-{i}", Pod(
-                "worker", image, command, [], box.ports[i], ram, kubernetes.resource(backend), 1,
-                kubernetes.gpumem_of([row]), arguments.own.get("gpumem", ""), node=box.name)
+            yield (
+                f"rpc-{kubernetes.label(box.name)}-{i}",
+                Pod(
+                    "worker",
+                    image,
+                    command,
+                    [],
+                    box.ports[i],
+                    ram,
+                    kubernetes.resource(backend),
+                    1,
+                    kubernetes.gpumem_of([row]),
+                    arguments.own.get("gpumem", ""),
+                    node=box.name,
+                ),
+            )
 
 
 def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]) -> Pod:
@@ -195,40 +275,74 @@ def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]
 
 def _policy() -> str:
     """Only the head may reach the workers, if the cluster's network enforces policies."""
-    return ("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: llama-cpp-rpc\nspec:\n"
-            "  podSelector:\n    matchLabels:\n      llama-cpp: worker\n  policyTypes: [Ingress]\n  ingress:\n"
-            "    - from:\n        - podSelector:\n            matchLabels:\n              llama-cpp: head\n")
+    return (
+        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: "
+        "llama-cpp-rpc\nspec:\n"
+        "  podSelector:\n    matchLabels:\n      llama-cpp: worker\n  policyTypes: [Ingress]\n "
+        " ingress:\n"
+        "    - from:\n        - podSelector:\n            matchLabels:\n              "
+        "llama-cpp: head\n"
+    )
 
 
 # --- LeaderWorkerSet
 
+
 def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
-    """leaderworkerset.x-k8s.io/v1: the leader is llama-server, each worker one server; one that ends restarts all."""
+    """leaderworkerset.x-k8s.io/v1: the leader is llama-server, each worker one server; one that
+    ends restarts all."""
     workers = [pod for _, pod in _workers(use, arguments, image)]
     if not workers:
-        raise UsageError("the plan uses the head alone: --format kubernetes of `autolayers MODEL` starts it")
+        raise UsageError(
+            "the plan uses the head alone: --format kubernetes of `autolayers MODEL` starts it"
+        )
     kinds = {(pod.gpu, pod.command[-2]) for pod in workers}
     if len(kinds) > 1:
-        raise UsageError("the workers of a LeaderWorkerSet are alike, but these use different backends: "
-                         "--format kubernetes has a Deployment for each")
+        raise UsageError(
+            "the workers of a LeaderWorkerSet are alike, but these use different "
+            "backends: "
+            "--format kubernetes has a Deployment for each"
+        )
     size, name = len(workers) + 1, "llama-server"
     port = PORT
     # the pod with most is every worker's: any of them may get any place
     command = [*workers[0].command]
     command[command.index("--port") + 1] = str(port)
     largest = max(workers, key=lambda pod: pod.ram.request)
-    worker = replace(largest, command=command, port=port, node="", gpumem=max(pod.gpumem for pod in workers))
+    worker = replace(
+        largest, command=command, port=port, node="", gpumem=max(pod.gpumem for pod in workers)
+    )
     endpoints = [f"{name}-0-{i}.{name}:{port}" for i in range(1, size)]
     # a leader that ends for want of a worker would end its workers too
     leader = replace(_leader(use, arguments, image, endpoints), after=endpoints)
-    lines = [*_comment(), f"# {_image_note(image)}", "apiVersion: leaderworkerset.x-k8s.io/v1",
-             "kind: LeaderWorkerSet", "metadata:", f"  name: {name}", "spec:", "  replicas: 1",
-             "  leaderWorkerTemplate:", f"    size: {size}", "    restartPolicy: RecreateGroupOnPodRestart",
-             "    leaderTemplate:", *kubernetes.template(leader, {"app": name, "llama-cpp": "head"}, 6),
-             "    workerTemplate:", *kubernetes.template(worker, {"llama-cpp": "worker"}, 6)]
-    documents = ["\n".join(lines) + "\n", kubernetes.service(f"{name}-api", leader.port, name), _policy()]
+    lines = [
+        *_comment(),
+        f"# {_image_note(image)}",
+        "apiVersion: leaderworkerset.x-k8s.io/v1",
+        "kind: LeaderWorkerSet",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        "  replicas: 1",
+        "  leaderWorkerTemplate:",
+        f"    size: {size}",
+        "    restartPolicy: RecreateGroupOnPodRestart",
+        "    leaderTemplate:",
+        *kubernetes.template(leader, {"app": name, "llama-cpp": "head"}, 6),
+        "    workerTemplate:",
+        *kubernetes.template(worker, {"llama-cpp": "worker"}, 6),
+    ]
+    documents = [
+        "\n".join(lines) + "\n",
+        kubernetes.service(f"{name}-api", leader.port, name),
+        _policy(),
+    ]
     return {"lws.yaml": "---\n".join(documents)}
 
 
 _KINDS: dict[str, Callable[[Use, Cluster, Arguments, str], dict[str, str]]] = {
-    "compose": _compose, "systemd": _systemd, "kubernetes": _kubernetes, "lws": _lws}
+    "compose": _compose,
+    "systemd": _systemd,
+    "kubernetes": _kubernetes,
+    "lws": _lws,
+}

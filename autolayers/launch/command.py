@@ -7,9 +7,10 @@
     autolayers run ./serve.sh -- -m model.gguf                     or mark with -- where llama.cpp's words begin
     autolayers run docker run --gpus all -v /data:/models ghcr.io/ggml-org/llama.cpp:server -m /models/model.gguf
 
-A given word is never changed, moved or dropped. The exceptions are a -- that marks where llama.cpp's words
-begin, a context of 16k, which llama.cpp would read as 16, and --flag=value, which is two words for it.
-"""
+A given word is never changed, moved or dropped. The exceptions are a -- that marks where
+llama.cpp's words begin, a context of 16k, which llama.cpp would read as 16, and --flag=value, which
+is two words for it.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -36,30 +37,55 @@ if TYPE_CHECKING:
 
 _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
-_CONTAINER_SWITCHES = frozenset((
-    "-d", "--detach", "-i", "--interactive", "-t", "--tty", "--rm", "--init", "--privileged", "--read-only",
-    "-P", "--publish-all", "-q", "--quiet", "--no-healthcheck", "--oom-kill-disable", "--help", "--replace",
-    "--tls-verify",
-))
+_CONTAINER_SWITCHES = frozenset(
+    (
+        "-d",
+        "--detach",
+        "-i",
+        "--interactive",
+        "-t",
+        "--tty",
+        "--rm",
+        "--init",
+        "--privileged",
+        "--read-only",
+        "-P",
+        "--publish-all",
+        "-q",
+        "--quiet",
+        "--no-healthcheck",
+        "--oom-kill-disable",
+        "--help",
+        "--replace",
+        "--tls-verify",
+    )
+)
 
 
-FILES = ("mmproj", "model_draft", "lora", "control_vector")     # fields of Params
+FILES = ("mmproj", "model_draft", "lora", "control_vector")  # fields of Params
 # commands of the program `llama` (app/llama.cpp) whose own program has another name
-_COMMANDS = {"serve": "server", "client": "cli", "complete": "completion", "bench": "bench",
-             "perplexity": "perplexity"}
+_COMMANDS = {
+    "serve": "server",
+    "client": "cli",
+    "complete": "completion",
+    "bench": "bench",
+    "perplexity": "perplexity",
+}
 
 
 @dataclass(frozen=True)
 class WrappedCommand:
     """A command as given, in its parts; see `read`."""
 
-    launcher: tuple[str, ...]              # up to and including the program; a container's image and its entry point
-    words: tuple[str, ...]                 # llama.cpp's
-    program: str                           # "llama-server", "llama-bench", "serve.sh": no directory, no .exe
-    mounts: tuple[tuple[str, str], ...] = ()   # (directory in the container, directory here)
+    # up to and including the program; a container's image and its entry point
+    launcher: tuple[str, ...]
+    words: tuple[str, ...]  # llama.cpp's
+    # "llama-server", "llama-bench", "serve.sh": no directory, no .exe
+    program: str
+    mounts: tuple[tuple[str, str], ...] = ()  # (directory in the container, directory here)
     container: bool = False
-    meant: tuple[str, ...] | None = None   # what a fork's words are planned as, see forks
-    engine: Engine | None = None           # what they say of the program
+    meant: tuple[str, ...] | None = None  # what a fork's words are planned as, see forks
+    engine: Engine | None = None  # what they say of the program
 
     @property
     def executable(self) -> str:
@@ -80,44 +106,56 @@ class WrappedCommand:
 
     @property
     def environ(self) -> dict[str, str]:
-        """The LLAMA_ARG_* that the command itself sets: `env LLAMA_ARG_X=1 ...`, `docker run -e LLAMA_ARG_X=1
-        ...`."""
+        """The LLAMA_ARG_* that the command itself sets: `env LLAMA_ARG_X=1 ...`, `docker run -e
+        LLAMA_ARG_X=1 ...`."""
         pairs = (word.removeprefix("--env=").partition("=") for word in self.launcher[:-1])
-        return {name: value for name, equals, value in pairs if equals and name.startswith("LLAMA_ARG_")}
+        return {
+            name: value for name, equals, value in pairs if equals and name.startswith("LLAMA_ARG_")
+        }
 
     def here(self, path: str) -> str:
         """A path of the command, as a path of this machine."""
         for inside, outside in self.mounts:
             if path == inside or path.startswith(inside.rstrip("/") + "/"):
-                return outside.rstrip("/") + path[len(inside.rstrip("/")):]
+                return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
         return path
 
     def files_here(self, params: Params) -> Params:
         """`params` with the companions' paths on this machine."""
         found: dict[str, Any] = {name: getattr(params, name) for name in FILES}
-        here: dict[str, Any] = {name: tuple(map(self.here, value)) if isinstance(value, tuple) else
-                                value and self.here(value) for name, value in found.items()}
+        here: dict[str, Any] = {
+            name: tuple(map(self.here, value))
+            if isinstance(value, tuple)
+            else value and self.here(value)
+            for name, value in found.items()
+        }
         return replace(params, **here)
 
 
 def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
-    """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, or an own flag after
-    the program."""
-    wrapped = list(argv[own_end(argv, command):])
+    """Splits the words after `autolayers run` (or tune). Raises UsageError: no command, or an own
+    flag after the program."""
+    wrapped = list(argv[own_end(argv, command) :])
     if wrapped[:1] == ["--"]:
         del wrapped[0]
     if not wrapped:
-        raise UsageError(f"nothing to {command}: autolayers {command} [flags] llama-server -m model.gguf ...")
+        raise UsageError(
+            f"nothing to {command}: autolayers {command} [flags] llama-server -m model.gguf ..."
+        )
     if wrapped[0].startswith("-"):
         if lookup(wrapped[0].partition("=")[0]) is None:
             refuse_unknown(wrapped[0], command)
-        raise UsageError(f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow the word "
-                         "llama-server)")
+        raise UsageError(
+            f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow "
+            f"the word "
+            "llama-server)"
+        )
     if len(wrapped) == 1 and " -" in wrapped[0] and not lexists(wrapped[0]):
         raise UsageError(f"{wrapped[0]}: one word, not a command: remove the quotes around it")
     if wrapped[0].lower().endswith(".gguf"):
-        raise UsageError(f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m "
-                         "MODEL")
+        raise UsageError(
+            f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m MODEL"
+        )
     name = _basename(wrapped[0])
     if name in _CONTAINERS and "run" in wrapped[:3]:
         return _container(wrapped, command)
@@ -126,16 +164,27 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     if program == "llama" and len(wrapped) > start + 1 and not wrapped[start + 1].startswith("-"):
         start += 1
         program = "llama-" + _COMMANDS.get(wrapped[start], wrapped[start])
-    launcher, words = wrapped[:start + 1], wrapped[start + 1:]
+    launcher, words = wrapped[: start + 1], wrapped[start + 1 :]
     if "--" in words:
         split = words.index("--")
-        launcher, words = [*launcher, *words[:split]], words[split + 1:]
+        launcher, words = [*launcher, *words[:split]], words[split + 1 :]
     return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
 
 
 # with these llama-server loads no model: it prints and exits
-_ANSWERS = frozenset(("-h", "--help", "--usage", "--version", "--license", "--list-devices", "-cl",
-                      "--cache-list", "--completion-bash"))
+_ANSWERS = frozenset(
+    (
+        "-h",
+        "--help",
+        "--usage",
+        "--version",
+        "--license",
+        "--list-devices",
+        "-cl",
+        "--cache-list",
+        "--completion-bash",
+    )
+)
 
 # fields of a plan for embeddings that llama-server alone has
 _TO_EMBED = frozenset(("embedding", "reranking", "cache_ram"))
@@ -145,13 +194,16 @@ def needs_no_plan(command: WrappedCommand) -> str | None:
     """The word of a command with which llama-server loads no model, None where it may load one."""
     if not command.program.startswith("llama-"):
         return None
-    return next((name for name in (word.partition("=")[0] for word in command.words) if name in _ANSWERS), None)
+    return next(
+        (name for name in (word.partition("=")[0] for word in command.words) if name in _ANSWERS),
+        None,
+    )
 
 
 def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
-    """llama.cpp's words, with contexts such as 16k as numbers and --flag=value as two words. Raises UsageError for
-    an own flag of autolayers' command."""
-    if program == "llama-bench":      # its flags differ
+    """llama.cpp's words, with contexts such as 16k as numbers and --flag=value as two words. Raises
+    UsageError for an own flag of autolayers' command."""
+    if program == "llama-bench":  # its flags differ
         unknown, plain = words, words
     else:
         found = list(items_of_fork(words))
@@ -183,16 +235,18 @@ def _basename(word: str) -> str:
 
 
 def _program(wrapped: Sequence[str]) -> int:
-    """The index of the program that takes llama.cpp's words: the first llama-*, otherwise the first word."""
+    """The index of the program that takes llama.cpp's words: the first llama-*, otherwise the first
+    word."""
     for i, word in enumerate(wrapped):
         name = _basename(word)
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""
-        named = name.startswith("llama-") or (name == "llama"
-                                              and (after in _COMMANDS or after in _COMMANDS.values()))
+        named = name.startswith("llama-") or (
+            name == "llama" and (after in _COMMANDS or after in _COMMANDS.values())
+        )
         if named and not word.startswith("-") and "=" not in word and not word.endswith(".gguf"):
             return i
         if word == "--" or (i and field_of(word) == "model"):
-            break      # from here on words are arguments
+            break  # from here on words are arguments
     return 0
 
 
@@ -219,9 +273,9 @@ def _container(wrapped: list[str], command: str) -> WrappedCommand:
     image = i
     program = "llama-server"
     while i + 1 < len(wrapped) and not wrapped[i + 1].startswith("-"):
-        i += 1                      # the program inside the image, or a shell that starts it
+        i += 1  # the program inside the image, or a shell that starts it
         program = _basename(wrapped[i])
-    launcher, words = wrapped[:i + 1], wrapped[i + 1:]
+    launcher, words = wrapped[: i + 1], wrapped[i + 1 :]
     if words[:1] == ["--"]:
         del words[0]
     if i == image and ":light" in wrapped[image]:
@@ -233,23 +287,31 @@ def _container(wrapped: list[str], command: str) -> WrappedCommand:
 def _volume(text: str) -> tuple[str, str]:
     """HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive."""
     drive = text[:2] if text[1:2] == ":" and text[2:3] in ("\\", "/") else ""
-    parts = text[len(drive):].split(":")
+    parts = text[len(drive) :].split(":")
     return (parts[1], drive + parts[0]) if len(parts) > 1 else ("", "")
 
 
 # --- the plan's flags
 
-def additions(command: WrappedCommand, flags: Sequence[str], build: Build, environ: Mapping[str, str],
-              config_files: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+
+def additions(
+    command: WrappedCommand,
+    flags: Sequence[str],
+    build: Build,
+    environ: Mapping[str, str],
+    config_files: Sequence[str] = (),
+) -> tuple[list[str], list[str]]:
     """(words to add, notes): the plan's flags that the command lacks and the build knows.
 
-    `flags` are the plan's, complete. Settings from the environment or a config file are repeated as flags,
-    because the plan relies on them, except those that llama.cpp would then apply twice.
+    `flags` are the plan's, complete. Settings from the environment or a config file are repeated as
+    flags, because the plan relies on them, except those that llama.cpp would then apply twice.
     """
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
-    own = command.engine.words if command.engine else ()      # the command has them
-    flags = list(flags[:len(flags) - len(own)]) if own and tuple(flags[-len(own):]) == own else flags
+    own = command.engine.words if command.engine else ()  # the command has them
+    flags = (
+        list(flags[: len(flags) - len(own)]) if own and tuple(flags[-len(own) :]) == own else flags
+    )
     wanted = parse(flags, command=None).params
     given = {field_of(flag) for flag, _ in typed.given} - {""}
     twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
@@ -260,11 +322,15 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
     server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
     for name, written in _by_field(wanted):
         if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):
-            continue              # llama-embedding does nothing else
+            continue  # llama-embedding does nothing else
         if name in ("overrides", "overrides_draft"):
             before, after = getattr(spoken.params, name), getattr(wanted, name)
-            begins = after[:len(before)] == before
-            missing = after[len(before):] if begins else tuple(pair for pair in after if pair not in before)
+            begins = after[: len(before)] == before
+            missing = (
+                after[len(before) :]
+                if begins
+                else tuple(pair for pair in after if pair not in before)
+            )
             written = _said(name, missing, build)
         elif name in given or name in twice:
             continue
@@ -272,7 +338,7 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
             written = _said(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
             if build.fork:
-                continue          # it has other words, or none
+                continue  # it has other words, or none
             notes.append(f"this llama.cpp does not know {written[0]}: left out")
             continue
         if name == "flash_attn" and build.bare_flash:
@@ -283,8 +349,12 @@ def additions(command: WrappedCommand, flags: Sequence[str], build: Build, envir
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:
     """The words of each field, in the fields' order."""
-    fields = [name for name in Params.__dataclass_fields__ if getattr(params, name) not in (None, ())
-              or (name in ("device", "device_draft") and getattr(params, name) == ())]
+    fields = [
+        name
+        for name in Params.__dataclass_fields__
+        if getattr(params, name) not in (None, ())
+        or (name in ("device", "device_draft") and getattr(params, name) == ())
+    ]
     return [(name, _said(name, getattr(params, name))) for name in fields]
 
 

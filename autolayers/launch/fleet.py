@@ -1,10 +1,12 @@
-"""Files of a fleet: those that start the servers of each machine, and those of a balancer before them.
+"""Files of a fleet: those that start the servers of each machine, and those of a balancer before
+them.
 
     files("compose", found, paths, arguments, say)        # {"rack-1/compose.yaml": text}
     files("haproxy", found, paths, arguments, say)        # {"haproxy.cfg": text}
 
-A machine's servers listen on port 8080 and those after it. A balancer sends a request to the server that has the fewest
-for its slots, and to another one where no connection can be made; a request that a server has is never sent again.
+A machine's servers listen on port 8080 and those after it. A balancer sends a request to the server
+that has the fewest for its slots, and to another one where no connection can be made; a request
+that a server has is never sent again.
 """
 
 from __future__ import annotations
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
 
     Say = Callable[[str], None]
 
-PORT = 8080              # of a machine's first server
-BALANCER = 8000          # where a balancer listens
-_SECONDS = 3600          # that an answer may take
-_OPEN = "the servers listen on all addresses: anyone in the network may use them (--api-key, or a firewall)"
+PORT = 8080  # of a machine's first server
+BALANCER = 8000  # where a balancer listens
+_SECONDS = 3600  # that an answer may take
+_OPEN = (
+    "the servers listen on all addresses: anyone in the network may use them (--api-key, or a "
+    "firewall)"
+)
 _RPC = ("compose", "kubernetes")
 
 
@@ -60,29 +65,42 @@ def names_of(paths: Sequence[str]) -> list[str]:
     found: list[str] = []
     for path in paths:
         base = path.replace("\\", "/").rpartition("/")[2]
-        name = plain_name(re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", base, flags=re.IGNORECASE)).strip("-") or "model"
+        name = (
+            plain_name(re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", base, flags=re.IGNORECASE)).strip(
+                "-"
+            )
+            or "model"
+        )
         number = sum(other == name or other.startswith(f"{name}-") for other in found) + 1
         found.append(name if name not in found else f"{name}-{number}")
     return found
 
 
-def files(kind: str, found: FleetPlan, paths: Sequence[str], arguments: Arguments, say: Say) -> dict[str, str]:
+def files(
+    kind: str, found: FleetPlan, paths: Sequence[str], arguments: Arguments, say: Say
+) -> dict[str, str]:
     """Path -> text. Raises UsageError for a launch that this kind of file cannot express."""
     for flag in ("--port", "--host"):
         if arguments.value(flag) is not None:
             raise UsageError(f"{flag}: the files of a fleet give each server its own")
     across = [server for server in found.servers if server.use is not None]
     if across and kind not in (*_RPC, *_BALANCERS):
-        raise UsageError(f"{found.names[across[0].model]} spans machines by RPC, which --format {kind} cannot start: "
-                         f"--format {' or '.join(_RPC)}")
+        raise UsageError(
+            f"{found.names[across[0].model]} spans machines by RPC, which --format "
+            f"{kind} cannot start: "
+            f"--format {' or '.join(_RPC)}"
+        )
     if arguments.own.get("gpumem") and kind != "kubernetes":
         raise UsageError(f"--gpumem is for --format kubernetes, not {kind}")
     name_of = kubernetes.label if kind in ("kubernetes", "llmkube") else folder
     seen: dict[str, str] = {}
     for box in found.fleet.machines:
         if (other := seen.setdefault(name_of(box.name), box.name)) != box.name:
-            raise UsageError(f"the files of the machines {other!r} and {box.name!r} would have the same names: rename "
-                             "one")
+            raise UsageError(
+                f"the files of the machines {other!r} and {box.name!r} would have the "
+                f"same names: rename "
+                "one"
+            )
     instances = list(_instances(found, paths, arguments))
     text = KINDS[kind](found, instances, arguments)
     for warning in dict.fromkeys(warning for each in instances for warning in each.launch.warnings):
@@ -105,13 +123,27 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
             plan = server.plan if server.use is None else found.use(place).plan
             words = to_words(Params(model=paths[server.model]))
             more = ("--host", "0.0.0.0", "--port", str(PORT + number))
-            launch = LaunchFile(WrappedCommand(("llama-server",), (*words, *arguments.rest, *more), "llama-server"),
-                                plan.flags, plan)
+            launch = LaunchFile(
+                WrappedCommand(("llama-server",), (*words, *arguments.rest, *more), "llama-server"),
+                plan.flags,
+                plan,
+            )
             launch.image = str(arguments.own.get("image") or "")
             if place.gpus and not launch.backend.visible:
-                raise UsageError(f"machine {name}: no variable shows a process some GPUs of {launch.backend.name}: "
-                                 "list them as machines of one GPU")
-            yield Instance(name, addresses[name], PORT + number, found.names[server.model], place, server, launch)
+                raise UsageError(
+                    f"machine {name}: no variable shows a process some GPUs of "
+                    f"{launch.backend.name}: "
+                    "list them as machines of one GPU"
+                )
+            yield Instance(
+                name,
+                addresses[name],
+                PORT + number,
+                found.names[server.model],
+                place,
+                server,
+                launch,
+            )
 
 
 def _by_machine(instances: Sequence[Instance]) -> dict[str, list[Instance]]:
@@ -130,7 +162,10 @@ def _by_model(instances: Sequence[Instance]) -> dict[str, list[Instance]]:
 
 # --- the machines
 
-def _compose(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
+
+def _compose(
+    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+) -> dict[str, str]:
     texts: dict[str, str] = {}
     for machine, own in _by_machine(instances).items():
         if own[0].server.use is not None:
@@ -147,13 +182,19 @@ def _across(kind: str, found: FleetPlan, each: Instance, arguments: Arguments) -
 
     use = found.use(each.place)
     image = str(arguments.own.get("image") or cluster.IMAGE)
-    words = replace(arguments, rest=(*arguments.rest, "--host", "0.0.0.0", "--port", str(each.port)),
-                    params=replace(arguments.params, model=each.launch.model))
+    words = replace(
+        arguments,
+        rest=(*arguments.rest, "--host", "0.0.0.0", "--port", str(each.port)),
+        params=replace(arguments.params, model=each.launch.model),
+    )
     return cluster.files(kind, use, Cluster(found.head(each.place), use.boxes), words, image)
 
 
-def _kubernetes(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
-    """A Deployment for each sort of server, on the nodes where it belongs, and a Service for each model."""
+def _kubernetes(
+    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+) -> dict[str, str]:
+    """A Deployment for each sort of server, on the nodes where it belongs, and a Service for each
+    model."""
     shares = str(arguments.own.get("gpumem", ""))
     texts: dict[str, str] = {}
     documents, ports = [], {}
@@ -164,19 +205,32 @@ def _kubernetes(found: FleetPlan, instances: Sequence[Instance], arguments: Argu
         first = group[0]
         if first.server.use is not None:
             for each in group:
-                texts |= {f"{kubernetes.label(each.machine)}-rpc/{path}": text for path, text in
-                          _across("kubernetes", found, each, arguments).items()}
+                texts |= {
+                    f"{kubernetes.label(each.machine)}-rpc/{path}": text
+                    for path, text in _across("kubernetes", found, each, arguments).items()
+                }
             continue
         if first.server.share > 1 and not shares:
-            raise UsageError(f"{first.model} shares a GPU with other models, which Kubernetes alone does not do: "
-                             "--gpumem hami or kai says what divides it")
+            raise UsageError(
+                f"{first.model} shares a GPU with other models, which Kubernetes "
+                f"alone does not do: "
+                "--gpumem hami or kai says what divides it"
+            )
         name = f"{_label(first.model)}-{number}"
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
-        pod = replace(pod, args=_with_port(pod.args, PORT), port=PORT,
-                      nodes=tuple(dict.fromkeys(each.machine for each in group)))
+        pod = replace(
+            pod,
+            args=_with_port(pod.args, PORT),
+            port=PORT,
+            nodes=tuple(dict.fromkeys(each.machine for each in group)),
+        )
         ports[_label(first.model)] = PORT
-        documents.append(kubernetes.deployment(name, pod, {"llama-model": _label(first.model)}, len(group)))
-    documents += [kubernetes.service(name, port, name, "llama-model") for name, port in ports.items()]
+        documents.append(
+            kubernetes.deployment(name, pod, {"llama-model": _label(first.model)}, len(group))
+        )
+    documents += [
+        kubernetes.service(name, port, name, "llama-model") for name, port in ports.items()
+    ]
     return {**({"kubernetes.yaml": "---\n".join(documents)} if documents else {}), **texts}
 
 
@@ -193,33 +247,54 @@ def _label(name: str) -> str:
     return label if label[0].isalpha() else f"m-{label}"
 
 
-def _llmkube(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
+def _llmkube(
+    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+) -> dict[str, str]:
     """A Model and an InferenceService for each server, on its node."""
     texts = []
     for each in instances:
         if each.server.share > 1:
-            raise UsageError(f"{each.model} shares a GPU with other models, which --format llmkube does not express: "
-                             "--format kubernetes --gpumem hami does")
+            raise UsageError(
+                f"{each.model} shares a GPU with other models, which --format llmkube "
+                f"does not express: "
+                "--format kubernetes --gpumem hami does"
+            )
         launch = each.launch
         launch.warnings = [line for line in launch.warnings if "--host" not in line]
         number = f"-{each.port - PORT}" if each.port > PORT else ""
-        texts.append(llmkube.write(launch, f"{kubernetes.label(each.machine)}{number}-{each.model}", each.machine))
+        texts.append(
+            llmkube.write(
+                launch, f"{kubernetes.label(each.machine)}{number}-{each.model}", each.machine
+            )
+        )
     return {"llmkube.yaml": "---\n".join(texts)}
 
 
-def _llama_swap(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
-    """A configuration for llama-swap on each machine, all of whose models stay loaded, and one with them as peers. A
-    model of several machines has there also the name MODEL@MACHINE; MODEL goes to the first."""
+def _llama_swap(
+    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+) -> dict[str, str]:
+    """A configuration for llama-swap on each machine, all of whose models stay loaded, and one with
+    them as peers. A model of several machines has there also the name MODEL@MACHINE; MODEL goes to
+    the first."""
     texts = {}
-    peers = ["# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one, or a balancer before",
-             "# the machines shares them out (--format haproxy, nginx, litellm)", "models: {}", "peers:"]
+    peers = [
+        "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one, "
+        "or a balancer before",
+        "# the machines shares them out (--format haproxy, nginx, litellm)",
+        "models: {}",
+        "peers:",
+    ]
     first: set[str] = set()
     for machine, own in _by_machine(instances).items():
         texts[f"{folder(machine)}/config.yaml"] = _swap(machine, own)
         served = list(_by_model(own))
-        peers += [f"  {yaml(machine)}:", f"    proxy: {yaml(f'http://{own[0].at}')}", "    models:",
-                  *(f"      - {yaml(name)}" for name in served if name not in first),
-                  *(f"      - {yaml(f'{name}@{machine}')}" for name in served)]
+        peers += [
+            f"  {yaml(machine)}:",
+            f"    proxy: {yaml(f'http://{own[0].at}')}",
+            "    models:",
+            *(f"      - {yaml(name)}" for name in served if name not in first),
+            *(f"      - {yaml(f'{name}@{machine}')}" for name in served),
+        ]
         first |= set(served)
     return {**texts, "peers/config.yaml": "\n".join(peers) + "\n"}
 
@@ -232,69 +307,139 @@ def _swap(machine: str, own: Sequence[Instance]) -> str:
             name = model if not number else f"{model}-{number + 1}"
             names.append(name)
             text = llama_swap.models_of([each.launch], sized=False)[0]
-            lines += [f"  {yaml(name)}:", *text[text.index("models:") + 2:],
-                      *(f"    aliases: [{yaml(f'{name}@{machine}')}]",) * (not number),
-                      f"    concurrencyLimit: {max(10, each.server.slots)}"]
+            lines += [
+                f"  {yaml(name)}:",
+                *text[text.index("models:") + 2 :],
+                *(f"    aliases: [{yaml(f'{name}@{machine}')}]",) * (not number),
+                f"    concurrencyLimit: {max(10, each.server.slots)}",
+            ]
             if each.place.gpus:
                 shown = ",".join(map(str, each.place.gpus))
                 lines += ["    env:", f"      - {yaml(f'{each.launch.backend.visible}={shown}')}"]
-    lines += ["groups:", "  fleet:", "    swap: false", "    exclusive: true", "    members:",
-              *(f"      - {yaml(name)}" for name in names), "hooks:", "  on_startup:", "    preload:",
-              *(f"      - {yaml(name)}" for name in names)]
+    lines += [
+        "groups:",
+        "  fleet:",
+        "    swap: false",
+        "    exclusive: true",
+        "    members:",
+        *(f"      - {yaml(name)}" for name in names),
+        "hooks:",
+        "  on_startup:",
+        "    preload:",
+        *(f"      - {yaml(name)}" for name in names),
+    ]
     return "\n".join(lines) + "\n"
 
 
 # --- the balancers
 
-def _litellm(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
+
+def _litellm(
+    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+) -> dict[str, str]:
     """config.yaml of LiteLLM's proxy: a deployment for each server."""
     lines = ["# LITELLM_MASTER_KEY=sk-... litellm --config litellm.yaml", "model_list:"]
     for each in instances:
-        lines += [f"  - model_name: {yaml(each.model)}", "    litellm_params:",
-                  f"      model: {yaml(f'openai/{each.model}')}", f"      api_base: {yaml(f'http://{each.at}/v1')}",
-                  '      api_key: "none"', f"      weight: {each.server.slots}",
-                  f"      max_parallel_requests: {each.server.slots}", f"      timeout: {_SECONDS}"]
-    lines += ["router_settings:", "  routing_strategy: least-busy", "  num_retries: 2", "  allowed_fails: 1",
-              "  cooldown_time: 30"]
+        lines += [
+            f"  - model_name: {yaml(each.model)}",
+            "    litellm_params:",
+            f"      model: {yaml(f'openai/{each.model}')}",
+            f"      api_base: {yaml(f'http://{each.at}/v1')}",
+            '      api_key: "none"',
+            f"      weight: {each.server.slots}",
+            f"      max_parallel_requests: {each.server.slots}",
+            f"      timeout: {_SECONDS}",
+        ]
+    lines += [
+        "router_settings:",
+        "  routing_strategy: least-busy",
+        "  num_retries: 2",
+        "  allowed_fails: 1",
+        "  cooldown_time: 30",
+    ]
     return {"litellm.yaml": "\n".join(lines) + "\n"}
 
 
 def _nginx(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
-    """A configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without its name too."""
+    """A configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without its
+    name too."""
     models = _by_model(instances)
     lines = ["# nginx -c $PWD/nginx.conf", "events {}", "http {"]
     for number, own in enumerate(models.values()):
-        lines += [f"  upstream model{number} {{", "    least_conn;",
-                  *(f"    server {each.at} weight={each.server.slots} max_fails=1 fail_timeout=10s;" for each in own),
-                  "  }"]
-    lines += ["  server {", f"    listen {BALANCER};", "    client_max_body_size 256m;", "    proxy_buffering off;",
-              "    proxy_http_version 1.1;", "    proxy_connect_timeout 5s;", f"    proxy_read_timeout {_SECONDS}s;",
-              "    # a server that takes no connection is passed over; a request that one has is not sent again",
-              "    proxy_next_upstream error timeout;"]
+        lines += [
+            f"  upstream model{number} {{",
+            "    least_conn;",
+            *(
+                f"    server {each.at} weight={each.server.slots} max_fails=1 fail_timeout=10s;"
+                for each in own
+            ),
+            "  }",
+        ]
+    lines += [
+        "  server {",
+        f"    listen {BALANCER};",
+        "    client_max_body_size 256m;",
+        "    proxy_buffering off;",
+        "    proxy_http_version 1.1;",
+        "    proxy_connect_timeout 5s;",
+        f"    proxy_read_timeout {_SECONDS}s;",
+        "    # a server that takes no connection is passed over; a request that one has is "
+        "not sent again",
+        "    proxy_next_upstream error timeout;",
+    ]
     for number, name in enumerate(models):
         lines += [f"    location /{name}/ {{ proxy_pass http://model{number}/; }}"]
     lines += ["    location / { proxy_pass http://model0; }"] if len(models) == 1 else []
     return {"nginx.conf": "\n".join([*lines, "  }", "}"]) + "\n"}
 
 
-def _haproxy(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
-    """A configuration of HAProxy: as nginx's, and requests beyond the slots of all servers wait in its queue."""
+def _haproxy(
+    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+) -> dict[str, str]:
+    """A configuration of HAProxy: as nginx's, and requests beyond the slots of all servers wait in
+    its queue."""
     models = _by_model(instances)
-    lines = ["# haproxy -f haproxy.cfg", "defaults", "  mode http", "  timeout connect 5s",
-             f"  timeout client {_SECONDS}s", f"  timeout server {_SECONDS}s", f"  timeout queue {_SECONDS}s",
-             "  retries 3", "  option redispatch 1", "  retry-on conn-failure", "frontend fleet",
-             f"  bind :{BALANCER}"]
-    lines += [f"  use_backend model{number} if {{ path_beg /{name}/ }}" for number, name in enumerate(models)]
+    lines = [
+        "# haproxy -f haproxy.cfg",
+        "defaults",
+        "  mode http",
+        "  timeout connect 5s",
+        f"  timeout client {_SECONDS}s",
+        f"  timeout server {_SECONDS}s",
+        f"  timeout queue {_SECONDS}s",
+        "  retries 3",
+        "  option redispatch 1",
+        "  retry-on conn-failure",
+        "frontend fleet",
+        f"  bind :{BALANCER}",
+    ]
+    lines += [
+        f"  use_backend model{number} if {{ path_beg /{name}/ }}"
+        for number, name in enumerate(models)
+    ]
     lines += ["  default_backend model0"] if len(models) == 1 else []
     for number, (name, own) in enumerate(models.items()):
-        lines += [f"backend model{number}", "  balance leastconn", "  option httpchk GET /health",
-                  f"  http-request replace-path /{re.escape(name)}(/.*) \\1"]
-        lines += [f"  server s{i} {each.at} check inter 2s fall 1 maxconn {each.server.slots} "
-                  f"weight {min(256, each.server.slots)}" for i, each in enumerate(own)]
+        lines += [
+            f"backend model{number}",
+            "  balance leastconn",
+            "  option httpchk GET /health",
+            f"  http-request replace-path /{re.escape(name)}(/.*) \\1",
+        ]
+        lines += [
+            f"  server s{i} {each.at} check inter 2s fall 1 maxconn {each.server.slots} "
+            f"weight {min(256, each.server.slots)}"
+            for i, each in enumerate(own)
+        ]
     return {"haproxy.cfg": "\n".join(lines) + "\n"}
 
 
 _BALANCERS = ("litellm", "nginx", "haproxy")
 KINDS: dict[str, Callable[[FleetPlan, Sequence[Instance], Arguments], dict[str, str]]] = {
-    "compose": _compose, "kubernetes": _kubernetes, "llmkube": _llmkube, "llama-swap": _llama_swap,
-    "litellm": _litellm, "nginx": _nginx, "haproxy": _haproxy}
+    "compose": _compose,
+    "kubernetes": _kubernetes,
+    "llmkube": _llmkube,
+    "llama-swap": _llama_swap,
+    "litellm": _litellm,
+    "nginx": _nginx,
+    "haproxy": _haproxy,
+}

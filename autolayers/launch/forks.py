@@ -1,6 +1,6 @@
 """Forks of llama.cpp: what their own words mean to a plan. The program gets its words unchanged.
 
-    command, notes = understood(command, environ)      # -ctk q8_KV is planned as f16, -rtr as --no-mmap
+command, notes = understood(command, environ)      # -ctk q8_KV is planned as f16, -rtr as --no-mmap
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 
     from .command import WrappedCommand
 
-_FIT = ("-fit", "--fit")      # a switch in ik_llama.cpp
+_FIT = ("-fit", "--fit")  # a switch in ik_llama.cpp
 
 
-def understood(command: WrappedCommand, environ: Mapping[str, str]) -> tuple[WrappedCommand, list[str]]:
-    """The command with the words that a plan is made for, and notes; unchanged where its program is llama.cpp or
-    cannot be asked. Raises UsageError for words whose memory is not known."""
+def understood(
+    command: WrappedCommand, environ: Mapping[str, str]
+) -> tuple[WrappedCommand, list[str]]:
+    """The command with the words that a plan is made for, and notes; unchanged where its program is
+    llama.cpp or cannot be asked. Raises UsageError for words whose memory is not known."""
     following = list(zip(command.words, [*command.words[1:], ""], strict=False))
     if command.container or not any(_foreign(*pair) for pair in following):
         return command, []
@@ -29,13 +31,18 @@ def understood(command: WrappedCommand, environ: Mapping[str, str]) -> tuple[Wra
 
     build = detect(command.launcher, environ)
     listed = help_words(command.launcher, environ)
-    if not build.fork and not any(after.lower() in listed and word in ik_words.CACHES for word, after in following):
+    if not build.fork and not any(
+        after.lower() in listed and word in ik_words.CACHES for word, after in following
+    ):
         return command, []
     if build.engine is not IK_LLAMA:
-        words, _, notes = ik_words.meant(command.words, {}, tuple(listed), build.fork or "this program")
+        words, _, notes = ik_words.meant(
+            command.words, {}, tuple(listed), build.fork or "this program"
+        )
         return replace(command, meant=words), notes
-    words, engine, notes = ik_words.meant(command.words, types=(*listed, *ik_words.OWN_TYPES),
-                                          listed=build.flags or ())
+    words, engine, notes = ik_words.meant(
+        command.words, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
+    )
     return replace(command, meant=words, engine=engine), notes
 
 

@@ -1,8 +1,8 @@
 """Plans of earlier launches: an unchanged one is not searched for again.
 
-One JSON file, plans/kept.json in the state directory, with the newest plans. One holds for the same model (by its
-header), flags, machine and build, and while no device has much more free memory than it was made for; it is measured
-again, so that what is free now is enough for it.
+One JSON file, plans/kept.json in the state directory, with the newest plans. One holds for the same
+model (by its header), flags, machine and build, and while no device has much more free memory than
+it was made for; it is measured again, so that what is free now is enough for it.
 """
 
 from __future__ import annotations
@@ -26,17 +26,27 @@ if TYPE_CHECKING:
     from ..planner import Plan
     from ..request import Request
 
-_MOST = 200                # plans kept, of all models
-_MORE = 256 * MiB          # of a device: less than a layer of most models that do not fit
-_MORE_RAM = 16             # a part of all RAM, which varies more than a GPU's memory
+_MOST = 200  # plans kept, of all models
+_MORE = 256 * MiB  # of a device: less than a layer of most models that do not fit
+_MORE_RAM = 16  # a part of all RAM, which varies more than a GPU's memory
 # own flags that say what to do with a plan, not what to plan
-_APART = ("dry-run", "format", "gpumem", "help", "replan", "retry", "strict-flags", "verify", "wait")
+_APART = (
+    "dry-run",
+    "format",
+    "gpumem",
+    "help",
+    "replan",
+    "retry",
+    "strict-flags",
+    "verify",
+    "wait",
+)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid`, `idle`, `faster` and
-    `smaller`: the plan's own, which a launch with all flags given does not have."""
+    """A plan. `question`: what was asked; `free`: bytes by device, RAM as Host; `paid`, `idle`,
+    `faster` and `smaller`: the plan's own, which a launch with all flags given does not have."""
 
     model: str
     question: str
@@ -49,19 +59,27 @@ class Kept:
 
     @property
     def hints(self) -> tuple[Faster | None, Smaller | None]:
-        return Faster.of(self.faster) if self.faster else None, Smaller.of(self.smaller) if self.smaller else None
+        return Faster.of(self.faster) if self.faster else None, Smaller.of(
+            self.smaller
+        ) if self.smaller else None
 
 
 def _of(entry: Any) -> Kept:
     """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
-    kept = Kept(str(entry["model"]), str(entry["question"]),
-                {str(name): int(size) for name, size in entry["free"].items()},
-                tuple(map(str, entry["flags"])), str(entry.get("paid", "")), tuple(map(str, entry.get("idle", ()))),
-                entry.get("faster"), entry.get("smaller"))
+    kept = Kept(
+        str(entry["model"]),
+        str(entry["question"]),
+        {str(name): int(size) for name, size in entry["free"].items()},
+        tuple(map(str, entry["flags"])),
+        str(entry.get("paid", "")),
+        tuple(map(str, entry.get("idle", ()))),
+        entry.get("faster"),
+        entry.get("smaller"),
+    )
     launch = parse(kept.flags, command=None)
     if launch.rest or launch.positional:
         raise ValueError
-    _ = kept.hints      # raises where they are none
+    _ = kept.hints  # raises where they are none
     return kept
 
 
@@ -69,12 +87,31 @@ def question_of(request: Request) -> str:
     """What decides a plan, but for the model and the free memory."""
     machine = request.machine
     devices = [repr(replace(device, free=0)) for device in machine.devices]
-    aims = [f"{name}={value!r}" for name, value in sorted(request.arguments.own.items()) if name not in _APART]
-    rates = (machine.ram_total, machine.ram_bandwidth, machine.bus_bandwidth, machine.cores, machine.disk_bandwidth,
-             machine.threads)
-    asked = "\n".join([__version__, state.machine_name(), tuned.key(request.build),
-                       request.build.engine.name, repr(rates), *devices, *aims,
-                       *to_words(replace(request.params, model=None))])
+    aims = [
+        f"{name}={value!r}"
+        for name, value in sorted(request.arguments.own.items())
+        if name not in _APART
+    ]
+    rates = (
+        machine.ram_total,
+        machine.ram_bandwidth,
+        machine.bus_bandwidth,
+        machine.cores,
+        machine.disk_bandwidth,
+        machine.threads,
+    )
+    asked = "\n".join(
+        [
+            __version__,
+            state.machine_name(),
+            tuned.key(request.build),
+            request.build.engine.name,
+            repr(rates),
+            *devices,
+            *aims,
+            *to_words(replace(request.params, model=None)),
+        ]
+    )
     import hashlib
 
     return hashlib.sha256(asked.encode()).hexdigest()
@@ -85,7 +122,9 @@ def _free(request: Request) -> dict[str, int]:
     return {**request.machine.limits, **({} if ram is None else {"Host": ram})}
 
 
-def find(model: str, request: Request, environ: Mapping[str, str], again: Callable[[Request], Plan]) -> Plan | None:
+def find(
+    model: str, request: Request, environ: Mapping[str, str], again: Callable[[Request], Plan]
+) -> Plan | None:
     """The plan of an earlier launch, measured by `again`, if it still holds."""
     question, free = question_of(request), _free(request)
     spare = dict.fromkeys(request.machine.limits, _MORE)
@@ -107,14 +146,24 @@ def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> 
         plan = again(request.asking(replace(arguments, params=params, own=own)))
         if plan.fits and plan.flags == kept.flags:
             faster, smaller = kept.hints
-            return replace(plan, paid=kept.paid, idle=kept.idle, why=Reasons(faster=faster, smaller=smaller))
+            return replace(
+                plan, paid=kept.paid, idle=kept.idle, why=Reasons(faster=faster, smaller=smaller)
+            )
     return None
 
 
 def keep(model: str, request: Request, plan: Plan, environ: Mapping[str, str]) -> None:
     """Adds a plan that fits; a directory that cannot be written is no reason not to launch."""
     if plan.fits:
-        kept = Kept(model, question_of(request), _free(request), plan.flags, plan.paid, plan.idle,
-                    plan.faster.to_dict() if plan.faster else None, plan.smaller.to_dict() if plan.smaller else None)
+        kept = Kept(
+            model,
+            question_of(request),
+            _free(request),
+            plan.flags,
+            plan.paid,
+            plan.idle,
+            plan.faster.to_dict() if plan.faster else None,
+            plan.smaller.to_dict() if plan.smaller else None,
+        )
         with contextlib.suppress(AutolayersError):
             store.add("plans", "kept", environ, kept, _of, _MOST, ("model", "question", "free"))

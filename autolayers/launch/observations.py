@@ -1,7 +1,7 @@
 """The memory that launches on this machine really used, for later plans.
 
-One JSON file for each model in observations/ of the state directory, named by the digest of the model's
-header: a renamed file is the same model, an edited one is another.
+One JSON file for each model in observations/ of the state directory, named by the digest of the
+model's header: a renamed file is the same model, an edited one is another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-_LIMIT = 200      # observations kept per model, the newest
+_LIMIT = 200  # observations kept per model, the newest
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,17 @@ class Observation:
 def _of(entry: Any) -> Observation:
     """An entry of the file. Raises where it is not one."""
     return Observation(
-        int(entry["build"]), str(entry["backend"]), tuple(map(str, entry["flags"])),
-        {str(device): int(size) for device, size in entry["differences"].items()}, str(entry.get("date", "")))
+        int(entry["build"]),
+        str(entry["backend"]),
+        tuple(map(str, entry["flags"])),
+        {str(device): int(size) for device, size in entry["differences"].items()},
+        str(entry.get("date", "")),
+    )
 
 
 def digest(path: str, header_size: int) -> str:
-    """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it cannot be
-    read."""
+    """SHA-256 of a model file's first `header_size` bytes (metadata and tensor list); "" if it
+    cannot be read."""
     import hashlib
 
     sum_ = hashlib.sha256()
@@ -56,7 +60,9 @@ def load(model: str, environ: Mapping[str, str]) -> list[Observation]:
     return store.entries("observations", model, environ, _of)
 
 
-def find(known: Sequence[Observation], build: int, backend: str, flags: Sequence[str]) -> Observation | None:
+def find(
+    known: Sequence[Observation], build: int, backend: str, flags: Sequence[str]
+) -> Observation | None:
     """The newest observation of exactly this launch."""
     launch = (build, backend, tuple(flags))
     return next((o for o in reversed(known) if (o.build, o.backend, o.flags) == launch), None)
@@ -64,4 +70,6 @@ def find(known: Sequence[Observation], build: int, backend: str, flags: Sequence
 
 def keep(model: str, observation: Observation, environ: Mapping[str, str]) -> None:
     """Adds an observation, replacing one of the same launch. Raises AutolayersError."""
-    store.add("observations", model, environ, observation, _of, _LIMIT, ("build", "backend", "flags"))
+    store.add(
+        "observations", model, environ, observation, _of, _LIMIT, ("build", "backend", "flags")
+    )

@@ -1,11 +1,12 @@
-"""llama-server's router: every model of --models-dir planned for this machine, as a preset in the state directory.
+"""llama-server's router: every model of --models-dir planned for this machine, as a preset in the
+state directory.
 
     router = read_router(command, environ)            # None: its command has a model
     routed = plan_router(router, command, own)        # raises UsageError, ModelError, DeviceError
     routed.preset, routed.words                       # the text; --models-max N for the command
 
-The router's own words go to every model and replace what a preset says (server_models::load_models), so they are the
-request of each plan. It never loads a model itself.
+The router's own words go to every model and replace what a preset says
+(server_models::load_models), so they are the request of each plan. It never loads a model itself.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Listed:
 
 @dataclass(frozen=True)
 class Routed:
-    """`preset`: its text; `words`: those that it needs in the command; `plans`: by the router's names."""
+    """`preset`: its text; `words`: those that it needs in the command; `plans`: by the router's
+    names."""
 
     preset: str
     words: tuple[str, ...]
@@ -62,11 +64,14 @@ class Routed:
 
 
 def read_router(command: WrappedCommand, environ: Mapping[str, str]) -> Arguments | None:
-    """The words of a llama-server without a model, which makes it a router; None of any other command."""
+    """The words of a llama-server without a model, which makes it a router; None of any other
+    command."""
     if not command.program.startswith("llama-server"):
         return None
     seen = {**({} if command.container else environ), **command.environ}
-    read = parse(command.plannable, seen, () if command.container else config_files(environ), command=None)
+    read = parse(
+        command.plannable, seen, () if command.container else config_files(environ), command=None
+    )
     return None if read.params.model is not None or read.positional else read
 
 
@@ -74,18 +79,25 @@ def nothing_to_plan(read: Arguments, command: WrappedCommand) -> str:
     """Why a router's models are not planned; "" where they are."""
     router = f"without a model {command.program} is a router"
     if command.container:
-        return (f"{router}, and a preset here is not in its container: autolayers DIR --format preset writes one for "
-                "--models-preset")
+        return (
+            f"{router}, and a preset here is not in its container: autolayers DIR --format "
+            f"preset writes one for "
+            "--models-preset"
+        )
     if read.value("--models-preset"):
         return f"{router}, and --models-preset says how it loads them: nothing to plan"
     if not read.value("--models-dir"):
-        return f"{router} of the models that it has downloaded: nothing to plan; --models-dir DIR plans those of DIR"
+        return (
+            f"{router} of the models that it has downloaded: nothing to plan; --models-dir DIR "
+            f"plans those of DIR"
+        )
     return ""
 
 
 def listed(directory: str) -> list[Listed]:
-    """The models that the router finds in a directory (common_preset_context::load_from_models_dir): its files, and one
-    model in each directory in it. Raises ModelError."""
+    """The models that the router finds in a directory
+    (common_preset_context::load_from_models_dir): its files, and one model in each directory in it.
+    Raises ModelError."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
@@ -94,7 +106,11 @@ def listed(directory: str) -> list[Listed]:
     for entry in entries:
         if entry.is_dir():
             found += _of_directory(entry)
-        elif entry.is_file() and entry.name.endswith(".gguf") and not _loaded_with_another(entry.name):
+        elif (
+            entry.is_file()
+            and entry.name.endswith(".gguf")
+            and not _loaded_with_another(entry.name)
+        ):
             found.append(Listed(entry.name.replace(".gguf", ""), entry.path))
     if not found:
         raise ModelError(f"--models-dir {directory}: no GGUF model in it")
@@ -103,40 +119,66 @@ def listed(directory: str) -> list[Listed]:
 
 def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
     try:
-        files = sorted(inner.name for inner in os.scandir(entry.path)
-                       if inner.is_file() and inner.name.endswith(".gguf"))
+        files = sorted(
+            inner.name
+            for inner in os.scandir(entry.path)
+            if inner.is_file() and inner.name.endswith(".gguf")
+        )
     except OSError:
         return []
     own = [name for name in files if not _loaded_with_another(name)]
-    first = [name for name in own if _FIRST in name] or [name for name in own if not first_part(name)]
+    first = [name for name in own if _FIRST in name] or [
+        name for name in own if not first_part(name)
+    ]
     if not first:
         return []
     projectors = [os.path.join(entry.path, name) for name in files if _PROJECTOR in name]
-    drafts = [os.path.join(entry.path, name) for name in files if _PROJECTOR not in name and name.startswith(_DRAFTS)]
-    return [Listed(entry.name, os.path.join(entry.path, first[-1]), projectors[-1] if projectors else None,
-                   drafts[0] if drafts else None)]
+    drafts = [
+        os.path.join(entry.path, name)
+        for name in files
+        if _PROJECTOR not in name and name.startswith(_DRAFTS)
+    ]
+    return [
+        Listed(
+            entry.name,
+            os.path.join(entry.path, first[-1]),
+            projectors[-1] if projectors else None,
+            drafts[0] if drafts else None,
+        )
+    ]
 
 
 def _loaded_with_another(name: str) -> bool:
     return _PROJECTOR in name or name.startswith(_DRAFTS)
 
 
-def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str]) -> Routed:
+def plan_router(
+    read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str]
+) -> Routed:
     """Plan all models of --models-dir so that any --models-max fit together, or as many as do."""
     models = listed(os.path.abspath(str(read.value("--models-dir"))))
-    params = replace(read.params, mmproj=None)      # the router does not pass it on (unset_reserved_args)
-    request = Request.of(replace(read, params=params, own=dict(own)), environ, program=command.launcher,
-                         verbatim=command.words).said()
+    # the router does not pass it on (unset_reserved_args)
+    params = replace(read.params, mmproj=None)
+    request = Request.of(
+        replace(read, params=params, own=dict(own)),
+        environ,
+        program=command.launcher,
+        verbatim=command.words,
+    ).said()
     if why := request.build.lacks("--models-preset"):
         raise UsageError(f"{why}: leave out autolayers run")
     most = _number(read.value("--models-max"))
     chosen, beside = _companions(models, request)
-    found = plan_any(Models([entry.path for entry in chosen], read_model), request, limit=most, own=beside)
+    found = plan_any(
+        Models([entry.path for entry in chosen], read_model), request, limit=most, own=beside
+    )
     for i, reason in found.refused:
         say(reason if chosen[i].name in reason else f"{chosen[i].name}: {reason}")
     plans = {chosen[i].name: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
     if not plans:
-        raise ModelError(f"--models-dir {read.value('--models-dir')}: none of its models can be planned")
+        raise ModelError(
+            f"--models-dir {read.value('--models-dir')}: none of its models can be planned"
+        )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
     if most is not None and most > found.most:
         say(f"--models-max {most}: {found.most} of these models fit at a time")
@@ -147,7 +189,7 @@ def plan_router(read: Arguments, command: WrappedCommand, own: Mapping[str, Any]
     for name, plan in fitting.items():
         try:
             sections.append(section(name, ["-m", paths[name], *plan.flags]))
-        except UsageError as error:      # the router serves it all the same, as it stands
+        except UsageError as error:  # the router serves it all the same, as it stands
             say(f"{error}: left out")
     text = "\n".join(["version = 1", "", *sections])
     words = () if read.value("--models-max") else ("--models-max", str(found.most))
@@ -166,8 +208,11 @@ def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], d
     for entry in models:
         try:
             if entry.mmproj or entry.draft:
-                params = replace(request.params, mmproj=entry.mmproj,
-                                 model_draft=request.params.model_draft or entry.draft)
+                params = replace(
+                    request.params,
+                    mmproj=entry.mmproj,
+                    model_draft=request.params.model_draft or entry.draft,
+                )
                 beside = companions_of(params, request.arguments)
                 own[len(chosen)] = replace(request.with_params(params), companions=beside)
             chosen.append(entry)
@@ -177,9 +222,10 @@ def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], d
 
 
 def keep(routed: Routed, directory: str, environ: Mapping[str, str]) -> str:
-    """Writes the preset, one file for each directory of models; its path. Raises AutolayersError."""
+    """Writes the preset, one file for each directory of models; its path. Raises
+    AutolayersError."""
     whole = os.path.realpath(directory)
-    name = f"{plain_name(os.path.basename(whole))}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:8]}.ini"
+    name = f"{plain_name(os.path.basename(whole))}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:8]}.ini"  # noqa: E501
     path = state.path(environ, "presets", name)
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     state.write(path, routed.preset.encode(), mode=0o600)

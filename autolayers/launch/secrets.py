@@ -1,5 +1,5 @@
-"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment variable
-too.
+"""Keys, tokens and URLs with credentials in a command; llama-server reads each from an environment
+variable too.
 
     without_secrets(["--api-key", "x", "--port", "80"])     # (["--port", "80"], ["LLAMA_API_KEY"])
 """
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from .command import WrappedCommand
 
-_FLAGS = ("--api-key", "-hft")           # always
-_URL_FLAGS = ("-mu", "-mmu")             # if the URL has a user or a query
+_FLAGS = ("--api-key", "-hft")  # always
+_URL_FLAGS = ("-mu", "-mmu")  # if the URL has a user or a query
 _VARIABLES = ("LLAMA_API_KEY", "HF_TOKEN")
 
 
@@ -28,8 +28,10 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names: list[str] = []
     for item in items_of_fork(words):
         row = item.flag if isinstance(item.flag, Argument) else None
-        if row and (row.canonical in _FLAGS
-                    or (row.canonical in _URL_FLAGS and _has_credentials(item.value))):
+        if row and (
+            row.canonical in _FLAGS
+            or (row.canonical in _URL_FLAGS and _has_credentials(item.value))
+        ):
             names.append(row.env)
         else:
             kept += item.words
@@ -37,14 +39,20 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[str]]:
-    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e LLAMA_API_KEY=x`,
-    which becomes `-e LLAMA_API_KEY`, the caller's variable."""
+    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e
+    LLAMA_API_KEY=x`, which becomes `-e LLAMA_API_KEY`, the caller's variable."""
     kept: list[str] = []
     names: list[str] = []
     for word in command.launcher:
-        option = next((option for option in ("--env=", "-e") if word.startswith(option)
-                       and command.container), "")
-        name, equals, _ = word[len(option):].partition("=")
+        option = next(
+            (
+                option
+                for option in ("--env=", "-e")
+                if word.startswith(option) and command.container
+            ),
+            "",
+        )
+        name, equals, _ = word[len(option) :].partition("=")
         if equals and name in _VARIABLES:
             names.append(name)
             kept += [option + name] if command.container else []
@@ -58,4 +66,5 @@ def _has_credentials(url: str) -> bool:
         split = urlsplit(url)
     except ValueError:
         return True
-    return "@" in split.netloc or split.query not in ("", "download=true")      # as in the Hub's own links
+    # as in the Hub's own links
+    return "@" in split.netloc or split.query not in ("", "download=true")

@@ -1,4 +1,5 @@
-"""The llama-servers that run on this machine: how each was started, what it says of itself, and what it should hold.
+"""The llama-servers that run on this machine: how each was started, what it says of itself, and
+what it should hold.
 
     for server in servers():
         server.pid, server.words, server.of          # 4242, ("-m", ...), "ollama"
@@ -36,15 +37,16 @@ if TYPE_CHECKING:
     from ..memory.breakdown import Breakdown
 
 _NAMES = re.compile(r"llama-server(?:\.exe)?$")
-_PREFIX = re.compile(r"(?:/[\w.~-]+)+")      # of --api-prefix: a path, and nothing that ends an address
-_ANSWER = 4 << 20      # bytes of an answer
-_PATIENCE = 2.0        # seconds for it
+# of --api-prefix: a path, and nothing that ends an address
+_PREFIX = re.compile(r"(?:/[\w.~-]+)+")
+_ANSWER = 4 << 20  # bytes of an answer
+_PATIENCE = 2.0  # seconds for it
 
 
 @dataclass(frozen=True)
 class Server:
-    """`of`: the program that started it: ollama, llama-swap, llama-server (the router), or "". `rss`: bytes of RAM,
-    mapped weights with it."""
+    """`of`: the program that started it: ollama, llama-swap, llama-server (the router), or "".
+    `rss`: bytes of RAM, mapped weights with it."""
 
     pid: int
     words: tuple[str, ...]
@@ -75,12 +77,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Running:
-    """`state`: loading, idle, busy, or what keeps it from being known. `grows`: what may come to it while it serves."""
+    """`state`: loading, idle, busy, or what keeps it from being known. `grows`: what may come to it
+    while it serves."""
 
     server: Server
     model: str
     state: str
-    slots: tuple[int, int] | None        # busy, all
+    slots: tuple[int, int] | None  # busy, all
     n_ctx: int | None
     build: int
     rows: tuple[Row, ...]
@@ -90,12 +93,25 @@ class Running:
     def to_dict(self) -> dict[str, object]:
         words, _ = without_secrets(self.server.words)
         return {
-            "pid": self.server.pid, "started_by": self.server.of, "words": words, "model": self.model,
-            "build": self.build or None, "state": self.state,
-            "slots": None if self.slots is None else {"busy": self.slots[0], "all": self.slots[1]}, "n_ctx": self.n_ctx,
-            "devices": [{"name": row.device, "held": row.held, "predicted": row.predicted,
-                         "unaccounted": row.unaccounted} for row in self.rows],
-            "grows": dict(self.grows), "notes": list(self.notes),
+            "pid": self.server.pid,
+            "started_by": self.server.of,
+            "words": words,
+            "model": self.model,
+            "build": self.build or None,
+            "state": self.state,
+            "slots": None if self.slots is None else {"busy": self.slots[0], "all": self.slots[1]},
+            "n_ctx": self.n_ctx,
+            "devices": [
+                {
+                    "name": row.device,
+                    "held": row.held,
+                    "predicted": row.predicted,
+                    "unaccounted": row.unaccounted,
+                }
+                for row in self.rows
+            ],
+            "grows": dict(self.grows),
+            "notes": list(self.notes),
         }
 
 
@@ -105,12 +121,18 @@ def servers(only: int | None = None) -> Iterator[Server]:
 
     for process in psutil.process_iter(["pid", "cmdline"]):
         words = process.info["cmdline"] or []
-        at = next((i for i, word in enumerate(words[:3]) if _NAMES.search(os.path.basename(word))), None)
-        if at is None and len(words) > 1 and f"{os.path.basename(words[0])} {words[1]}" == "llama serve":
+        at = next(
+            (i for i, word in enumerate(words[:3]) if _NAMES.search(os.path.basename(word))), None
+        )
+        if (
+            at is None
+            and len(words) > 1
+            and f"{os.path.basename(words[0])} {words[1]}" == "llama serve"
+        ):
             at = 1
         if at is None or (only is not None and process.info["pid"] != only):
             continue
-        yield _server(process, words[at], tuple(words[at + 1:]))
+        yield _server(process, words[at], tuple(words[at + 1 :]))
 
 
 def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
@@ -122,13 +144,23 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
         except (psutil.Error, OSError):
             return otherwise
 
-    environ = {name: value for name, value in asked(process.environ, {}).items()
-               if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY"))}
+    environ = {
+        name: value
+        for name, value in asked(process.environ, {}).items()
+        if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY"))
+    }
     parent = asked(lambda: process.parent().name(), "") if asked(process.ppid, 0) > 1 else ""
     known = ("ollama", "llama-swap", "llama-server")
-    return Server(process.info["pid"], words, program, asked(process.cwd, "/"), environ,
-                  next((name for name in known if parent.startswith(name[:15])), ""),
-                  asked(lambda: process.memory_info().rss, 0), asked(process.create_time, 0.0))
+    return Server(
+        process.info["pid"],
+        words,
+        program,
+        asked(process.cwd, "/"),
+        environ,
+        next((name for name in known if parent.startswith(name[:15])), ""),
+        asked(lambda: process.memory_info().rss, 0),
+        asked(process.create_time, 0.0),
+    )
 
 
 def look(server: Server, found: Inventory) -> Running:
@@ -137,7 +169,9 @@ def look(server: Server, found: Inventory) -> Running:
     try:
         arguments = parse(server.words, server.environ, command=None)
     except AutolayersError as error:
-        return Running(server, "", "unknown", None, None, 0, (), (), (f"its words cannot be read: {error}",))
+        return Running(
+            server, "", "unknown", None, None, 0, (), (), (f"its words cannot be read: {error}",)
+        )
     props: dict[str, Any] = {}
     state, busy = _stranger(server), None
     if not state:
@@ -153,20 +187,37 @@ def look(server: Server, found: Inventory) -> Running:
     for device in devices:
         has = driver.get(device.pci_id or "")
         extra = use.extra_by_device().get(device.name, 0) if use else 0
-        should = use.devices[device.name].total + extra if use and device.name in use.devices else None
+        should = (
+            use.devices[device.name].total + extra if use and device.name in use.devices else None
+        )
         if has or should:
             rows.append(Row(device.name, has, should))
     rows.append(Row("RAM", server.rss or None, use.resident if use else None))
-    grows = tuple((extra.name, extra.size) for extra in use.extras if extra.upper_limit) if use else ()
-    n_ctx = props.get("default_generation_settings", {}).get("n_ctx") if isinstance(
-        props.get("default_generation_settings"), dict) else None
-    return Running(server, os.path.basename(name) or "(router)", state, busy, n_ctx if isinstance(n_ctx, int) else
-                   use.n_ctx_seq if use else None, build, tuple(rows), grows, tuple(notes))
+    grows = (
+        tuple((extra.name, extra.size) for extra in use.extras if extra.upper_limit) if use else ()
+    )
+    n_ctx = (
+        props.get("default_generation_settings", {}).get("n_ctx")
+        if isinstance(props.get("default_generation_settings"), dict)
+        else None
+    )
+    return Running(
+        server,
+        os.path.basename(name) or "(router)",
+        state,
+        busy,
+        n_ctx if isinstance(n_ctx, int) else use.n_ctx_seq if use else None,
+        build,
+        tuple(rows),
+        grows,
+        tuple(notes),
+    )
 
 
 def _stranger(server: Server) -> str:
-    """Why a server is not asked: it belongs to somebody else, or its address means another one here; "" if it is
-    this user's own. Its words come from who started it, and its key is for it alone."""
+    """Why a server is not asked: it belongs to somebody else, or its address means another one
+    here; "" if it is this user's own. Its words come from who started it, and its key is for it
+    alone."""
     import psutil
 
     try:
@@ -176,14 +227,14 @@ def _stranger(server: Server) -> str:
         return "gone"
     try:
         here, there = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{server.pid}/ns/net")
-    except OSError:      # no such namespaces on this system
+    except OSError:  # no such namespaces on this system
         return ""
     return "" if here == there else "in a container's own network: not asked"
 
 
 def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
-    """(its /props, its /slots), empty where it does not answer. Only a socket that this process itself listens on
-    is asked, and gets the key."""
+    """(its /props, its /slots), empty where it does not answer. Only a socket that this process
+    itself listens on is asked, and gets the key."""
     given, prefix = arguments.value("--host") or "", arguments.value("--api-prefix") or ""
     if given.endswith(".sock") or (prefix and not _PREFIX.fullmatch(prefix)):
         return {}, []
@@ -192,17 +243,29 @@ def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[A
     if host is None:
         return {}, []
     base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
-    key = (arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")).partition(",")[0]
+    key = (arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")).partition(",")[
+        0
+    ]
     answers = [_ask(base + path, f"Bearer {key}" if key else "") for path in ("/props", "/slots")]
-    return (answers[0] if isinstance(answers[0], dict) else {}), (answers[1] if isinstance(answers[1], list) else [])
+    return (answers[0] if isinstance(answers[0], dict) else {}), (
+        answers[1] if isinstance(answers[1], list) else []
+    )
 
 
 def _ask(address: str, authorization: str) -> object:
     try:
-        with request("GET", address, Limit(_PATIENCE), authorization=authorization, own=True) as answer:
+        with request(
+            "GET", address, Limit(_PATIENCE), authorization=authorization, own=True
+        ) as answer:
             content = answer.content(_ANSWER)
             found: object = json.loads(content)
-            return {"loading": True} if answer.status == 503 else found if answer.status == 200 else None
+            return (
+                {"loading": True}
+                if answer.status == 503
+                else found
+                if answer.status == 200
+                else None
+            )
     except (NetError, ValueError, RecursionError):
         return None
 
@@ -216,29 +279,51 @@ def _state(props: Mapping[str, Any], slots: list[Any]) -> tuple[str, tuple[int, 
     return ("up" if props else "does not answer"), None
 
 
-def _predicted(server: Server, arguments: Arguments, name: str, build: int, devices: list[Device],
-               driver: Mapping[str, int], found: Inventory, notes: list[str]) -> Breakdown | None:
-    """What the launch allocates; with no -ngl what --fit chose with the memory that was free, which is what is free now
-    and what the process holds."""
+def _predicted(
+    server: Server,
+    arguments: Arguments,
+    name: str,
+    build: int,
+    devices: list[Device],
+    driver: Mapping[str, int],
+    found: Inventory,
+    notes: list[str],
+) -> Breakdown | None:
+    """What the launch allocates; with no -ngl what --fit chose with the memory that was free, which
+    is what is free now and what the process holds."""
     path = server.path(name) if name else ""
     if not path or not os.path.isfile(path):
-        notes.append("its model's file cannot be read here: nothing is predicted" if name else
-                     "a router loads no model")
+        notes.append(
+            "its model's file cannot be read here: nothing is predicted"
+            if name
+            else "a router loads no model"
+        )
         return None
     try:
         model = read_model(path)
-        files: dict[str, Any] = {key: server.path(getattr(arguments.params, key)) for key in ("mmproj", "model_draft")
-                                 if getattr(arguments.params, key)}
+        files: dict[str, Any] = {
+            key: server.path(getattr(arguments.params, key))
+            for key in ("mmproj", "model_draft")
+            if getattr(arguments.params, key)
+        }
         params = replace(arguments.params, **files)
-        then = [replace(device, free=min(device.total, device.free + driver.get(device.pci_id or "", 0)))
-                for device in devices]
+        then = [
+            replace(
+                device, free=min(device.total, device.free + driver.get(device.pci_id or "", 0))
+            )
+            for device in devices
+        ]
         own = {"llama-build": build} if build else {}
-        asked = Request.of(replace(arguments, params=params, own=own), devices=then, host=found.host, checked=False)
+        asked = Request.of(
+            replace(arguments, params=params, own=own), devices=then, host=found.host, checked=False
+        )
         if params.n_gpu_layers in (None, -1) and params.fit is not False and then:
             chosen = fit_choice(model, asked)
             params = chosen.params if chosen else params
             notes.append("placed as --fit does with the memory that is free without it")
-        estimator = Estimator(model.overridden(params.override_kv), build or None, companions_of(params))
+        estimator = Estimator(
+            model.overridden(params.override_kv), build or None, companions_of(params)
+        )
         return estimator.breakdown(params, then)
     except (AutolayersError, OSError) as error:
         notes.append(f"nothing is predicted: {error}")
@@ -246,9 +331,12 @@ def _predicted(server: Server, arguments: Arguments, name: str, build: int, devi
 
 
 def beside(found: Inventory, stopped: Running | None = None) -> dict[str, int]:
-    """Bytes that are free now, or would be without one of the servers: what another launch may take."""
+    """Bytes that are free now, or would be without one of the servers: what another launch may
+    take."""
     more = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
-    free = {device.name: device.free + more.get(device.name, 0) for device in found.devices if device.kind != "rpc"}
+    free = {
+        device.name: device.free + more.get(device.name, 0)
+        for device in found.devices
+        if device.kind != "rpc"
+    }
     return {**free, "RAM": found.host.available + more.get("RAM", 0)}
-
-

@@ -39,13 +39,19 @@ if TYPE_CHECKING:
 
 
 class Session:
-    """Everything that stays the same between attempts. `own` are the parsed own flags before the command.
+    """Everything that stays the same between attempts. `own` are the parsed own flags before the
+    command.
 
     Raises UsageError for words that make no sense, ModelError for an unreadable model, DeviceError.
     """
 
-    def __init__(self, command: WrappedCommand, own: dict[str, Any], environ: Mapping[str, str],
-                 planner: Planner = plan_request) -> None:
+    def __init__(
+        self,
+        command: WrappedCommand,
+        own: dict[str, Any],
+        environ: Mapping[str, str],
+        planner: Planner = plan_request,
+    ) -> None:
         self.command = command
         self.environ = environ
         self.planner = planner
@@ -54,23 +60,30 @@ class Session:
         self.seen = {**({} if command.container else environ), **command.environ}
         read = parse(command.plannable, self.seen, self.files, command=None)
         _say_which(read, command.program)
-        self.projector: str | None = None        # the file of -hf, if it is in a cache of this machine
+        # the file of -hf, if it is in a cache of this machine
+        self.projector: str | None = None
         self.model_path = self._model_path(read)
         self.model = read_model(open_source(self.model_path, network_environ(self.seen, read)))
-        self.another_build = "llama-build" in own       # perhaps not the program's
+        self.another_build = "llama-build" in own  # perhaps not the program's
         refuse_contradictions(own, parse(command.plannable, command=None).params)
         if not command.container and not own.keys() & {"format", "dry-run"}:
             _refuse_unavailable(read.params.rpc)
         request = Request.of(
-            replace(read, params=self._files_here(read.params), own=own, positional=()), environ,
+            replace(read, params=self._files_here(read.params), own=own, positional=()),
+            environ,
             program=() if self.program() is None else command.launcher,
-            verbatim=command.words, checked=not command.bench,     # its flags differ
-            of_program=command.engine or of_program(command.program))
+            verbatim=command.words,
+            checked=not command.bench,  # its flags differ
+            of_program=command.engine or of_program(command.program),
+        )
         self._refuse_unknown(read, request.build, own)
         self.request = for_model(self.model, request).said()
         slots = request.build.default_slots
-        if request.params.n_parallel is None and slots != N_PARALLEL:      # this build's behaviour without a flag
-            self.ask_for(replace(request.arguments, params=replace(request.params, n_parallel=slots)))
+        # this build's behaviour without a flag
+        if request.params.n_parallel is None and slots != N_PARALLEL:
+            self.ask_for(
+                replace(request.arguments, params=replace(request.params, n_parallel=slots))
+            )
 
     @property
     def build(self) -> Build:
@@ -85,16 +98,21 @@ class Session:
         self.request = self.request.asking(arguments)
 
     def plan(self, request: Request | None = None) -> tuple[Plan, list[str]]:
-        """(the plan, the words it adds to the command). Without a `request` with less memory it is for this
-        machine, with remedies if it does not fit."""
+        """(the plan, the words it adds to the command). Without a `request` with less memory it is
+        for this machine, with remedies if it does not fit."""
         advise, request = request is None, request or self.request
         plan = self._kept(request) if advise else self.planner(self.model, request, advise=False)
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
-        added, notes = commands.additions(self.command, plan.flags, self.build, self.seen, self.files)
+        added, notes = commands.additions(
+            self.command, plan.flags, self.build, self.seen, self.files
+        )
         for note in notes:
             say(note)
         if self.build.engine.lists_nothing and not plan.devices and added[:2] == ["-ngl", "0"]:
-            say(f"no GPU found here, and {self.build.engine.name} lists none: planned for the CPU, -ngl is left to it")
+            say(
+                f"no GPU found here, and {self.build.engine.name} lists none: planned for the CPU, "
+                f"-ngl is left to it"
+            )
             added = added[2:]
         return plan, added
 
@@ -102,8 +120,12 @@ class Session:
         """The plan of an earlier launch that is unchanged, or a new one, which is kept."""
         digest = self.digest
         if digest and "replan" not in request.arguments.own:
-            plan = kept.find(digest, request, self.environ,
-                             lambda asked: self.planner(self.model, asked, advise=False))
+            plan = kept.find(
+                digest,
+                request,
+                self.environ,
+                lambda asked: self.planner(self.model, asked, advise=False),
+            )
             if plan is not None:
                 return plan
         plan = self.planner(self.model, request, advise=True)
@@ -121,18 +143,23 @@ class Session:
         if model is None:
             raise UsageError(f"no model in the command: add -m MODEL after {self.command.program}")
         if first := first_part(model):
-            raise UsageError(f"{self.command.program} loads a split model by its first part: "
-                             f"-m {shell([first])}")
+            raise UsageError(
+                f"{self.command.program} loads a split model by its first part: -m {shell([first])}"
+            )
         if not needs_download(model):
             return self.command.here(model)
         if not model.startswith("hf:"):
-            raise UsageError(f"autolayers run needs a local file, not {model}: download it and give -m FILE, "
-                             "or launch "
-                             f"by hand with the flags that `autolayers {shell([model])}` prints")
+            raise UsageError(
+                f"autolayers run needs a local file, not {model}: download it and "
+                f"give -m FILE, "
+                "or launch "
+                f"by hand with the flags that `autolayers {shell([model])}` prints"
+            )
         return model if self.command.container else self._cached(model, read)
 
     def _cached(self, name: str, read: Arguments) -> str:
-        """The file that -hf uses from a cache of this machine; the name if it is not downloaded yet."""
+        """The file that -hf uses from a cache of this machine; the name if it is not downloaded
+        yet."""
         found, path, notes = hf_cache.look_up(name, self.seen)
         if not path:
             return name
@@ -149,8 +176,8 @@ class Session:
         return self.command.files_here(params) if self.command.mounts else params
 
     def program(self) -> str | None:
-        """The path of the llama.cpp program, whatever starts it; None for a script or container, which are
-        not safe to query."""
+        """The path of the llama.cpp program, whatever starts it; None for a script or container,
+        which are not safe to query."""
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
@@ -159,18 +186,29 @@ class Session:
         """Refuses unknown flags; those that this llama.cpp has are passed on."""
         for name in read.unknown:
             if build.fork or name.partition("=")[0] in (build.flags or ()):
-                say(f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: passed on, not part "
-                    "of the plan")
+                say(
+                    f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: "
+                    f"passed on, not part "
+                    "of the plan"
+                )
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
 
     def _measured(self, plan: Plan, request: Request) -> Plan:
         """The plan that `autolayers tune` measured to be the fastest, if it did."""
+
         def again(arguments: Arguments) -> Plan:
             return self.planner(self.model, request.asking(arguments))
 
-        plan, line = tuned.measured_plan(plan, self.model, request.machine.devices, request.arguments,
-                                         tuned.key(self.build), self.environ, again)
+        plan, line = tuned.measured_plan(
+            plan,
+            self.model,
+            request.machine.devices,
+            request.arguments,
+            tuned.key(self.build),
+            self.environ,
+            again,
+        )
         if line:
             say(line)
         return plan
@@ -178,14 +216,23 @@ class Session:
     def _corrected(self, plan: Plan, request: Request, advise: bool) -> Plan:
         """Plans again if an earlier launch with these flags used more than predicted."""
         found = self._observed(plan)
-        worse = {device: size for device, size in (found.differences if found else {}).items() if size > 0}
+        worse = {
+            device: size
+            for device, size in (found.differences if found else {}).items()
+            if size > 0
+        }
         if found is None or not worse:
             return plan
         for device, size in worse.items():
-            say(f"observed {found.date[:10] or 'before'}: {device} uses {mib(size)} more than predicted with "
-                "these flags; the plan includes it")
-        devices = tuple(replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
-                        for d in request.machine.devices)
+            say(
+                f"observed {found.date[:10] or 'before'}: {device} uses {mib(size)} more than "
+                f"predicted with "
+                "these flags; the plan includes it"
+            )
+        devices = tuple(
+            replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
+            for d in request.machine.devices
+        )
         return self.planner(self.model, request.on(devices, request.host), advise=advise)
 
     def _checked(self, plan: Plan) -> Plan:
@@ -195,16 +242,22 @@ class Session:
         differs = known.architectures.get(self.model.architecture) if known else None
         if known is None or not differs:
             return plan
-        parts = ", ".join(f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items())
-        warning = (f"checked on this build on {known.date[:10]}: {self.model.architecture} does not allocate "
-                   "as "
-                   f"predicted ({parts})")
-        return replace(plan, breakdown=replace(plan.breakdown, exact=False),
-                       noted=(*plan.noted, warning))
+        parts = ", ".join(
+            f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items()
+        )
+        warning = (
+            f"checked on this build on {known.date[:10]}: {self.model.architecture} does "
+            f"not allocate "
+            "as "
+            f"predicted ({parts})"
+        )
+        return replace(
+            plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, warning)
+        )
 
     def _observed(self, plan: Plan) -> Observation | None:
         if self.build.engine is not LLAMA_SERVER:
-            return None                 # its own launches are not verified
+            return None  # its own launches are not verified
         digest = self.digest
         seen = observations.load(digest, self.environ) if digest else []
         return observations.find(seen, self.build.number, backend(plan), plan.flags)
@@ -223,7 +276,9 @@ def _refuse_unavailable(servers: Sequence[str]) -> None:
         from ..devices.rpc import unavailable
 
         if lines := unavailable(servers):
-            raise DeviceError("; ".join(lines) + ": end what uses it, start it, or leave it out of --rpc")
+            raise DeviceError(
+                "; ".join(lines) + ": end what uses it, start it, or leave it out of --rpc"
+            )
 
 
 def backend(plan: Plan) -> str:

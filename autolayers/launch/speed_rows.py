@@ -1,10 +1,12 @@
 """Measured launches as the rows of fixtures/speeds: what `autolayers tune --share` writes and
 benchmarks/fit_speed.py reads.
 
-    rows = rows_of(measured, model, machine, test)      # two per launch: its prompt (pp) and its generation (tg)
+    # two per launch: its prompt (pp) and its generation (tg)
+    rows = rows_of(measured, model, machine, test)
     check(row)                                          # the problem of a row from elsewhere, or ""
 
-Rows contain no names of files, users, machines or addresses, and of a model only its header's sizes.
+Rows contain no names of files, users, machines or addresses, and of a model only its header's
+sizes.
 """
 
 from __future__ import annotations
@@ -32,14 +34,36 @@ if TYPE_CHECKING:
 
 _TEXTS = ("id", "source", "date", "model", "class", "kind", "quality", "group", "note")
 # Fields of Params whose values name files or addresses, or that llama-bench's tests replace
-_LEFT_OUT: dict[str, Any] = {name: getattr(Params(), name) for name in (
-    "model", "rpc", "model_draft", "mmproj", "lora", "control_vector", "override_kv", "n_parallel",
-    "kv_unified", "kv_unified_per_slot", "fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints",
-    "cache_reuse")}
+_LEFT_OUT: dict[str, Any] = {
+    name: getattr(Params(), name)
+    for name in (
+        "model",
+        "rpc",
+        "model_draft",
+        "mmproj",
+        "lora",
+        "control_vector",
+        "override_kv",
+        "n_parallel",
+        "kv_unified",
+        "kv_unified_per_slot",
+        "fit",
+        "fit_target",
+        "fit_ctx",
+        "cache_ram",
+        "ctx_checkpoints",
+        "cache_reuse",
+    )
+}
 
 
-def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device], host: Host | None,
-            test: Trial) -> list[dict[str, Any]]:
+def rows_of(
+    measured: Iterable[Measured],
+    model: Model,
+    devices: Sequence[Device],
+    host: Host | None,
+    test: Trial,
+) -> list[dict[str, Any]]:
     """Two rows for each launch."""
     found = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
@@ -51,14 +75,23 @@ def rows_of(measured: Iterable[Measured], model: Model, devices: Sequence[Device
         words = [*to_words(replace(params, n_ctx=n_ctx)), "-np", "1"]
         for kind, rate in (("pp", one.rates.prompt), ("tg", one.rates.token)):
             row = {
-                "source": f"autolayers tune {whose}", "date": month, "model": name,
+                "source": f"autolayers tune {whose}",
+                "date": month,
+                "model": name,
                 "class": one.rival.speed.kind,
-                "words": words, "machine": machine,
-                "workload": {"prompt": test.prompt if kind == "pp" else 0,
-                             "generate": test.generate if kind == "tg" else 0, "depth": test.depth},
-                "measured": float(f"{rate:.5g}"), "kind": kind, "quality": "llama-bench",
+                "words": words,
+                "machine": machine,
+                "workload": {
+                    "prompt": test.prompt if kind == "pp" else 0,
+                    "generate": test.generate if kind == "tg" else 0,
+                    "depth": test.depth,
+                },
+                "measured": float(f"{rate:.5g}"),
+                "kind": kind,
+                "quality": "llama-bench",
                 "group": f"tune {whose}|{name}|{kind}",
-                "note": f"build {one.rates.build or one.rates.commit}", "build": one.rates.build or None,
+                "note": f"build {one.rates.build or one.rates.commit}",
+                "build": one.rates.build or None,
                 "driver": next((device.driver for device in devices if device.driver), ""),
             }
             digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
@@ -79,14 +112,22 @@ def model_name(model: Model) -> str:
 
 def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> dict[str, Any]:
     def known(rate: float | None, how: str) -> dict[str, Any]:
-        return {"bandwidth": rate, "known": rate is not None, "how": how if rate is not None else "not said"}
+        return {
+            "bandwidth": rate,
+            "known": rate is not None,
+            "how": how if rate is not None else "not said",
+        }
 
     how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
     return {
         "devices": [_device(device) for device in devices],
-        "ram": {"total": host.total if host else None,
-                **known(host.bandwidth if host else None,
-                        how.get(host.bandwidth_source if host else "", "given"))},
+        "ram": {
+            "total": host.total if host else None,
+            **known(
+                host.bandwidth if host else None,
+                how.get(host.bandwidth_source if host else "", "given"),
+            ),
+        },
         "bus": known(host.bus if host else None, how["measured"]),
         "cpu": {"cores": host.cores if host else None, "model": processor or None},
     }
@@ -98,12 +139,21 @@ def _device(device: Device) -> dict[str, Any]:
     card = None if remote else described(device.description, device.total >> 20)
     name = next((name for name, known in CARDS.items() if known is card), None)
     return {
-        "card": name or ("rpc" if remote else "unknown"), "name": device.name,
-        "description": "" if remote else device.description, "backend": device.backend, "total": device.total,
-        "free": device.free, "bandwidth": device.bandwidth,
-        "compute_capability": list(device.compute_capability) if device.compute_capability else None,
-        "fp16_tflops": device.fp16_tflops, "n_sm": device.n_sm, "unified": device.unified,
-        "power_limit": device.power_limit, "power_default": device.power_default,
+        "card": name or ("rpc" if remote else "unknown"),
+        "name": device.name,
+        "description": "" if remote else device.description,
+        "backend": device.backend,
+        "total": device.total,
+        "free": device.free,
+        "bandwidth": device.bandwidth,
+        "compute_capability": list(device.compute_capability)
+        if device.compute_capability
+        else None,
+        "fp16_tflops": device.fp16_tflops,
+        "n_sm": device.n_sm,
+        "unified": device.unified,
+        "power_limit": device.power_limit,
+        "power_default": device.power_default,
     }
 
 
@@ -124,7 +174,9 @@ def check(row: object) -> str:
         return "model must be the name of a header, not a path"
     if not _is(row.get("measured"), 1e-3, 1e7):
         return "measured must be tokens per second, from 0.001 to 10000000"
-    if row.get("build") is not None and not (_is(row["build"], 1, 1e7) and isinstance(row["build"], int)):
+    if row.get("build") is not None and not (
+        _is(row["build"], 1, 1e7) and isinstance(row["build"], int)
+    ):
         return "build must be llama.cpp's build number, null if unknown"
     if not isinstance(row.get("driver", ""), str) or not row.get("driver", "").isprintable():
         return "driver must be its version"
@@ -132,8 +184,9 @@ def check(row: object) -> str:
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return "words must be a list of texts"
     work = row.get("workload")
-    if not isinstance(work, dict) or not all(_is(work.get(name), 0, 1e8)
-                                             for name in ("prompt", "generate", "depth")):
+    if not isinstance(work, dict) or not all(
+        _is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")
+    ):
         return "workload must have prompt, generate and depth in tokens"
     if not work["prompt" if row["kind"] == "pp" else "generate"]:
         return f"workload has no tokens for a row of kind {row['kind']}"
@@ -147,24 +200,38 @@ def _wrong_machine(machine: object) -> str:
         if not isinstance(device, dict):
             return "a device is not an object"
         what = f"device {str(device.get('name'))[:40]}"
-        if not all(isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")):
+        if not all(
+            isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")
+        ):
             return f"{what}: name, description, backend and card must be texts"
-        if not (_is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])):
+        if not (
+            _is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])
+        ):
             return f"{what}: total and free must be bytes, and free at most total"
-        for name, low, high in (("bandwidth", 1e7, 1e15), ("fp16_tflops", 0.01, 1e5), ("power_limit", 1, 1e5),
-                                ("power_default", 1, 1e5)):
+        for name, low, high in (
+            ("bandwidth", 1e7, 1e15),
+            ("fp16_tflops", 0.01, 1e5),
+            ("power_limit", 1, 1e5),
+            ("power_default", 1, 1e5),
+        ):
             if device.get(name) is not None and not _is(device[name], low, high):
                 return f"{what}: {name} must be from {low:g} to {high:g}"
         capability = device.get("compute_capability")
-        if capability is not None and not (isinstance(capability, list) and len(capability) == 2
-                                           and all(_is(part, 0, 99) for part in capability)):
+        if capability is not None and not (
+            isinstance(capability, list)
+            and len(capability) == 2
+            and all(_is(part, 0, 99) for part in capability)
+        ):
             return f"{what}: compute_capability must be two numbers"
     for name, rate in (("ram", "bandwidth"), ("bus", "bandwidth"), ("cpu", "cores")):
         part = machine.get(name)
         if not isinstance(part, dict) or not (part.get(rate) is None or _is(part[rate], 1, 1e15)):
             return f"machine: {name} must have a {rate}, null if unknown"
-    return "" if machine["ram"].get("total") is None or _is(machine["ram"]["total"], 1 << 20, 1 << 60) else \
-        "machine: ram must have a total in bytes"
+    return (
+        ""
+        if machine["ram"].get("total") is None or _is(machine["ram"]["total"], 1 << 20, 1 << 60)
+        else "machine: ram must have a total in bytes"
+    )
 
 
 def _is(value: object, low: float, high: float) -> bool:

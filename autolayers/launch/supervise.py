@@ -1,11 +1,12 @@
-"""A supervised child: its output is copied and parsed, signals are forwarded, none of its processes outlives
-the supervisor.
+"""A supervised child: its output is copied and parsed, signals are forwarded, none of its processes
+outlives the supervisor.
 
-The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the supervisor. However
-the supervisor dies, two mechanisms end the child: the kernel's parent-death signal (Linux), and a small
-watcher process that sees the supervisor's end of a pipe close and signals the child's process group (a
-wrapper script's children too). background.py has the watcher until its server is ready. A descendant that leaves
-the group is adopted by the supervisor (Linux), which ends it with the rest.
+The child leads its own session, so that a terminal's Ctrl-C reaches it once, through the
+supervisor. However the supervisor dies, two mechanisms end the child: the kernel's parent-death
+signal (Linux), and a small watcher process that sees the supervisor's end of a pipe close and
+signals the child's process group (a wrapper script's children too). background.py has the watcher
+until its server is ready. A descendant that leaves the group is adopted by the supervisor (Linux),
+which ends it with the rest.
 """
 
 from __future__ import annotations
@@ -29,40 +30,55 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import IO, Any
 
-ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
-           if hasattr(signal, name)]
-_FORWARDED = [*ENDING, *(getattr(signal, name) for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
-                          if hasattr(signal, name))]
-_ALWAYS = {signal.SIGINT, signal.SIGTERM}     # for which llama-server installs handlers, ignored before or not
-_GRACE = 10.0      # seconds between SIGTERM and SIGKILL
-_PATIENCE = 30.0   # seconds that a child may take to end after it was asked
+ENDING = [
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
+    if hasattr(signal, name)
+]
+_FORWARDED = [
+    *ENDING,
+    *(
+        getattr(signal, name)
+        for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
+        if hasattr(signal, name)
+    ),
+]
+# for which llama-server installs handlers, ignored before or not
+_ALWAYS = {signal.SIGINT, signal.SIGTERM}
+_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+_PATIENCE = 30.0  # seconds that a child may take to end after it was asked
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. `code` as in a shell: 128 + n for signal n. `asked`: the supervisor received a signal to
-    end it."""
+    """How it ended. `code` as in a shell: 128 + n for signal n. `asked`: the supervisor received a
+    signal to end it."""
 
     code: int
     launch: LaunchLog
     asked: bool
-    killed: bool         # by a SIGKILL from elsewhere
-    oom_killed: bool     # and the kernel counts one more process killed for lack of memory
-    log: bytes = b""     # the beginning and the end of what it printed
+    killed: bool  # by a SIGKILL from elsewhere
+    oom_killed: bool  # and the kernel counts one more process killed for lack of memory
+    log: bytes = b""  # the beginning and the end of what it printed
 
 
-def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[LaunchLog], None] | None = None,
-        out: IO[bytes] | None = None, err: IO[bytes] | None = None) -> Outcome:
-    """Starts `words` and returns when it and all its children have ended. Raises OSError if it cannot be
-    started.
+def run(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    on_ready: Callable[[LaunchLog], None] | None = None,
+    out: IO[bytes] | None = None,
+    err: IO[bytes] | None = None,
+) -> Outcome:
+    """Starts `words` and returns when it and all its children have ended. Raises OSError if it
+    cannot be started.
 
-    `on_ready` is called once, from another thread, when the log says that the model is loaded; its exceptions
-    are printed and end nothing.
+    `on_ready` is called once, from another thread, when the log says that the model is loaded; its
+    exceptions are printed and end nothing.
     """
     kills = _oom_kills()
     child: subprocess.Popen[bytes] | None = None
     watcher: Watcher | None = None
-    early: list[int] = []      # signals that came before the child was there
+    early: list[int] = []  # signals that came before the child was there
     asked = threading.Event()
 
     def forward(number: int, _: FrameType | None) -> None:
@@ -73,12 +89,22 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
         else:
             _signal(child, number)
 
-    before = {number: signal.signal(number, forward) for number in handled(_FORWARDED)} if _main_thread() else {}
+    before = (
+        {number: signal.signal(number, forward) for number in handled(_FORWARDED)}
+        if _main_thread()
+        else {}
+    )
     try:
         with _Adopter() as adopter:
             watcher = Watcher() if os.name == "posix" else None
-            child = subprocess.Popen(list(words), env=dict(environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                     bufsize=0, **own_group(watcher))
+            child = subprocess.Popen(
+                list(words),
+                env=dict(environ),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                **own_group(watcher),
+            )
             for number in early:
                 _signal(child, number)
             end = functools.partial(adopter.end_all, watcher.pid if watcher is not None else 0)
@@ -89,15 +115,26 @@ def run(words: Sequence[str], environ: Mapping[str, str], on_ready: Callable[[La
         for number, handler in before.items():
             signal.signal(number, handler)
     killed = code in (-9, 137) and not asked.is_set()
-    return Outcome(128 - code if code < 0 else code, launch, asked.is_set(), killed, killed and _oom_kills() > kills,
-                   log)
+    return Outcome(
+        128 - code if code < 0 else code,
+        launch,
+        asked.is_set(),
+        killed,
+        killed and _oom_kills() > kills,
+        log,
+    )
 
 
-def _supervised(child: subprocess.Popen[bytes], end_all: Callable[[], None], asked: threading.Event,
-                on_ready: Callable[[LaunchLog], None] | None, out: IO[bytes] | None,
-                err: IO[bytes] | None) -> tuple[int, LaunchLog, bytes]:
-    """Copies and reads the child's output until it and all its descendants have ended: its code, its log's reading,
-    and the log's beginning and end."""
+def _supervised(
+    child: subprocess.Popen[bytes],
+    end_all: Callable[[], None],
+    asked: threading.Event,
+    on_ready: Callable[[LaunchLog], None] | None,
+    out: IO[bytes] | None,
+    err: IO[bytes] | None,
+) -> tuple[int, LaunchLog, bytes]:
+    """Copies and reads the child's output until it and all its descendants have ended: its code,
+    its log's reading, and the log's beginning and end."""
     reader, tail = LogReader(), Tail()
     lock = threading.Lock()
     called = threading.Event()
@@ -113,9 +150,10 @@ def _supervised(child: subprocess.Popen[bytes], end_all: Callable[[], None], ask
             _write(target, data)
             if ready and on_ready is not None:
                 try:
-                    with lock:            # the other stream must not mix into it
+                    with lock:  # the other stream must not mix into it
                         on_ready(reader.launch)
-                except Exception:         # a defect, which must not stop the thread that empties the pipe
+                # a defect, which must not stop the thread that empties the pipe
+                except Exception:
                     sys.excepthook(*sys.exc_info())
 
     assert child.stdout is not None and child.stderr is not None
@@ -149,15 +187,19 @@ def _supervised(child: subprocess.Popen[bytes], end_all: Callable[[], None], ask
 
 
 def handled(signals: Sequence[int] = ENDING) -> list[int]:
-    """The signals that autolayers handles in llama-server's place. SIGINT and SIGTERM always, as llama-server does;
-    the others unless nohup or a shell set them to be ignored."""
-    return [number for number in signals
-            if number in _ALWAYS or signal.getsignal(number) is not signal.SIG_IGN]
+    """The signals that autolayers handles in llama-server's place. SIGINT and SIGTERM always, as
+    llama-server does; the others unless nohup or a shell set them to be ignored."""
+    return [
+        number
+        for number in signals
+        if number in _ALWAYS or signal.getsignal(number) is not signal.SIG_IGN
+    ]
 
 
 class _Adopter:
-    """Makes this process the parent of descendants whose own parent has ended (prctl(2), PR_SET_CHILD_SUBREAPER,
-    Linux), so that one that left the child's group can be found and ended."""
+    """Makes this process the parent of descendants whose own parent has ended (prctl(2),
+    PR_SET_CHILD_SUBREAPER, Linux), so that one that left the child's group can be found and
+    ended."""
 
     def __init__(self) -> None:
         self._before: set[int] = set()
@@ -204,9 +246,9 @@ class _Adopter:
 
 @contextlib.contextmanager
 def _signals_to_this_thread() -> Iterator[None]:
-    """Threads that are started here never receive a signal. Otherwise the second of two signals may reach a
-    thread that waits in a read, while the main thread, where Python calls its handlers, sleeps until the next
-    one."""
+    """Threads that are started here never receive a signal. Otherwise the second of two signals may
+    reach a thread that waits in a read, while the main thread, where Python calls its handlers,
+    sleeps until the next one."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -218,7 +260,9 @@ def _signals_to_this_thread() -> Iterator[None]:
 
 
 def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
-    """Popen's options for a child in a process group of its own that ends with us, and that a watcher knows."""
+    """Popen's options for a child in a process group of its own that ends with us, and that a
+    watcher knows."""
+
     def before_exec() -> None:
         _die_with_parent()
         if watcher is not None:
@@ -237,7 +281,7 @@ def _wait(child: subprocess.Popen[bytes]) -> int:
     while True:
         try:
             return child.wait()
-        except KeyboardInterrupt:       # before the handlers are in place
+        except KeyboardInterrupt:  # before the handlers are in place
             _signal(child, signal.SIGINT)
 
 
@@ -294,7 +338,8 @@ def _write(target: IO[bytes], data: bytes) -> None:
 
 
 def _die_with_parent() -> None:
-    """Between fork and exec: Linux ends the child when its parent dies (prctl(2), PR_SET_PDEATHSIG = 1)."""
+    """Between fork and exec: Linux ends the child when its parent dies (prctl(2), PR_SET_PDEATHSIG
+    = 1)."""
     if sys.platform == "linux" and _libc is not None:
         _libc.prctl(1, signal.SIGTERM)
 
@@ -316,29 +361,36 @@ _libc = _load_libc()
 class Watcher:
     """A process that outlives us long enough to end a process group.
 
-    It is there before the group's leader, which writes its own id to it between fork and exec (`watched`), so that
-    there is no moment in which we may die and leave a group that nobody knows.
+    It is there before the group's leader, which writes its own id to it between fork and exec
+    (`watched`), so that there is no moment in which we may die and leave a group that nobody knows.
     """
 
     def __init__(self) -> None:
         reading, self._pipe = os.pipe()
         os.set_inheritable(self._pipe, False)
-        code = (f"import os,signal,time\n"
-                f"for s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\n"
-                f"said = b''\n"
-                f"while piece := os.read({reading}, 64): said += piece\n"
-                f"if not said.endswith(b'\\n'): raise SystemExit\n"
-                f"for s in (15, 9):\n"
-                f"    try: os.killpg(int(said), s)\n"
-                f"    except OSError: break\n"
-                f"    for _ in range(100):\n"
-                f"        time.sleep(0.1)\n"
-                f"        try: os.killpg(int(said), 0)\n"
-                f"        except OSError: raise SystemExit\n")
+        code = (
+            f"import os,signal,time\n"
+            f"for s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\n"
+            f"said = b''\n"
+            f"while piece := os.read({reading}, 64): said += piece\n"
+            f"if not said.endswith(b'\\n'): raise SystemExit\n"
+            f"for s in (15, 9):\n"
+            f"    try: os.killpg(int(said), s)\n"
+            f"    except OSError: break\n"
+            f"    for _ in range(100):\n"
+            f"        time.sleep(0.1)\n"
+            f"        try: os.killpg(int(said), 0)\n"
+            f"        except OSError: raise SystemExit\n"
+        )
         # -I: -c alone puts the current directory first in sys.path, where a signal.py may lie
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", code], pass_fds=(reading,), start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            [sys.executable, "-I", "-S", "-c", code],
+            pass_fds=(reading,),
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         os.close(reading)
 
     @property

@@ -1,7 +1,8 @@
-"""`autolayers tune`: launches measured by llama-bench within a time limit, the closest ones repeatedly.
+"""`autolayers tune`: launches measured by llama-bench within a time limit, the closest ones
+repeatedly.
 
-Launches are compared by the workload's seconds at their measured rates. The best repetition counts: other
-programs only slow it down.
+Launches are compared by the workload's seconds at their measured rates. The best repetition counts:
+other programs only slow it down.
 """
 
 from __future__ import annotations
@@ -24,20 +25,21 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Rival
     from .bench import Program
 
-CLOSE = 1.1           # launches within this of the best are measured again
+CLOSE = 1.1  # launches within this of the best are measured again
 ROUNDS = 3
-PATIENCE = 4.0        # times the predicted seconds,
-LEAST = 60.0          # and at least this many
-LOAD = 500e6          # bytes per second of loading a model
-TOKENS = 64           # generated ones of a test
+PATIENCE = 4.0  # times the predicted seconds,
+LEAST = 60.0  # and at least this many
+LOAD = 500e6  # bytes per second of loading a model
+TOKENS = 64  # generated ones of a test
 PROBE = Trial(64, 8)
 QUICK = Trial(512, 32)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What all measurements share. `size`: bytes of the model; `rest`: llama-bench's words for every
-    launch; `missing`: bytes that it lacks for a launch, whose logits it keeps for a whole micro-batch."""
+    """What all measurements share. `size`: bytes of the model; `rest`: llama-bench's words for
+    every launch; `missing`: bytes that it lacks for a launch, whose logits it keeps for a whole
+    micro-batch."""
 
     program: Program
     size: int
@@ -48,7 +50,8 @@ class Bench:
 
 @dataclass(frozen=True)
 class Measured:
-    """A launch, its rates in tokens per second and the seconds of the workload; `runs` of llama-bench."""
+    """A launch, its rates in tokens per second and the seconds of the workload; `runs` of
+    llama-bench."""
 
     rival: Rival
     rates: Rates
@@ -62,7 +65,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result: the measured launches, fastest first, and their measurements; `interrupted` by Ctrl-C."""
+    """The result: the measured launches, fastest first, and their measurements; `interrupted` by
+    Ctrl-C."""
 
     measured: tuple[Measured, ...]
     test: Trial
@@ -70,10 +74,10 @@ class Outcome:
 
 
 def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
-    """The test that the slowest launch should finish in its share of the limit, if all are `slower` times
-    slower than predicted: the workload's depth and prompt, shortened if they take too long, the prompt never
-    below a micro-batch. It fits in every launch's context, so that llama-bench needs no larger cache than the
-    launch."""
+    """The test that the slowest launch should finish in its share of the limit, if all are `slower`
+    times slower than predicted: the workload's depth and prompt, shortened if they take too long,
+    the prompt never below a micro-batch. It fits in every launch's context, so that llama-bench
+    needs no larger cache than the launch."""
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
     generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
     prompt = max(1, min(work.prompt, n_ctx - generate))
@@ -94,8 +98,8 @@ def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: flo
 
 
 def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
-    """Measures each launch once, then those near the best again while there is time; a line on stderr for
-    each. A short test of the first launch determines the length of the tests."""
+    """Measures each launch once, then those near the best again while there is time; a line on
+    stderr for each. A short test of the first launch determines the length of the tests."""
     end = time.monotonic() + limit
     found: dict[int, Measured] = {}
     took: dict[int, float] = {}
@@ -104,19 +108,27 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         work = rivals[0].speed.workload
         slower = _probe(rivals, bench, end)
         test = trial_for(work, rivals, max(1.0, end - time.monotonic()), slower)
-        say(f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} generated, "
-            f"{test.depth} before them; at most {limit:g} s")
+        say(
+            f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} "
+            f"generated, "
+            f"{test.depth} before them; at most {limit:g} s"
+        )
         for turn in range(ROUNDS):
             best = min((known.seconds for known in found.values()), default=0.0)
-            near = [i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].again(best))]
+            near = [
+                i for i in range(len(rivals)) if turn == 0 or (i in found and found[i].again(best))
+            ]
             if turn and (len(near) < 2 and not any(found[i].rates.doubt for i in near)):
                 break
             for i in near:
                 left = end - time.monotonic()
                 if left <= 0 or took.get(i, 0.0) > left:
                     if turn == 0:
-                        say(f"the time limit of {limit:g} s is reached: {len(found)} of {len(rivals)} "
-                            "measured")
+                        say(
+                            f"the time limit of {limit:g} s is reached: {len(found)} of "
+                            f"{len(rivals)} "
+                            "measured"
+                        )
                     return _outcome(found, test)
                 begin = time.monotonic()
                 one = _measure(i, rivals, bench, test, left, slower)
@@ -130,13 +142,19 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
 
 
 def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
-    """Measures each launch once by a short test, in order, while there is time; a line on stderr for each."""
+    """Measures each launch once by a short test, in order, while there is time; a line on stderr
+    for each."""
     end = time.monotonic() + limit
     found: dict[int, Measured] = {}
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
-    test = Trial(max(1, min(QUICK.prompt, n_ctx - QUICK.generate)), min(QUICK.generate, max(1, n_ctx // 2)))
-    say(f"measuring {len(rivals)} launch{'es' * (len(rivals) > 1)}: prompts of {test.prompt} tokens, "
-        f"{test.generate} generated; at most {limit:g} s")
+    test = Trial(
+        max(1, min(QUICK.prompt, n_ctx - QUICK.generate)), min(QUICK.generate, max(1, n_ctx // 2))
+    )
+    say(
+        f"measuring {len(rivals)} launch{'es' * (len(rivals) > 1)}: prompts of {test.prompt} "
+        f"tokens, "
+        f"{test.generate} generated; at most {limit:g} s"
+    )
     try:
         for i in range(len(rivals)):
             left = end - time.monotonic()
@@ -164,26 +182,38 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
             break
         words, _ = in_its_words(rival.params, bench.program.flags)
         try:
-            rates = measure_once(bench.program, [*words, *bench.rest], PROBE,
-                                 min(left, LEAST + bench.size / LOAD), bench.environ, repetitions=1)
+            rates = measure_once(
+                bench.program,
+                [*words, *bench.rest],
+                PROBE,
+                min(left, LEAST + bench.size / LOAD),
+                bench.environ,
+                repetitions=1,
+            )
         except BenchFailed:
-            continue                       # reported when it is measured
+            continue  # reported when it is measured
         prompt, tokens = rival.expected(PROBE)
         return max(PROBE.prompt / rates.prompt / prompt, PROBE.generate / rates.token / tokens, 0.1)
     return 1.0
 
 
-def _measure(i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: float,
-             slower: float) -> Measured | None:
+def _measure(
+    i: int, rivals: Sequence[Rival], bench: Bench, test: Trial, left: float, slower: float
+) -> Measured | None:
     """Measures one launch and reports it; None if it fails."""
     rival = rivals[i]
     head = f"{i + 1} of {len(rivals)}: {rival.placement}"
     if lacks := bench.missing(rival, test):
-        say(f"{head}: not measured: llama-bench keeps the logits of a whole micro-batch, for which {mib(lacks)} are "
-            "missing")
+        say(
+            f"{head}: not measured: llama-bench keeps the logits of a whole micro-batch, for which "
+            f"{mib(lacks)} are "
+            "missing"
+        )
         return None
     words, _ = in_its_words(rival.params, bench.program.flags)
-    patience = round(min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test))), 1)
+    patience = round(
+        min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test))), 1
+    )
     try:
         rates = measure_once(bench.program, [*words, *bench.rest], test, patience, bench.environ)
     except BenchFailed as error:
@@ -203,6 +233,7 @@ def _better(before: Measured | None, now: Measured) -> Measured:
 
 
 def _seconds(rival: Rival, test: Trial) -> float:
-    """Predicted seconds of llama-bench: a warmup and two repetitions, after one prompt of the depth."""
+    """Predicted seconds of llama-bench: a warmup and two repetitions, after one prompt of the
+    depth."""
     prompt, tokens = rival.expected(test)
     return 3 * prompt + 2 * tokens + (rival.clock.prompt(test.depth, 0) if test.depth else 0.0)

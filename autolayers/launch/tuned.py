@@ -1,7 +1,9 @@
-"""What `autolayers tune` measured on this machine, for later plans of the same model, machine and build.
+"""What `autolayers tune` measured on this machine, for later plans of the same model, machine and
+build.
 
-One JSON file for each model in tuned/ of the state directory, named by the digest of the model's header. An
-answer holds for the question that it was measured for: the flags that were given, and the workload.
+One JSON file for each model in tuned/ of the state directory, named by the digest of the model's
+header. An answer holds for the question that it was measured for: the flags that were given, and
+the workload.
 """
 
 from __future__ import annotations
@@ -28,16 +30,16 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..planner import Plan
 
-_LIMIT = 50       # answers kept per model, the newest
-ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")     # own flags that a complete launch answers
+_LIMIT = 50  # answers kept per model, the newest
+ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")  # own flags that a complete launch answers
 _AIMS = (*ANSWERED, "workload", "margin", "budget")
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The fastest launch measured. `build`: llama.cpp's number, or its commit where it has none; `machine`
-    and `question` as `machine_of` and `question_of` say them; `flags`: the launch; rates in tokens per
-    second."""
+    """The fastest launch measured. `build`: llama.cpp's number, or its commit where it has none;
+    `machine` and `question` as `machine_of` and `question_of` say them; `flags`: the launch; rates
+    in tokens per second."""
 
     build: str
     machine: str
@@ -61,15 +63,17 @@ def _of(entry: Any) -> Tuned:
 
 
 def key(build: Build) -> str:
-    """What a build is called here: its number, otherwise its commit, and its program if that is not llama-server; "" where
-    neither number nor commit is known."""
+    """What a build is called here: its number, otherwise its commit, and its program if that is not
+    llama-server; "" where neither number nor commit is known."""
     name = f"b{build.number}" if build.number else build.commit
     return name if build.engine is LLAMA_SERVER or not name else f"{name} of {build.engine.name}"
 
 
 def machine_of(devices: Iterable[Any]) -> str:
     """This machine: its name, its devices' names and what they are."""
-    return "; ".join([state.machine_name(), *(f"{device.name} {device.description}" for device in devices)])
+    return "; ".join(
+        [state.machine_name(), *(f"{device.name} {device.description}" for device in devices)]
+    )
 
 
 def question_of(params: Params, own: Mapping[str, Any]) -> str:
@@ -88,11 +92,19 @@ def keep(model: str, tuned: Tuned, environ: Mapping[str, str]) -> None:
     store.add("tuned", model, environ, tuned, _of, _LIMIT, ("build", "machine", "question"))
 
 
-def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
-                  environ: Mapping[str, str], again: Callable[[Arguments], Plan]) -> tuple[Plan, str]:
-    """The launch that was measured to be the fastest for this very question, planned by `again`, and a line
-    that says so; `plan` and "" where none was. `build` "": any, the last that was measured. Where
-    n_gpu_layers alone is asked for, a launch that needs more flags is only named."""
+def measured_plan(
+    plan: Plan,
+    model: Model,
+    devices: Iterable[Any],
+    arguments: Arguments,
+    build: str,
+    environ: Mapping[str, str],
+    again: Callable[[Arguments], Plan],
+) -> tuple[Plan, str]:
+    """The launch that was measured to be the fastest for this very question, planned by `again`,
+    and a line that says so; `plan` and "" where none was. `build` "": any, the last that was
+    measured. Where n_gpu_layers alone is asked for, a launch that needs more flags is only
+    named."""
     found = find(model, devices, arguments, build, environ)
     if found is None or not plan.fits:
         return plan, ""
@@ -102,27 +114,44 @@ def measured_plan(plan: Plan, model: Model, devices: Iterable[Any], arguments: A
     if arguments.own.get("format") == "number":
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
-            return plan, (f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not "
-                          f"say: {' '.join(found.flags)} ({rates})")
+            return plan, (
+                f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone "
+                f"does not "
+                f"say: {' '.join(found.flags)} ({rates})"
+            )
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
     own = {name: value for name, value in arguments.own.items() if name not in ANSWERED}
     measured = again(replace(arguments, params=params, own=own))
     if not measured.fits:
-        return plan, f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: predicted again"
+        return (
+            plan,
+            f"the launch that autolayers tune measured on {found.date[:10]} does not fit now: "
+            f"predicted again",
+        )
     return measured, line
 
 
-def find(model: Model, devices: Iterable[Any], arguments: Arguments, build: str,
-         environ: Mapping[str, str]) -> Tuned | None:
+def find(
+    model: Model,
+    devices: Iterable[Any],
+    arguments: Arguments,
+    build: str,
+    environ: Mapping[str, str],
+) -> Tuned | None:
     """The newest answer for this model, machine, build and question."""
     try:
-        if not os.path.isdir(state.path(environ, "tuned")):      # before the file's digest
+        if not os.path.isdir(state.path(environ, "tuned")):  # before the file's digest
             return None
     except AutolayersError:
         return None
     name = digest(model.path, model.header.data_offset)
     machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
-    return next((tuned for tuned in reversed(load(name, environ) if name else [])
-                 if (tuned.machine, tuned.question) == (machine, question)
-                 and build in ("", tuned.build)), None)
+    return next(
+        (
+            tuned
+            for tuned in reversed(load(name, environ) if name else [])
+            if (tuned.machine, tuned.question) == (machine, question) and build in ("", tuned.build)
+        ),
+        None,
+    )

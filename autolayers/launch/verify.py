@@ -15,17 +15,22 @@ if TYPE_CHECKING:
 
 PARTS = ("model", "context", "compute")
 # a Breakdown's name -> the model in the log, and its part
-_COMPANIONS = {"draft model weights": (1, "model"), "draft context": (1, "context"),
-               "draft compute": (1, "compute"),
-               "MTP context": (0, "context (second)"), "MTP compute": (0, "compute (second)"),
-               "LoRA": (0, "lora")}
-_ROUNDING = 0.005      # MiB: the log has two decimals
+_COMPANIONS = {
+    "draft model weights": (1, "model"),
+    "draft context": (1, "context"),
+    "draft compute": (1, "compute"),
+    "MTP context": (0, "context (second)"),
+    "MTP compute": (0, "compute (second)"),
+    "LoRA": (0, "lora"),
+}
+_ROUNDING = 0.005  # MiB: the log has two decimals
 
 
 @dataclass(frozen=True)
 class Line:
-    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the log's
-    rounding. `at_most`: the prediction is an upper bound. `usual`: why a difference is as predicted for use."""
+    """One part on one device, bytes. `observed` None: not in the log. `tolerance`: the error of the
+    log's rounding. `at_most`: the prediction is an upper bound. `usual`: why a difference is as
+    predicted for use."""
 
     device: str
     part: str
@@ -44,7 +49,9 @@ class Line:
     @property
     def equal(self) -> bool:
         more = self.difference
-        return more is not None and (bool(self.usual) or (more if self.at_most else abs(more)) <= self.tolerance)
+        return more is not None and (
+            bool(self.usual) or (more if self.at_most else abs(more)) <= self.tolerance
+        )
 
 
 @dataclass(frozen=True)
@@ -81,46 +88,74 @@ class LogComparison:
             observed = "-" if line.observed is None else mib(line.observed)
             more = line.difference
             difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
-            verdict = line.note or (("below" if line.at_most else "equal") if line.equal else difference)
+            verdict = line.note or (
+                ("below" if line.at_most else "equal") if line.equal else difference
+            )
             if line.usual:
                 verdict = f"{difference} ({line.usual})"
             rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, verdict))
         a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
-        return "\n".join(f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows)
+        return "\n".join(
+            f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows
+        )
 
 
-def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None) -> LogComparison:
+def compare(
+    launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | None = None
+) -> LogComparison:
     """Compares a launch's log with its prediction.
 
-    Buffers of the first model and its first context count, and those of drafts, adapters and a projector.
-    Without buffer lines the memory breakdown that llama-server prints at exit is used, in whole MiB.
-    `margins` (bytes per device) are for the warning about too little free memory.
+    Buffers of the first model and its first context count, and those of drafts, adapters and a
+    projector. Without buffer lines the memory breakdown that llama-server prints at exit is used,
+    in whole MiB. `margins` (bytes per device) are for the warning about too little free memory.
     """
     observed, rounding, mapped = _sums(launch)
     lines = []
-    # drafting with MTP blocks, the first token reserves the model's own graph anew: their context has its
-    # hidden state
+    # drafting with MTP blocks, the first token reserves the model's own graph anew: their context
+    # has its hidden state
     anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
     devices = dict(predicted.devices)
     caches = 0
     if any(device == META for device, _ in observed):
-        devices = {META: Usage(*(max(getattr(use, part) for use in devices.values()) for part in PARTS))}
-        caches = sum(len(sizes) for name, sizes in launch.loads[0].buffers.get("context", {}).items()
-                     if launch.device_of(name) == META) if launch.loads else 0
+        devices = {
+            META: Usage(*(max(getattr(use, part) for use in devices.values()) for part in PARTS))
+        }
+        caches = (
+            sum(
+                len(sizes)
+                for name, sizes in launch.loads[0].buffers.get("context", {}).items()
+                if launch.device_of(name) == META
+            )
+            if launch.loads
+            else 0
+        )
     for device, usage in [*devices.items(), ("Host", predicted.host)]:
         for part in PARTS:
             size = getattr(usage, part)
             key = (device, part)
             value = observed.get(key)
             if value is None and any(name == part for _, name in observed):
-                value = 0                      # no line means no buffer
+                value = 0  # no line means no buffer
             if value is None and not size and observed:
                 value = 0
-            note = "mapped from the file: address range, not memory" if key == ("Host", "model") and mapped else ""
+            note = (
+                "mapped from the file: address range, not memory"
+                if key == ("Host", "model") and mapped
+                else ""
+            )
             if key == (META, "context") and caches > 1:
                 note = "the largest part of each cache, not of one device"
-            lines.append(Line(device, part, size, value, rounding.get(key, round(_ROUNDING * MiB) + 1), note,
-                              at_most=part == anew))
+            lines.append(
+                Line(
+                    device,
+                    part,
+                    size,
+                    value,
+                    rounding.get(key, round(_ROUNDING * MiB) + 1),
+                    note,
+                    at_most=part == anew,
+                )
+            )
     output = _sum(launch, "output")
     known = next((extra for extra in predicted.extras if extra.name == "output buffer"), None)
     if known is not None:
@@ -129,9 +164,9 @@ def compare(launch: LaunchLog, predicted: Breakdown, margins: dict[str, int] | N
 
 
 def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
-    """The comparison with what is no difference in a launch on `devices` devices: with several a load may take less
-    than llama.cpp measures, which is what is predicted, and a warm-up may grow a graph buffer by what is predicted
-    for use."""
+    """The comparison with what is no difference in a launch on `devices` devices: with several a
+    load may take less than llama.cpp measures, which is what is predicted, and a warm-up may grow a
+    graph buffer by what is predicted for use."""
     peak = predicted.runtime_peak or {}
 
     def usual(line: Line) -> str:
@@ -145,19 +180,29 @@ def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogCompa
 
 
 def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
-    """The draft model (loaded after its target), MTP contexts and adapters, as far as their predictions are
-    exact, and a projector."""
+    """The draft model (loaded after its target), MTP contexts and adapters, as far as their
+    predictions are exact, and a projector."""
     lines = _projector(launch, predicted)
     for extra in predicted.extras:
         index, part = _COMPANIONS.get(extra.name, (len(launch.loads), ""))
         if not extra.exact or index >= len(launch.loads):
             continue
-        there = [(name, sizes) for name, sizes in launch.loads[index].buffers.get(part, {}).items()
-                 if launch.device_of(name) == extra.device]
+        there = [
+            (name, sizes)
+            for name, sizes in launch.loads[index].buffers.get(part, {}).items()
+            if launch.device_of(name) == extra.device
+        ]
         if there and not any(name.endswith("_Mapped") for name, _ in there):
             sizes = [size for _, of in there for size in of]
-            lines.append(Line(extra.device, extra.name, extra.size, round(sum(sizes) * MiB),
-                              int(_ROUNDING * MiB * len(sizes)) + 1))
+            lines.append(
+                Line(
+                    extra.device,
+                    extra.name,
+                    extra.size,
+                    round(sum(sizes) * MiB),
+                    int(_ROUNDING * MiB * len(sizes)) + 1,
+                )
+            )
     return lines
 
 
@@ -166,17 +211,29 @@ def _projector(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
     compute = {launch.device_of(name): [size] for name, size in launch.projector.items()}
     lines = []
     for extra in predicted.extras:
-        sizes = {"mmproj weights": weights, "mmproj compute": compute}.get(extra.name, {}).get(extra.device)
+        sizes = {"mmproj weights": weights, "mmproj compute": compute}.get(extra.name, {}).get(
+            extra.device
+        )
         if sizes:
-            lines.append(Line(extra.device, extra.name, extra.size, round(sum(sizes) * MiB),
-                              int(_ROUNDING * MiB * len(sizes)) + 1, at_most=not extra.exact))
+            lines.append(
+                Line(
+                    extra.device,
+                    extra.name,
+                    extra.size,
+                    round(sum(sizes) * MiB),
+                    int(_ROUNDING * MiB * len(sizes)) + 1,
+                    at_most=not extra.exact,
+                )
+            )
     return lines
 
 
 def _sum(launch: LaunchLog, part: str) -> int | None:
     if not launch.loads or part not in launch.loads[0].buffers:
         return None
-    return round(sum(size for sizes in launch.loads[0].buffers[part].values() for size in sizes) * MiB)
+    return round(
+        sum(size for sizes in launch.loads[0].buffers[part].values() for size in sizes) * MiB
+    )
 
 
 def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:
@@ -197,11 +254,14 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             rows["Host"] = launch.host
         for device, row in rows.items():
             for part, value in zip(PARTS, row, strict=True):
-                sums[device, part] = value * MiB + MiB // 2        # the table truncates the fraction
+                # the table truncates the fraction
+                sums[device, part] = value * MiB + MiB // 2
                 tolerance[device, part] = MiB / 2
-    return ({key: round(size) for key, size in sums.items()},
-            {key: int(size) + 1 for key, size in tolerance.items()},
-            mapped)
+    return (
+        {key: round(size) for key, size in sums.items()},
+        {key: int(size) + 1 for key, size in tolerance.items()},
+        mapped,
+    )
 
 
 def used(launch: LaunchLog) -> dict[str, int]:
@@ -210,16 +270,21 @@ def used(launch: LaunchLog) -> dict[str, int]:
     for load in launch.loads:
         for buffers in load.buffers.values():
             for name, sizes in buffers.items():
-                found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + sum(sizes) * MiB
-    for name, size in (*launch.projector.items(),
-                       *((n, sum(of)) for n, of in launch.projector_model.items())):
+                found[launch.device_of(name)] = (
+                    found.get(launch.device_of(name), 0) + sum(sizes) * MiB
+                )
+    for name, size in (
+        *launch.projector.items(),
+        *((n, sum(of)) for n, of in launch.projector_model.items()),
+    ):
         found[launch.device_of(name)] = found.get(launch.device_of(name), 0) + size * MiB
     return {device: round(size) for device, size in found.items()}
 
 
 def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str]:
-    """Warnings about devices with nothing left, and about devices that allocated more than was free at the
-    start: that is no error if the driver moves memory to system RAM (Windows, unified memory)."""
+    """Warnings about devices with nothing left, and about devices that allocated more than was free
+    at the start: that is no error if the driver moves memory to system RAM (Windows, unified
+    memory)."""
     warnings = []
     for device, size in used(launch).items():
         free = launch.free.get(device)
@@ -227,11 +292,17 @@ def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str
             continue
         left = free * MiB - size
         if left < 0:
-            warnings.append(f"{device}: {mib(size)} allocated with {free} MiB free: {mib(-left)} spilled "
-                            "into "
-                            "system RAM, which is slow; use a smaller -c or -ngl")
+            warnings.append(
+                f"{device}: {mib(size)} allocated with {free} MiB free: {mib(-left)} "
+                f"spilled "
+                "into "
+                "system RAM, which is slow; use a smaller -c or -ngl"
+            )
         elif left < (margins or {}).get(device, 64 * MiB) // 4:
-            warnings.append(f"{device}: only {mib(left)} left free after the load; a long prompt or another "
-                            "program "
-                            "may fail")
+            warnings.append(
+                f"{device}: only {mib(left)} left free after the load; a long prompt "
+                f"or another "
+                "program "
+                "may fail"
+            )
     return warnings

@@ -1,7 +1,8 @@
-"""Readiness of a llama-server: GET /health answers 200 when the model is loaded, 503 while it loads.
+"""Readiness of a llama-server: GET /health answers 200 when the model is loaded, 503 while it
+loads.
 
-Another process may take the port before the server does, to be sent its key: what answers counts once the port is
-the server's own.
+Another process may take the port before the server does, to be sent its key: what answers counts
+once the port is the server's own.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_MAX_ANSWER = 1 << 16     # bytes
-_CONNECT = 5              # seconds for a connection
+_MAX_ANSWER = 1 << 16  # bytes
+_CONNECT = 5  # seconds for a connection
 
 
 def address(host: str | None, port: str | None, default: int) -> tuple[str, int]:
-    """The address of a llama-server with these --host and --port: a wildcard means this machine. `default`:
-    the port if none is given."""
+    """The address of a llama-server with these --host and --port: a wildcard means this machine.
+    `default`: the port if none is given."""
     name = host or "127.0.0.1"
-    number = int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
+    number = (
+        int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
+    )
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), number
 
 
@@ -43,15 +46,20 @@ def taken(host: str, port: int) -> bool:
 
 
 def listening(process: int, port: int) -> str | None:
-    """The address at which a process or one of its children listens on this port; None if none does, or the
-    system does not say. On Linux: the sockets of /proc/net/tcp that are open in /proc/PID/fd."""
+    """The address at which a process or one of its children listens on this port; None if none
+    does, or the system does not say. On Linux: the sockets of /proc/net/tcp that are open in
+    /proc/PID/fd."""
     import psutil
 
     try:
         own = psutil.Process(process)
         for each in (own, *own.children(recursive=True)):
             # its name before psutil 6
-            found = each.net_connections("tcp") if hasattr(each, "net_connections") else each.connections("tcp")
+            found = (
+                each.net_connections("tcp")
+                if hasattr(each, "net_connections")
+                else each.connections("tcp")
+            )
             for row in found:
                 if row.status == psutil.CONN_LISTEN and row.laddr.port == port:
                     return address(row.laddr.ip, None, port)[0]
@@ -65,12 +73,19 @@ def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> boo
     return _ask("GET", url(host, port, secure) + prefix + "/health", 5) is not None
 
 
-def speed(host: str, port: int, secure: bool = False, prefix: str = "",
-          key: str | None = None, n: int = 2) -> float | None:
-    """Tokens per second of n tokens generated after a short prompt; None without an answer within 60 s."""
+def speed(
+    host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None, n: int = 2
+) -> float | None:
+    """Tokens per second of n tokens generated after a short prompt; None without an answer within
+    60 s."""
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
-    answer = _ask("POST", url(host, port, secure) + prefix + "/completion", 60, body,
-                  f"Bearer {key}" if key else "")
+    answer = _ask(
+        "POST",
+        url(host, port, secure) + prefix + "/completion",
+        60,
+        body,
+        f"Bearer {key}" if key else "",
+    )
     try:
         found: Any = json.loads(answer or b"")
         return float(found["timings"]["predicted_per_second"])
@@ -78,10 +93,14 @@ def speed(host: str, port: int, secure: bool = False, prefix: str = "",
         return None
 
 
-def _ask(method: str, url: str, timeout: float, body: object = None, authorization: str = "") -> bytes | None:
+def _ask(
+    method: str, url: str, timeout: float, body: object = None, authorization: str = ""
+) -> bytes | None:
     """The body of an answer with status 200, None for any other or no answer."""
     try:
-        with request(method, url, Limit(timeout), json=body, authorization=authorization, own=True) as answer:
+        with request(
+            method, url, Limit(timeout), json=body, authorization=authorization, own=True
+        ) as answer:
             return answer.content(_MAX_ANSWER) if answer.status == 200 else None
     except NetError:
         return None

@@ -1,4 +1,4 @@
 """The memory model: what a launch of llama-server allocates, per device, to the byte.
 
-    Estimator(model).breakdown(params, devices)      # estimate.py
+Estimator(model).breakdown(params, devices)      # estimate.py
 """

@@ -1,7 +1,8 @@
-"""An upper bound of the compute buffers if the graph is unknown: from the header's shapes alone. The largest
-sum of a layer's matmul widths approximates what is live at the peak. The factors are the smallest that are
-never too small for the known graphs: tests/memory/test_bound.py applies the bound to all of them, including
-partial offload, quantised caches and several GPUs, and compares with llama.cpp."""
+"""An upper bound of the compute buffers if the graph is unknown: from the header's shapes alone.
+The largest sum of a layer's matmul widths approximates what is live at the peak. The factors are
+the smallest that are never too small for the known graphs: tests/memory/test_bound.py applies the
+bound to all of them, including partial offload, quantised caches and several GPUs, and compares
+with llama.cpp."""
 
 from __future__ import annotations
 
@@ -19,19 +20,20 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement
 
-# multiples of what is live at once: tables of tokens and of widths, attention scores, recurrent layers'
-# states
+# multiples of what is live at once: tables of tokens and of widths, attention scores, recurrent
+# layers' states
 _HIDDEN, _WIDTHS, _SCORES, _STATES = 6.0, 2.0, 2.1, 4.0
-_RECURRENT = 2.5         # a scan's share of its layer's widths, more than attention's
+_RECURRENT = 2.5  # a scan's share of its layer's widths, more than attention's
 _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 
 
-def upper_bound(model: Model, params: Params, context: Context, placement: Placement,
-                memory: Memory) -> Measured:
+def upper_bound(
+    model: Model, params: Params, context: Context, placement: Placement, memory: Memory
+) -> Measured:
     """Bytes per device and, last, the host; llama.cpp is not expected to exceed any of them."""
     hp = model.hparams
     n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
-    f = 4 * n                                                     # one f32 column of all tokens
+    f = 4 * n  # one f32 column of all tokens
     devices = placement.devices
     pipeline = pipelined(model, params, context, placement)
     copies = N_COPIES if pipeline else 1
@@ -49,7 +51,7 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
         elif weight.layer == "input":
             looked_up += ne[0]
     hidden = f * max(hp.n_embd, hp.n_embd_inp)
-    handed = hidden + f * max(0, looked_up - hp.n_embd)           # what goes from device to device
+    handed = hidden + f * max(0, looked_up - hp.n_embd)  # what goes from device to device
     width = max(widths.values(), default=0)
 
     heads = max((hp.n_head(il) for il in layers), default=1)
@@ -58,39 +60,70 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
     # a bias on the scores excludes flash attention
     biased = any("rel_b" in name for name in model.tensors)
     indexed = any(cache.kind in ("lid", "idx") for cache in caches)
-    on_cpu = any(hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
-                 for il in layers if hp.has_kv(il))
-    scores = 0 if context.flash_attn == "on" and not biased and not indexed else 4 * cells * n * heads
-    scores *= 1 + biased + 10 * indexed                            # bias, or the indexer's ranks
+    on_cpu = any(
+        hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
+        for il in layers
+        if hp.has_kv(il)
+    )
+    scores = (
+        0 if context.flash_attn == "on" and not biased and not indexed else 4 * cells * n * heads
+    )
+    scores *= 1 + biased + 10 * indexed  # bias, or the indexer's ranks
     masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
-    masks += [cells] if biased else []                            # the index of each pair's bias
+    masks += [cells] if biased else []  # the index of each pair's bias
     rows = 8 * n * (hp.n_embd_v_gqa_max if context.v_trans else 1)
     inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 32 * n + 4 * 128 * 128 * 4
     if biased:
-        inputs += 4 * hp.n_embd * hp.n_ctx_train                  # the encoder's output
-    states = _STATES * max((sum(t.size for t in layer.tensors)
-                            for cache in memory.caches if cache not in caches
-                            for layer in cache.layers), default=0)
+        inputs += 4 * hp.n_embd * hp.n_ctx_train  # the encoder's output
+    states = _STATES * max(
+        (
+            sum(t.size for t in layer.tensors)
+            for cache in memory.caches
+            if cache not in caches
+            for layer in cache.layers
+        ),
+        default=0,
+    )
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
     output = placement.output
     n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
     logits = 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
-    if pipeline and (on_cpu or states):                           # each layer's visits to the CPU are inputs
+    # each layer's visits to the CPU are inputs
+    if pipeline and (on_cpu or states):
         fed += copies * f * width
-    peak = fed + int(max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states,
-                         logits + 2 * handed))
+    peak = fed + int(
+        max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states, logits + 2 * handed)
+    )
 
-    kv = max((sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers), default=0)
+    kv = max(
+        (sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers),
+        default=0,
+    )
     converted = 0
     if context.flash_attn != "off":
-        converted = max((2 * t.ne[0] * t.ne[1] * t.ne[2] for cache in caches for layer in cache.layers
-                         for t in layer.tensors if t.type != "f16"), default=0) * 2
+        converted = (
+            max(
+                (
+                    2 * t.ne[0] * t.ne[1] * t.ne[2]
+                    for cache in caches
+                    for layer in cache.layers
+                    for t in layer.tensors
+                    if t.type != "f16"
+                ),
+                default=0,
+            )
+            * 2
+        )
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
-    copied = _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
-    sizes = [peak + converted + (copied if i == 0 or not context.offload_kqv else 0)
-             for i in range(len(devices))]
+    copied = (
+        _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
+    )
+    sizes = [
+        peak + converted + (copied if i == 0 or not context.offload_kqv else 0)
+        for i in range(len(devices))
+    ]
     # embeddings as an input alone and mixed with tokens
     mixed = 1 + context.rules.mixed_input
     at_host = 2 * mixed * handed + copies * (inputs + mixed * hidden)
@@ -98,22 +131,30 @@ def upper_bound(model: Model, params: Params, context: Context, placement: Place
         at_host += peak + kv + converted
     elif states or indexed or on_cpu:
         at_host += peak + _lifted(caches, copies)
-    return Measured((*sizes, at_host), context.flash_attn != "off",
-                    f"the graph of architecture {model.architecture} is unknown: "
-                    "its compute buffers are an upper bound")
+    return Measured(
+        (*sizes, at_host),
+        context.flash_attn != "off",
+        f"the graph of architecture {model.architecture} is unknown: "
+        "its compute buffers are an upper bound",
+    )
 
 
 def _offloaded(context: Context, placement: Placement) -> int:
     """Bytes of host weights that the first device holds at once for op offload."""
-    host = {(placed.ne[2] > 1, placed.size) for placed in placement.tensors
-            if placement.is_host(placed.buffer) and placed.name.startswith("blk.")}
+    host = {
+        (placed.ne[2] > 1, placed.size)
+        for placed in placement.tensors
+        if placement.is_host(placed.buffer) and placed.name.startswith("blk.")
+    }
     output = placement.output
     if output is not None and placement.is_host(output.buffer):
         host.add((False, output.size))
-    if not (host and context.op_offload and backend(placement.devices[0].backend).offload_min_batch):
+    if not (
+        host and context.op_offload and backend(placement.devices[0].backend).offload_min_batch
+    ):
         return 0
-    # one at a time, but the next one may not fit into the last one's gap: because it is larger, or, among the
-    # many small tensors of experts, although it is not
+    # one at a time, but the next one may not fit into the last one's gap: because it is larger, or,
+    # among the many small tensors of experts, although it is not
     two = sorted((size for _, size in host), reverse=True)[:2]
     return 2 * two[0] if any(experts for experts, size in host if size == two[0]) else sum(two)
 
@@ -123,12 +164,12 @@ def _rounds(model: Model) -> int:
     rounds = 1
     for key, value in model.header.metadata.items():
         if key.endswith("_cycles") and isinstance(value, int):
-            rounds *= 2 * min(max(value, 1), 8)      # each cycle runs two stacks
+            rounds *= 2 * min(max(value, 1), 8)  # each cycle runs two stacks
     return rounds
 
 
 def _lifted(caches: list[Cache], copies: int) -> int:
-    """Keys and values that the host may have to attend to: one layer's at a time, or all of them if they are
-    inputs."""
+    """Keys and values that the host may have to attend to: one layer's at a time, or all of them if
+    they are inputs."""
     sizes = [sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers]
     return copies * sum(sizes) if copies > 1 else 3 * max(sizes, default=0)

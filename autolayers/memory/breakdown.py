@@ -1,4 +1,5 @@
-"""What a launch allocates, in bytes per device and in llama.cpp's three parts, at three levels of detail:
+"""What a launch allocates, in bytes per device and in llama.cpp's three parts, at three levels of
+detail:
 
     Static        weights and caches: cheap, no graph is built
     LowerBound    with the prompt graph, which is nearly always the largest: at least this much
@@ -33,23 +34,24 @@ class Usage:
 
 @dataclass(frozen=True)
 class Extra:
-    """Something held in addition to the model: mmproj, draft model, LoRA, prompt cache, output buffer..."""
+    """Something held in addition to the model: mmproj, draft model, LoRA, prompt cache, output
+    buffer..."""
 
-    name: str          # "mmproj weights"
-    device: str        # a device's name, or "Host"
-    size: int          # bytes
+    name: str  # "mmproj weights"
+    device: str  # a device's name, or "Host"
+    size: int  # bytes
     exact: bool
-    upper_limit: bool = False   # grows up to this while serving (prompt cache, checkpoints)
-    bounded_by: str = ""        # the field of Params that limits it, if any
+    upper_limit: bool = False  # grows up to this while serving (prompt cache, checkpoints)
+    bounded_by: str = ""  # the field of Params that limits it, if any
 
 
-CONTEXTS = ("draft context", "MTP context")      # Extra.name of a second context's caches
+CONTEXTS = ("draft context", "MTP context")  # Extra.name of a second context's caches
 
 
 @dataclass(frozen=True)
 class Static:
-    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in llama.cpp's
-    order."""
+    """Weights and caches alone; every `compute` is 0. `devices` has one Usage per device in
+    llama.cpp's order."""
 
     devices: dict[str, Usage]
     host: Usage
@@ -59,17 +61,19 @@ class Static:
     n_ubatch: int
     n_seq_max: int
     kv_unified: bool
-    flash_attn: bool             # after llama.cpp's auto decision, if known
+    flash_attn: bool  # after llama.cpp's auto decision, if known
     exact: bool
     warnings: tuple[str, ...] = ()
-    host_resident: int = 0       # bytes of host weights that must be in RAM, whatever is mapped
-    steps: Steps | None = None   # who computes what; None where the graphs are not known, or no graph was built
-    as_measured: bool = True     # llama.cpp's measuring says the same `compute` as this, of a launch
+    host_resident: int = 0  # bytes of host weights that must be in RAM, whatever is mapped
+    # who computes what; None where the graphs are not known, or no graph was built
+    steps: Steps | None = None
+    # llama.cpp's measuring says the same `compute` as this, of a launch
+    as_measured: bool = True
 
     @property
     def resident(self) -> int:
-        """Bytes of system memory that are needed at once: mapped weights count with the pages that are
-        read."""
+        """Bytes of system memory that are needed at once: mapped weights count with the pages that
+        are read."""
         return (self.host_resident or self.host.model) + self.host.context + self.host.compute
 
 
@@ -85,7 +89,7 @@ class Breakdown(Static):
     extras: tuple[Extra, ...] = ()
     # by device or "Host": bytes that a graph in use needs above `compute`
     runtime_peak: dict[str, int] | None = None
-    saved: tuple[State, ...] = ()      # of a conversation: the model's, and its draft's
+    saved: tuple[State, ...] = ()  # of a conversation: the model's, and its draft's
 
     def extra_by_device(self) -> dict[str, int]:
         """Bytes of the extras that exist from the start, without those that may grow to a limit."""
@@ -102,7 +106,9 @@ class Breakdown(Static):
     @property
     def growing(self) -> int:
         """Bytes of system memory that may be added while it serves."""
-        later = sum(extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host")
+        later = sum(
+            extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host"
+        )
         return later + (self.runtime_peak or {}).get("Host", 0)
 
 
@@ -115,16 +121,17 @@ def shared(use: Static, devices: Sequence[Device]) -> int:
 
 @dataclass(frozen=True)
 class Measured:
-    """Graph buffers: bytes per device of the placement and, last, the host; a warning if they are only an
-    upper bound."""
+    """Graph buffers: bytes per device of the placement and, last, the host; a warning if they are
+    only an upper bound."""
 
     sizes: tuple[int, ...]
     flash_attn: bool
     warning: str = ""
-    stopped: bool = False                      # the prompt graph alone: a lower bound
-    runtime: tuple[int, ...] | None = None     # what they may grow to in use, if requested and if larger
+    stopped: bool = False  # the prompt graph alone: a lower bound
+    # what they may grow to in use, if requested and if larger
+    runtime: tuple[int, ...] | None = None
     steps: Steps | None = None
-    as_measured: bool = True                   # llama.cpp's measuring says the same
+    as_measured: bool = True  # llama.cpp's measuring says the same
 
 
 def larger(one: Breakdown, other: Breakdown) -> Breakdown:
@@ -133,15 +140,25 @@ def larger(one: Breakdown, other: Breakdown) -> Breakdown:
     host = _larger(one.host, other.host)
     peak = None
     if one.runtime_peak is not None or other.runtime_peak is not None:
-        peak = {name: max(_in_use(one, name), _in_use(other, name)) - use.compute
-                for name, use in (*devices.items(), ("Host", host))}
-    return replace(one, devices=devices, host=host, runtime_peak=peak,
-                   host_resident=max(one.host_resident, other.host_resident))
+        peak = {
+            name: max(_in_use(one, name), _in_use(other, name)) - use.compute
+            for name, use in (*devices.items(), ("Host", host))
+        }
+    return replace(
+        one,
+        devices=devices,
+        host=host,
+        runtime_peak=peak,
+        host_resident=max(one.host_resident, other.host_resident),
+    )
 
 
 def _larger(one: Usage, other: Usage) -> Usage:
-    return Usage(max(one.model, other.model), max(one.context, other.context),
-                 max(one.compute, other.compute))
+    return Usage(
+        max(one.model, other.model),
+        max(one.context, other.context),
+        max(one.compute, other.compute),
+    )
 
 
 def _in_use(found: Breakdown, name: str) -> int:

@@ -1,12 +1,14 @@
-"""The caches a context allocates before its first graph: keys and values, indexers, recurrent states.
+"""The caches a context allocates before its first graph: keys and values, indexers, recurrent
+states.
 
     memory = allocate(model, context, placement)
     memory.buffers                    # {"CUDA0": bytes, "CPU": bytes}
     memory.cache("attn").layer(3).k   # the K tensor that layer 3 uses: type, ne, buffer
     for cache in memory.caches: cache.kind, cache.n_cells, cache.n_stream, cache.layers
 
-Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls: llama-kv-cache.cpp,
--iswa, -dsa, -dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp, llama-memory-hybrid*.cpp, as modelled.
+Mirrors llama_model::create_memory (src/llama-model.cpp) and the constructors it calls:
+llama-kv-cache.cpp, -iswa, -dsa, -dsa-iswa, -msa, -dsv4, llama-memory-recurrent.cpp,
+llama-memory-hybrid*.cpp, as modelled.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     Filter = Callable[[int], bool]
     # by cache, layer and buffer, with its bytes there
     Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]
-    Target = tuple[Hparams, Context, "Memory"]      # a draft's target, for its caches
+    Target = tuple[Hparams, Context, "Memory"]  # a draft's target, for its caches
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,14 @@ class CacheTensor:
     name: str
     type: str
     ne: tuple[int, int, int, int]
-    buffer: str      # a device's name, or CPU
-    size: int        # with padding and alignment
+    buffer: str  # a device's name, or CPU
+    size: int  # with padding and alignment
 
 
 @dataclass(frozen=True)
 class CacheLayer:
-    """What one layer keeps. Attention: k and v (no v if one tensor holds both, MLA). Recurrent: r, s and, in
-    PLE layers, p. DeepSeek-V4's compressors: kv and score."""
+    """What one layer keeps. Attention: k and v (no v if one tensor holds both, MLA). Recurrent: r,
+    s and, in PLE layers, p. DeepSeek-V4's compressors: kv and score."""
 
     il: int
     k: CacheTensor | None = None
@@ -56,18 +58,21 @@ class CacheLayer:
 
     @property
     def tensors(self) -> tuple[CacheTensor, ...]:
-        return tuple(t for t in (self.k, self.v, self.r, self.s, self.p, self.kv, self.score)
-                     if t is not None)
+        return tuple(
+            t
+            for t in (self.k, self.v, self.r, self.s, self.p, self.kv, self.score)
+            if t is not None
+        )
 
 
 @dataclass(frozen=True)
 class Cache:
-    """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers), recurrent, csa,
-    hca and csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers without a cache to the layer
-    whose cache they read."""
+    """kind: attn (full attention, MLA too), swa, lid (DSA's indexer), idx (other indexers),
+    recurrent, csa, hca and csa-state, hca-state, lid-state (DeepSeek-V4). `reused` maps layers
+    without a cache to the layer whose cache they read."""
 
     kind: str
-    n_cells: int             # rows; in a recurrent cache one per sequence and rollback step
+    n_cells: int  # rows; in a recurrent cache one per sequence and rollback step
     n_stream: int
     layers: tuple[CacheLayer, ...]
     reused: dict[int, int]
@@ -87,8 +92,9 @@ class Cache:
 class Memory:
     caches: tuple[Cache, ...]
     buffers: dict[str, int]
-    owner: tuple[Hparams, Context] | None = None     # the model that owns the caches, if not this one
-    slots: Mapping[int, int] | None = None           # of the expert cache, by layer
+    # the model that owns the caches, if not this one
+    owner: tuple[Hparams, Context] | None = None
+    slots: Mapping[int, int] | None = None  # of the expert cache, by layer
 
     def cache(self, kind: str) -> Cache | None:
         return next((cache for cache in self.caches if cache.kind == kind), None)
@@ -117,12 +123,17 @@ class _Builder:
             size = self.sizes[key] = row.padded(type_, self.shape(name, il, ne), n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer != HOST and self.placement.slices:
-            parts = [(name, self.rows[name].padded(type_, part, n_bytes(type_, part)))
-                     for name, part in self.placement.slices.of(f"{name}_l{il}", type_, ne)]
-        elif buffer in self.placement.shares:     # split mode row: an upper bound, cut at a head
+            parts = [
+                (name, self.rows[name].padded(type_, part, n_bytes(type_, part)))
+                for name, part in self.placement.slices.of(f"{name}_l{il}", type_, ne)
+            ]
+        elif buffer in self.placement.shares:  # split mode row: an upper bound, cut at a head
             head = size // max(1, self.hp.n_head_kv(il))
-            parts = [(name, min(size, int(size * share) + head))
-                     for name, share in self.placement.shares.items() if share > 0]
+            parts = [
+                (name, min(size, int(size * share) + head))
+                for name, share in self.placement.shares.items()
+                if share > 0
+            ]
         for where, part in parts:
             self.buffers[where] = self.buffers.get(where, 0) + part
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
@@ -130,7 +141,7 @@ class _Builder:
     def shape(self, name: str, il: int, ne: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
         """A cache tensor's shape as this build creates it, which decides its padding."""
         rules = self.context.rules
-        if rules.engine.one_cache and name.endswith("k"):     # a row of it is one head's
+        if rules.engine.one_cache and name.endswith("k"):  # a row of it is one head's
             n_head = max(1, self.hp.n_head_kv(il))
             heads = n_head if ne[0] % n_head == 0 else 1
             return ne[0] // heads, ne[1] * heads, ne[2], 1
@@ -150,13 +161,28 @@ class _Builder:
         self.buffers[buffer] = self.buffers.get(buffer, 0) + found[1]
         return found[0]
 
-    def keep(self, kind: str, n_cells: int, n_stream: int, layers: list[CacheLayer],
-             reused: dict[int, int] | None = None) -> None:
+    def keep(
+        self,
+        kind: str,
+        n_cells: int,
+        n_stream: int,
+        layers: list[CacheLayer],
+        reused: dict[int, int] | None = None,
+    ) -> None:
         self.caches.append(Cache(kind, n_cells, n_stream, tuple(layers), reused or {}))
 
-    def attention(self, kind: str, n_cells: int, wanted: Filter, *, k_only: bool | None = None,
-                  n_stream: int = 0, width: Callable[[int], int] | None = None,
-                  v_width: Callable[[int], int] | None = None, tag: str = "") -> None:
+    def attention(
+        self,
+        kind: str,
+        n_cells: int,
+        wanted: Filter,
+        *,
+        k_only: bool | None = None,
+        n_stream: int = 0,
+        width: Callable[[int], int] | None = None,
+        v_width: Callable[[int], int] | None = None,
+        tag: str = "",
+    ) -> None:
         """llama_kv_cache over those `wanted` layers that have a cache of their own."""
         hp, context = self.hp, self.context
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
@@ -171,8 +197,13 @@ class _Builder:
 
             def make(il: int = il) -> CacheLayer:
                 k = self.tensor(f"cache_{tag}k", il, context.type_k, width(il), n_cells, n_stream)
-                v = None if k_only else self.tensor(f"cache_{tag}v", il, context.type_v, v_width(il), n_cells,
-                                                    n_stream)
+                v = (
+                    None
+                    if k_only
+                    else self.tensor(
+                        f"cache_{tag}v", il, context.type_v, v_width(il), n_cells, n_stream
+                    )
+                )
                 return CacheLayer(il, k, v)
 
             layers.append(self.layer(kind, il, make))
@@ -189,16 +220,24 @@ class _Builder:
                 found[il] = source
         return found
 
-    def window(self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None) -> None:
+    def window(
+        self, wanted: Filter, *, k_only: bool | None = None, unified: bool | None = None
+    ) -> None:
         """llama_kv_cache_iswa: sliding layers only need a window of cells."""
         hp, context = self.hp, self.context
         unified = context.kv_unified if unified is None else unified
         n_stream = 1 if unified else context.n_seq_max
         cells = self.window_cells(unified)
-        self.attention("attn", context.n_ctx_seq, lambda il: not hp.is_swa(il) and wanted(il), k_only=k_only,
-                       n_stream=n_stream)
-        self.attention("swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only,
-                       n_stream=n_stream)
+        self.attention(
+            "attn",
+            context.n_ctx_seq,
+            lambda il: not hp.is_swa(il) and wanted(il),
+            k_only=k_only,
+            n_stream=n_stream,
+        )
+        self.attention(
+            "swa", cells, lambda il: hp.is_swa(il) and wanted(il), k_only=k_only, n_stream=n_stream
+        )
 
     def window_cells(self, unified: bool) -> int:
         context = self.context
@@ -210,21 +249,30 @@ class _Builder:
             return min(context.n_ctx_seq, pad(windows + context.n_ubatch, block))
         return pad(min(context.n_ctx_seq, windows + context.n_ubatch), block)
 
-    def indexer(self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1,
-                tag: str = "") -> None:
-        """The cache of indexer keys: one head of indexer_head_size. Sliding layers keep their own key
-        size."""
+    def indexer(
+        self, kind: str, wanted: Filter, *, k_only: bool = True, factor: int = 1, tag: str = ""
+    ) -> None:
+        """The cache of indexer keys: one head of indexer_head_size. Sliding layers keep their own
+        key size."""
         hp = self.hp
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
         self.attention(
-            kind, self.context.n_ctx_seq, wanted, k_only=k_only, tag=tag,
-            width=lambda il: hp.n_embd_head_k_swa if hp.is_swa(il) else hp.indexer_head_size * factor,
-            v_width=(lambda il: max(heads)) if self.context.v_trans else (lambda il: heads[il]))
+            kind,
+            self.context.n_ctx_seq,
+            wanted,
+            k_only=k_only,
+            tag=tag,
+            width=lambda il: (
+                hp.n_embd_head_k_swa if hp.is_swa(il) else hp.indexer_head_size * factor
+            ),
+            v_width=(lambda il: max(heads)) if self.context.v_trans else (lambda il: heads[il]),
+        )
 
     def pooled(self) -> int:
-        """indexer_kpool_row: head sizes per cell, if pooled keys are stored next to their sources."""
+        """indexer_kpool_row: head sizes per cell, if pooled keys are stored next to their
+        sources."""
         if self.hp.indexer_kpool:
-            return 3                 # the key, what decides its share, and the pooled one
+            return 3  # the key, what decides its share, and the pooled one
         ratios = self.hp.get("attention.compress_ratios", 0)
         pools = any(ratios) if isinstance(ratios, tuple) else ratios
         return 2 if pools and self.context.rules.qsa_pools else 1
@@ -237,10 +285,20 @@ class _Builder:
         layers = []
         for il in range(hp.n_layer):
             if wanted(il):
-                layers.append(self.layer("recurrent", il, lambda il=il: CacheLayer(  # type: ignore[misc]
-                    il, r=self.tensor("cache_r", il, "f32", r, rows),
-                    s=self.tensor("cache_s", il, "f32", s, rows),
-                    p=self.tensor("cache_ple_r", il, "f32", p, rows) if p and il in hp.ple_layers else None)))
+                layers.append(
+                    self.layer(
+                        "recurrent",
+                        il,
+                        lambda il=il: CacheLayer(  # type: ignore[misc]
+                            il,
+                            r=self.tensor("cache_r", il, "f32", r, rows),
+                            s=self.tensor("cache_s", il, "f32", s, rows),
+                            p=self.tensor("cache_ple_r", il, "f32", p, rows)
+                            if p and il in hp.ple_layers
+                            else None,
+                        ),
+                    )
+                )
         self.keep("recurrent", rows, 1, layers)
 
     def compressor(self, name: str, ratio: int, width: int, rows: int) -> None:
@@ -248,14 +306,20 @@ class _Builder:
         hp, context = self.hp, self.context
         planes = context.n_seq_max * (1 + context.n_rs_seq)
         layers = [
-            CacheLayer(il, kv=self.tensor(f"dsv4_{name}_state_kv", il, "f32", width, rows, planes),
-                       score=self.tensor(f"dsv4_{name}_state_score", il, "f32", width, rows, planes))
-            for il in range(hp.n_layer) if hp.compress_ratios[il] == ratio]
+            CacheLayer(
+                il,
+                kv=self.tensor(f"dsv4_{name}_state_kv", il, "f32", width, rows, planes),
+                score=self.tensor(f"dsv4_{name}_state_score", il, "f32", width, rows, planes),
+            )
+            for il in range(hp.n_layer)
+            if hp.compress_ratios[il] == ratio
+        ]
         self.keep(f"{name}-state", rows, planes, layers)
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """The assistant's layers read the target's last ones: its second to last if they slide, otherwise its last."""
+    """The assistant's layers read the target's last ones: its second to last if they slide,
+    otherwise its last."""
     theirs, context, memory = target
     caches = []
     for cache in memory.caches:
@@ -266,10 +330,15 @@ def _lent(hp: Hparams, target: Target) -> Memory:
     return Memory(tuple(caches), {}, (theirs, context))
 
 
-def allocate(model: Model, context: Context, placement: Placement, target: Target | None = None,
-             known: Layers | None = None) -> Memory:
-    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, the model whose context
-    it may use. `known`: results shared by launches with the same context and devices.
+def allocate(
+    model: Model,
+    context: Context,
+    placement: Placement,
+    target: Target | None = None,
+    known: Layers | None = None,
+) -> Memory:
+    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, the model
+    whose context it may use. `known`: results shared by launches with the same context and devices.
 
     Raises LaunchRefused if llama.cpp would abort or needs another model's context.
     """
@@ -283,8 +352,9 @@ def allocate(model: Model, context: Context, placement: Placement, target: Targe
     if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
     if target is None and not all(name in model.tensors for name in row.borrows):
-        raise LaunchRefused(f"{row.name} requires ctx_other to be set: it drafts for another model (-md), "
-                            "not alone")
+        raise LaunchRefused(
+            f"{row.name} requires ctx_other to be set: it drafts for another model (-md), not alone"
+        )
 
     def block(il: int) -> bool:
         return il >= n
@@ -349,7 +419,9 @@ def _plain(build: _Builder, model: Model) -> None:
     if hp.swa_type == "none" or not rules.window_cache:
         build.attention("attn", context.n_ctx_seq, wanted)
     elif not hp.is_swa_any:
-        raise LaunchRefused("the model has a sliding window but no layer that uses it; llama.cpp aborts")
+        raise LaunchRefused(
+            "the model has a sliding window but no layer that uses it; llama.cpp aborts"
+        )
     else:
         build.window(wanted)
 
@@ -375,13 +447,16 @@ def _hybrid(build: _Builder, model: Model) -> None:
         recurs = hp.is_recr
     context = build.context
     if hp.swa_type == "none":
-        build.attention("attn", context.n_ctx_seq if context.rules.hybrid_cells else context.n_ctx, attends)
+        build.attention(
+            "attn", context.n_ctx_seq if context.rules.hybrid_cells else context.n_ctx, attends
+        )
     else:
         build.window(attends)
     build.recurrent(recurs)
     if row.memory == "hybrid-idx" and hp.indexer_head_size:
-        build.indexer("idx", lambda il: attends(il) and hp.has_indexer(il), factor=build.pooled(),
-                      tag="idx_")
+        build.indexer(
+            "idx", lambda il: attends(il) and hp.has_indexer(il), factor=build.pooled(), tag="idx_"
+        )
 
 
 def _recurrent(build: _Builder, model: Model) -> None:
@@ -389,8 +464,8 @@ def _recurrent(build: _Builder, model: Model) -> None:
 
 
 def _deepseek4(build: _Builder, model: Model) -> None:
-    """llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always one stream per
-    sequence."""
+    """llama_kv_cache_dsv4: a window of raw keys and two levels of compressed ones, always one
+    stream per sequence."""
     hp, context = build.hp, build.context
     streams = context.n_seq_max
     ratios = hp.compress_ratios
@@ -400,11 +475,21 @@ def _deepseek4(build: _Builder, model: Model) -> None:
 
     build.window(lambda il: True, k_only=True, unified=False)
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):
-        build.attention(kind, cells(ratio), lambda il, ratio=ratio: ratios[il] == ratio,  # type: ignore[misc]
-                        k_only=True, n_stream=streams)
-    build.attention("lid", cells(CSA_RATIO), lambda il: ratios[il] == CSA_RATIO, k_only=True,
-                    n_stream=streams,
-                    width=lambda il: hp.indexer_head_size)
+        build.attention(
+            kind,
+            cells(ratio),
+            lambda il, ratio=ratio: ratios[il] == ratio,  # type: ignore[misc]
+            k_only=True,
+            n_stream=streams,
+        )
+    build.attention(
+        "lid",
+        cells(CSA_RATIO),
+        lambda il: ratios[il] == CSA_RATIO,
+        k_only=True,
+        n_stream=streams,
+        width=lambda il: hp.indexer_head_size,
+    )
     build.compressor("csa", CSA_RATIO, 2 * hp.head_k(0), 2 * CSA_RATIO)
     build.compressor("hca", HCA_RATIO, hp.head_k(0), HCA_RATIO)
     build.compressor("lid", CSA_RATIO, 2 * hp.indexer_head_size, 2 * CSA_RATIO)
@@ -412,6 +497,12 @@ def _deepseek4(build: _Builder, model: Model) -> None:
 
 # by Architecture.memory; any other is a plain cache
 _KINDS: dict[str, Callable[[_Builder, Model], None]] = {
-    "none": _without_cache, "msa": _msa, "dsa": _dsa, "dsa-iswa": _dsa_iswa, "dsv4": _deepseek4,
-    "recurrent": _recurrent, "hybrid": _hybrid, "hybrid-idx": _hybrid,
+    "none": _without_cache,
+    "msa": _msa,
+    "dsa": _dsa,
+    "dsa-iswa": _dsa_iswa,
+    "dsv4": _deepseek4,
+    "recurrent": _recurrent,
+    "hybrid": _hybrid,
+    "hybrid-idx": _hybrid,
 }

@@ -1,4 +1,5 @@
-"""The other files that a launch loads: projector, draft model, adapters, as headers that the caller has read.
+"""The other files that a launch loads: projector, draft model, adapters, as headers that the caller
+has read.
 
     params = with_draft_type(params, companions)      # what a draft model's file says about itself
 """
@@ -30,8 +31,11 @@ NONE = Companions()
 
 def wants_extras(params: Params, companions: Companions) -> bool:
     """Whether the launch loads extra files or contexts (projector, draft, adapters)."""
-    return companions != NONE or bool(params.control_vector) or any(
-        kind in params.spec_type for kind in ("draft-mtp", "ngram-mod"))
+    return (
+        companions != NONE
+        or bool(params.control_vector)
+        or any(kind in params.spec_type for kind in ("draft-mtp", "ngram-mod"))
+    )
 
 
 def with_draft_type(params: Params, companions: Companions) -> Params:
@@ -50,8 +54,8 @@ def with_draft_type(params: Params, companions: Companions) -> Params:
 
 
 def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
-    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them through the
-    graph."""
+    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them
+    through the graph."""
     draft = companions.draft
     if draft is None or not draft.row.reads_target:
         return ()
@@ -59,8 +63,8 @@ def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
 
 
 def refuse_unfit(model: Model, companions: Companions) -> None:
-    """Raises ModelError for a model or a draft whose tensors llama.cpp does not load, LaunchRefused for a file that was
-    made for another model."""
+    """Raises ModelError for a model or a draft whose tensors llama.cpp does not load, LaunchRefused
+    for a file that was made for another model."""
     for each in (model, companions.draft):
         if each is not None and each.refusal:
             raise ModelError(f"{each.path}: {each.refusal}")
@@ -72,8 +76,11 @@ def _refuse_other_projector(model: Model, header: Header | None) -> None:
     """Of a projector whose embeddings are not as wide as the model's (mtmd_context)."""
     found, due = width(header) if header else 0, model.hparams.n_embd_inp
     if header and found and found != due:
-        raise LaunchRefused(f"--mmproj {header.files[0].path}: mismatch between text model (n_embd = {due}) and mmproj "
-                            f"(n_embd = {found}): it is for another model")
+        raise LaunchRefused(
+            f"--mmproj {header.files[0].path}: mismatch between text model (n_embd "
+            f"= {due}) and mmproj "
+            f"(n_embd = {found}): it is for another model"
+        )
 
 
 def _refuse_other_adapters(model: Model, companions: Companions) -> None:
@@ -86,9 +93,13 @@ def _refuse_other_adapters(model: Model, companions: Companions) -> None:
             if base == name or b is None:
                 continue
             if weight is None:
-                raise LaunchRefused(f"--lora {path}: the model has no {base}: it is for another model")
+                raise LaunchRefused(
+                    f"--lora {path}: the model has no {base}: it is for another model"
+                )
             # of the embeddings A and B change places
             fits = (b.ne[1], a.ne[1]) if base.endswith("token_embd.weight") else (a.ne[0], b.ne[1])
             if fits != tuple(weight.ne[:2]):
-                raise LaunchRefused(f"--lora {path}: {base} is {fits[0]} x {fits[1]}, the model's "
-                                    f"{weight.ne[0]} x {weight.ne[1]}: it is for another model")
+                raise LaunchRefused(
+                    f"--lora {path}: {base} is {fits[0]} x {fits[1]}, the model's "
+                    f"{weight.ne[0]} x {weight.ne[1]}: it is for another model"
+                )

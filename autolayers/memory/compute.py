@@ -1,4 +1,5 @@
-"""Graph buffers of one launch: simulated where the architecture's graph is modelled, otherwise bounded from above."""
+"""Graph buffers of one launch: simulated where the architecture's graph is modelled, otherwise
+bounded from above."""
 
 from __future__ import annotations
 
@@ -9,7 +10,15 @@ from ..records import replace
 from .bound import upper_bound
 from .breakdown import Measured
 from .prepare import prepare
-from .reserve import BROKEN, Contradiction, GraphCache, grows, reserve, runtime_sizes, script_of_setting
+from .reserve import (
+    BROKEN,
+    Contradiction,
+    GraphCache,
+    grows,
+    reserve,
+    runtime_sizes,
+    script_of_setting,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,17 +33,26 @@ if TYPE_CHECKING:
     from .scheduled import Steps
     from .weights import Placement
 
-# times today's separate operations of a delta net, where a build has no fused one: its graphs took up to 1.62 in 500
-# launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165
+# times today's separate operations of a delta net, where a build has no fused one: its graphs took
+# up to 1.62 in 500 launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165
 _UNFUSED, _UNFUSED_SPLIT = 1.7, 1.1
-_ORDERS = 8      # 1/8: safety margin for a backend whose order of nodes is not modelled
+_ORDERS = 8  # 1/8: safety margin for a backend whose order of nodes is not modelled
 
 
-def measure(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-            runtime: bool = False, enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
-            measuring: bool = False) -> Measured:
-    """What llama_context::sched_reserve would allocate, or with `measuring` say before; with `runtime` also what real
-    use may need above it. Where `enough` accepts what the prompt graph takes, nothing more is measured."""
+def measure(
+    model: Model,
+    params: Params,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    cache: GraphCache,
+    runtime: bool = False,
+    enough: Callable[[tuple[int, ...], Steps | None], bool] | None = None,
+    measuring: bool = False,
+) -> Measured:
+    """What llama_context::sched_reserve would allocate, or with `measuring` say before; with
+    `runtime` also what real use may need above it. Where `enough` accepts what the prompt graph
+    takes, nothing more is measured."""
     together = len(placement.devices) if placement.slices else 0
 
     def spread(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -45,8 +63,12 @@ def measure(model: Model, params: Params, context: Context, placement: Placement
     if build is not None:
         halt = None if enough is None else lambda sizes, steps: enough(spread(sizes), steps)
         try:
-            found = _simulated(model, params, context, placement, memory, cache, runtime, build, halt, measuring)
-            return replace(found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime))
+            found = _simulated(
+                model, params, context, placement, memory, cache, runtime, build, halt, measuring
+            )
+            return replace(
+                found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime)
+            )
         except Contradiction:
             pass
     found = upper_bound(model, params, context, placement, memory)
@@ -58,9 +80,16 @@ def _joined(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return max(sizes[:-1]), sizes[-1]
 
 
-def script(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-           cache: GraphCache) -> Steps | None:
-    """The steps of a launch's graphs (scheduled.script_of); None where the architecture's graph is not known."""
+def script(
+    model: Model,
+    params: Params,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    cache: GraphCache,
+) -> Steps | None:
+    """The steps of a launch's graphs (scheduled.script_of); None where the architecture's graph is
+    not known."""
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is None:
         return None
@@ -70,9 +99,18 @@ def script(model: Model, params: Params, context: Context, placement: Placement,
         return None
 
 
-def _simulated(model: Model, params: Params, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-               runtime: bool, build: Builder,
-               enough: Callable[[tuple[int, ...], Steps | None], bool] | None, measuring: bool) -> Measured:
+def _simulated(
+    model: Model,
+    params: Params,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    cache: GraphCache,
+    runtime: bool,
+    build: Builder,
+    enough: Callable[[tuple[int, ...], Steps | None], bool] | None,
+    measuring: bool,
+) -> Measured:
     try:
         setting = prepare(model, params, context, placement, memory, build, cache)
     except BROKEN as error:
@@ -84,15 +122,24 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
     sizes, warning = result.sizes, ""
     if any(backend.undecided for backend in setting.backends) and not result.stopped:
         parts = [part for backend in setting.backends for part in backend.parts]
-        other = tuple([part.otherwise() or device for device, part in zip(placement.devices, parts, strict=False)])
+        other = tuple(
+            [
+                part.otherwise() or device
+                for device, part in zip(placement.devices, parts, strict=False)
+            ]
+        )
         placement = replace(placement, devices=other)
         again = cache.otherwise(tuple([part.undecided for part in parts]))
-        sizes = _larger(sizes, prepare(model, params, context, placement, memory, build, again), measuring)
+        sizes = _larger(
+            sizes, prepare(model, params, context, placement, memory, build, again), measuring
+        )
         warning = next((part.undecided_doubt for part in parts if part.undecided), "")
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
-        sizes = tuple([max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)])
+        sizes = tuple(
+            [max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)]
+        )
     if model.row.delta_net and not context.rules.fused_delta_nets:
         split = _UNFUSED_SPLIT if len(placement.devices) > 1 else 1.0
         factor = split if context.rules.expands_norms else _UNFUSED
@@ -101,10 +148,20 @@ def _simulated(model: Model, params: Params, context: Context, placement: Placem
         sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams
-        kept = (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult)) * hp.n_embd * context.n_ubatch * 4
+        kept = (
+            (len(context.layer_inputs) + 2 * max(1, hp.dsv4_hc_mult))
+            * hp.n_embd
+            * context.n_ubatch
+            * 4
+        )
         sizes = tuple(size + kept for size in sizes)
-        warning = warning or f"what the draft reads of {model.architecture}'s layers is counted on every device"
-    return Measured(sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured)
+        warning = (
+            warning
+            or f"what the draft reads of {model.architecture}'s layers is counted on every device"
+        )
+    return Measured(
+        sizes, result.flash_attn, warning, result.stopped, larger, result.steps, result.as_measured
+    )
 
 
 def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:
@@ -116,7 +173,9 @@ def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[
 
 
 def _keeps_inputs(build: object) -> bool:
-    """Whether a builder marks the layer inputs that a draft reads (Context.layer_inputs) as outputs."""
+    """Whether a builder marks the layer inputs that a draft reads (Context.layer_inputs) as
+    outputs."""
     kind = type(build)
     return getattr(kind, "keeps_inputs", False) or (
-        getattr(kind, "build", None) is Decoder.build and kind.__call__ is Decoder.__call__)
+        getattr(kind, "build", None) is Decoder.build and kind.__call__ is Decoder.__call__
+    )

@@ -1,7 +1,8 @@
-"""From flags to the values of llama.cpp's context: llama-server's defaults, roundings and refusals in one
-place. It follows these functions, as modelled, in their order: tools/server/server.cpp (slots, embedding
-batch, pool size), tools/server/server-context.cpp:server_output_limits, common/fit.cpp (its effect on n_ctx),
-src/llama-context.cpp:llama_init_from_model (refusals) and llama_context's constructor (roundings)."""
+"""From flags to the values of llama.cpp's context: llama-server's defaults, roundings and refusals
+in one place. It follows these functions, as modelled, in their order: tools/server/server.cpp
+(slots, embedding batch, pool size), tools/server/server-context.cpp:server_output_limits,
+common/fit.cpp (its effect on n_ctx), src/llama-context.cpp:llama_init_from_model (refusals) and
+llama_context's constructor (roundings)."""
 
 from __future__ import annotations
 
@@ -24,46 +25,53 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..model.hparams import Hparams
 
-CELL_BLOCK = 256                  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
-MAX_SEQUENCES = 256               # LLAMA_MAX_SEQ
-DRAFT_N_MAX = 3                   # --spec-draft-n-max
+CELL_BLOCK = 256  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
+MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+DRAFT_N_MAX = 3  # --spec-draft-n-max
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 # drafts of at most this many tokens; the default for ngram-mod, ngram-cache and the map types
-_NGRAM_N_MAX = {"ngram-simple": 48, "ngram-map-k": 48, "ngram-map-k4v": 48, "ngram-mod": 64, "ngram-cache": 8}
+_NGRAM_N_MAX = {
+    "ngram-simple": 48,
+    "ngram-map-k": 48,
+    "ngram-map-k4v": 48,
+    "ngram-mod": 64,
+    "ngram-cache": 8,
+}
 
 
 @dataclass(frozen=True)
 class Context:
-    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp" for the
-    second context of a model that drafts with its own MTP blocks."""
+    """llama.cpp's context parameters after every automatic change. `kind` is "default", or "mtp"
+    for the second context of a model that drafts with its own MTP blocks."""
 
-    n_ctx: int                # cells of all sequences together
-    n_ctx_seq: int            # cells one sequence may use
+    n_ctx: int  # cells of all sequences together
+    n_ctx_seq: int  # cells one sequence may use
     n_batch: int
     n_ubatch: int
     n_seq_max: int
     kv_unified: bool
-    flash_attn: str           # on, off, auto (decided by the graph)
+    flash_attn: str  # on, off, auto (decided by the graph)
     type_k: str
     type_v: str
     offload_kqv: bool = True
     op_offload: bool = True
     swa_full: bool = False
     n_outputs_max: int = 1
-    n_rs_seq: int = 0         # tokens by which a recurrent state can be rolled back
+    n_rs_seq: int = 0  # tokens by which a recurrent state can be rolled back
     causal: bool = True
     embeddings: bool = False
-    pooling: str = "none"     # none mean cls last rank
+    pooling: str = "none"  # none mean cls last rank
     load_mtp: bool = False
     split_mode: str = "layer"
     kind: str = "default"
-    moe_cache: int = 0        # bytes for experts that are cached on devices
-    moe_split: tuple[float, ...] = ()     # the devices' shares of them; empty: by free memory
-    n_sampled: int = 0        # outputs per sequence that its backend samples (as drafts do); 0: the CPU does
-    backend_sampling: bool = False        # -bs: each output's samplers are part of the graph
-    layer_inputs: tuple[int, ...] = ()    # layers whose inputs a draft reads
-    rules: Rules = NEWEST_RULES             # of the build
+    moe_cache: int = 0  # bytes for experts that are cached on devices
+    moe_split: tuple[float, ...] = ()  # the devices' shares of them; empty: by free memory
+    # outputs per sequence that its backend samples (as drafts do); 0: the CPU does
+    n_sampled: int = 0
+    backend_sampling: bool = False  # -bs: each output's samplers are part of the graph
+    layer_inputs: tuple[int, ...] = ()  # layers whose inputs a draft reads
+    rules: Rules = NEWEST_RULES  # of the build
 
     @property
     def n_stream(self) -> int:
@@ -85,9 +93,11 @@ def cell_block(flash_attn: str, rules: Rules) -> int:
     return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 
-def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default") -> Context:
-    """The Context of `params` on `model`; None in params is llama-server's default. Raises LaunchRefused with
-    llama.cpp's reason if it would not create the context."""
+def resolve(
+    model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default"
+) -> Context:
+    """The Context of `params` on `model`; None in params is llama-server's default. Raises
+    LaunchRefused with llama.cpp's reason if it would not create the context."""
     hp, row = model.hparams, model.row
     _refuse_types(model, rules)
     _refuse_file(model, rules)
@@ -95,7 +105,7 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)
     if embeddings and n_batch > n_ubatch:
-        n_batch = n_ubatch            # an embedding needs its whole input in one micro-batch
+        n_batch = n_ubatch  # an embedding needs its whole input in one micro-batch
     n_seq_max, unified = _sequences(params, rules)
     if n_seq_max > MAX_SEQUENCES:
         raise LaunchRefused(f"n_seq_max must be <= {MAX_SEQUENCES}")
@@ -107,16 +117,18 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     n_batch = min(n_ctx, n_batch) if causal else n_batch
     if rules.engine.whole_batches or not rules.output_limit:
-        n_outputs_max = n_batch       # the head's buffer holds every token of a micro-batch
+        n_outputs_max = n_batch  # the head's buffer holds every token of a micro-batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
     if row.all_outputs:
         n_outputs_max = n_batch
     if not rules.streams:
-        unified = True                # one cache for all sequences
+        unified = True  # one cache for all sequences
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
     _refuse_cache_types((type_k, type_v), rules)
     split_mode = params.split_mode or "layer"
-    flash_attn = _flash_attention(model, params.flash_attn or "auto", type_k, type_v, split_mode, rules)
+    flash_attn = _flash_attention(
+        model, params.flash_attn or "auto", type_k, type_v, split_mode, rules
+    )
     block = cell_block(flash_attn, rules)
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
@@ -131,17 +143,31 @@ def resolve(model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str
         _refuse_mtp(model, rules)
     split = params.moe_cache_mib and any(params.tensor_split or ())
     context = Context(
-        n_ctx=n_ctx, n_ctx_seq=n_ctx_seq, n_batch=n_batch, n_ubatch=n_ubatch, n_seq_max=n_seq_max,
-        kv_unified=unified, flash_attn=flash_attn, type_k=type_k, type_v=type_v,
-        offload_kqv=params.kv_offload is not False, op_offload=params.op_offload is not False,
-        swa_full=bool(params.swa_full) or rules.engine.one_cache, n_outputs_max=n_outputs_max,
-        n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0, causal=causal,
-        embeddings=embeddings, pooling=_pooling(hp, params),
+        n_ctx=n_ctx,
+        n_ctx_seq=n_ctx_seq,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_seq_max=n_seq_max,
+        kv_unified=unified,
+        flash_attn=flash_attn,
+        type_k=type_k,
+        type_v=type_v,
+        offload_kqv=params.kv_offload is not False,
+        op_offload=params.op_offload is not False,
+        swa_full=bool(params.swa_full) or rules.engine.one_cache,
+        n_outputs_max=n_outputs_max,
+        n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0,
+        causal=causal,
+        embeddings=embeddings,
+        pooling=_pooling(hp, params),
         load_mtp="draft-mtp" in params.spec_type,
-        split_mode=split_mode, kind=kind, rules=rules,
+        split_mode=split_mode,
+        kind=kind,
+        rules=rules,
         backend_sampling=bool(params.backend_sampling) and kind == "default",
         moe_cache=(params.moe_cache_mib or 0) * MiB if kind == "default" else 0,
-        moe_split=tuple(params.tensor_split or ()) if split else ())
+        moe_split=tuple(params.tensor_split or ()) if split else (),
+    )
     _refuse_aborts(model, context)
     return context
 
@@ -152,8 +178,9 @@ def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool)
     if params.kv_unified_per_slot and params.n_ctx is None:
         n_ctx = n_seq_max * params.kv_unified_per_slot
     if n_ctx == 0:
-        # llama-server's own --fit, on by default, gives every slot the full trained context. A launch that
-        # autolayers writes sets the context or turns --fit off, so only a requested --fit counts here
+        # llama-server's own --fit, on by default, gives every slot the full trained context. A
+        # launch that autolayers writes sets the context or turns --fit off, so only a requested
+        # --fit counts here
         n_ctx = _trained_context(model, params) * (n_seq_max if params.fit and not unified else 1)
     if n_ctx == 0:
         raise LaunchRefused("n_ctx and model->hparams.n_ctx_train cannot both be zero")
@@ -164,7 +191,9 @@ def _refuse_cache_types(types: tuple[str, ...], rules: Rules) -> None:
     """Raises LaunchRefused for cache types that came after this build."""
     for type_ in types:
         if rules.lacks(CACHE_TYPES.get(type_, 0)):
-            raise LaunchRefused(f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)")
+            raise LaunchRefused(
+                f"Unsupported cache type: {type_} (llama.cpp build {rules.number} is older)"
+            )
 
 
 def _refuse_mtp(model: Model, rules: Rules) -> None:
@@ -174,8 +203,11 @@ def _refuse_mtp(model: Model, rules: Rules) -> None:
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
     if row.known and (not row.mtp or rules.lacks(row.mtp_after)):
         build = f"build {rules.number} " * bool(row.mtp)
-        raise LaunchRefused(f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks "
-                            f"of {row.name}")
+        raise LaunchRefused(
+            f"context type MTP requested but llama.cpp {build}has no graph for the "
+            f"MTP blocks "
+            f"of {row.name}"
+        )
 
 
 def _pooling(hp: Hparams, params: Params) -> str:
@@ -186,24 +218,37 @@ def _pooling(hp: Hparams, params: Params) -> str:
 
 
 def _refuse_aborts(model: Model, context: Context) -> None:
-    """Launches that llama.cpp accepts but then aborts on while it builds its graphs (GGML_ASSERT)."""
+    """Launches that llama.cpp accepts but then aborts on while it builds its graphs
+    (GGML_ASSERT)."""
     hp, row = model.hparams, model.row
     slots = context.n_seq_max
     if context.rules.output_limit and context.n_outputs_max < slots:
-        raise LaunchRefused(f"llama.cpp aborts with a batch (-b {context.n_batch}) below the {slots} slots; "
-                            f"use -np {context.n_batch} or a larger -b")
+        raise LaunchRefused(
+            f"llama.cpp aborts with a batch (-b {context.n_batch}) below the "
+            f"{slots} slots; "
+            f"use -np {context.n_batch} or a larger -b"
+        )
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
     mean = context.embeddings and _pools_mean(hp, context)
     if uneven and (mean or _divides_by_streams(model, context)):
         what = "mean pooling" if mean else f"{row.name} without --kv-unified"
-        raise LaunchRefused(f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of "
-                            f"the slots ({slots})")
+        raise LaunchRefused(
+            f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a "
+            f"multiple of "
+            f"the slots ({slots})"
+        )
     if row.one_stream and context.n_stream > 1:
-        raise LaunchRefused(f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use "
-                            "--kv-unified")
+        raise LaunchRefused(
+            f"{row.name}: llama.cpp aborts with {slots} slots that have a cache "
+            f"each; use "
+            "--kv-unified"
+        )
     if row.needs_window and hp.swa_type == "none":
-        raise LaunchRefused(f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds "
-                            "the graph")
+        raise LaunchRefused(
+            f"{row.name} without attention.sliding_window: llama.cpp aborts while "
+            f"it builds "
+            "the graph"
+        )
 
 
 def _pools_mean(hp: Hparams, context: Context) -> bool:
@@ -223,30 +268,45 @@ def _divides_by_streams(model: Model, context: Context) -> bool:
 
 
 def refuse_first_token(model: Model, context: Context) -> None:
-    """Raises LaunchRefused for a launch whose buffers llama.cpp allocates, and that ends at its first token
-    (GGML_ASSERT of b11549).
+    """Raises LaunchRefused for a launch whose buffers llama.cpp allocates, and that ends at its
+    first token (GGML_ASSERT of b11549).
 
-    ggml_backend_meta_graph_compute (ggml/src/ggml-backend-meta.cpp) cannot cut the graph of caches in host memory with
-    several streams. tools/server/ never calls llama_encode, in any build; nor does llama-cli since it is its client.
+    ggml_backend_meta_graph_compute (ggml/src/ggml-backend-meta.cpp) cannot cut the graph of caches
+    in host memory with several streams. tools/server/ never calls llama_encode, in any build; nor
+    does llama-cli since it is its client.
     """
     engine = context.rules.engine
     apart = context.n_stream > 1 and not context.offload_kqv
     if context.split_mode == "tensor" and apart:
-        raise LaunchRefused(f"-sm tensor and -nkvo with {context.n_stream} slots that have a cache each: llama.cpp "
-                            "aborts at the first token (ggml-backend-meta.cpp: GGML_ASSERT(i_start == "
-                            "cgraph->n_nodes)); use --kv-unified or -np 1")
+        raise LaunchRefused(
+            f"-sm tensor and -nkvo with {context.n_stream} slots that have a cache "
+            f"each: llama.cpp "
+            "aborts at the first token (ggml-backend-meta.cpp: GGML_ASSERT(i_start "
+            "== "
+            "cgraph->n_nodes)); use --kv-unified or -np 1"
+        )
     serves = engine is LLAMA_SERVER or (engine.name == "llama-cli" and context.rules.output_limit)
     if model.row.cross_attends and serves:
-        raise LaunchRefused(f"{model.row.name} with its decoder: {engine.name} aborts at the first token (llama_encode "
-                            "must be called first); llama-completion runs it")
+        raise LaunchRefused(
+            f"{model.row.name} with its decoder: {engine.name} aborts at the first "
+            f"token (llama_encode "
+            "must be called first); llama-completion runs it"
+        )
 
 
 def _refuse_types(model: Model, rules: Rules) -> None:
     """Raises LaunchRefused for tensor types of ik_llama.cpp alone ("invalid ggml type")."""
-    types = sorted({info.type for info in model.tensors.values()} & IK_NAMES) if rules.engine.is_llama_cpp else []
+    types = (
+        sorted({info.type for info in model.tensors.values()} & IK_NAMES)
+        if rules.engine.is_llama_cpp
+        else []
+    )
     if types:
-        raise LaunchRefused(f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp does (--engine "
-                            "ik_llama.cpp)")
+        raise LaunchRefused(
+            f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp "
+            f"does (--engine "
+            "ik_llama.cpp)"
+        )
 
 
 def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
@@ -259,28 +319,46 @@ def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
 
 
 def _refuse_file(model: Model, rules: Rules) -> None:
-    """Raises LaunchRefused if this build would not load the file: its architecture, a tensor or a missing
-    key."""
+    """Raises LaunchRefused if this build would not load the file: its architecture, a tensor or a
+    missing key."""
     hp, row = model.hparams, model.row
     if rules.lacks(row.after):
-        raise LaunchRefused(f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is "
-                            "older)")
+        raise LaunchRefused(
+            f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)"
+        )
     for end, after in row.newer:
         if rules.lacks(after) and _has_tensor(model, end):
-            raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
-                                f"{row.name}")
-    if rules.lacks(row.mtp_after) and not row.mtp_skipped and hp.n_layer_nextn and hp.router_layer < 0:
-        raise LaunchRefused(f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
-                            f"{row.name}")
+            raise LaunchRefused(
+                f"wrong number of tensors: llama.cpp build {rules.number} knows no "
+                f"{end} of "
+                f"{row.name}"
+            )
+    if (
+        rules.lacks(row.mtp_after)
+        and not row.mtp_skipped
+        and hp.n_layer_nextn
+        and hp.router_layer < 0
+    ):
+        raise LaunchRefused(
+            f"wrong number of tensors: llama.cpp build {rules.number} has no MTP "
+            f"blocks of "
+            f"{row.name}"
+        )
     gates = row.reads_gating is not None and rules.has(row.reads_gating)
     if gates and hp.get("expert_gating_func") == 0:
-        raise LaunchRefused(f"{row.name} with an expert_gating_func of 0: llama.cpp build {rules.number} aborts while "
-                            "it builds the graph (build_moe_ffn)")
+        raise LaunchRefused(
+            f"{row.name} with an expert_gating_func of 0: llama.cpp build "
+            f"{rules.number} aborts while "
+            "it builds the graph (build_moe_ffn)"
+        )
     window, pattern = row.window, "attention.sliding_window_pattern"
     wants_list = window is not None and window.list_before and not rules.window_lists
     if wants_list and hp.n_swa and hp.get(pattern) is None:
-        raise LaunchRefused(f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} "
-                            "needs it)")
+        raise LaunchRefused(
+            f"key not found in model: {row.name}.{pattern} (llama.cpp build "
+            f"{rules.number} "
+            "needs it)"
+        )
 
 
 def _has_tensor(model: Model, end: str) -> bool:
@@ -305,7 +383,7 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
     if embeddings or params.pooling not in (None, "none"):
         return n_batch
     draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
-    types = params.spec_type            # a draft model alone is loaded but not used
+    types = params.spec_type  # a draft model alone is loaded but not used
     n_draft = max((draft if t in DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0)
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 
@@ -318,8 +396,9 @@ def _rollback(params: Params, rules: Rules) -> int:
     return DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
 
 
-def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_mode: str,
-                     rules: Rules) -> str:
+def _flash_attention(
+    model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules
+) -> str:
     hp, row = model.hparams, model.row
     if asked == "auto" and rules.engine.one_cache:
         asked = "on"
@@ -332,11 +411,15 @@ def _flash_attention(model: Model, asked: str, type_k: str, type_v: str, split_m
         _refuse_split(model, flash_attn, rules)
         flash_attn = "on"
     if (hp.is_mla or row.memory == "dsv4") and type_k != type_v and rules.mla_one_type:
-        raise LaunchRefused(f"model does not support different K ({type_k}) and V ({type_v}) cache types")
+        raise LaunchRefused(
+            f"model does not support different K ({type_k}) and V ({type_v}) cache types"
+        )
     if BY_NAME[type_v].blck_size > 1:
         if flash_attn == "off":
             reason = "quantized V cache requires flash_attn to be enabled"
-            raise LaunchRefused(reason if row.flash_attn else f"{reason}, which {row.name} does not support")
+            raise LaunchRefused(
+                reason if row.flash_attn else f"{reason}, which {row.name} does not support"
+            )
         if rules.quantised_v_flash:
             flash_attn = "on"
     if flash_attn != "off":
@@ -350,7 +433,9 @@ def _refuse_split(model: Model, flash_attn: str, rules: Rules) -> None:
     if not rules.splits_tensors:
         raise LaunchRefused("this llama.cpp has no -sm tensor")
     if not model.row.split_tensor:
-        raise LaunchRefused(f"split mode tensor is not implemented for architecture {model.row.name}")
+        raise LaunchRefused(
+            f"split mode tensor is not implemented for architecture {model.row.name}"
+        )
     if flash_attn == "off":
         raise LaunchRefused("SPLIT_MODE_TENSOR requires flash_attn to be enabled")
 
@@ -360,5 +445,7 @@ def _refuse_heads(letter: str, type_: str, head: Callable[[int], int], n_layer: 
     block = BY_NAME[type_].blck_size
     for il in range(n_layer) if block > 1 else ():
         if head(il) % block:
-            raise LaunchRefused(f"{letter} cache type {type_} with block size {block} does not "
-                                f"divide n_embd_head_{letter.lower()}={head(il)}")
+            raise LaunchRefused(
+                f"{letter} cache type {type_} with block size {block} does not "
+                f"divide n_embd_head_{letter.lower()}={head(il)}"
+            )

@@ -1,4 +1,5 @@
-r"""The regular expressions of --override-tensor: C++'s std::regex with its default grammar, ECMAScript.
+r"""The regular expressions of --override-tensor: C++'s std::regex with its default grammar,
+ECMAScript.
 
     search = ecmascript(r"ffn_.*_exps").search
     TensorMatcher(names).find(r"blk\.7\.ffn_up")     # [positions in names]
@@ -16,27 +17,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any
 
-_CLASSES = {"alnum": "a-zA-Z0-9", "alpha": "a-zA-Z", "digit": "0-9", "lower": "a-z", "upper": "A-Z",
-            "space": r"\s",
-            "punct": r"!-/:-@\[-`{-~", "xdigit": "0-9A-Fa-f", "blank": r" \t", "word": r"\w", "d": "0-9",
-            "w": r"\w", "s": r"\s"}
+_CLASSES = {
+    "alnum": "a-zA-Z0-9",
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "space": r"\s",
+    "punct": r"!-/:-@\[-`{-~",
+    "xdigit": "0-9A-Fa-f",
+    "blank": r" "
+    r"\t",
+    "word": r"\w",
+    "d": "0-9",
+    "w": r"\w",
+    "s": r"\s",
+}
 
 
 # `re` backtracks: patterns come from the page, from logs and from other people's commands
-_MOST_CHOICES = 16         # between two ways in a row; four repetitions take up to 0.3 s for 63 characters
-_REPETITION = 4            # choices that one of those counts as
-_SECONDS = 2.0             # of processor time, for all names of a model
-_ANYTHING = re.compile(r"(?<!\\)(?:\.\*)+$")        # at the end it is no choice: nothing after it can fail
-_TOKEN = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?[:=!])?|(?P<repeat>[*+?]|\{(?P<least>\d*)(?P<to>,?)"
-                    r"(?P<most>\d*)\})\??|.", re.DOTALL)
+# between two ways in a row; four repetitions take up to 0.3 s for 63 characters
+_MOST_CHOICES = 16
+_REPETITION = 4  # choices that one of those counts as
+_SECONDS = 2.0  # of processor time, for all names of a model
+# at the end it is no choice: nothing after it can fail
+_ANYTHING = re.compile(r"(?<!\\)(?:\.\*)+$")
+_TOKEN = re.compile(
+    r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\((?:\?[:=!])?|(?P<repeat>[*+?]|\{(?P<least>\d*)(?P<to>,?)"
+    r"(?P<most>\d*)\})\??|.",
+    re.DOTALL,
+)
 
 
 def ecmascript(text: str) -> re.Pattern[str]:
-    """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not accept, and for
-    what `re` may need more than a moment for.
+    """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not
+    accept, and for what `re` may need more than a moment for.
 
-    The two agree on what -ot users write. The differences are translated: `$` matches only at the very end,
-    classes are ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
+    The two agree on what -ot users write. The differences are translated: `$` matches only at the
+    very end, classes are ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
     """
     out = []
     i, n, inside = 0, len(text), False
@@ -45,12 +63,12 @@ def ecmascript(text: str) -> re.Pattern[str]:
         if c == "\\" and i + 1 < n:
             if text[i + 1] in "AZ":
                 raise UsageError(f"invalid regex {text!r}: C++ has no \\{text[i + 1]}")
-            out.append(text[i:i + 2])
+            out.append(text[i : i + 2])
             i += 2
             continue
         if inside:
-            if c == "[" and text[i:i + 2] == "[:":
-                name, end, _ = text[i + 2:].partition(":]")
+            if c == "[" and text[i : i + 2] == "[:":
+                name, end, _ = text[i + 2 :].partition(":]")
                 if not end or name not in _CLASSES:
                     raise UsageError(f"invalid regex {text!r}: unknown character class")
                 out.append(_CLASSES[name])
@@ -61,18 +79,19 @@ def ecmascript(text: str) -> re.Pattern[str]:
         elif c == "[":
             inside = True
             out.append(c)
-            if text[i + 1:i + 2] == "^":
+            if text[i + 1 : i + 2] == "^":
                 out.append("^")
                 i += 1
-            if text[i + 1:i + 2] == "]":     # an empty class to C++, an ordinary character to Python
-                out[-1 if out[-1] == "[" else -2:] = ["(?!)" if out[-1] == "[" else "[\\s\\S]"]
+            # an empty class to C++, an ordinary character to Python
+            if text[i + 1 : i + 2] == "]":
+                out[-1 if out[-1] == "[" else -2 :] = ["(?!)" if out[-1] == "[" else "[\\s\\S]"]
                 inside = False
                 i += 1
         elif c == "$":
             out.append("\\Z")
-        elif c == "(" and text[i + 1:i + 2] == "?" and text[i + 2:i + 3] not in (":", "=", "!"):
-            raise UsageError(f"invalid regex {text!r}: C++ has no {text[i:i + 3]}")
-        elif c in "*+?}" and text[i + 1:i + 2] == "+":
+        elif c == "(" and text[i + 1 : i + 2] == "?" and text[i + 2 : i + 3] not in (":", "=", "!"):
+            raise UsageError(f"invalid regex {text!r}: C++ has no {text[i : i + 3]}")
+        elif c in "*+?}" and text[i + 1 : i + 2] == "+":
             raise UsageError(f"invalid regex {text!r}: nothing to repeat")
         else:
             out.append(c)
@@ -82,16 +101,19 @@ def ecmascript(text: str) -> re.Pattern[str]:
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
     if backtracks(found.pattern):
-        raise UsageError(f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and (a*)*, "
-                         "or many repetitions; write it without")
+        raise UsageError(
+            f"regex {text!r} may take for ever: it has a choice within a repetition, "
+            f"as (a|b)* and (a*)*, "
+            "or many repetitions; write it without"
+        )
     return found
 
 
 def backtracks(pattern: str) -> bool:
-    """Whether a search may take more than a moment for a tensor's name: a repetition or an alternative within a
-    repetition, or many in a row."""
-    choices, bars = [0], [0]   # of each group that is open
-    inside = 0                 # choices in what the next token may repeat
+    """Whether a search may take more than a moment for a tensor's name: a repetition or an
+    alternative within a repetition, or many in a row."""
+    choices, bars = [0], [0]  # of each group that is open
+    inside = 0  # choices in what the next token may repeat
     for token in _TOKEN.finditer(_ANYTHING.sub("", pattern)):
         text, found = token[0], inside
         inside = 0
@@ -123,13 +145,13 @@ def _times(token: re.Match[str]) -> tuple[int, int | None]:
 
 
 class TensorMatcher:
-    """Finds the tensors whose names contain a match. One search for a plan tries a hundred patterns, most of
-    which begin with the name of one layer: then only that layer's tensors are compared, and the rest of the
-    pattern is compiled once."""
+    """Finds the tensors whose names contain a match. One search for a plan tries a hundred
+    patterns, most of which begin with the name of one layer: then only that layer's tensors are
+    compared, and the rest of the pattern is compiled once."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
-        self._spent = 0.0          # seconds of processor time
+        self._spent = 0.0  # seconds of processor time
         self._found: dict[str, list[int]] = {}
         self._rests: dict[str, re.Pattern[str]] = {}
         # "blk.7." -> tensors, and where the prefix ends in their names
@@ -143,16 +165,19 @@ class TensorMatcher:
                 at = name.find("blk.", at + 1)
 
     def find(self, pattern: str) -> list[int]:
-        """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses, or that takes long."""
+        """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses, or that
+        takes long."""
         if pattern not in self._found:
             layer, rest = _of_one_layer(pattern)
             if layer and rest not in self._rests:
-                ecmascript(pattern)                                       # an error quotes the whole pattern
+                # an error quotes the whole pattern
+                ecmascript(pattern)
                 self._rests[rest] = ecmascript(rest)
             if layer:
                 match = self._rests[rest].match
-                tried: Iterator[tuple[int, Any]] = ((i, match(self.names[i], end))
-                                                    for i, end in self._layers.get(layer, ()))
+                tried: Iterator[tuple[int, Any]] = (
+                    (i, match(self.names[i], end)) for i, end in self._layers.get(layer, ())
+                )
             else:
                 search = ecmascript(pattern).search
                 tried = ((i, search(name)) for i, name in enumerate(self.names))
@@ -165,8 +190,10 @@ class TensorMatcher:
         for one in tried:
             yield one
             if self._spent + time.process_time() - start > _SECONDS:
-                raise UsageError(f"regex {pattern!r} takes too long on this model's names: "
-                                 "write it with fewer repetitions")
+                raise UsageError(
+                    f"regex {pattern!r} takes too long on this model's names: "
+                    "write it with fewer repetitions"
+                )
         self._spent += time.process_time() - start
 
 
@@ -175,4 +202,4 @@ def _of_one_layer(text: str) -> tuple[str, str]:
     begin = re.compile(r"blk\\\.(\d+)\\\.(?![*+?{])", re.ASCII).match(text)
     if begin is None or "[" in text or r"\(" in text or "|" in re.sub(r"\([^()]*\)", "", text):
         return "", text
-    return f"blk.{begin[1]}.", text[begin.end():]
+    return f"blk.{begin[1]}.", text[begin.end() :]

@@ -2,11 +2,12 @@
 
     estimator = Estimator(model)
     estimator.breakdown(params, devices)           # Breakdown
-    estimator.static(params, devices)              # weights and caches alone, in a tenth of the time
-    estimator.at_least(params, devices, enough)    # a Breakdown, or a LowerBound as soon as that is enough
+    estimator.static(params, devices)  # weights and caches alone, in a tenth of the time
+    # a Breakdown, or a LowerBound as soon as that is enough
+    estimator.at_least(params, devices, enough)
 
-It queries no device and opens no file: `devices` are the available ones, `params` the wanted launch,
-`companions` the headers of the other files.
+It queries no device and opens no file: `devices` are the available ones, `params` the wanted
+launch, `companions` the headers of the other files.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ def _placer(model: Model, rules: Rules) -> WeightPlacer:
 
 
 def _as_graphs_see(device: Device, rules: Rules) -> Hashable:
-    """What graphs on a device depend on, which is neither how much memory it has nor how fast it is."""
+    """What graphs on a device depend on, which is neither how much memory it has nor how fast it
+    is."""
     backend = on(device, rules=rules)
     limits = tuple(sorted((device.limits or {}).items()))
     return device.name, device.backend, device.engine, backend.kind, backend.max_size, limits
@@ -70,7 +72,8 @@ class Known:
 
     def __init__(self) -> None:
         self.launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
-        self.graphs: dict[tuple[Hashable, ...], GraphCache] = {}    # by devices that are alike, the latest
+        # by devices that are alike, the latest
+        self.graphs: dict[tuple[Hashable, ...], GraphCache] = {}
 
 
 @dataclass(frozen=True)
@@ -81,23 +84,29 @@ class _Launch:
     context: Context
     placement: Placement
     memory: Memory
-    doubts: tuple[str, ...] = ()        # why sizes are not llama.cpp's own
-    notes: tuple[str, ...] = ()         # what else is worth a warning
+    doubts: tuple[str, ...] = ()  # why sizes are not llama.cpp's own
+    notes: tuple[str, ...] = ()  # what else is worth a warning
 
 
 class Estimator:
-    """Estimates for one model and one build of llama.cpp (None: the newest known). Launches share common
-    results.
+    """Estimates for one model and one build of llama.cpp (None: the newest known). Launches share
+    common results.
 
-    `companions` are the headers of the files in params (--mmproj, -md, --lora), read by the caller. Every
-    method raises LaunchRefused, with llama.cpp's reason, if it would refuse the launch, and UsageError for
-    names of missing devices.
+    `companions` are the headers of the files in params (--mmproj, -md, --lora), read by the caller.
+    Every method raises LaunchRefused, with llama.cpp's reason, if it would refuse the launch, and
+    UsageError for names of missing devices.
     """
 
-    def __init__(self, model: Model, build: Build | Rules | int | None = None, companions: Companions = NONE,
-                 known: Known | None = None, meter: Meter | None = None) -> None:
-        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `meter`: of the question that
-        it works for, with others."""
+    def __init__(
+        self,
+        model: Model,
+        build: Build | Rules | int | None = None,
+        companions: Companions = NONE,
+        known: Known | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        """`known`: measurements of an earlier, equal Estimator, which this one adds to. `meter`: of
+        the question that it works for, with others."""
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
@@ -115,17 +124,21 @@ class Estimator:
         self._measured: tuple[object, Measured] | None = None
         self._placements: dict[tuple[Params, tuple[Device, ...]], Placement] = {}
         self._ops: dict[object, Ops] = {}
-        self._others: dict[tuple[int, bool], Estimator] = {}        # for the other builds that it may be
+        # for the other builds that it may be
+        self._others: dict[tuple[int, bool], Estimator] = {}
 
     def alike(self, devices: Sequence[Device]) -> tuple[Hashable, ...]:
-        """What graphs on devices depend on: equal for those that compute the same in the same way."""
+        """What graphs on devices depend on: equal for those that compute the same in the same
+        way."""
         return tuple([_as_graphs_see(device, self.rules) for device in devices])
 
     def _cache(self, devices: tuple[Device, ...]) -> GraphCache:
         if devices not in self._graphs:
             alike = self.alike(devices)
             if alike not in self._alike:
-                self._alike[alike] = self._known.graphs[alike] = GraphCache(self._known.graphs.get(alike), self.meter)
+                self._alike[alike] = self._known.graphs[alike] = GraphCache(
+                    self._known.graphs.get(alike), self.meter
+                )
             self._graphs[devices] = self._alike[alike]
         return self._graphs[devices]
 
@@ -136,18 +149,31 @@ class Estimator:
         nothing = [0] * (len(launch.placement.devices) + 1)
         return self._facts(Static, launch, devices, nothing)
 
-    def breakdown(self, params: Params, devices: Sequence[Device], runtime: bool = False,
-                  measuring: bool = False) -> Breakdown:
-        """The whole launch; `runtime` also finds what the graph buffers may grow to in use (`runtime_peak`).
-        `measuring`: not what it allocates, but what llama.cpp's measuring says of it (common_fit, no weights loaded).
+    def breakdown(
+        self,
+        params: Params,
+        devices: Sequence[Device],
+        runtime: bool = False,
+        measuring: bool = False,
+    ) -> Breakdown:
+        """The whole launch; `runtime` also finds what the graph buffers may grow to in use
+        (`runtime_peak`). `measuring`: not what it allocates, but what llama.cpp's measuring says of
+        it (common_fit, no weights loaded).
         """
         found = self.at_least(params, devices, None, runtime, measuring)
         assert isinstance(found, Breakdown)
         return found
 
-    def at_least(self, params: Params, devices: Sequence[Device], enough: Callable[[LowerBound], bool] | None,
-                 runtime: bool = False, measuring: bool = False) -> Breakdown | LowerBound:
-        """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a third of the price."""
+    def at_least(
+        self,
+        params: Params,
+        devices: Sequence[Device],
+        enough: Callable[[LowerBound], bool] | None,
+        runtime: bool = False,
+        measuring: bool = False,
+    ) -> Breakdown | LowerBound:
+        """Like breakdown, but where `enough` accepts the lower bound, that is the answer, at a
+        third of the price."""
         key = (params, tuple(devices), runtime, measuring)
         if key in self._known.launches:
             return self._known.launches[key]
@@ -157,28 +183,42 @@ class Estimator:
             return replace(self._facts(LowerBound, launch, devices, sizes, flash_attn), steps=steps)
 
         flash_attn = launch.context.flash_attn != "off"
-        halt = None if enough is None else lambda sizes, steps: enough(lower(sizes, steps, flash_attn))
+        halt = (
+            None if enough is None else lambda sizes, steps: enough(lower(sizes, steps, flash_attn))
+        )
         # only the server has these
         graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])
         if self._measured is None or self._measured[0] != graphs:
             measured = self._measure(launch, self._cache(key[1]), runtime, halt, measuring)
             if measured.stopped:
-                return replace(lower(measured.sizes, measured.steps, measured.flash_attn),
-                               as_measured=measured.as_measured)
+                return replace(
+                    lower(measured.sizes, measured.steps, measured.flash_attn),
+                    as_measured=measured.as_measured,
+                )
             self._measured = graphs, measured
         measured = self._measured[1]
         found = self._whole(launch, devices, measured, measuring)
         for other in self.rules.others():
             which = other.number, other.changed
             if which not in self._others:
-                self._others[which] = Estimator(self.model, other, self.companions, meter=self.meter)
+                self._others[which] = Estimator(
+                    self.model, other, self.companions, meter=self.meter
+                )
             with suppress(LaunchRefused):
-                found = larger(found, self._others[which].breakdown(params, devices, runtime, measuring))
+                found = larger(
+                    found, self._others[which].breakdown(params, devices, runtime, measuring)
+                )
         self._known.launches[key] = found
         return found
 
-    def _measure(self, launch: _Launch, cache: GraphCache, runtime: bool,
-                 halt: Callable[[Sequence[int], Steps | None], bool] | None, measuring: bool) -> Measured:
+    def _measure(
+        self,
+        launch: _Launch,
+        cache: GraphCache,
+        runtime: bool,
+        halt: Callable[[Sequence[int], Steps | None], bool] | None,
+        measuring: bool,
+    ) -> Measured:
         """The graph buffers, with the script that prices them."""
         terms = self.model, launch.params, launch.context, launch.placement, launch.memory
         if self.rules.engine.is_llama_cpp:
@@ -188,31 +228,49 @@ class Estimator:
         return computed(*terms, cache)
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
-        """What each layer takes on a device like `kind`, the output layer last (n_layer + 1 entries).
+        """What each layer takes on a device like `kind`, the output layer last (n_layer + 1
+        entries).
 
-        llama.cpp has no such number; it is what a device with only this layer would take. Small tensors that
-        every device copies (rope factors) count in every layer.
+        llama.cpp has no such number; it is what a device with only this layer would take. Small
+        tensors that every device copies (rope factors) count in every layer.
         """
         device = replace(kind, name="layer", free=1 << 60, total=1 << 60)
-        params = replace(with_draft_type(params, self.companions), n_gpu_layers=None, tensor_split=None,
-                         split_mode=None, main_gpu=None, device=None, rpc=())
+        params = replace(
+            with_draft_type(params, self.companions),
+            n_gpu_layers=None,
+            tensor_split=None,
+            split_mode=None,
+            main_gpu=None,
+            device=None,
+            rpc=(),
+        )
         context = resolve(self.model, params, self.rules)
         weights = self.placer.by_layer(params, device, context.load_mtp)
         caches = self._caches_by_layer(params, context, device, len(weights))
         return tuple([Usage(model, kept) for model, kept in zip(weights, caches, strict=True)])
 
-    def _caches_by_layer(self, params: Params, context: Context, device: Device, count: int) -> list[int]:
+    def _caches_by_layer(
+        self, params: Params, context: Context, device: Device, count: int
+    ) -> list[int]:
         """Bytes that the caches of each layer take on `device`, the output layer last."""
         key = (context, device)
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one
-            here = tuple([(pattern, HOST if target == HOST else device.name) for pattern, target in params.overrides])
-            placement = self.placer.place(replace(params, overrides=here), [device], context.load_mtp)
+            here = tuple(
+                [
+                    (pattern, HOST if target == HOST else device.name)
+                    for pattern, target in params.overrides
+                ]
+            )
+            placement = self.placer.place(
+                replace(params, overrides=here), [device], context.load_mtp
+            )
             found = [0] * count
             for cache in allocate(self.model, context, placement).caches:
                 for layer in cache.layers:
-                    found[layer.il] += sum([tensor.size
-                                            for tensor in layer.tensors if tensor.buffer == device.name])
+                    found[layer.il] += sum(
+                        [tensor.size for tensor in layer.tensors if tensor.buffer == device.name]
+                    )
             if context.moe_cache:
                 from .moe_cache import banks
 
@@ -232,19 +290,27 @@ class Estimator:
             self._placements[key] = self.placer.place(key[0], devices)
         return self._placements[key]
 
-    def shares(self, params: Params, devices: Sequence[Device], counts: Sequence[int] = ()) -> tuple[float, ...]:
-        """-ts that puts `counts` of layers on the devices, in a program whose -ts are parts of bytes; without them,
-        what its own split goes by, () where that takes no -ts."""
+    def shares(
+        self, params: Params, devices: Sequence[Device], counts: Sequence[int] = ()
+    ) -> tuple[float, ...]:
+        """-ts that puts `counts` of layers on the devices, in a program whose -ts are parts of
+        bytes; without them, what its own split goes by, () where that takes no -ts."""
         from .ik_llama import shares
 
         used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
         return shares(self.model, params, used, self.rules, counts)
 
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
-        """The launch's graphs as steps, and which of its devices lack a kernel for them; None if the
-        architecture's graph is unknown. Raises LaunchRefused."""
+        """The launch's graphs as steps, and which of its devices lack a kernel for them; None if
+        the architecture's graph is unknown. Raises LaunchRefused."""
         launch = self._launch(params, devices)
-        terms = launch.params, launch.context, launch.placement, launch.memory, self._cache(tuple(devices))
+        terms = (
+            launch.params,
+            launch.context,
+            launch.placement,
+            launch.memory,
+            self._cache(tuple(devices)),
+        )
         if self.rules.engine.is_llama_cpp:
             return script(self.model, *terms)
         from .ik_llama import script as own_script
@@ -252,8 +318,8 @@ class Estimator:
         return own_script(self.model, *terms)
 
     def expert_banks(self, params: Params, placement: Placement) -> Banks:
-        """What --moe-cache-mib keeps on the devices with the layers of this placement, before other caches. Raises
-        LaunchRefused."""
+        """What --moe-cache-mib keeps on the devices with the layers of this placement, before other
+        caches. Raises LaunchRefused."""
         from .moe_cache import banks
 
         return banks(self.model, resolve(self.model, params, self.rules), placement, {})
@@ -267,21 +333,37 @@ class Estimator:
         steps, computed = use.steps, None
         if steps is not None and params.split_mode != "tensor":
             computed = steps.multiplied(device.name)
-        key = (use.n_ctx_seq, use.n_ctx, use.n_ubatch, use.n_seq_max, use.flash_attn, params.embedding,
-               params.reranking, params.pooling, params.backend_sampling, params.cache_type_k,
-               params.cache_type_v,
-               computed)
+        key = (
+            use.n_ctx_seq,
+            use.n_ctx,
+            use.n_ubatch,
+            use.n_seq_max,
+            use.flash_attn,
+            params.embedding,
+            params.reranking,
+            params.pooling,
+            params.backend_sampling,
+            params.cache_type_k,
+            params.cache_type_v,
+            computed,
+        )
         ops = self._ops.get(key)
         if ops is None:
             ops = ops_of(self.model, params, use, computed, self.rules.engine.reads_all)
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
-            if use.flash_attn and not self.rules.converts_in_graph and any(BY_NAME[t].blck_size > 1 for t in types):
+            if (
+                use.flash_attn
+                and not self.rules.converts_in_graph
+                and any(BY_NAME[t].blck_size > 1 for t in types)
+            ):
                 # of one layer
                 ops = replace(ops, converted=2 * 2 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa)
             self._ops[key] = ops
         return margin(device, self.model, params, use, ops, self.companions.draft)
 
-    def _launch(self, params: Params, devices: Sequence[Device], measuring: bool = False) -> _Launch:
+    def _launch(
+        self, params: Params, devices: Sequence[Device], measuring: bool = False
+    ) -> _Launch:
         params = with_draft_type(params, self.companions)
         context = resolve(self.model, params, self.rules)
         inputs = layer_inputs(self.model, self.companions)
@@ -290,10 +372,17 @@ class Estimator:
         if not self.rules.engine.is_llama_cpp:
             from .ik_llama import launch
 
-            return _Launch(params, context, *launch(self.model, params, context, devices, self.placer))
+            return _Launch(
+                params, context, *launch(self.model, params, context, devices, self.placer)
+            )
         placement = self.placer.place(params, devices, context.load_mtp)
-        key = (context, placement.devices, placement.dev_layer, placement.shares,
-               placement.slices and placement.slices.key)
+        key = (
+            context,
+            placement.devices,
+            placement.dev_layer,
+            placement.shares,
+            placement.slices and placement.slices.key,
+        )
         # searches request the same caches many times in a row
         if self._memory is None or self._memory[0] != key:
             layers = self._cache_layers.setdefault(key[:2], {})
@@ -302,27 +391,48 @@ class Estimator:
         doubts: tuple[str, ...] = ()
         notes: tuple[str, ...] = ()
         if context.backend_sampling:
-            doubts = ("--backend-sampling: its copy of the logits is counted, its samplers are taken to be the "
-                      "default ones",)
+            doubts = (
+                "--backend-sampling: its copy of the logits is counted, its samplers are "
+                "taken to be the "
+                "default ones",
+            )
         if context.moe_cache:
             from .moe_cache import banks  # few launches need it
 
             cached = banks(self.model, context, placement, None if measuring else memory.buffers)
             both = memory.buffers, cached.buffers
-            memory = replace(memory, slots=cached.slots, buffers={
-                name: sum(part.get(name, 0) for part in both) for name in {**both[0], **both[1]}})
+            memory = replace(
+                memory,
+                slots=cached.slots,
+                buffers={
+                    name: sum(part.get(name, 0) for part in both) for name in {**both[0], **both[1]}
+                },
+            )
             if not cached.slots:
-                notes = ("--moe-cache-mib: no layer has all of its experts in host memory, so nothing is cached",)
+                notes = (
+                    "--moe-cache-mib: no layer has all of its experts in host memory, so "
+                    "nothing is cached",
+                )
             elif len(devices) > 1 and not context.moe_split and cached.shared:
-                doubts += ("--moe-cache-mib: devices share it by what is free then, which the driver says",)
+                doubts += (
+                    "--moe-cache-mib: devices share it by what is free then, which the driver says",
+                )
             elif any(not on(device).caches_experts for device in placement.devices):
-                doubts += ("--moe-cache-mib: its graph was not compared with llama.cpp on these devices",)
+                doubts += (
+                    "--moe-cache-mib: its graph was not compared with llama.cpp on these devices",
+                )
         return _Launch(params, context, placement, memory, doubts, notes)
 
-    def _facts(self, kind: type[Answer], launch: _Launch, devices: Sequence[Device], compute: Sequence[int],
-               flash_attn: bool | None = None) -> Answer:
-        """The facts of a launch; `compute` are bytes per device that the model uses and, last, of the
-        host."""
+    def _facts(
+        self,
+        kind: type[Answer],
+        launch: _Launch,
+        devices: Sequence[Device],
+        compute: Sequence[int],
+        flash_attn: bool | None = None,
+    ) -> Answer:
+        """The facts of a launch; `compute` are bytes per device that the model uses and, last, of
+        the host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts, *launch.notes]
@@ -332,20 +442,42 @@ class Estimator:
             exact = False
             warnings.append(warning)
         return kind(
-            devices={name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
-                     if name in sizes else Usage() for name in [device.name for device in devices]},
-            host=Usage(placement.host, sum([size for name, size in buffers.items() if name not in sizes]),
-                       compute[-1]),
-            n_ctx=context.n_ctx, n_ctx_seq=context.n_ctx_seq, n_batch=context.n_batch,
+            devices={
+                name: Usage(placement.buffers.get(name, 0), buffers.get(name, 0), sizes[name])
+                if name in sizes
+                else Usage()
+                for name in [device.name for device in devices]
+            },
+            host=Usage(
+                placement.host,
+                sum([size for name, size in buffers.items() if name not in sizes]),
+                compute[-1],
+            ),
+            n_ctx=context.n_ctx,
+            n_ctx_seq=context.n_ctx_seq,
+            n_batch=context.n_batch,
             n_ubatch=context.n_ubatch,
-            n_seq_max=context.n_seq_max, kv_unified=context.kv_unified,
+            n_seq_max=context.n_seq_max,
+            kv_unified=context.kv_unified,
             flash_attn=context.flash_attn != "off" if flash_attn is None else flash_attn,
-            exact=exact, warnings=tuple(warnings), host_resident=placement.resident)
+            exact=exact,
+            warnings=tuple(warnings),
+            host_resident=placement.resident,
+        )
 
-    def _whole(self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool) -> Breakdown:
-        params, context, placement, memory = launch.params, launch.context, launch.placement, launch.memory
+    def _whole(
+        self, launch: _Launch, devices: Sequence[Device], measured: Measured, measuring: bool
+    ) -> Breakdown:
+        params, context, placement, memory = (
+            launch.params,
+            launch.context,
+            launch.placement,
+            launch.memory,
+        )
         if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
-            raise LaunchRefused("quantized V cache was requested, but this requires Flash Attention")
+            raise LaunchRefused(
+                "quantized V cache was requested, but this requires Flash Attention"
+            )
         found = self._facts(Breakdown, launch, devices, measured.sizes, measured.flash_attn)
         warnings, exact = list(found.warnings), found.exact
         if measured.warning:
@@ -356,8 +488,18 @@ class Estimator:
         if wants_extras(params, self.companions):
             from .extras import extras_of  # few launches need it
 
-            more, doubts = extras_of(self.model, params, devices, context, placement, memory, self.companions,
-                                     measuring, states, self.meter)
+            more, doubts = extras_of(
+                self.model,
+                params,
+                devices,
+                context,
+                placement,
+                memory,
+                self.companions,
+                measuring,
+                states,
+                self.meter,
+            )
             warnings += doubts
         if not self.rules.engine.is_llama_cpp:
             from .ik_llama import derived
@@ -368,7 +510,17 @@ class Estimator:
         peak = None
         if measured.runtime is not None:
             names = [*(device.name for device in placement.devices), "Host"]
-            peak = {name: max(0, most - size)
-                    for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)}
-        return replace(found, exact=exact, warnings=tuple(warnings), extras=(*more, *always), runtime_peak=peak,
-                       saved=tuple(states), steps=measured.steps, as_measured=measured.as_measured)
+            peak = {
+                name: max(0, most - size)
+                for name, most, size in zip(names, measured.runtime, measured.sizes, strict=True)
+            }
+        return replace(
+            found,
+            exact=exact,
+            warnings=tuple(warnings),
+            extras=(*more, *always),
+            runtime_peak=peak,
+            saved=tuple(states),
+            steps=measured.steps,
+            as_measured=measured.as_measured,
+        )

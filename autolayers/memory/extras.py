@@ -1,10 +1,10 @@
-"""What a launch holds in addition to the model: projectors, drafts, adapters. llama.cpp's memory breakdown
-does not include it.
+"""What a launch holds in addition to the model: projectors, drafts, adapters. llama.cpp's memory
+breakdown does not include it.
 
     found, warnings = extras_of(model, params, devices, context, placement, memory, companions)
 
-Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and tools/server/server-context.cpp
-(drafts), src/llama-adapter.cpp (LoRA, control vectors).
+Mirrors, as modelled: tools/mtmd/clip.cpp (mmproj), common/speculative.cpp and
+tools/server/server-context.cpp (drafts), src/llama-adapter.cpp (LoRA, control vectors).
 """
 
 from __future__ import annotations
@@ -38,38 +38,75 @@ if TYPE_CHECKING:
 
 # drafts that sample on their backend
 SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
-NGRAM_MOD = 16 * MiB             # 4 Mi entries of 4 bytes
-_SMALLEST = 256                  # the least bytes of a tensor, with the padding around it
+NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
+_SMALLEST = 256  # the least bytes of a tensor, with the padding around it
 
-# tokens of the warm-up image, by projector; the others are warmed up with an image of their own size
+# tokens of the warm-up image, by projector; the others are warmed up with an image of their own
+# size
 _WARMUP_TOKENS = {
-    "phi4": 256, "pixtral": 256, "lightonocr": 256, "dots_ocr": 2116, "dots3note_v": 2116, "kimivl": 256,
-    "gemma4v": 256, "gemma4uv": 256, "qwen2vl_merger": 2116, "qwen2.5vl_merger": 2116, "qwen2.5o": 2116,
-    "qwen3vl_merger": 2116, "ling3vl": 2116, "minimax_m3": 256, "muse-glimmer": 1024, "mimovl": 2116,
+    "phi4": 256,
+    "pixtral": 256,
+    "lightonocr": 256,
+    "dots_ocr": 2116,
+    "dots3note_v": 2116,
+    "kimivl": 256,
+    "gemma4v": 256,
+    "gemma4uv": 256,
+    "qwen2vl_merger": 2116,
+    "qwen2.5vl_merger": 2116,
+    "qwen2.5o": 2116,
+    "qwen3vl_merger": 2116,
+    "ling3vl": 2116,
+    "minimax_m3": 256,
+    "muse-glimmer": 1024,
+    "mimovl": 2116,
     "youtuvl": 256,
-    "glm4v": 2116, "glm5v": 2116, "paddleocr": 784, "hunyuanvl": 1024, "exaone4_5": 2116,
+    "glm4v": 2116,
+    "glm5v": 2116,
+    "paddleocr": 784,
+    "hunyuanvl": 1024,
+    "exaone4_5": 2116,
 }
-_WARMUP_FRAMES = 3000            # audio
+_WARMUP_FRAMES = 3000  # audio
 
 
-def extras_of(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-              memory: Memory, companions: Companions, measuring: bool = False, states: list[State] | None = None,
-              meter: Meter | None = None) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+def extras_of(
+    model: Model,
+    params: Params,
+    devices: Sequence[Device],
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    companions: Companions,
+    measuring: bool = False,
+    states: list[State] | None = None,
+    meter: Meter | None = None,
+) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
     """Everything that was asked for in addition to the model, and warnings about what is not exact.
 
-    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring says. A draft's
-    State is added to `states`, what its graph costs to `meter`.
+    `context`, `placement` and `memory` are the launch's own. `measuring`: as llama.cpp's measuring
+    says. A draft's State is added to `states`, what its graph costs to `meter`.
     """
     found: list[Extra] = []
     warnings: list[str] = []
     if companions.mmproj is not None:
         found += _projector(companions.mmproj, params, devices, warnings)
     if companions.draft is not None and all(name == "none" for name in params.spec_type):
-        warnings.append("the draft model is loaded but not used without "
-                        "--spec-type draft-simple")
+        warnings.append("the draft model is loaded but not used without --spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
-        found += _draft(model, params, devices, context, placement, memory, companions.draft, warnings,
-                        measuring, states, meter)
+        found += _draft(
+            model,
+            params,
+            devices,
+            context,
+            placement,
+            memory,
+            companions.draft,
+            warnings,
+            measuring,
+            states,
+            meter,
+        )
     if "ngram-mod" in params.spec_type:
         found.append(Extra("n-gram table", "Host", NGRAM_MOD, True))
     for header in companions.loras:
@@ -86,8 +123,11 @@ def _device(name: str, placement: Placement) -> str:
 # projectors
 
 
-def _projector(header: Header, params: Params, devices: Sequence[Device], warnings: list[str]) -> list[Extra]:
-    """clip_init: one context per modality, each with its own copy of what it needs, on one device."""
+def _projector(
+    header: Header, params: Params, devices: Sequence[Device], warnings: list[str]
+) -> list[Extra]:
+    """clip_init: one context per modality, each with its own copy of what it needs, on one
+    device."""
     device = _projector_device(params, devices)
     row = on(device) if device else CPU
     name = device.name if device else "Host"
@@ -104,12 +144,17 @@ def _projector(header: Header, params: Params, devices: Sequence[Device], warnin
     exact = kind == "gemma3" and row.proven
     found = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
-        flash = device is not None and row.modelled and not row.remote and params.flash_attn != "off"
-        compute = (_vision_graph(header, kind, flash) if vision
-                   else 0) + (_audio_graph(header) if audio else 0)
+        flash = (
+            device is not None and row.modelled and not row.remote and params.flash_attn != "off"
+        )
+        compute = (_vision_graph(header, kind, flash) if vision else 0) + (
+            _audio_graph(header) if audio else 0
+        )
         found.append(Extra("mmproj compute", name, compute, False))
-    warnings.append(f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the warm-up image"
-                    + ("" if exact else ", weights for all tensors in its file"))
+    warnings.append(
+        f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the "
+        f"warm-up image" + ("" if exact else ", weights for all tensors in its file")
+    )
     return found
 
 
@@ -136,14 +181,17 @@ def patches_of(header: Header, kind: str) -> int:
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
     if kind in _WARMUP_TOKENS:
-        merge = _number(header, "clip.vision.spatial_merge_size", 3 if kind.startswith("gemma4") else 2)
+        merge = _number(
+            header, "clip.vision.spatial_merge_size", 3 if kind.startswith("gemma4") else 2
+        )
         return _WARMUP_TOKENS[kind] * merge * merge
     side = 1024 if kind.startswith("deepseekocr") else side
     return (side // patch) ** 2 + 1
 
 
 def _vision_graph(header: Header, kind: str, flash: bool) -> int:
-    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in f32."""
+    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in
+    f32."""
     patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
     n_embd = _number(header, "clip.vision.embedding_length", 1664)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
@@ -164,62 +212,115 @@ def _audio_graph(header: Header) -> int:
 # drafts
 
 
-def _draft(model: Model, params: Params, devices: Sequence[Device], context: Context, placement: Placement,
-           memory: Memory, draft: Model | None, warnings: list[str], measuring: bool,
-           states: list[State] | None, meter: Meter | None) -> list[Extra]:
-    """common_speculative_init_result: a model of its own, or a second context on the target's MTP blocks. Its caches
-    are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
+def _draft(
+    model: Model,
+    params: Params,
+    devices: Sequence[Device],
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    draft: Model | None,
+    warnings: list[str],
+    measuring: bool,
+    states: list[State] | None,
+    meter: Meter | None,
+) -> list[Extra]:
+    """common_speculative_init_result: a model of its own, or a second context on the target's MTP
+    blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
     found: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
     theirs = replace(
-        params, n_ctx=context.n_ctx, n_parallel=context.n_seq_max, kv_unified=context.kv_unified,
-        embedding=False, reranking=False, pooling=None, cache_type_k=params.cache_type_k_draft,
-        cache_type_v=params.cache_type_v_draft, kv_unified_per_slot=None, model_draft=None)
+        params,
+        n_ctx=context.n_ctx,
+        n_parallel=context.n_seq_max,
+        kv_unified=context.kv_unified,
+        embedding=False,
+        reranking=False,
+        pooling=None,
+        cache_type_k=params.cache_type_k_draft,
+        cache_type_v=params.cache_type_v_draft,
+        kv_unified_per_slot=None,
+        model_draft=None,
+    )
     if draft is not None:
         theirs = replace(
-            theirs, n_gpu_layers=params.n_gpu_layers_draft, overrides=params.overrides_draft,
+            theirs,
+            n_gpu_layers=params.n_gpu_layers_draft,
+            overrides=params.overrides_draft,
             device=params.device_draft if params.device_draft is not None else params.device,
-            split_mode="layer" if params.device_draft
-            and len(params.device_draft) == 1 else params.split_mode)
+            split_mode="layer"
+            if params.device_draft and len(params.device_draft) == 1
+            else params.split_mode,
+        )
     whose = draft or model
     their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
     rows = 1
     if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
         rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
-    sampled = 0 if draft is not None and "selector_hidden.weight" in draft.tensors else \
-        rows if any(name in SAMPLING for name in params.spec_type) else 0
-    their_context = replace(their_context, n_rs_seq=0, n_outputs_max=context.n_seq_max * rows,
-                            n_sampled=sampled, backend_sampling=False)
+    sampled = (
+        0
+        if draft is not None and "selector_hidden.weight" in draft.tensors
+        else rows
+        if any(name in SAMPLING for name in params.spec_type)
+        else 0
+    )
+    their_context = replace(
+        their_context,
+        n_rs_seq=0,
+        n_outputs_max=context.n_seq_max * rows,
+        n_sampled=sampled,
+        backend_sampling=False,
+    )
     their_placement = placement
     if draft is not None:
-        their_placement = replace(place_weights(draft, theirs, devices, mtp, context.rules), target=placement)
+        their_placement = replace(
+            place_weights(draft, theirs, devices, mtp, context.rules), target=placement
+        )
     target = None if draft is None else (model.hparams, context, memory)
     their_memory = allocate(whose, their_context, their_placement, target)
     if states is not None and their_memory.owner is None:
         states.append(state_of(whose.hparams, their_context, their_memory))
-    measured = measure(whose, theirs, their_context, their_placement, their_memory, GraphCache(meter=meter),
-                       measuring=measuring)
-    doubt = context.rules.warning_for(whose.row)         # of the rules that were asked for till here
+    measured = measure(
+        whose,
+        theirs,
+        their_context,
+        their_placement,
+        their_memory,
+        GraphCache(meter=meter),
+        measuring=measuring,
+    )
+    # of the rules that were asked for till here
+    doubt = context.rules.warning_for(whose.row)
     exact = not doubt and not whose.inexact
     if draft is not None:
-        found += [Extra("draft model weights", device, size, exact and their_placement.exact)
-                  for device, size in _summed(their_placement.buffers, their_placement).items()]
+        found += [
+            Extra("draft model weights", device, size, exact and their_placement.exact)
+            for device, size in _summed(their_placement.buffers, their_placement).items()
+        ]
         warnings += [*draft.inexact, *([doubt] if doubt else [])]
-    found += [Extra(f"{label} context", device, size, exact)
-              for device, size in _summed(their_memory.buffers, their_placement).items()]
-    # logits and the hidden state; if its backend samples: logits, probabilities, candidates and the token
-    # again
+    found += [
+        Extra(f"{label} context", device, size, exact)
+        for device, size in _summed(their_memory.buffers, their_placement).items()
+    ]
+    # logits and the hidden state; if its backend samples: logits, probabilities, candidates and the
+    # token again
     n_vocab = whose.hparams.n_vocab or model.hparams.n_vocab
     row = n_vocab * (4 if sampled else 1) + whose.hparams.n_embd_out + 1
     found.append(Extra(f"{label} output buffer", "Host", context.n_seq_max * rows * row * 4, False))
     names = [*(device.name for device in their_placement.devices), "Host"]
-    # Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row that is
-    # not modelled
-    unsure = their_context.n_outputs_max * _SMALLEST if {"d2t",
-                                                         "markov_w1.weight"} & whose.tensors.keys() else 0
-    found += [Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
-              for name, size in zip(names, measured.sizes, strict=True) if size]
+    # Vocabularies mapped to the target's (d2t) and Markov heads omit up to one small tensor per row
+    # that is not modelled
+    unsure = (
+        their_context.n_outputs_max * _SMALLEST
+        if {"d2t", "markov_w1.weight"} & whose.tensors.keys()
+        else 0
+    )
+    found += [
+        Extra(f"{label} compute", name, size + unsure, exact and not (unsure or measured.warning))
+        for name, size in zip(names, measured.sizes, strict=True)
+        if size
+    ]
     if measured.warning:
         warnings.append(f"{label}: {measured.warning}")
     return found
@@ -238,20 +339,23 @@ def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
 
 
 def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_lora_init_impl: each pair is in its base tensor's memory; all adapters are resident,
-    whatever their scale."""
+    """llama_adapter_lora_init_impl: each pair is in its base tensor's memory; all adapters are
+    resident, whatever their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
         base, dot, part = info.name.rpartition(".")
         if not dot or part not in ("lora_a", "lora_b"):
             continue
         target = placement.lookup(base)
-        for where in _devices(HOST if target is None or target.buffer == REPACK else target.buffer,
-                              placement):
+        for where in _devices(
+            HOST if target is None or target.buffer == REPACK else target.buffer, placement
+        ):
             row = CPU if placement.is_host(where) else on(placement.device(where))
             buffers[where] = buffers.get(where, 0) + row.padded(info.type, info.ne, info.n_bytes)
     exact = placement.exact and not model.inexact
-    return [Extra("LoRA", device, size, exact) for device, size in _summed(buffers, placement).items()]
+    return [
+        Extra("LoRA", device, size, exact) for device, size in _summed(buffers, placement).items()
+    ]
 
 
 def _devices(buffer: str, placement: Placement) -> list[str]:
@@ -262,13 +366,17 @@ def _devices(buffer: str, placement: Placement) -> list[str]:
 
 
 def _control_vector(model: Model, placement: Placement) -> list[Extra]:
-    """llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers whatever the
-    requested range."""
+    """llama_adapter_cvec::init: one f32 vector per layer from the second on, for all layers
+    whatever the requested range."""
     hp = model.hparams
     buffers: dict[str, int] = {}
     for il in range(1, hp.n_layer):
         for where in _devices(placement.dev_layer[il], placement):
             row = CPU if where == HOST else on(placement.device(where))
-            buffers[where] = buffers.get(where, 0) + row.padded("f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd)
-    return [Extra("control vector", device, size, True)
-            for device, size in _summed(buffers, placement).items()]
+            buffers[where] = buffers.get(where, 0) + row.padded(
+                "f32", (hp.n_embd, 1, 1, 1), 4 * hp.n_embd
+            )
+    return [
+        Extra("control vector", device, size, True)
+        for device, size in _summed(buffers, placement).items()
+    ]

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx` cells on a
-    device."""
+    """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx`
+    cells on a device."""
 
-    name: str            # its number, or input, output
+    name: str  # its number, or input, output
     attention: int
     ffn: int
     experts: int
@@ -32,7 +32,8 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class ModelLayers:
-    """A model's facts under llama.cpp's names, its layers, and its tensor types as (type, tensors, bytes)."""
+    """A model's facts under llama.cpp's names, its layers, and its tensor types as (type, tensors,
+    bytes)."""
 
     facts: tuple[tuple[str, int | str], ...]
     layers: tuple[LayerSizes, ...]
@@ -43,11 +44,23 @@ class ModelLayers:
     def to_dict(self) -> dict[str, object]:
         return {
             "schema": 1,
-            "facts": {name: float(value) if name == "bits_per_weight" else value
-                      for name, value in self.facts},
+            "facts": {
+                name: float(value) if name == "bits_per_weight" else value
+                for name, value in self.facts
+            },
             "n_ctx": self.n_ctx,
-            "layers": [{"name": x.name, "weights": x.weights, "attention": x.attention, "ffn": x.ffn,
-                        "experts": x.experts, "other": x.other, "cache": x.cache} for x in self.layers],
+            "layers": [
+                {
+                    "name": x.name,
+                    "weights": x.weights,
+                    "attention": x.attention,
+                    "ffn": x.ffn,
+                    "experts": x.experts,
+                    "other": x.other,
+                    "cache": x.cache,
+                }
+                for x in self.layers
+            ],
             "types": {name: {"tensors": count, "bytes": size} for name, count, size in self.types},
             "warnings": list(self.warnings),
         }
@@ -57,8 +70,8 @@ _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_at
 
 
 def model_layers(model: Model, params: Params) -> ModelLayers:
-    """The sizes of a model's layers, with caches by the flags in `params`. Raises LaunchRefused if llama.cpp
-    would not create a context with these flags."""
+    """The sizes of a model's layers, with caches by the flags in `params`. Raises LaunchRefused if
+    llama.cpp would not create a context with these flags."""
     model = model.overridden(params.override_kv)
     hp = model.hparams
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
@@ -70,8 +83,13 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
     types: dict[str, list[int]] = {}
     for weight in model.weights:
         info = weight.info
-        row = parts[str(weight.block) if weight.layer == "repeating" and 0 <= weight.block < hp.n_layer_all
-                    else "input" if weight.layer == "input" else "output"]
+        row = parts[
+            str(weight.block)
+            if weight.layer == "repeating" and 0 <= weight.block < hp.n_layer_all
+            else "input"
+            if weight.layer == "input"
+            else "output"
+        ]
         stem = info.name.split(".", 2)[-1] if info.name.startswith("blk.") else info.name
         if weight.op == "MUL_MAT_ID":
             part = 2
@@ -81,24 +99,37 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
         kind = types.setdefault(info.type, [0, 0])
         kind[0] += 1
         kind[1] += info.n_bytes
-    layers = [LayerSizes(name, row[0], row[1], row[2], row[3],
-                         caches[int(name)].context if name.isdigit() else 0)
-              for name, row in parts.items()]
-    return ModelLayers(_facts(model), tuple(layers),
-                   tuple(sorted(((name, n, size) for name, (n, size) in types.items()), key=lambda t: -t[2])),
-                   static.n_ctx, (*model.header.warnings, *model.inexact))
+    layers = [
+        LayerSizes(
+            name, row[0], row[1], row[2], row[3], caches[int(name)].context if name.isdigit() else 0
+        )
+        for name, row in parts.items()
+    ]
+    return ModelLayers(
+        _facts(model),
+        tuple(layers),
+        tuple(sorted(((name, n, size) for name, (n, size) in types.items()), key=lambda t: -t[2])),
+        static.n_ctx,
+        (*model.header.warnings, *model.inexact),
+    )
 
 
 def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
     hp = model.hparams
     elements = sum(info.n_elements for info in model.tensors.values())
     facts: list[tuple[str, int | str]] = [
-        ("architecture", model.architecture), ("name", model.name), ("size", model.size),
+        ("architecture", model.architecture),
+        ("name", model.name),
+        ("size", model.size),
         ("parameters", elements),
-        ("bits_per_weight", f"{8 * model.size / max(1, elements):.2f}"), ("n_layer", hp.n_layer_all),
-        ("n_embd", hp.n_embd), ("n_head", hp.n_head(0)), ("n_head_kv", hp.n_head_kv(0)),
+        ("bits_per_weight", f"{8 * model.size / max(1, elements):.2f}"),
+        ("n_layer", hp.n_layer_all),
+        ("n_embd", hp.n_embd),
+        ("n_head", hp.n_head(0)),
+        ("n_head_kv", hp.n_head_kv(0)),
         ("n_vocab", hp.n_vocab),
-        ("n_ctx_train", hp.n_ctx_train)]
+        ("n_ctx_train", hp.n_ctx_train),
+    ]
     if hp.n_expert:
         facts += [("n_expert", hp.n_expert), ("n_expert_used", hp.n_expert_used_max)]
     if hp.is_swa_any:

@@ -1,13 +1,14 @@
 """What must stay free on a device beyond llama.cpp's own buffers, in named parts.
 
-llama.cpp's default is a flat 1024 MiB (--fit-target). Here it is the sum of actual uses, which is less for
-most launches and more for some (flash attention off, bf16 weights on old GPUs, sorting long rows).
+llama.cpp's default is a flat 1024 MiB (--fit-target). Here it is the sum of actual uses, which is
+less for most launches and more for some (flash attention off, bf16 weights on old GPUs, sorting
+long rows).
 
     parts(device, ops)                      # ((name, bytes), ...)
     margin(device, model, params, use)      # the same for a launch
 
-The backend itself knows its own uses (a context, temporaries of operations): see autolayers.backends and
-docs/devices.md.
+The backend itself knows its own uses (a context, temporaries of operations): see
+autolayers.backends and docs/devices.md.
 """
 
 from __future__ import annotations
@@ -26,23 +27,29 @@ if TYPE_CHECKING:
     from ..model import Model
     from .breakdown import Static
 
-PAGE = 2 * MiB                # the driver rounds every buffer up to this
-DISPLAY = 128 * MiB           # growth of a desktop that draws on the device
+PAGE = 2 * MiB  # the driver rounds every buffer up to this
+DISPLAY = 128 * MiB  # growth of a desktop that draws on the device
 # before Windows' driver model refuses memory, it moves memory to RAM, silently and slowly
 WDDM = 768 * MiB
-SYSTEM = 1024 * MiB           # of a memory that the device shares with the system
-_DRIFT = 50                   # one part in this many of the graph buffers, for changes in other builds
+SYSTEM = 1024 * MiB  # of a memory that the device shares with the system
+# one part in this many of the graph buffers, for changes in other builds
+_DRIFT = 50
 
 
-def parts(device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int = 3, growth: int = 0) -> Parts:
+def parts(
+    device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int = 3, growth: int = 0
+) -> Parts:
     """The margin of one device as (name, bytes), none of them 0.
 
-    `usage` is the contents of its `n_buffers` buffers, `growth` what a graph in real use needs above the
-    reserved buffers.
+    `usage` is the contents of its `n_buffers` buffers, `growth` what a graph in real use needs
+    above the reserved buffers.
     """
     usage = usage or Usage()
-    named = [*on(device).margin(ops), ("rounding to pages", PAGE * n_buffers),
-             ("growth in use", max(0, growth) + usage.compute // _DRIFT)]
+    named = [
+        *on(device).margin(ops),
+        ("rounding to pages", PAGE * n_buffers),
+        ("growth in use", max(0, growth) + usage.compute // _DRIFT),
+    ]
     if device.kind == "igpu":
         named.append(("system", SYSTEM))
     if device.wddm:
@@ -57,14 +64,20 @@ def least(device: Device) -> int:
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
-def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops | None = None,
-           draft: Model | None = None) -> Parts:
-    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of() if known
-    already; `draft`: the model of a second context, if it is not `model` (MTP).
+def margin(
+    device: Device,
+    model: Model,
+    params: Params,
+    use: Static,
+    ops: Ops | None = None,
+    draft: Model | None = None,
+) -> Parts:
+    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of()
+    if known already; `draft`: the model of a second context, if it is not `model` (MTP).
 
-    `--fit-target` is llama.cpp's name for a user-defined margin: if given, exactly that stays free and
-    nothing else is reserved. Several values are one per device in `use`'s order; the last also applies to the
-    devices after it.
+    `--fit-target` is llama.cpp's name for a user-defined margin: if given, exactly that stays free
+    and nothing else is reserved. Several values are one per device in `use`'s order; the last also
+    applies to the devices after it.
     """
     if params.fit_target:
         place = list(use.devices).index(device.name) if device.name in use.devices else 0
@@ -76,8 +89,10 @@ def margin(device: Device, model: Model, params: Params, use: Static, ops: Ops |
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
     ops = ops or ops_of(model, params, use)
     found = parts(device, ops, usage, n_buffers, peak.get(device.name, 0))
-    more = (("temporaries of the draft", _again(device, params, use, ops, draft)),
-            ("sums between devices", _sums(device, model, params, use)))
+    more = (
+        ("temporaries of the draft", _again(device, params, use, ops, draft)),
+        ("sums between devices", _sums(device, model, params, use)),
+    )
     return (*found, *[(name, size) for name, size in more if size])
 
 
@@ -87,15 +102,22 @@ def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model |
     if not any(extra.device == device.name and extra.name in CONTEXTS for extra in extras):
         return 0
     if draft is not None:
-        ops = ops_of(draft, replace(params, cache_type_k=params.cache_type_k_draft,
-                                    cache_type_v=params.cache_type_v_draft), use)
+        ops = ops_of(
+            draft,
+            replace(
+                params,
+                cache_type_k=params.cache_type_k_draft,
+                cache_type_v=params.cache_type_v_draft,
+            ),
+            use,
+        )
     return on(device).again(ops)
 
 
 def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
-    """Bytes for summing a matrix's partial results from the devices of -sm tensor: in each step of a
-    butterfly the largest such result, of all experts of a token (ggml_backend_meta_graph_compute, as
-    modelled), plus the backend's own."""
+    """Bytes for summing a matrix's partial results from the devices of -sm tensor: in each step of
+    a butterfly the largest such result, of all experts of a token (ggml_backend_meta_graph_compute,
+    as modelled), plus the backend's own."""
     n_devices = sum(usage.total > 0 for usage in use.devices.values())
     if params.split_mode != "tensor" or n_devices < 2:
         return 0
@@ -104,10 +126,15 @@ def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
     return (n_devices - 1).bit_length() * largest + on(device).communicator
 
 
-def ops_of(model: Model, params: Params, use: Static,
-           computed: tuple[frozenset[str], frozenset[str]] | None = None, reads_all: bool = False) -> Ops:
-    """What a device computes in this launch: it multiplies with the weights `computed`, for every token and
-    for those with output (Steps.multiplied); if that is unknown, with all of them.
+def ops_of(
+    model: Model,
+    params: Params,
+    use: Static,
+    computed: tuple[frozenset[str], frozenset[str]] | None = None,
+    reads_all: bool = False,
+) -> Ops:
+    """What a device computes in this launch: it multiplies with the weights `computed`, for every
+    token and for those with output (Steps.multiplied); if that is unknown, with all of them.
     `reads_all`: every token has output."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     sampling = bool(params.backend_sampling)
@@ -117,25 +144,37 @@ def ops_of(model: Model, params: Params, use: Static,
     sorts_cells = any(hp.has_indexer(il) for il in layers)
     n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
     # in Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
-    n_head_ssm = max((w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1),
-                     default=0)
+    n_head_ssm = max(
+        (w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1), default=0
+    )
     return Ops(
-        n_tokens=use.n_ubatch, n_kv=use.n_ctx_seq, n_stream=max(1, use.n_ctx // max(1, use.n_ctx_seq)),
-        n_head=max(hp.n_head(il) for il in layers), head_v=max(hp.head_v(il) for il in layers),
-        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers), flash_attn=use.flash_attn, weights=body,
+        n_tokens=use.n_ubatch,
+        n_kv=use.n_ctx_seq,
+        n_stream=max(1, use.n_ctx // max(1, use.n_ctx_seq)),
+        n_head=max(hp.n_head(il) for il in layers),
+        head_v=max(hp.head_v(il) for il in layers),
+        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers),
+        flash_attn=use.flash_attn,
+        weights=body,
         outputs=head,
-        n_outputs=n_outputs, n_seqs=use.n_seq_max,
-        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group) if n_head_ssm
+        n_outputs=n_outputs,
+        n_seqs=use.n_seq_max,
+        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group)
+        if n_head_ssm
         else None,
         sort_columns=use.n_ctx_seq if sorts_cells else hp.n_vocab if sampling else 0,
         sort_rows=use.n_ubatch if sorts_cells else n_outputs if sampling else 0,
         n_embd_v_gqa=max(hp.n_embd_v_gqa(il) for il in layers),
-        quantised_cache=all(BY_NAME[type_ or "f16"].blck_size > 1 for type_ in (params.cache_type_k,
-                                                                                params.cache_type_v)))
+        quantised_cache=all(
+            BY_NAME[type_ or "f16"].blck_size > 1
+            for type_ in (params.cache_type_k, params.cache_type_v)
+        ),
+    )
 
 
-def _matmuls(model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
-             ) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
+def _matmuls(
+    model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
+) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
     """Each shape once: of the matrices for every token, and of those for output tokens only."""
     body: set[Matmul] = set()
     head: set[Matmul] = set()
@@ -149,7 +188,9 @@ def _matmuls(model: Model, computed: tuple[frozenset[str], frozenset[str]] | Non
         if op not in ("MUL_MAT", "MUL_MAT_ID"):
             continue
         k, m, n_mat, more = weight.info.ne
-        matmul = Matmul(weight.info.type, k, m, n_mat * more, max(1, used) if op == "MUL_MAT_ID" else 0)
+        matmul = Matmul(
+            weight.info.type, k, m, n_mat * more, max(1, used) if op == "MUL_MAT_ID" else 0
+        )
         if computed is None:
             (head if is_head else body).add(matmul)
         else:

@@ -1,4 +1,5 @@
-"""What the estimates of one question may cost: one budget for its search, its reasons and its remedies.
+"""What the estimates of one question may cost: one budget for its search, its reasons and its
+remedies.
 
     meter = Meter()
     estimator = Estimator(model, meter=meter)       # and every other Estimator of the question
@@ -7,8 +8,9 @@
 
 from __future__ import annotations
 
-# In nodes of graphs laid out; each stands for 10 to 25 microseconds of one core. The largest plan of a real model takes
-# 305,000 with its reasons, 33,000 without (80 layers over 15 GPUs); a header may declare 512 different layers.
+# In nodes of graphs laid out; each stands for 10 to 25 microseconds of one core. The largest plan
+# of a real model takes 305,000 with its reasons, 33,000 without (80 layers over 15 GPUs); a header
+# may declare 512 different layers.
 BUDGET = 400_000
 
 
@@ -17,13 +19,14 @@ class OverBudget(Exception):
 
 
 class Meter:
-    """Counts what the Estimators of a question do. `refused`: something was not measured because of the budget."""
+    """Counts what the Estimators of a question do. `refused`: something was not measured because of
+    the budget."""
 
     def __init__(self, budget: int | None = None) -> None:
         self.budget = BUDGET if budget is None else budget
         self.spent = 0
         self.refused = False
-        self.ends = False           # whether OverBudget ends the measuring of the present launch
+        self.ends = False  # whether OverBudget ends the measuring of the present launch
 
     def laid_out(self, nodes: int) -> None:
         """Counts a graph. Raises OverBudget."""

@@ -1,6 +1,6 @@
-"""--moe-cache-mib: experts of layers whose own are in RAM, kept on the layer's device as they are used.
-Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same expert tensors
-share banks of slots, as many as fit into the device's share of the budget."""
+"""--moe-cache-mib: experts of layers whose own are in RAM, kept on the layer's device as they are
+used. Mirrors llama_moe_cache::impl of src/llama-moe-cache.cpp: layers of one device with the same
+expert tensors share banks of slots, as many as fit into the device's share of the budget."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement
 
-    Tensors = tuple[tuple[str, tuple[int, int, int, int]], ...]      # (type, ne) of a layer's expert tensors
+    # (type, ne) of a layer's expert tensors
+    Tensors = tuple[tuple[str, tuple[int, int, int, int]], ...]
 
 _PARTS = ("gate_up", "gate", "up", "down")
 _HOST_ALIGNMENT = 32
@@ -25,7 +26,8 @@ _HOST_ALIGNMENT = 32
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that share slots: their number, the experts of each, and the bytes of all of them in RAM."""
+    """Layers that share slots: their number, the experts of each, and the bytes of all of them in
+    RAM."""
 
     slots: int
     layers: int
@@ -40,13 +42,15 @@ class Banks:
     buffers: dict[str, int]
     slots: dict[int, int]
     groups: list[Group]
-    shared: bool = False          # by several devices
+    shared: bool = False  # by several devices
 
 
-def banks(model: Model, context: Context, placement: Placement,
-          caches: Mapping[str, int] | None = None) -> Banks:
-    """What the cache of a launch allocates, after `caches` by device; without them what llama.cpp's measuring says: no
-    weight is on a device yet, and rows are not padded. Raises LaunchRefused with llama.cpp's reason."""
+def banks(
+    model: Model, context: Context, placement: Placement, caches: Mapping[str, int] | None = None
+) -> Banks:
+    """What the cache of a launch allocates, after `caches` by device; without them what llama.cpp's
+    measuring says: no weight is on a device yet, and rows are not padded. Raises LaunchRefused with
+    llama.cpp's reason."""
     hp, devices = model.hparams, placement.devices
     used = hp.n_expert_used_max
     if not devices:
@@ -55,19 +59,37 @@ def banks(model: Model, context: Context, placement: Placement,
         raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
     if not hp.n_expert or not used:
         raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
-    groups: dict[tuple[str, Tensors], list[int]] = {}      # layers
-    sizes: dict[str, int] = {}                             # by device: bytes of the experts in RAM
+    groups: dict[tuple[str, Tensors], list[int]] = {}  # layers
+    sizes: dict[str, int] = {}  # by device: bytes of the experts in RAM
     for il in range(hp.n_layer_all):
-        experts = [placed for part in _PARTS
-                   if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))]
+        experts = [
+            placed
+            for part in _PARTS
+            if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))
+        ]
         device = placement.dev_layer[il]
-        if not experts or device == HOST or any(
-                not placement.is_host(placed.buffer) or placed.buffer == REPACK for placed in experts):
+        if (
+            not experts
+            or device == HOST
+            or any(
+                not placement.is_host(placed.buffer) or placed.buffer == REPACK
+                for placed in experts
+            )
+        ):
             continue
-        groups.setdefault((device, tuple([(placed.type, placed.ne) for placed in experts])), []).append(il)
-        sizes[device] = sizes.get(device, 0) + sum(_bytes(placed.type, placed.ne) for placed in experts)
-    split = {device.name: share for device, share in zip(devices, context.moe_split or _free(
-        placement, caches), strict=False) if device.name in sizes}
+        groups.setdefault(
+            (device, tuple([(placed.type, placed.ne) for placed in experts])), []
+        ).append(il)
+        sizes[device] = sizes.get(device, 0) + sum(
+            _bytes(placed.type, placed.ne) for placed in experts
+        )
+    split = {
+        device.name: share
+        for device, share in zip(
+            devices, context.moe_split or _free(placement, caches), strict=False
+        )
+        if device.name in sizes
+    }
     whole = sum(split.values())
     found = Banks({}, {}, [], len(split) > 1)
     for (name, tensors), layers in groups.items():
@@ -81,14 +103,19 @@ def banks(model: Model, context: Context, placement: Placement,
             continue
         maps = len(layers) * -(-4 * tensors[0][1][2] // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
         shapes = [(type_, (*ne[:2], slots + 1, 1)) for type_, ne in tensors]
-        size = _banks(tensors, slots, alignment) if caches is None else sum(
-            row.padded(type_, ne, _bytes(type_, ne)) for type_, ne in shapes)
+        size = (
+            _banks(tensors, slots, alignment)
+            if caches is None
+            else sum(row.padded(type_, ne, _bytes(type_, ne)) for type_, ne in shapes)
+        )
         for buffer, taken in ((name, size), (HOST, maps)):
             found.buffers[buffer] = found.buffers.get(buffer, 0) + taken
         found.slots.update(dict.fromkeys(layers, slots))
         found.groups.append(Group(slots, len(layers), tensors[0][1][2], mine))
     if groups and not found.slots:
-        raise LaunchRefused("--moe-cache-mib: MoE cache is too small to hold the experts of one token")
+        raise LaunchRefused(
+            "--moe-cache-mib: MoE cache is too small to hold the experts of one token"
+        )
     return found
 
 
@@ -96,8 +123,10 @@ def _free(placement: Placement, caches: Mapping[str, int] | None) -> list[int]:
     """Of each device when the expert cache is made: ggml_backend_dev_memory."""
     if caches is None:
         return [device.free for device in placement.devices]
-    return [max(0, device.free - placement.buffers.get(device.name, 0) - caches.get(device.name, 0))
-            for device in placement.devices]
+    return [
+        max(0, device.free - placement.buffers.get(device.name, 0) - caches.get(device.name, 0))
+        for device in placement.devices
+    ]
 
 
 def _bytes(type_: str, ne: tuple[int, int, int, int]) -> int:

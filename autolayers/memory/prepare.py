@@ -26,36 +26,61 @@ if TYPE_CHECKING:
     from .context import Context
     from .weights import Placement, WeightGroup
 
-_FEW = 12        # layers of a model whose graph is never shortened
+_FEW = 12  # layers of a model whose graph is never shortened
 
 
-def prepare(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-            build: Builder, cache: GraphCache, weights: type[Weights] | None = None) -> Setting:
+def prepare(
+    model: Model,
+    params: Params,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    build: Builder,
+    cache: GraphCache,
+    weights: type[Weights] | None = None,
+) -> Setting:
     """Everything `reserve` needs, for one launch. `weights`: what looks them up."""
     found = weights or Weights
     hp = model.hparams
-    backends: list[Backend] = [on(device, i, context.rules) for i, device in enumerate(placement.devices)]
+    backends: list[Backend] = [
+        on(device, i, context.rules) for i, device in enumerate(placement.devices)
+    ]
     if placement.slices:
         backends = [together(placement.devices, context.rules)]
     pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
     backends.append(Cpu(pinned[0] if pinned and backends[0].host_buffer else None, context.rules))
-    buffers = {buffer.name: buffer for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))}
+    buffers = {
+        buffer.name: buffer
+        for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))
+    }
     borrowed = placement.target.buffers if placement.target is not None else ()
     for name in {HOST, REPACK, *placement.buffers, *borrowed}:
         if name not in buffers:
-            buffers[name] = Buffer(name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK)
+            buffers[name] = Buffer(
+                name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK
+            )
     index = {device.name: i for i, device in enumerate(placement.devices)}
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
     setting = Setting(
-        hparams=hp, context=context, build=build,
+        hparams=hp,
+        context=context,
+        build=build,
         weights=lambda: found(model, placement, buffers, cache.absent).__getitem__,
-        caches=_Caches(memory, context, hp, buffers).of, backends=backends, dev_layer=dev_layer,
-        full_offload=_offloads_all(model, params), cache=cache, n_tensors=len(model.tensors),
-        places=(*[device.name for device in placement.devices[:len(backends) - 1]], HOST),
+        caches=_Caches(memory, context, hp, buffers).of,
+        backends=backends,
+        dev_layer=dev_layer,
+        full_offload=_offloads_all(model, params),
+        cache=cache,
+        n_tensors=len(model.tensors),
+        places=(*[device.name for device in placement.devices[: len(backends) - 1]], HOST),
         n_copies=N_COPIES if pipelined(model, params, context, placement) else 1,
-        slots=memory.slots, host_buffer=buffers[HOST])
+        slots=memory.slots,
+        host_buffer=buffers[HOST],
+    )
     structures = range(hp.n_layer) if hp.n_layer < _FEW else structures_of(setting)
-    hosts = frozenset([name for name, buffer in buffers.items() if buffer.device < 0 and not buffer.repack])
+    hosts = frozenset(
+        [name for name, buffer in buffers.items() if buffer.device < 0 and not buffer.repack]
+    )
     outside, many, few, alike = _alike(hp.n_layer, context, placement, memory, cache, hosts)
     if placement.target is not None or memory.owner is not None or placement.slices:
         outside = params, placement.groups
@@ -64,40 +89,74 @@ def prepare(model: Model, params: Params, context: Context, placement: Placement
         return [cache.number(key) for key in zip(structures, rows, strict=True)]
 
     return replace(
-        setting, outside=(setting.full_offload, setting.n_copies, context, tuple(dev_layer[hp.n_layer:]), outside,
-                          tuple([(backend.kind, backend.max_size) for backend in backends]),
-                          tuple([device.name for device in placement.devices]),
-                          tuple([(layout.kind, layout.n_cells, layout.n_stream) for layout in memory.caches])),
-        many=Layers.of(numbers(many), numbers(alike), _FEW), few=Layers.of(numbers(few), numbers(alike), _FEW))
+        setting,
+        outside=(
+            setting.full_offload,
+            setting.n_copies,
+            context,
+            tuple(dev_layer[hp.n_layer :]),
+            outside,
+            tuple([(backend.kind, backend.max_size) for backend in backends]),
+            tuple([device.name for device in placement.devices]),
+            tuple([(layout.kind, layout.n_cells, layout.n_stream) for layout in memory.caches]),
+        ),
+        many=Layers.of(numbers(many), numbers(alike), _FEW),
+        few=Layers.of(numbers(few), numbers(alike), _FEW),
+    )
 
 
-def _alike(n_layer: int, context: Context, placement: Placement, memory: Memory, cache: GraphCache,
-           hosts: frozenset[str]) -> tuple[Hashable, list[Hashable], list[Hashable], list[Hashable]]:
-    """What the weights outside of the layers are like, and what the weights and caches of each layer are: where weights
-    in RAM may be copied, where they are not, and whatever the weights' types. `hosts`: buffers that are in RAM."""
+def _alike(
+    n_layer: int,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    cache: GraphCache,
+    hosts: frozenset[str],
+) -> tuple[Hashable, list[Hashable], list[Hashable], list[Hashable]]:
+    """What the weights outside of the layers are like, and what the weights and caches of each
+    layer are: where weights in RAM may be copied, where they are not, and whatever the weights'
+    types. `hosts`: buffers that are in RAM."""
     groups: dict[int, list[tuple[int, int, int]]] = {}
     for group in placement.groups:
         if group not in cache.groups:
             cache.groups[group] = _of_group(group, hosts)
         groups.setdefault(group.layer, []).append(cache.groups[group])
-    outside = tuple([(layer, *[many for many, _, _ in found]) for layer, found in groups.items()
-                     if not 0 <= layer < n_layer])
+    outside = tuple(
+        [
+            (layer, *[many for many, _, _ in found])
+            for layer, found in groups.items()
+            if not 0 <= layer < n_layer
+        ]
+    )
     rows: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for il in range(n_layer):
         kept = []
         for layout in memory.caches:
             layer = layout.layer(il)
             if layer is not None:
-                kept.append((layout.kind, layer.il != il and layer.il,
-                             tuple([(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors])))
-        row = placement.dev_layer[il], il in context.layer_inputs, tuple(kept), (memory.slots or {}).get(il, 0)
+                kept.append(
+                    (
+                        layout.kind,
+                        layer.il != il and layer.il,
+                        tuple(
+                            [(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors]
+                        ),
+                    )
+                )
+        row = (
+            placement.dev_layer[il],
+            il in context.layer_inputs,
+            tuple(kept),
+            (memory.slots or {}).get(il, 0),
+        )
         for i in range(3):
             rows[i].append((*row, *[each[i] for each in groups.get(il, ())]))
     return outside, *rows
 
 
 def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]:
-    """What weights are like: with the types of those that may be copied, without, and without any type."""
+    """What weights are like: with the types of those that may be copied, without, and without any
+    type."""
     found: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for name, tensor in group.tensors.items():
         short = name.partition(".")[2].partition(".")[2]
@@ -115,8 +174,8 @@ def _offloads_all(model: Model, params: Params) -> bool:
 
 
 def pipelined(model: Model, params: Params, context: Context, placement: Placement) -> bool:
-    """Whether prompts are pipelined over the devices, with copies of each input: pipeline_parallel of llama_context's
-    constructor."""
+    """Whether prompts are pipelined over the devices, with copies of each input: pipeline_parallel
+    of llama_context's constructor."""
     devices = placement.devices
     if not context.rules.engine.pipelines:
         return False
@@ -128,23 +187,39 @@ def pipelined(model: Model, params: Params, context: Context, placement: Placeme
 
 
 class Weights(dict):  # type: ignore[type-arg]
-    """Weights of one graph by name, None where the file has none. "name@il": the copy on the device of layer `il` (rope
-    factors)."""
+    """Weights of one graph by name, None where the file has none. "name@il": the copy on the device
+    of layer `il` (rope factors)."""
 
-    def __init__(self, model: Model, placement: Placement, buffers: dict[str, Buffer],
-                 absent: dict[str, None]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        placement: Placement,
+        buffers: dict[str, Buffer],
+        absent: dict[str, None],
+    ) -> None:
         """`absent`: names that the file is known to lack; it grows."""
         super().__init__(absent)
-        self._model, self._placement, self._buffers, self._absent = model, placement, buffers, absent
+        self._model, self._placement, self._buffers, self._absent = (
+            model,
+            placement,
+            buffers,
+            absent,
+        )
         self._made: dict[tuple[str, str], Tensor] = {}
 
     def __missing__(self, name: str) -> Tensor | None:
         base, at, il = name.partition("@")
         placement = self._placement
-        if base.startswith("target."):       # of a draft's target
+        if base.startswith("target."):  # of a draft's target
             base = base[7:]
             theirs = placement.target
-            placed = None if theirs is None else theirs.output if base == "output.weight" else theirs.lookup(base)
+            placed = (
+                None
+                if theirs is None
+                else theirs.output
+                if base == "output.weight"
+                else theirs.lookup(base)
+            )
         elif base == "output.weight" and self._model.row.tied != "never":
             placed = placement.output
         else:
@@ -162,7 +237,11 @@ class Weights(dict):  # type: ignore[type-arg]
         tensor = self._made.get(key)
         if tensor is None:
             info = placed.info
-            tensor = Tensor("NONE", info.type if info.type in BY_NAME or info.type in IK_NAMES else "f32", info.ne)
+            tensor = Tensor(
+                "NONE",
+                info.type if info.type in BY_NAME or info.type in IK_NAMES else "f32",
+                info.ne,
+            )
             tensor.name = base
             tensor.buffer = self._buffers[placed.buffer]
             tensor.weight = True
@@ -178,7 +257,9 @@ class Weights(dict):  # type: ignore[type-arg]
 class _Layers(dict):  # type: ignore[type-arg]
     """Cache tensors by layer, made when a graph first asks for them."""
 
-    def __init__(self, layout: CacheLayout, buffers: dict[str, Buffer], names: tuple[str, ...]) -> None:
+    def __init__(
+        self, layout: CacheLayout, buffers: dict[str, Buffer], names: tuple[str, ...]
+    ) -> None:
         self._layout = layout
         self._buffers = buffers
         self._names = names
@@ -190,7 +271,9 @@ class _Layers(dict):  # type: ignore[type-arg]
             raise KeyError(il)
         made = self._made.get(layer.il)
         if made is None:
-            made = self._made[layer.il] = tuple(self._tensor(getattr(layer, name)) for name in self._names)
+            made = self._made[layer.il] = tuple(
+                self._tensor(getattr(layer, name)) for name in self._names
+            )
         self[il] = made
         return made
 
@@ -204,24 +287,49 @@ class _Layers(dict):  # type: ignore[type-arg]
 
 
 class _Caches:
-    """The caches and states of a launch's graphs; of another context's (`memory.owner`) with its rotations."""
+    """The caches and states of a launch's graphs; of another context's (`memory.owner`) with its
+    rotations."""
 
-    def __init__(self, memory: Memory, context: Context, hp: Hparams, buffers: dict[str, Buffer]) -> None:
-        self.buffers, self.v_trans, self.n_embd_v_gqa_max = buffers, context.v_trans, hp.n_embd_v_gqa_max
+    def __init__(
+        self, memory: Memory, context: Context, hp: Hparams, buffers: dict[str, Buffer]
+    ) -> None:
+        self.buffers, self.v_trans, self.n_embd_v_gqa_max = (
+            buffers,
+            context.v_trans,
+            hp.n_embd_v_gqa_max,
+        )
         owner, theirs = memory.owner or (hp, context)
-        self.states = [(layout, ("r", "s", "p") if layout.kind == "recurrent" else ("kv", "score"))
-                       for layout in memory.caches if layout.recurrent]
-        self.caches = [(layout, *_rotations(layout, theirs, owner)) for layout in memory.caches if not layout.recurrent]
+        self.states = [
+            (layout, ("r", "s", "p") if layout.kind == "recurrent" else ("kv", "score"))
+            for layout in memory.caches
+            if layout.recurrent
+        ]
+        self.caches = [
+            (layout, *_rotations(layout, theirs, owner))
+            for layout in memory.caches
+            if not layout.recurrent
+        ]
 
     def of(self, llm: Llm) -> tuple[dict[str, CacheView], dict[str, StateView]]:
         """Fresh tensors for one graph."""
         alone = llm.fused_ops.get("one_stream")
-        caches = {layout.kind: CacheView(llm.graph, layout.n_cells, 1 if alone else layout.n_stream,
-                                         _Layers(layout, self.buffers, ("k", "v")), self.v_trans, k_rot, v_rot,
-                                         self.n_embd_v_gqa_max)
-                  for layout, k_rot, v_rot in self.caches}
-        states = {layout.kind: StateView(layout.n_cells, _Layers(layout, self.buffers, names))
-                  for layout, names in self.states}
+        caches = {
+            layout.kind: CacheView(
+                llm.graph,
+                layout.n_cells,
+                1 if alone else layout.n_stream,
+                _Layers(layout, self.buffers, ("k", "v")),
+                self.v_trans,
+                k_rot,
+                v_rot,
+                self.n_embd_v_gqa_max,
+            )
+            for layout, k_rot, v_rot in self.caches
+        }
+        states = {
+            layout.kind: StateView(layout.n_cells, _Layers(layout, self.buffers, names))
+            for layout, names in self.states
+        }
         return caches, states
 
 
@@ -233,14 +341,21 @@ def _rotations(layout: CacheLayout, c: Context, hp: Hparams) -> tuple[int, int]:
     k_all = k_heads.pop() if len(k_heads) == 1 else 0
     v_all = v_heads.pop() if len(v_heads) == 1 else 0
     first_k = hp.indexer_head_size if indexer else hp.head_k(0)
-    if not c.rules.rotates_apart:        # is_n_embd_k_gqa_variable, of all layers, whatever this cache holds
+    # is_n_embd_k_gqa_variable, of all layers, whatever this cache holds
+    if not c.rules.rotates_apart:
         layers = range(hp.n_layer_all)
         k_all = hp.head_k(0) if len({hp.n_embd_k_gqa(il) for il in layers}) == 1 else 0
         v_all = hp.head_v(0) if len({hp.n_embd_v_gqa(il) for il in layers}) == 1 else 0
-    rotate_k = c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
-    if hp.architecture.rotated_indexer and (indexer or hp.n_embd_head_k_full == hp.indexer_head_size):
+    rotate_k = (
+        c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
+    )
+    if hp.architecture.rotated_indexer and (
+        indexer or hp.n_embd_head_k_full == hp.indexer_head_size
+    ):
         rotate_k = True
-    rotate_v = c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
+    rotate_v = (
+        c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
+    )
     return _rotation(k_all) if rotate_k else 0, 64 if rotate_v else 0
 
 

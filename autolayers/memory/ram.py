@@ -2,10 +2,11 @@
 
     need = ram_of(resident, growing, mapped)
     need.request, need.limit, need.mapped       # bytes
-    within(16 * GiB)                            # bytes to plan with, so that need.limit is at most 16 GiB
+    within(16 * GiB)  # bytes to plan with, so that need.limit is at most 16 GiB
 
-A control group of Linux counts a process's own memory, the pages of files that it reads, and its page tables. Near its
-limit it gives up pages of files; a process whose own memory exceeds it is killed (docs/rack.md shows both).
+A control group of Linux counts a process's own memory, the pages of files that it reads, and its
+page tables. Near its limit it gives up pages of files; a process whose own memory exceeds it is
+killed (docs/rack.md shows both).
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ from __future__ import annotations
 from ..records import dataclass
 from ..units import MiB
 
-RUNTIME = 512 * MiB       # llama-server's program and vocabulary, its threads, the host side of its driver
-PAGE_TABLES = 512         # 1/512: 8 bytes for a page of 4 KiB
+# llama-server's program and vocabulary, its threads, the host side of its driver
+RUNTIME = 512 * MiB
+PAGE_TABLES = 512  # 1/512: 8 bytes for a page of 4 KiB
 
 
 @dataclass(frozen=True)
 class Ram:
-    """Bytes, whole MiB. `request`: in use once the model is loaded; `limit`: after everything has grown to its own
-    limit, None where something has none; `mapped`: the part of both that is pages of the model's file, which may be
-    dropped at the cost of reading them again for each token."""
+    """Bytes, whole MiB. `request`: in use once the model is loaded; `limit`: after everything has
+    grown to its own limit, None where something has none; `mapped`: the part of both that is pages
+    of the model's file, which may be dropped at the cost of reading them again for each token."""
 
     request: int
     limit: int | None
@@ -32,8 +34,8 @@ class Ram:
 
 
 def ram_of(resident: int, growing: int | None, mapped: int) -> Ram:
-    """Of a launch that has `resident` bytes in RAM, those on devices that share it included, and adds at most
-    `growing` while it serves; None: there is no most."""
+    """Of a launch that has `resident` bytes in RAM, those on devices that share it included, and
+    adds at most `growing` while it serves; None: there is no most."""
     limit = None if growing is None else _whole(resident + growing)
     return Ram(_whole(resident), limit, mapped)
 

@@ -1,8 +1,9 @@
-"""Repeating layers: a graph of few of them needs the buffers that all of them need. Layers in one place that do
-the same come in runs of equal periods (one layer, or three and one), which may differ in the types of their weights.
-What a period allocates depends on its types and on what is free when it begins. If the latter is the same before every
-second period, those whose types occurred before at the same parity change nothing and can be left out of the graph.
-`allocate` checks this, and the full graph is used if it does not hold."""
+"""Repeating layers: a graph of few of them needs the buffers that all of them need. Layers in one
+place that do the same come in runs of equal periods (one layer, or three and one), which may differ
+in the types of their weights. What a period allocates depends on its types and on what is free when
+it begins. If the latter is the same before every second period, those whose types occurred before
+at the same parity change nothing and can be left out of the graph. `allocate` checks this, and the
+full graph is used if it does not hold."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ if TYPE_CHECKING:
 
     from ..ggml.tensor import Tensor
 
-_LONGEST = 8        # layers in a period
+_LONGEST = 8  # layers in a period
 
 
 @dataclass(frozen=True)
 class Repeats:
-    """The layers that a graph is built of; pairs of layers before which the same memory must be free if the
-    others are to be left out; and for each of the latter a layer that is like it."""
+    """The layers that a graph is built of; pairs of layers before which the same memory must be
+    free if the others are to be left out; and for each of the latter a layer that is like it."""
 
     layers: tuple[int, ...]
     marks: tuple[tuple[int, int], ...]
@@ -29,7 +30,8 @@ class Repeats:
 
     @classmethod
     def of(cls, kinds: Sequence[Hashable], alike: Sequence[Hashable] = ()) -> Repeats | None:
-        """By the kind of each layer; None if nothing can be left out. `alike`: the kinds without the weights' types.
+        """By the kind of each layer; None if nothing can be left out. `alike`: the kinds without
+        the weights' types.
 
         >>> Repeats.of("abbbbbbbbc").layers
         (0, 1, 2, 3, 8, 9)
@@ -49,7 +51,9 @@ class Repeats:
                 like: dict[Hashable, int] = {}
                 for number in range(1, count):
                     start = first + number * period
-                    twin = like.setdefault((number % 2, tuple(kinds[start:start + period])), start)
+                    twin = like.setdefault(
+                        (number % 2, tuple(kinds[start : start + period])), start
+                    )
                     if number not in kept:
                         twins.update({start + i: twin + i for i in range(period)})
             first += count * period
@@ -78,7 +82,11 @@ class Layers:
 
     def numbers(self, short: bool) -> tuple[int, ...]:
         """The layers of such a graph."""
-        return self.repeats.layers if short and self.repeats is not None else tuple(range(len(self.kinds)))
+        return (
+            self.repeats.layers
+            if short and self.repeats is not None
+            else tuple(range(len(self.kinds)))
+        )
 
     def copies(self, numbers: Sequence[int]) -> dict[int, list[int]]:
         """The layers that each of `numbers` stands for, in a graph with an equal key."""
@@ -90,9 +98,11 @@ class Layers:
         return found
 
 
-def _run(kinds: Sequence[Hashable], alike: Sequence[Hashable], first: int) -> tuple[int, int, list[int]]:
-    """(layers per period, periods, periods to keep) of the run that begins here, for the period that saves
-    most."""
+def _run(
+    kinds: Sequence[Hashable], alike: Sequence[Hashable], first: int
+) -> tuple[int, int, list[int]]:
+    """(layers per period, periods, periods to keep) of the run that begins here, for the period
+    that saves most."""
     best, most = (1, 1, [0]), 0
     for period in range(1, _LONGEST + 1):
         end = first
@@ -101,15 +111,17 @@ def _run(kinds: Sequence[Hashable], alike: Sequence[Hashable], first: int) -> tu
         count = (end - first) // period + 1
         if (count - 4) * period <= most:
             continue
-        kept = _kept([tuple(kinds[at:at + period]) for at in range(first, first + count * period, period)])
+        kept = _kept(
+            [tuple(kinds[at : at + period]) for at in range(first, first + count * period, period)]
+        )
         if (count - len(kept)) * period > most:
             best, most = (period, count, kept), (count - len(kept)) * period
     return best
 
 
 def _kept(kinds: Sequence[Hashable]) -> list[int]:
-    """The first and the last period, and the first one of each kind at each parity, all at the parity that they have
-    in the whole run."""
+    """The first and the last period, and the first one of each kind at each parity, all at the
+    parity that they have in the whole run."""
     kept = [0]
     seen: set[Hashable] = set()
     for number in range(1, len(kinds)):
@@ -127,24 +139,24 @@ def block_of(tensor: Tensor) -> int:
     """The layer whose weight a node reads, -1 for none."""
     for source in tensor.src:
         if source.weight and source.name.startswith(BLOCK):
-            number = source.name[len(BLOCK):].partition(".")[0]
+            number = source.name[len(BLOCK) :].partition(".")[0]
             return int(number) if number.isdigit() else -1
     return -1
 
 
 def _named(source: Tensor) -> Hashable:
-    """What is read of other layers, and inputs, which several layers may share, by its own number; weights by
-    name."""
+    """What is read of other layers, and inputs, which several layers may share, by its own number;
+    weights by name."""
     if source.size >= 0 or source.is_input:
         return source.size
     if source.weight:
-        return source.ne, source.name[len(BLOCK):].partition(".")[2]
+        return source.ne, source.name[len(BLOCK) :].partition(".")[2]
     return source.type, source.ne
 
 
 def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
-    """The kind of each layer's nodes, as a number: equal if operations, shapes and sources are, whatever the
-    weights' types."""
+    """The kind of each layer's nodes, as a number: equal if operations, shapes and sources are,
+    whatever the weights' types."""
     for number, leaf in enumerate(leafs):
         leaf.size = -1 - number
     rows: list[list[Hashable]] = [[] for _ in range(n_layer)]
@@ -159,7 +171,16 @@ def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -
         if here >= 0:
             # anything farther away is identified by its own number
             near = starts[here - 1] if here else 0
-            rows[here].append((node.op, node.type, node.ne, *[
-                number - source.size if source.size >= near else _named(source) for source in node.src]))
+            rows[here].append(
+                (
+                    node.op,
+                    node.type,
+                    node.ne,
+                    *[
+                        number - source.size if source.size >= near else _named(source)
+                        for source in node.src
+                    ],
+                )
+            )
     known: dict[Hashable, int] = {}
     return tuple([known.setdefault(tuple(row), len(known)) for row in rows])

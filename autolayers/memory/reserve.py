@@ -1,13 +1,16 @@
-"""Compute buffers: build the worst-case graphs, schedule and allocate them, as llama_context::sched_reserve does.
+"""Compute buffers: build the worst-case graphs, schedule and allocate them, as
+llama_context::sched_reserve does.
 
-A launch reserves a prompt graph (n_ubatch tokens) and a generation graph (one token a slot) into the same buffers,
-so each buffer is as large as the larger of the two needs it. Source: src/llama-context.cpp as modelled.
+A launch reserves a prompt graph (n_ubatch tokens) and a generation graph (one token a slot) into
+the same buffers, so each buffer is as large as the larger of the two needs it. Source:
+src/llama-context.cpp as modelled.
 
-The graph builder pins some nodes to a backend: a layer's last to its device (graph_get_cb), and with -nkvo attention
-without flash attention to the CPU (build_attn_mha). llama.cpp's measuring (--fit, llama-fit-params) drops these pins
-for the prompt graph, because ggml_backend_sched_reserve_size resets the scheduler first; a launch keeps them
-(ggml_backend_sched_reserve). `reserve` says what a launch allocates, or what is measured; `runtime_sizes` what a launch
-may grow to.
+The graph builder pins some nodes to a backend: a layer's last to its device (graph_get_cb), and
+with -nkvo attention without flash attention to the CPU (build_attn_mha). llama.cpp's measuring
+(--fit, llama-fit-params) drops these pins for the prompt graph, because
+ggml_backend_sched_reserve_size resets the scheduler first; a launch keeps them
+(ggml_backend_sched_reserve). `reserve` says what a launch allocates, or what is measured;
+`runtime_sizes` what a launch may grow to.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ if TYPE_CHECKING:
     from .weights import WeightGroup
 
 NO_LAYERS = Layers((), None)
-N_COPIES = 4                 # GGML_SCHED_MAX_COPIES: pipeline parallelism
-_KEPT = 128                  # graphs of GraphCache
+N_COPIES = 4  # GGML_SCHED_MAX_COPIES: pipeline parallelism
+_KEPT = 128  # graphs of GraphCache
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
-_DELTA_NETS = ("gdn_ar", "gdn_ch")     # the fused delta net, of one token a sequence and of more
-_DRIFT = 100                 # 1/100: relative change of size that counts as a jump
-CHUNKED = 16                # tokens a sequence with which llama.cpp asks for the latter
-_PINNED_BELOW = 32           # tokens with which graph_get_cb pins layers in RAM too
+_DELTA_NETS = ("gdn_ar", "gdn_ch")  # the fused delta net, of one token a sequence and of more
+_DRIFT = 100  # 1/100: relative change of size that counts as a jump
+CHUNKED = 16  # tokens a sequence with which llama.cpp asks for the latter
+_PINNED_BELOW = 32  # tokens with which graph_get_cb pins layers in RAM too
 
 
 # what building a graph of tensors that contradict the keys may raise
@@ -50,26 +53,33 @@ BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeErro
 
 
 class Contradiction(Exception):
-    """The file's tensors contradict its keys, or are not where its architecture has them: no graph that we know."""
+    """The file's tensors contradict its keys, or are not where its architecture has them: no graph
+    that we know."""
 
 
 class GraphCache:
-    """What launches of one model on the same devices learn for those that follow, `before` being what earlier ones
-    did."""
+    """What launches of one model on the same devices learn for those that follow, `before` being
+    what earlier ones did."""
 
     def __init__(self, before: GraphCache | None = None, meter: Meter | None = None) -> None:
         self.meter = meter or Meter()
-        self.groups: dict[WeightGroup, tuple[int, int, int]] = {}     # what each group of weights is like
-        self.fused: dict[object, dict[str, bool]] = {}      # by kind of launch: the fused operations that stay
-        self.asked: dict[Hashable, dict[str, bool]] = {}    # the same by graph (Graphs.key)
-        self.graphs: dict[Hashable, Allocated | None] = {}  # by Graphs.key, None: only the whole one says
-        self.structures: dict[str, tuple[int, ...]] = {}    # by kind of context: what layers are like (repeats.py)
-        self.absent: dict[str, None] = {}                   # weights that graphs asked for and the file has not
+        # what each group of weights is like
+        self.groups: dict[WeightGroup, tuple[int, int, int]] = {}
+        # by kind of launch: the fused operations that stay
+        self.fused: dict[object, dict[str, bool]] = {}
+        self.asked: dict[Hashable, dict[str, bool]] = {}  # the same by graph (Graphs.key)
+        # by Graphs.key, None: only the whole one says
+        self.graphs: dict[Hashable, Allocated | None] = {}
+        # by kind of context: what layers are like (repeats.py)
+        self.structures: dict[str, tuple[int, ...]] = {}
+        # weights that graphs asked for and the file has not
+        self.absent: dict[str, None] = {}
         self._numbers: dict[Hashable, int] = {}
         self._others: dict[tuple[bool, ...], GraphCache] = {}
         if before is not None:
             for name in ("fused", "asked", "graphs", "structures", "absent", "_numbers"):
-                setattr(self, name, getattr(before, name).copy())       # another thread may still add to them
+                # another thread may still add to them
+                setattr(self, name, getattr(before, name).copy())
 
     def number(self, key: Hashable) -> int:
         """The same for equal keys."""
@@ -84,8 +94,8 @@ class GraphCache:
 
 @dataclass(frozen=True)
 class Allocated:
-    """One graph: bytes per backend, the backends of each layer's nodes, its steps, the layers that it has, and which
-    backends are undecided about it."""
+    """One graph: bytes per backend, the backends of each layer's nodes, its steps, the layers that
+    it has, and which backends are undecided about it."""
 
     sizes: tuple[int, ...]
     places: dict[int, tuple[int, ...]]
@@ -100,35 +110,39 @@ class Setting:
 
     hparams: Any
     context: Any
-    build: Callable[[Llm], Tensor | None]        # the architecture's builder
-    weights: Callable[[], Callable[[str], Tensor | None]]   # a fresh lookup per graph
-    caches: Callable[[Llm], tuple[dict[str, CacheView], dict[str, StateView]]]      # fresh tensors per graph
+    build: Callable[[Llm], Tensor | None]  # the architecture's builder
+    weights: Callable[[], Callable[[str], Tensor | None]]  # a fresh lookup per graph
+    # fresh tensors per graph
+    caches: Callable[[Llm], tuple[dict[str, CacheView], dict[str, StateView]]]
     backends: Sequence[Backend]
     dev_layer: Sequence[int]
     full_offload: bool
     cache: GraphCache
-    n_tensors: int                               # in the model's file
-    places: tuple[str, ...]                      # names of the backends, the host's last
+    n_tensors: int  # in the model's file
+    places: tuple[str, ...]  # names of the backends, the host's last
     n_copies: int = 1
-    slots: Mapping[int, int] | None = None       # of the expert cache, by layer
-    host_buffer: Buffer | None = None            # that of plain RAM
-    outside: Hashable = None                     # what graphs depend on but for what their layers are like:
-    many: Layers = NO_LAYERS                     # where weights in RAM may be copied, for this many tokens,
-    few: Layers = NO_LAYERS                      # and where they are not
+    slots: Mapping[int, int] | None = None  # of the expert cache, by layer
+    host_buffer: Buffer | None = None  # that of plain RAM
+    # what graphs depend on but for what their layers are like:
+    outside: Hashable = None
+    # where weights in RAM may be copied, for this many tokens,
+    many: Layers = NO_LAYERS
+    few: Layers = NO_LAYERS  # and where they are not
 
 
 @dataclass(frozen=True)
 class Reserved:
-    """Bytes per backend (the last is the host), and what was decided on the way. `pinned`: bytes of the prompt graph
-    with the builder's pins, where that was asked for."""
+    """Bytes per backend (the last is the host), and what was decided on the way. `pinned`: bytes of
+    the prompt graph with the builder's pins, where that was asked for."""
 
     sizes: tuple[int, ...]
     fused: dict[str, bool]
     pinned: tuple[int, ...] | None = None
-    stopped: bool = False        # the prompt graph alone was more than enough
-    alternates: bool = False     # the graphs of prompts and of tokens do not run on the same backends
+    stopped: bool = False  # the prompt graph alone was more than enough
+    # the graphs of prompts and of tokens do not run on the same backends
+    alternates: bool = False
     steps: Steps | None = None
-    as_measured: bool = True     # measuring says the same
+    as_measured: bool = True  # measuring says the same
 
     @property
     def flash_attn(self) -> bool:
@@ -136,21 +150,33 @@ class Reserved:
 
 
 @without_gc
-def reserve(setting: Setting, pinned: bool = False,
-            enough: Callable[[tuple[int, ...], Steps], bool] | None = None, measuring: bool = False) -> Reserved:
-    """The larger of the prompt and the generation graph per buffer, as a launch allocates them or, `measuring`, as
-    llama.cpp says before; with `pinned` also what `runtime_sizes` starts from.
+def reserve(
+    setting: Setting,
+    pinned: bool = False,
+    enough: Callable[[tuple[int, ...], Steps], bool] | None = None,
+    measuring: bool = False,
+) -> Reserved:
+    """The larger of the prompt and the generation graph per buffer, as a launch allocates them or,
+    `measuring`, as llama.cpp says before; with `pinned` also what `runtime_sizes` starts from.
 
-    Where `enough` accepts what the prompt graph takes, before anything else is measured, that is the answer; with
-    `pinned` the graph of those that `runtime_sizes` asks for which is mostly the largest.
+    Where `enough` accepts what the prompt graph takes, before anything else is measured, that is
+    the answer; with `pinned` the graph of those that `runtime_sizes` asks for which is mostly the
+    largest.
     """
     c = setting.context
     n_seqs = reserved_slots(c)
     n_tokens = min(c.n_ctx, c.n_ubatch)
-    # until the generation graph is there, everything is taken to be fused, which needs less memory; but not where a
-    # launch like this one was not
-    alike = ("fused", c.type_k, c.type_v, c.offload_kqv, c.flash_attn, *[b.kind for b in setting.backends],
-             len(setting.backends) - 1 in setting.dev_layer)
+    # until the generation graph is there, everything is taken to be fused, which needs less memory;
+    # but not where a launch like this one was not
+    alike = (
+        "fused",
+        c.type_k,
+        c.type_v,
+        c.offload_kqv,
+        c.flash_attn,
+        *[b.kind for b in setting.backends],
+        len(setting.backends) - 1 in setting.dev_layer,
+    )
     hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
     if len(setting.cache.graphs) >= _KEPT:
         setting.cache.graphs.clear()
@@ -159,8 +185,9 @@ def reserve(setting: Setting, pinned: bool = False,
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
-    kept = not (c.rules.drops_pins or c.rules.drops_pins_again)      # does a launch keep the pins?
-    # its prompt graph on one device and several, pipelined or not (in 243 launches of several); measuring does not
+    kept = not (c.rules.drops_pins or c.rules.drops_pins_again)  # does a launch keep the pins?
+    # its prompt graph on one device and several, pipelined or not (in 243 launches of several);
+    # measuring does not
     pins = kept and not (c.rules.measured and measuring)
     while True:
         if prompt is None or prompt.fused != fused:
@@ -174,7 +201,13 @@ def reserve(setting: Setting, pinned: bool = False,
                 least = first.sizes(pins)
             seen = Steps(Walk(), first.steps, setting.places)
             if enough(least, seen):
-                return Reserved(least, fused, stopped=True, steps=seen, as_measured=not _launches_differ(setting))
+                return Reserved(
+                    least,
+                    fused,
+                    stopped=True,
+                    steps=seen,
+                    as_measured=not _launches_differ(setting),
+                )
         if generation is None:
             generation = resolve_fused(setting, n_seqs)
         if generation.fused == fused:
@@ -184,9 +217,14 @@ def reserve(setting: Setting, pinned: bool = False,
     if not measuring and _reserves_alone(setting):
         sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
-    return Reserved(sizes, fused, base, alternates=prompt.places != generation.places,
-                    steps=Steps(generation.steps, prompt.steps, setting.places),
-                    as_measured=measuring or not _launches_differ(setting))
+    return Reserved(
+        sizes,
+        fused,
+        base,
+        alternates=prompt.places != generation.places,
+        steps=Steps(generation.steps, prompt.steps, setting.places),
+        as_measured=measuring or not _launches_differ(setting),
+    )
 
 
 def _launches_differ(setting: Setting) -> bool:
@@ -200,7 +238,8 @@ def _launches_differ(setting: Setting) -> bool:
 
 
 def _reserves_alone(setting: Setting) -> bool:
-    """Whether a launch reserves its prompt graph for one sequence too: the last graph_reserve of sched_reserve."""
+    """Whether a launch reserves its prompt graph for one sequence too: the last graph_reserve of
+    sched_reserve."""
     row, c = setting.hparams.architecture, setting.context
     return row.even_slots is not None and c.n_seq_max > 1 and c.rules.has(row.even_slots)
 
@@ -219,29 +258,45 @@ def grows(setting: Setting) -> bool:
     return several or (not c.offload_kqv and c.flash_attn != "on")
 
 
-def _shorter(setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool],
-             reserved: tuple[int, ...]) -> tuple[int, ...]:
-    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one. Each of `n_seqs`
-    sequences has as many tokens as the others.
+def _shorter(
+    setting: Setting,
+    n_tokens: int,
+    n_seqs: int,
+    n_outputs: int,
+    fused: dict[str, bool],
+    reserved: tuple[int, ...],
+) -> tuple[int, ...]:
+    """Bytes per backend for a prompt's last micro-batch, of any size; `reserved` for a whole one.
+    Each of `n_seqs` sequences has as many tokens as the others.
 
-    After a graph that ran elsewhere (a token's, for which weights in RAM are not copied), ggml_gallocr_alloc_graph
-    plans a micro-batch anew, for the tokens that it has. Weights that are copied may then not fit into what activations
-    left free, and the buffer grows: its size is linear in the tokens, but for such jumps. One token less and half of
-    them show whether there is one; if so, the line through half and three quarters is followed, at the latest to
-    `n_tokens`.
+    After a graph that ran elsewhere (a token's, for which weights in RAM are not copied),
+    ggml_gallocr_alloc_graph plans a micro-batch anew, for the tokens that it has. Weights that are
+    copied may then not fit into what activations left free, and the buffer grows: its size is
+    linear in the tokens, but for such jumps. One token less and half of them show whether there is
+    one; if so, the line through half and three quarters is followed, at the latest to `n_tokens`.
     """
+
     def sizes(n: int) -> tuple[int, ...]:
         return Graphs(setting, n, n_seqs, min(n, n_outputs), fused).sizes()
 
-    few, some, most = [max(n // n_seqs, 1) * n_seqs for n in (n_tokens // 2 - 1, n_tokens * 3 // 4, n_tokens - 1)]
+    few, some, most = [
+        max(n // n_seqs, 1) * n_seqs for n in (n_tokens // 2 - 1, n_tokens * 3 // 4, n_tokens - 1)
+    ]
     highest, lowest = sizes(most), sizes(few)
     found = tuple(map(max, highest, lowest))
-    if all(low <= high - (most - few) * (whole - high) // n_seqs + whole // _DRIFT
-           for whole, high, low in list(zip(reserved, highest, lowest, strict=True))[:-1]):     # the last: the host
+    if all(
+        low <= high - (most - few) * (whole - high) // n_seqs + whole // _DRIFT
+        # the last: the host
+        for whole, high, low in list(zip(reserved, highest, lowest, strict=True))[:-1]
+    ):
         return found
     more = []
     for size, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
-        slopes = [(a - b) / n for a, b, n in ((high, middle, most - some), (middle, low, some - few)) if a > b]
+        slopes = [
+            (a - b) / n
+            for a, b, n in ((high, middle, most - some), (middle, low, some - few))
+            if a > b
+        ]
         more.append(max(size, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
     return tuple(more)
 
@@ -263,10 +318,11 @@ def _reserves_one(setting: Setting) -> bool:
 def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
 
-    A real launch keeps the builder's pins in the prompt graph too; it reserves it once more for a single sequence
-    where the graph grows with tokens per sequence; and a micro-batch of one sequence may need more than the reserved
-    graph of all (separate streams, partial offload), which ggml_gallocr_alloc_graph then allocates: it sees its own
-    stream of the cache alone ("one_stream"). Some graphs grow with what the cache holds ("filled": minimax-m3).
+    A real launch keeps the builder's pins in the prompt graph too; it reserves it once more for a
+    single sequence where the graph grows with tokens per sequence; and a micro-batch of one
+    sequence may need more than the reserved graph of all (separate streams, partial offload), which
+    ggml_gallocr_alloc_graph then allocates: it sees its own stream of the cache alone
+    ("one_stream"). Some graphs grow with what the cache holds ("filled": minimax-m3).
     """
     c = setting.context
     n_seqs = c.n_seq_max
@@ -292,7 +348,9 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
         if n_seqs > 1 and not c.kv_unified:
             batches.append((n_seqs, filled))
         for seqs, fused in batches:
-            sizes = tuple(map(max, sizes, _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)))
+            sizes = tuple(
+                map(max, sizes, _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes))
+            )
     return sizes
 
 
@@ -307,7 +365,8 @@ def structures_of(setting: Setting) -> tuple[int, ...]:
         except BROKEN as error:
             raise Contradiction(str(error)) from error
         setting.cache.structures[kind] = structures(
-            llm.graph.nodes, llm.graph.leafs, setting.hparams.n_layer)
+            llm.graph.nodes, llm.graph.leafs, setting.hparams.n_layer
+        )
         llm.release()
     return setting.cache.structures[kind]
 
@@ -315,6 +374,7 @@ def structures_of(setting: Setting) -> tuple[int, ...]:
 @without_gc
 def script_of_setting(setting: Setting) -> Steps:
     """The steps of a token's and of a prompt's graph, and which devices lack a kernel for them."""
+
     def script(n_tokens: int) -> Walk:
         try:
             graphs = Graphs(setting, n_tokens, 1, 1, _unresolved(setting))
@@ -330,9 +390,12 @@ def script_of_setting(setting: Setting) -> Steps:
 
 def _unresolved(setting: Setting) -> dict[str, bool]:
     rules = setting.context.rules
-    return {"flash_attn": setting.context.flash_attn != "off", "lid": rules.fused_indexer,
-            **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections),
-            **dict.fromkeys(_DELTA_NETS, rules.fused_delta_nets)}
+    return {
+        "flash_attn": setting.context.flash_attn != "off",
+        "lid": rules.fused_indexer,
+        **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections),
+        **dict.fromkeys(_DELTA_NETS, rules.fused_delta_nets),
+    }
 
 
 def _probes(setting: Setting) -> list[str]:
@@ -344,7 +407,8 @@ def _probes(setting: Setting) -> list[str]:
 
 
 def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
-    """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every layer.
+    """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every
+    layer.
 
     Gives the generation graphs, which llama.cpp asks; their `fused` is the answer.
     """
@@ -354,7 +418,7 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     if key in setting.cache.asked:
         return Graphs(setting, n_seqs, n_seqs, n_seqs, setting.cache.asked[key])
     delta_nets = False
-    for probe in probes:             # one graph serves all questions until an answer changes it
+    for probe in probes:  # one graph serves all questions until an answer changes it
         asked = graphs.built().fused_nodes
         delta_nets = delta_nets or any(kind == "gdn_ar" for kind, _, _ in asked)
         if probe == "gdn_ch" and delta_nets:
@@ -374,31 +438,45 @@ def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
 class Graphs:
     """One of a launch's graphs: built, split and allocated when its sizes are asked for."""
 
-    def __init__(self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]) -> None:
+    def __init__(
+        self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]
+    ) -> None:
         self.setting = setting
         self.fused = fused
-        if n_tokens % n_seqs:            # graph_reserve makes them a multiple
+        if n_tokens % n_seqs:  # graph_reserve makes them a multiple
             n_tokens += n_seqs - n_tokens % n_seqs
             if not setting.context.rules.output_limit:
                 n_outputs = max(n_outputs, n_tokens)
         self.shape = (n_tokens, n_seqs, n_outputs)
-        least = min([b.offload_min_batch for b in setting.backends if b.offload_min_batch], default=n_tokens + 1)
+        least = min(
+            [b.offload_min_batch for b in setting.backends if b.offload_min_batch],
+            default=n_tokens + 1,
+        )
         self.layers = setting.few if n_tokens < least else setting.many
-        self.short = self.layers.repeats is not None       # layers that repeat are left out
-        self._known: dict[bool, Allocated] = {}            # with the builder's pins, and without
+        self.short = self.layers.repeats is not None  # layers that repeat are left out
+        self._known: dict[bool, Allocated] = {}  # with the builder's pins, and without
         self._llm: Llm | None = None
 
     @property
     def key(self) -> Hashable:
         """What the graph depends on."""
-        return self.setting.outside, self.shape, tuple(self.fused.items()), self.layers.key(self.short)
+        return (
+            self.setting.outside,
+            self.shape,
+            tuple(self.fused.items()),
+            self.layers.key(self.short),
+        )
 
     @property
     def places(self) -> dict[int, tuple[int, ...]]:
         """The backends of each layer's nodes, once `sizes` was asked for."""
         known = next(iter(self._known.values()))
         numbers = self.layers.copies(known.layers)
-        return {il: places for layer, places in known.places.items() for il in numbers.get(layer, (layer,))}
+        return {
+            il: places
+            for layer, places in known.places.items()
+            for il in numbers.get(layer, (layer,))
+        }
 
     @property
     def steps(self) -> Walk:
@@ -418,10 +496,18 @@ class Graphs:
     def unassigned(self) -> Llm:
         """The graph, no node with a backend."""
         setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
-        llm = Llm(setting.hparams, setting.context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_outputs,
-                  fused_ops=self.fused,
-                  lookup=setting.weights(), backends=setting.backends,
-                  dev_layer=setting.dev_layer, full_offload=setting.full_offload)
+        llm = Llm(
+            setting.hparams,
+            setting.context,
+            n_tokens=n_tokens,
+            n_seqs=n_seqs,
+            n_outputs=n_outputs,
+            fused_ops=self.fused,
+            lookup=setting.weights(),
+            backends=setting.backends,
+            dev_layer=setting.dev_layer,
+            full_offload=setting.full_offload,
+        )
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
         llm.caches, llm.states = setting.caches(llm)
@@ -454,7 +540,8 @@ class Graphs:
             key = self.key, pins
             if key not in graphs:
                 graphs[key] = self._measured(pins)
-                if not self.short and key != (self.key, pins):       # by a builder that builds all layers
+                # by a builder that builds all layers
+                if not self.short and key != (self.key, pins):
                     graphs[self.key, pins], graphs[key] = graphs[key], None
             known = graphs[key]
             if known is not None:
@@ -483,8 +570,17 @@ class Graphs:
             raise Contradiction(str(error)) from error
         finally:
             self.release()
-        return None if sizes is None else Allocated(
-            sizes, found, steps, self.layers.numbers(self.short), tuple([b.undecided for b in backends]))
+        return (
+            None
+            if sizes is None
+            else Allocated(
+                sizes,
+                found,
+                steps,
+                self.layers.numbers(self.short),
+                tuple([b.undecided for b in backends]),
+            )
+        )
 
     def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
         """With the builder's pins."""
@@ -502,7 +598,8 @@ class Graphs:
         return n_tokens if n_tokens > n_seqs else 0
 
     def _laid_out(self, llm: Llm) -> tuple[int, ...] | None:
-        """Bytes per backend of a graph, which is used up; None where layers that it leaves out may need more."""
+        """Bytes per backend of a graph, which is used up; None where layers that it leaves out may
+        need more."""
         setting, rules = self.setting, self.setting.context.rules
         marks = []
         if self.short and self.layers.repeats is not None:
@@ -513,9 +610,15 @@ class Graphs:
         ready = split(llm.graph, setting.backends, rules, setting.n_copies)
         arenas: list[Arena] = []
         for b in setting.backends:
-            shared = (a for a, other in zip(arenas, setting.backends, strict=False) if other.buffer is b.buffer)
+            shared = (
+                a
+                for a, other in zip(arenas, setting.backends, strict=False)
+                if other.buffer is b.buffer
+            )
             known = next(shared, None)
             largest = b.buffer.max_size if rules.graph_chunks else ENDLESS
-            arenas.append(known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk))
+            arenas.append(
+                known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk)
+            )
         steady = allocate(ready.nodes, ready.leafs, arenas, marks)
         return tuple([arena.peak for arena in arenas]) if steady else None

@@ -1,8 +1,10 @@
-"""What llama-server keeps of a conversation that left its slot: bytes of its state by tokens, and of a checkpoint.
+"""What llama-server keeps of a conversation that left its slot: bytes of its state by tokens, and
+of a checkpoint.
 
-Mirrors, as modelled: llama_context::state_seq_get_size, the state_write of src/llama-kv-cache*.cpp and
-llama-memory-*.cpp, server_prompt_cache and create_checkpoint of tools/server. Masked cells of a sliding window are left
-out, and a checkpoint (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) leaves out what can be rolled back.
+Mirrors, as modelled: llama_context::state_seq_get_size, the state_write of src/llama-kv-cache*.cpp
+and llama-memory-*.cpp, server_prompt_cache and create_checkpoint of tools/server. Masked cells of a
+sliding window are left out, and a checkpoint (LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) leaves out what
+can be rolled back.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ if TYPE_CHECKING:
     from .cache import Cache, CacheTensor, Memory
     from .context import Context
 
-_BEGIN = 8                 # magic, sequence
+_BEGIN = 8  # magic, sequence
 _CELL, _POSITION = 12, 12  # of each cell; its position in an image, or its token, in addition
 _KV, _TENSOR = 4 + 16, 12  # cells, and the header of the data; of each tensor's rows
-_RECURRENT = 4 + 8 + 8     # cells, the cell, the header of the data
+_RECURRENT = 4 + 8 + 8  # cells, the cell, the header of the data
 _DSV4, _DSV4_ROWS, _DSV4_STATE, _DSV4_TENSOR = 12, 16, 24, 28
-_RATIOS = {"csa": 4, "hca": 128}     # tokens of a row; lid has the first one's
+_RATIOS = {"csa": 4, "hca": 128}  # tokens of a row; lid has the first one's
 
 
 @dataclass(frozen=True)
 class State:
-    """Bytes of one context's state: `fixed`, `cell` for each token and `windowed` for each that the sliding `window`
-    still sees, and (bytes, tokens) of rows that several tokens share. Of a checkpoint `kept` and `kept_cell`."""
+    """Bytes of one context's state: `fixed`, `cell` for each token and `windowed` for each that the
+    sliding `window` still sees, and (bytes, tokens) of rows that several tokens share. Of a
+    checkpoint `kept` and `kept_cell`."""
 
     fixed: int
     cell: int = 0
@@ -42,8 +45,12 @@ class State:
 
     def size(self, n: int) -> int:
         """Of a conversation of n tokens."""
-        return self.fixed + n * self.cell + self._seen(n) * self.windowed + sum(
-            size * (n // tokens) for size, tokens in self.rows)
+        return (
+            self.fixed
+            + n * self.cell
+            + self._seen(n) * self.windowed
+            + sum(size * (n // tokens) for size, tokens in self.rows)
+        )
 
     def checkpoint(self, n: int) -> int:
         """Of a checkpoint after n tokens."""
@@ -72,8 +79,12 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
             fixed, kept = fixed + size, kept + size
         elif dsv4 and cache.kind in (*_RATIOS, "lid"):
             fixed += _DSV4_ROWS + len(cache.layers) * (4 + _DSV4_TENSOR)
-            rows.append((sum(_row(tensor) for layer in cache.layers for tensor in layer.tensors),
-                         _RATIOS.get(cache.kind, _RATIOS["csa"])))
+            rows.append(
+                (
+                    sum(_row(tensor) for layer in cache.layers for tensor in layer.tensors),
+                    _RATIOS.get(cache.kind, _RATIOS["csa"]),
+                )
+            )
         else:
             size, each = _cells(hp, context, cache)
             fixed += size
@@ -84,13 +95,21 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
                 if not gated:
                     kept, kept_cell = kept + size, kept_cell + each
     window = hp.n_swa // 2 + 1 if hp.swa_type == "symmetric" else hp.n_swa
-    return State(fixed, cell, windowed, window if windowed else 0, hp.swa_type == "chunked" and windowed > 0,
-                 tuple(rows), kept, kept_cell)
+    return State(
+        fixed,
+        cell,
+        windowed,
+        window if windowed else 0,
+        hp.swa_type == "chunked" and windowed > 0,
+        tuple(rows),
+        kept,
+        kept_cell,
+    )
 
 
 def checkpoint_of(memory: Memory, context: Context, states: Sequence[State]) -> int:
-    """Bytes of a context checkpoint, with a draft's part, at the end of a slot's context; 0 where llama-server makes
-    none, as all caches can be rolled back."""
+    """Bytes of a context checkpoint, with a draft's part, at the end of a slot's context; 0 where
+    llama-server makes none, as all caches can be rolled back."""
     kinds = {cache.kind for cache in memory.caches if cache.layers}
     windows = "swa" in kinds and not context.swa_full
     if not windows and not any(kind == "recurrent" or kind.endswith("-state") for kind in kinds):
@@ -109,7 +128,8 @@ def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
         for tensor in (layer.k, layer.v):
             if tensor is not None:
                 n = tensor.ne[0]
-                if tensor is layer.v and context.v_trans:      # by elements; other layers may have more
+                # by elements; other layers may have more
+                if tensor is layer.v and context.v_trans:
                     n = min(n, hp.n_embd_v_gqa(layer.il))
                 each += row_size(tensor.type, n)
                 fixed += _TENSOR
@@ -132,5 +152,7 @@ def _recurrent(hp: Hparams, cache: Cache) -> int:
 
 def _compressor(cache: Cache) -> int:
     """llama_dsv4_comp_state::state_write, of one stream."""
-    return _DSV4_STATE + sum(4 + sum(_DSV4_TENSOR + _row(tensor) * tensor.ne[1] for tensor in layer.tensors)
-                             for layer in cache.layers)
+    return _DSV4_STATE + sum(
+        4 + sum(_DSV4_TENSOR + _row(tensor) * tensor.ne[1] for tensor in layer.tensors)
+        for layer in cache.layers
+    )

@@ -1,11 +1,12 @@
-"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the graph's
-order.
+"""What a graph computes, and where: a Step for each weight, cache or run of other nodes, in the
+graph's order.
 
     steps_of(nodes, places)        # of a scheduled graph
-    script_of(nodes, backends)     # of one that is not: what cannot run on which backend, instead of where it runs
+    # of one that is not: what cannot run on which backend, instead of where it runs
+    script_of(nodes, backends)
 
-A kernel is a node that computes something. Backends run a norm and its weight, or a chain of sums, as one
-kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
+A kernel is a node that computes something. Backends run a norm and its weight, or a chain of sums,
+as one kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ if TYPE_CHECKING:
     from ..backends import Backend
     from ..ggml.tensor import Tensor
 
-BLOCK = "blk."               # what names of a layer's weights begin with
+BLOCK = "blk."  # what names of a layer's weights begin with
 WEIGHT, CACHE, ATTENTION, OTHER = "weight", "cache", "attention", ""
 _FUSED = {"MUL": ("RMS_NORM", "NORM"), "ADD": ("ADD",)}
-INPUT, OUTPUT = -1, 1 << 30                  # layers before the first block and after the last
+INPUT, OUTPUT = -1, 1 << 30  # layers before the first block and after the last
 
 
 @dataclass(frozen=True)
 class Step:
     """`kernels` consecutive nodes in one place.
 
-    A WEIGHT step reads the weight `name`, a CACHE step writes to a cache, an ATTENTION step reads one;
-    `source` is the buffer that holds it. OTHER nodes read only results, and belong to the `layer` of the last
-    weight; `op` is the first node's. `place` is the number of the backend that runs them; in a script it is a
-    bit set of the backends that cannot, or that copy a weight from RAM.
+    A WEIGHT step reads the weight `name`, a CACHE step writes to a cache, an ATTENTION step reads
+    one; `source` is the buffer that holds it. OTHER nodes read only results, and belong to the
+    `layer` of the last weight; `op` is the first node's. `place` is the number of the backend that
+    runs them; in a script it is a bit set of the backends that cannot, or that copy a weight from
+    RAM.
     """
 
     kind: str
@@ -43,14 +45,16 @@ class Step:
     layer: int
     place: int
     kernels: float
-    few: bool = False     # of a prompt's graph: only for tokens with output
+    few: bool = False  # of a prompt's graph: only for tokens with output
 
 
 class Walk:
-    """One graph's steps: those `built`, whose layers stand for those of `numbers`; None: for themselves."""
+    """One graph's steps: those `built`, whose layers stand for those of `numbers`; None: for
+    themselves."""
 
-    def __init__(self, built: Sequence[Step] = (),
-                 numbers: Mapping[int, Sequence[int]] | None = None) -> None:
+    def __init__(
+        self, built: Sequence[Step] = (), numbers: Mapping[int, Sequence[int]] | None = None
+    ) -> None:
         self.built, self.numbers = built, numbers or {}
 
     @lazy
@@ -61,8 +65,9 @@ class Walk:
         rows: dict[int, list[Step]] = {}
         for step in self.built:
             rows.setdefault(step.layer, []).append(step)
-        more = sorted([(il, layer) for layer, found in self.numbers.items() for il in found[1:]],
-                      reverse=True)
+        more = sorted(
+            [(il, layer) for layer, found in self.numbers.items() for il in found[1:]], reverse=True
+        )
         found: list[Step] = []
         for step in self.built:
             il = self.numbers.get(step.layer, (step.layer,))[0]
@@ -73,12 +78,15 @@ class Walk:
         return tuple(found)
 
     def multiplied(self, places: int) -> list[tuple[set[str], set[str]]]:
-        """Names of the weights that each place multiplies with, for every token and for those with output
-        only."""
+        """Names of the weights that each place multiplies with, for every token and for those with
+        output only."""
         found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
         for step in self.built:
             if step.kind == WEIGHT:
-                names, rest = found[step.place][step.few], step.name.partition(".")[2].partition(".")[2]
+                names, rest = (
+                    found[step.place][step.few],
+                    step.name.partition(".")[2].partition(".")[2],
+                )
                 if step.layer in self.numbers and step.name.startswith(BLOCK):
                     names.update([f"{BLOCK}{il}.{rest}" for il in self.numbers[step.layer]])
                 else:
@@ -97,8 +105,8 @@ def _renamed(step: Step, il: int) -> Step:
 
 
 class Steps:
-    """A launch's two graphs: of one `token` per slot, and of a full micro-batch of a `prompt`. `places` are
-    the backends that Step.place indexes, the host's last."""
+    """A launch's two graphs: of one `token` per slot, and of a full micro-batch of a `prompt`.
+    `places` are the backends that Step.place indexes, the host's last."""
 
     def __init__(self, token: Walk, prompt: Walk, places: tuple[str, ...] = ()) -> None:
         self._token, self._prompt, self.places = token, prompt, places
@@ -113,7 +121,10 @@ class Steps:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Steps) and (self.token, self.prompt, self.places) == (
-            other.token, other.prompt, other.places)
+            other.token,
+            other.prompt,
+            other.places,
+        )
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -121,8 +132,8 @@ class Steps:
         return f"Steps({len(self.token)}, {len(self.prompt)}, {self.places})"
 
     def multiplied(self, place: str) -> tuple[frozenset[str], frozenset[str]]:
-        """Names of the weights that a place multiplies with, for every token and for those with output
-        only."""
+        """Names of the weights that a place multiplies with, for every token and for those with
+        output only."""
         names = self._multiplied.get(place)
         return (frozenset(), frozenset()) if names is None else names
 
@@ -130,8 +141,9 @@ class Steps:
     def _multiplied(self) -> dict[str, tuple[frozenset[str], frozenset[str]]]:
         count = len(self.places)
         found = {}
-        for place, (token, more), (many, few) in zip(self.places, self._token.multiplied(count),
-                                                     self._prompt.multiplied(count), strict=True):
+        for place, (token, more), (many, few) in zip(
+            self.places, self._token.multiplied(count), self._prompt.multiplied(count), strict=True
+        ):
             # all of a token's are outputs
             found[place] = frozenset(many), frozenset(few | ((token | more) - many))
         return found
@@ -142,12 +154,17 @@ def steps_of(nodes: Sequence[Tensor], n_tokens: int = 0) -> tuple[Step, ...]:
     return tuple(_steps(nodes, lambda node, kind: node.backend, n_tokens))
 
 
-def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: int = 0) -> tuple[Step, ...]:
-    """The steps of a graph before its nodes have backends, for layers on devices. What the builder pins to
-    the CPU is lacked by all; the bits of a weight are the backends that would copy it from RAM."""
+def script_of(
+    nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: int = 0
+) -> tuple[Step, ...]:
+    """The steps of a graph before its nodes have backends, for layers on devices. What the builder
+    pins to the CPU is lacked by all; the bits of a weight are the backends that would copy it from
+    RAM."""
     known: dict[object, int] = {}
-    alike = [sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind)
-             for backend in backends]
+    alike = [
+        sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind)
+        for backend in backends
+    ]
 
     def lacking(node: Tensor, kind: str) -> int:
         if kind == CACHE:
@@ -157,9 +174,20 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
         if node.pinned == len(backends):
             return (1 << len(backends)) - 1
         # only that device can be asked about an op that reads its memory
-        owners = tuple({source.buffer.device for source in node.src if source.buffer
-                        and source.buffer.device >= 0})
-        shape = (node.op, node.type, node.ne, owners, *[(source.type, source.ne) for source in node.src])
+        owners = tuple(
+            {
+                source.buffer.device
+                for source in node.src
+                if source.buffer and source.buffer.device >= 0
+            }
+        )
+        shape = (
+            node.op,
+            node.type,
+            node.ne,
+            owners,
+            *[(source.type, source.ne) for source in node.src],
+        )
         if shape not in known:
             lacks = [i for i in owners or range(len(backends)) if not backends[i].supports_op(node)]
             known[shape] = 0
@@ -170,11 +198,13 @@ def script_of(nodes: Sequence[Tensor], backends: Sequence[Backend], n_tokens: in
     return tuple(_steps(nodes, lacking, n_tokens))
 
 
-def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
-           n_tokens: int = 0) -> Iterator[Step]:
+def _steps(
+    nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_tokens: int = 0
+) -> Iterator[Step]:
     before, layer, attended = "", INPUT, INPUT
-    layers: dict[str, int] = {}              # by weight
-    count = place = others = 0               # of the nodes since the last step that read nothing but results
+    layers: dict[str, int] = {}  # by weight
+    # of the nodes since the last step that read nothing but results
+    count = place = others = 0
     first = ""
 
     def few(node: Tensor, layer: int) -> bool:
@@ -190,7 +220,7 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
         kind, name, source = _read(node)
         if kind == ATTENTION:
             if attended == layer and op != "FLASH_ATTN_EXT":
-                kind = OTHER                 # values, after keys
+                kind = OTHER  # values, after keys
             attended = layer
         here = place_of(node, kind)
         if count and (kind != OTHER or here != place):
@@ -201,8 +231,9 @@ def _steps(nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int],
                 layers[name] = _layer(name)
             layer = layers[name]
         if kind != OTHER:
-            yield Step(kind, op, name, source, layer, here, int(alone),
-                       kind == WEIGHT and few(node, layer))
+            yield Step(
+                kind, op, name, source, layer, here, int(alone), kind == WEIGHT and few(node, layer)
+            )
         elif alone:
             first = first if count else op
             count, place, others = count + 1, here, layer
@@ -232,7 +263,10 @@ def _columns(node: Tensor) -> int:
 def _layer(name: str) -> int:
     """The block of a weight, or INPUT or OUTPUT."""
     if name.startswith(BLOCK):
-        number = name[len(BLOCK):].partition(".")[0]
+        number = name[len(BLOCK) :].partition(".")[0]
         return int(number) if number.isdigit() else INPUT
-    return INPUT if name.startswith(("token_embd", "per_layer", "position_embd", "token_types")) else OUTPUT
-
+    return (
+        INPUT
+        if name.startswith(("token_embd", "per_layer", "position_embd", "token_types"))
+        else OUTPUT
+    )

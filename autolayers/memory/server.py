@@ -1,7 +1,8 @@
-"""What every server holds in system memory in addition to the breakdown, most of it only while it serves.
+"""What every server holds in system memory in addition to the breakdown, most of it only while it
+serves.
 
-Mirrors, as modelled: llama_context::output_reserve, server_prompt_cache of tools/server, src/llama-kv-cells.h. The
-limits and their defaults are the same from build 9093 to 11549.
+Mirrors, as modelled: llama_context::output_reserve, server_prompt_cache of tools/server,
+src/llama-kv-cells.h. The limits and their defaults are the same from build 9093 to 11549.
 """
 
 from __future__ import annotations
@@ -20,24 +21,39 @@ if TYPE_CHECKING:
     from .cache import Memory
     from .context import Context
 
-CACHE_RAM = 8192                 # --cache-ram, MiB
-CTX_CHECKPOINTS = 32             # --ctx-checkpoints, per slot
-CELL = 52                        # bytes of bookkeeping per cell of a cache, and as much again once it is used
+CACHE_RAM = 8192  # --cache-ram, MiB
+CTX_CHECKPOINTS = 32  # --ctx-checkpoints, per slot
+# bytes of bookkeeping per cell of a cache, and as much again once it is used
+CELL = 52
 _USED_CELL = 90
 
 
-def serving(model: Model, params: Params, context: Context, memory: Memory, rules: Rules = NEWEST_RULES,
-            states: Sequence[State] = ()) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
-    """The output buffer, and what grows up to a limit; and warnings about what has no limit. `states`: those of the
-    launch's contexts, its own first."""
+def serving(
+    model: Model,
+    params: Params,
+    context: Context,
+    memory: Memory,
+    rules: Rules = NEWEST_RULES,
+    states: Sequence[State] = (),
+) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
+    """The output buffer, and what grows up to a limit; and warnings about what has no limit.
+    `states`: those of the launch's contexts, its own first."""
     here = Build(rules.number)
     states = states or (state_of(model.hparams, context, memory),)
     checkpoint = checkpoint_of(memory, context, states)
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
     found = _output(model, params, context)
     if checkpoint and n and here.knows("-ctxcp"):
-        found.append(Extra("context checkpoints", "Host", context.n_seq_max * n * checkpoint, True, upper_limit=True,
-                           bounded_by="ctx_checkpoints"))
+        found.append(
+            Extra(
+                "context checkpoints",
+                "Host",
+                context.n_seq_max * n * checkpoint,
+                True,
+                upper_limit=True,
+                bounded_by="ctx_checkpoints",
+            )
+        )
     warnings: tuple[str, ...] = ()
     mib = CACHE_RAM if params.cache_ram is None else params.cache_ram
     if mib < 0:
@@ -45,22 +61,42 @@ def serving(model: Model, params: Params, context: Context, memory: Memory, rule
     elif mib and here.knows("-cram"):
         size = mib * MiB
         if not rules.prompt_limit:
-            size = max(size, n * checkpoint + sum(tensor.size for cache in memory.caches
-                                                  for layer in cache.layers for tensor in layer.tensors))
-        found.append(Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram"))
-    cells = sum(cache.n_cells * cache.n_stream for cache in memory.caches if cache.layers and cache.layers[0].k)
+            size = max(
+                size,
+                n * checkpoint
+                + sum(
+                    tensor.size
+                    for cache in memory.caches
+                    for layer in cache.layers
+                    for tensor in layer.tensors
+                ),
+            )
+        found.append(
+            Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram")
+        )
+    cells = sum(
+        cache.n_cells * cache.n_stream
+        for cache in memory.caches
+        if cache.layers and cache.layers[0].k
+    )
     if cells:
-        found.append(Extra("cache bookkeeping", "Host", cells * (CELL + _USED_CELL), False, upper_limit=True))
+        found.append(
+            Extra("cache bookkeeping", "Host", cells * (CELL + _USED_CELL), False, upper_limit=True)
+        )
     return tuple(found), warnings
 
 
 def _output(model: Model, params: Params, context: Context) -> list[Extra]:
-    """llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned host memory; first one per
-    slot, more when more are asked for (embeddings, verified drafts)."""
+    """llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned host
+    memory; first one per slot, more when more are asked for (embeddings, verified drafts)."""
     hp = model.hparams
     output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
     n_vocab = hp.n_vocab or (output.ne[1] if output else 0)
-    row = n_vocab + (hp.n_embd_out if context.embeddings else 0) + (hp.n_embd_out if context.load_mtp else 0)
+    row = (
+        n_vocab
+        + (hp.n_embd_out if context.embeddings else 0)
+        + (hp.n_embd_out if context.load_mtp else 0)
+    )
     if params.backend_sampling:
         row += 3 * n_vocab + 1
     found = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
@@ -69,4 +105,8 @@ def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     if engine.whole_batches and not (engine.reads_all or context.embeddings):
         asked = context.n_seq_max
     more = asked - context.n_seq_max
-    return [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)] if more > 0 else found
+    return (
+        [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)]
+        if more > 0
+        else found
+    )

@@ -3,8 +3,8 @@
     slices = Slices(model, loaded, ("CUDA0", "CUDA1"), (), rules)
     slices.of("blk.0.attn_q.weight", "q4_K", ne)     # [("CUDA0", its ne), ("CUDA1", its ne)]
 
-Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the rule
-`cuts_at_128` a slice is one granule larger than that: an upper bound.
+Mirrors llama_meta_device_get_split_state (src/llama-model.cpp), as modelled. For builds before the
+rule `cuts_at_128` a slice is one granule larger than that: an upper bound.
 """
 
 from __future__ import annotations
@@ -34,20 +34,27 @@ _SSM = ("ssm_out.weight",)
 _DOWN = ("ffn_down.weight", "ffn_down_exps.weight")
 _GROUPS = ("attn_output_a.weight",)
 _SHARED = ("ffn_down_shexp.weight",)
-_PERFORMANCE = 128            # columns that kernels want a slice to be a multiple of
+_PERFORMANCE = 128  # columns that kernels want a slice to be a multiple of
 
 # A layer's tensors and caches; every device holds all of any other tensor.
 _CUTS: dict[str, Cut] = {
-    **dict.fromkeys(("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight",
-                     "attn_gate.weight"),
-                    (1, _EITHER)),
+    **dict.fromkeys(
+        ("attn_q.weight", "attn_k.weight", "attn_v.weight", "attn_qkv.weight", "attn_gate.weight"),
+        (1, _EITHER),
+    ),
     **dict.fromkeys(("attn_q.bias", "attn_k.bias", "attn_v.bias", "attn_qkv.bias"), (0, _EITHER)),
     **dict.fromkeys(("attn_q_norm.weight", "attn_k_norm.weight", "attn_v_exps.weight"), (1, _OUT)),
     **dict.fromkeys(("attn_sinks.weight", "cache_k", "cache_v"), (0, _OUT)),
     **dict.fromkeys(("attn_output.weight", "ssm_out.weight"), (0, ())),
     **dict.fromkeys(("ssm_dt.bias", "ssm_a", "cache_r", "cache_s"), (0, _SSM)),
-    **dict.fromkeys(("ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight", "ssm_conv1d.weight"), (1, _SSM)),
-    **{f"ffn_{kind}{of}.weight": (1, _DOWN) for kind in ("up", "gate", "gate_up") for of in ("", "_exps")},
+    **dict.fromkeys(
+        ("ssm_alpha.weight", "ssm_beta.weight", "ssm_ba.weight", "ssm_conv1d.weight"), (1, _SSM)
+    ),
+    **{
+        f"ffn_{kind}{of}.weight": (1, _DOWN)
+        for kind in ("up", "gate", "gate_up")
+        for of in ("", "_exps")
+    },
     **{f"ffn_{kind}{of}.bias": (0, _DOWN) for kind in ("up", "gate") for of in ("", "_exps")},
     **dict.fromkeys(_DOWN, (0, _DOWN)),
 }
@@ -56,9 +63,12 @@ _OUTPUT: dict[str, Cut] = {"output.weight": (1, ()), "output.bias": (0, ())}
 # DeepSeek-V4: whole groups of heads; its caches and its output matrix are not cut.
 _GROUPED: dict[str, Cut] = {
     **{name: cut for name, cut in _CUTS.items() if name not in ("cache_k", "cache_v")},
-    "attn_sinks.weight": (0, _GROUPS), "attn_q_b.weight": (1, _GROUPS),
-    "attn_output_a.weight": (2, ()), "attn_output_b.weight": (0, ()),
-    **dict.fromkeys(("ffn_up_shexp.weight", "ffn_gate_shexp.weight"), (1, _SHARED)), _SHARED[0]: (0, _SHARED),
+    "attn_sinks.weight": (0, _GROUPS),
+    "attn_q_b.weight": (1, _GROUPS),
+    "attn_output_a.weight": (2, ()),
+    "attn_output_b.weight": (0, ()),
+    **dict.fromkeys(("ffn_up_shexp.weight", "ffn_gate_shexp.weight"), (1, _SHARED)),
+    _SHARED[0]: (0, _SHARED),
 }
 
 _GATED = ("gated", "gated-apart")
@@ -67,13 +77,20 @@ _GATED = ("gated", "gated-apart")
 class Slices:
     """The cuts of one model over `devices`, by -ts (none: equal shares, whatever their memory)."""
 
-    def __init__(self, model: Model, loaded: Container[str], devices: Sequence[str],
-                 tensor_split: Sequence[float], rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self,
+        model: Model,
+        loaded: Container[str],
+        devices: Sequence[str],
+        tensor_split: Sequence[float],
+        rules: Rules = NEWEST_RULES,
+    ) -> None:
         """`loaded`: the names of the file's tensors that llama.cpp creates."""
         self.model, self.loaded, self.devices, self.rules = model, loaded, tuple(devices), rules
-        shares = [*tensor_split, *(0.0,) * len(devices)][:len(devices)]
+        shares = [*tensor_split, *(0.0,) * len(devices)][: len(devices)]
         self.shares = tuple(shares) if any(shares) else ()
-        self.key = self.devices, self.shares         # slices of a model with the same key are the same
+        # slices of a model with the same key are the same
+        self.key = self.devices, self.shares
         self.exact = rules.cuts_at_128
         hp = self.hp = model.hparams
         self.kind = model.row.slices
@@ -81,8 +98,8 @@ class Slices:
         self._rotations: dict[int, int] = {}
 
     def of(self, name: str, type_: str, ne: Ne) -> list[tuple[str, Ne]]:
-        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3); a device's part along the
-        cut may be empty. Raises LaunchRefused if llama.cpp aborts."""
+        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3); a device's part
+        along the cut may be empty. Raises LaunchRefused if llama.cpp aborts."""
         cut, il, base = self._cut(name, ne)
         if cut is None:
             return [(device, ne) for device in self.devices]
@@ -94,8 +111,9 @@ class Slices:
         rotation = self.hp.n_layer if il < 0 else self._rotation(il)
         for (length, times), granule in zip(segments, granules, strict=True):
             if granule < 1:
-                raise LaunchRefused(f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp "
-                                    "aborts")
+                raise LaunchRefused(
+                    f"-sm tensor cannot cut {name} of a layer without heads; llama.cpp aborts"
+                )
             for place, width in self._cuts(length, granule, rotation % len(self.devices)):
                 widths[place] += times * width
         found = []
@@ -106,8 +124,8 @@ class Slices:
         return found
 
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
-        """get_tensor_config: the cut of a tensor (None: uncut, on every device), its layer, and its name
-        without the layer."""
+        """get_tensor_config: the cut of a tensor (None: uncut, on every device), its layer, and its
+        name without the layer."""
         if self.kind == "whole":
             return None, -1, name
         number = ""
@@ -118,7 +136,7 @@ class Slices:
         if not number:
             return None if self.grouped else _OUTPUT.get(name), -1, name
         il = int(number) if number.isdecimal() and len(number) < 5 else self.hp.n_layer_all
-        if il >= self.hp.n_layer_all:              # a block that the model lacks
+        if il >= self.hp.n_layer_all:  # a block that the model lacks
             return None, -1, name
         if base in ("attn_q_norm.weight", "attn_k_norm.weight") and ne[1] == 1:
             return None, il, base
@@ -135,12 +153,15 @@ class Slices:
             if found in self.loaded:
                 type_ = self.model.tensors[found].type
                 return type_ if type_ in BY_NAME else "f32"
-        raise LaunchRefused(f"-sm tensor cuts {name} as {' or '.join(by)} of its layer, which is not loaded; "
-                            "llama.cpp aborts")
+        raise LaunchRefused(
+            f"-sm tensor cuts {name} as {' or '.join(by)} of its layer, which is "
+            f"not loaded; "
+            "llama.cpp aborts"
+        )
 
     def _rotation(self, il: int) -> int:
-        """get_il_eff: the layer's index among its kind, so that the remainder goes to another device each
-        time."""
+        """get_il_eff: the layer's index among its kind, so that the remainder goes to another
+        device each time."""
         if il not in self._rotations:
             hp = self.hp
             kind = hp.is_recr(il), hp.is_swa(il)
@@ -148,8 +169,8 @@ class Slices:
         return self._rotations[il]
 
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
-        """get_split_segments: (elements, count) of the parts that are cut separately, in matrices that
-        combine several."""
+        """get_split_segments: (elements, count) of the parts that are cut separately, in matrices
+        that combine several."""
         hp, rules, size = self.hp, self.rules, ne[axis]
         fused_qkv = base in ("attn_qkv.weight", "attn_qkv.bias")
         if self.kind in _GATED:
@@ -164,11 +185,15 @@ class Slices:
             q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
             self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
             self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
-            self._cut_only_if(rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden "
-                              "state")
+            self._cut_only_if(
+                rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state"
+            )
             return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
-        fused_up = rules.cuts_fused_up and base.startswith(("ffn_up.",
-                                                            "ffn_up_exps.")) and size == 2 * hp.n_ff(il)
+        fused_up = (
+            rules.cuts_fused_up
+            and base.startswith(("ffn_up.", "ffn_up_exps."))
+            and size == 2 * hp.n_ff(il)
+        )
         if fused_up or base.startswith("ffn_gate_up"):
             return [(size // 2, 2)]
         return [(size, 1)]
@@ -179,7 +204,8 @@ class Slices:
             raise LaunchRefused(f"-sm tensor cannot cut {what}; llama.cpp aborts")
 
     def _of_delta_net(self, base: str) -> list[tuple[int, int]]:
-        """The segments of gated delta nets' matrices and states, where keys and values are adjacent."""
+        """The segments of gated delta nets' matrices and states, where keys and values are
+        adjacent."""
         hp = self.hp
         n_k, n_v, head, conv = hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_state, hp.ssm_d_conv - 1
         if self.kind == "gated-apart":
@@ -209,8 +235,13 @@ class Slices:
         if hp.is_recr(il):
             head = hp.ssm_d_state
             whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
-            size = {"ssm_dt.bias": 1, "ssm_a": 1, "ssm_alpha.weight": 1, "ssm_beta.weight": 1,
-                    "ssm_ba.weight": 2}
+            size = {
+                "ssm_dt.bias": 1,
+                "ssm_a": 1,
+                "ssm_alpha.weight": 1,
+                "ssm_beta.weight": 1,
+                "ssm_ba.weight": 2,
+            }
             if base in size:
                 return [size[base] * (whole // head) if head else 0] * count
             if base == "cache_r":
@@ -235,9 +266,12 @@ class Slices:
         heads = q // head_k
         if self.grouped:
             of_group = hp.n_head(il) // max(1, hp.dsv4_o_group_count)
-            size = {"attn_sinks.weight": of_group, "attn_q_b.weight": of_group * head_k,
-                    "attn_output_a.weight": 1,
-                    "attn_output_b.weight": hp.dsv4_o_lora_rank}
+            size = {
+                "attn_sinks.weight": of_group,
+                "attn_q_b.weight": of_group * head_k,
+                "attn_output_a.weight": 1,
+                "attn_output_b.weight": hp.dsv4_o_lora_rank,
+            }
             if base in size:
                 return [size[base]] * count
         k = q // n_gqa
@@ -248,16 +282,28 @@ class Slices:
         if base in ("attn_q.weight", "attn_q.bias"):
             return [with_gate]
         if base == "attn_gate.weight":
-            return [1 if not self.rules.cuts_gates_by_head else heads if ne[1] == hp.n_head(il) else q]
+            return [
+                1 if not self.rules.cuts_gates_by_head else heads if ne[1] == hp.n_head(il) else q
+            ]
         if not self.rules.cuts_unlike_heads:
             head_v, v = head_k, k
-        return [{"attn_sinks.weight": heads, "attn_output.weight": heads * head_v,
-                 "attn_k.weight": k, "attn_k.bias": k, "cache_k": k,
-                 "attn_v.weight": v, "attn_v.bias": v, "attn_v_exps.weight": v, "cache_v": v}.get(base, 1)]
+        return [
+            {
+                "attn_sinks.weight": heads,
+                "attn_output.weight": heads * head_v,
+                "attn_k.weight": k,
+                "attn_k.bias": k,
+                "cache_k": k,
+                "attn_v.weight": v,
+                "attn_v.bias": v,
+                "attn_v_exps.weight": v,
+                "cache_v": v,
+            }.get(base, 1)
+        ]
 
     def _cuts(self, length: int, granule: int, rotation: int) -> list[tuple[int, int]]:
-        """(index of the device, elements): cut at multiples of `granule` below the devices' shares, in
-        float32."""
+        """(index of the device, elements): cut at multiples of `granule` below the devices' shares,
+        in float32."""
         n = len(self.devices)
         order = [(j + rotation) % n for j in range(n)]
         cumulated, total = [], 0.0

@@ -1,7 +1,7 @@
 """Which devices a model uses, and which of them gets which layer.
 
-Mirrors llama_prepare_model_devices (src/llama.cpp) and the layer split of llama_model_base::load_tensors
-(src/llama-model.cpp), as modelled.
+Mirrors llama_prepare_model_devices (src/llama.cpp) and the layer split of
+llama_model_base::load_tensors (src/llama-model.cpp), as modelled.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ if TYPE_CHECKING:
 _FLOAT = Struct("f")
 
 
-def model_devices(params: Params, devices: Sequence[Device],
-                  rules: Rules = NEWEST_RULES) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
+def model_devices(
+    params: Params, devices: Sequence[Device], rules: Rules = NEWEST_RULES
+) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
     """llama_prepare_model_devices: the machine's devices that this model uses."""
     by_name = {device.name: device for device in devices}
     if params.device is not None:
         for name in params.device:
             if name not in by_name:
-                raise LaunchRefused(f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})")
+                raise LaunchRefused(
+                    f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})"
+                )
         used = [by_name[name] for name in params.device]
     elif params.split_mode == "tensor":
         used = list(devices)
     else:
         gpus: list[Device] = []
         for device in devices:
-            if device.kind == "gpu" and (device.pci_id is None
-                                         or device.pci_id not in {gpu.pci_id for gpu in gpus}):
+            if device.kind == "gpu" and (
+                device.pci_id is None or device.pci_id not in {gpu.pci_id for gpu in gpus}
+            ):
                 gpus.append(device)
         used = [device for device in devices if device.kind == "rpc"] + gpus
         if not gpus:
@@ -50,7 +54,9 @@ def model_devices(params: Params, devices: Sequence[Device],
         if main < 0:
             used = []
         elif main >= len(used):
-            raise LaunchRefused(f"invalid value for main_gpu: {main} (available devices: {len(used)})")
+            raise LaunchRefused(
+                f"invalid value for main_gpu: {main} (available devices: {len(used)})"
+            )
         else:
             used = [used[main]]
     if mode == "tensor" and not used:
@@ -58,8 +64,11 @@ def model_devices(params: Params, devices: Sequence[Device],
     if mode == "row":
         for device in used:
             if not on(device, rules=rules).splits_rows():
-                raise LaunchRefused(f"device {device.name} does not support split buffers (-sm row); use -sm "
-                                    "layer or -sm tensor")
+                raise LaunchRefused(
+                    f"device {device.name} does not support split buffers (-sm "
+                    f"row); use -sm "
+                    "layer or -sm tensor"
+                )
     warnings = []
     if mode == "row" and used:
         warnings.append("split mode row: the shares of the devices are an upper bound")
@@ -76,10 +85,15 @@ def float32(x: float) -> float:
     return value
 
 
-def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_split: Sequence[float],
-                  rules: Rules = NEWEST_RULES) -> list[str]:
-    """The device of each of the `n` layers, the output layer last; in float32, whose rounding decides at the
-    boundaries."""
+def layer_devices(
+    n: int,
+    n_gpu_layers: int,
+    devices: Sequence[Device],
+    tensor_split: Sequence[float],
+    rules: Rules = NEWEST_RULES,
+) -> list[str]:
+    """The device of each of the `n` layers, the output layer last; in float32, whose rounding
+    decides at the boundaries."""
     start = max((n if rules.output_first else n - 1) - n_gpu_layers, 0)
     count = min(n_gpu_layers, n) if devices else 0
     layers = [HOST] * n
@@ -93,7 +107,7 @@ def layer_devices(n: int, n_gpu_layers: int, devices: Sequence[Device], tensor_s
     if total == 0:
         return layers if not devices else _all_on_last(layers, start, count, devices)
     bounds = [float32(x / total) for x in cumulated]
-    device = 0                               # std::upper_bound of growing fractions
+    device = 0  # std::upper_bound of growing fractions
     for i in range(count):
         fraction = float32(i / count)
         while device < len(devices) - 1 and not fraction < bounds[device]:
@@ -109,7 +123,7 @@ def _all_on_last(layers: list[str], start: int, count: int, devices: Sequence[De
 
 
 def _splits(devices: Sequence[Device], tensor_split: Sequence[float]) -> list[float]:
-    given = list(tensor_split[:len(devices)]) + [0.0] * max(0, len(devices) - len(tensor_split))
+    given = list(tensor_split[: len(devices)]) + [0.0] * max(0, len(devices) - len(tensor_split))
     return given if any(given) else [float(device.free) for device in devices]
 
 
@@ -120,11 +134,19 @@ def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
     return {device.name: share / total for device, share in zip(used, splits, strict=True)}
 
 
-def split_rows(shares: dict[str, float], type_: str, ne: tuple[int, int, int, int], size: int,
-               divisible: bool, granule: int = 512) -> list[tuple[str, int]]:
-    """(device, bytes) of a tensor that split mode row cuts: at most its share and one granule of rows, or all
-    of it on every device. An upper bound."""
+def split_rows(
+    shares: dict[str, float],
+    type_: str,
+    ne: tuple[int, int, int, int],
+    size: int,
+    divisible: bool,
+    granule: int = 512,
+) -> list[tuple[str, int]]:
+    """(device, bytes) of a tensor that split mode row cuts: at most its share and one granule of
+    rows, or all of it on every device. An upper bound."""
     if not divisible:
         return [(name, size) for name in shares]
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size
-    return [(name, min(size, int(size * share) + extra)) for name, share in shares.items() if share > 0]
+    return [
+        (name, min(size, int(size * share) + extra)) for name, share in shares.items() if share > 0
+    ]

@@ -1,5 +1,6 @@
-"""The operation that llama.cpp tests a weight with before it chooses a buffer type: weight_buft_supported of
-src/llama-model-loader.cpp, as modelled. Backends answer for it as for any operation of a graph."""
+"""The operation that llama.cpp tests a weight with before it chooses a buffer type:
+weight_buft_supported of src/llama-model-loader.cpp, as modelled. Backends answer for it as for any
+operation of a graph."""
 
 from __future__ import annotations
 
@@ -12,10 +13,12 @@ if TYPE_CHECKING:
     from ..gguf import TensorInfo
     from ..model import Hparams
 
-_N_TOKENS, _N_SEQS = 512, 3      # of the activations
+_N_TOKENS, _N_SEQS = 512, 3  # of the activations
 
 
-def weight_supported(backend: Backend, buffer: Buffer, op: str, info: TensorInfo, hp: Hparams) -> bool:
+def weight_supported(
+    backend: Backend, buffer: Buffer, op: str, info: TensorInfo, hp: Hparams
+) -> bool:
     """Whether `backend` runs `op` on a weight in `buffer`. `info`: of a type that ggml knows."""
     weight = Tensor("NONE", info.type, info.ne)
     weight.buffer = buffer
@@ -44,7 +47,9 @@ def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
     if op == "DIV":
         return g.div(g.new("f32", ne[0]), w)
     if op == "ROPE":
-        return g.rope(g.new("f32", hp.head_v(0), hp.n_head(0), _N_TOKENS), g.new("i32", _N_TOKENS), w)
+        return g.rope(
+            g.new("f32", hp.head_v(0), hp.n_head(0), _N_TOKENS), g.new("i32", _N_TOKENS), w
+        )
     if op == "SSM_CONV":
         return g.ssm_conv(g.new("f32", ne[0] - 1 + _N_TOKENS, ne[1], _N_SEQS), w)
     if op == "SSM_SCAN":
@@ -65,5 +70,12 @@ def _ssm_scan(g: Graph, a: Tensor, hp: Hparams) -> Tensor:
     n_head, n_group = a.ne[1], max(1, hp.ssm_n_group)
     x = g.new("f32", hp.ssm_d_inner // n_head, n_head, _N_TOKENS, _N_SEQS)
     group = g.new("f32", d_state, n_group, _N_TOKENS, _N_SEQS)
-    return g.ssm_scan(g.new("f32", d_state, x.ne[0], n_head, _N_SEQS), x,
-                      g.new("f32", n_head, _N_TOKENS, _N_SEQS), a, group, group, g.new("i32", _N_SEQS))
+    return g.ssm_scan(
+        g.new("f32", d_state, x.ne[0], n_head, _N_SEQS),
+        x,
+        g.new("f32", n_head, _N_TOKENS, _N_SEQS),
+        a,
+        group,
+        group,
+        g.new("i32", _N_SEQS),
+    )

@@ -2,12 +2,13 @@
 
     placement = WeightPlacer(model).place(params, devices)
     placement.dev_layer[3], placement.dev_output   # "CUDA0", or "CPU"
-    placement.lookup("blk.3.attn_q.weight")        # its buffer type: "CUDA0", "CUDA_Host", "CPU_REPACK", "CPU"
+    # its buffer type: "CUDA0", "CUDA_Host", "CPU_REPACK", "CPU"
+    placement.lookup("blk.3.attn_q.weight")
     placement.buffers                              # {"CUDA0": bytes, "CUDA_Host": bytes}
 
-Mirrors make_cpu_buft_list and make_gpu_buft_list (src/llama-model.cpp), llama_model_loader::create_tensor and
-ggml_backend_alloc_ctx_tensors_from_buft, as modelled. Host buffers are counted as without mmap, as
-llama.cpp's own measuring pass does.
+Mirrors make_cpu_buft_list and make_gpu_buft_list (src/llama-model.cpp),
+llama_model_loader::create_tensor and ggml_backend_alloc_ctx_tensors_from_buft, as modelled. Host
+buffers are counted as without mmap, as llama.cpp's own measuring pass does.
 """
 
 from __future__ import annotations
@@ -36,23 +37,24 @@ if TYPE_CHECKING:
     from ..model.architectures import Architecture
     from .ecmascript import TensorMatcher
 
-    # groups by what they depend on; a tensor that may be created twice also by what is known of it then
+    # groups by what they depend on; a tensor that may be created twice also by what is known of it
+    # then
     Placed = dict[tuple[object, ...], "WeightGroup"]
     Twins = dict[tuple[object, ...], tuple["WeightGroup", tuple[str, ...], bool]]
 
-LAZY_MIN_SIZE = 4 << 30          # smaller tensors are not worth reading lazily
+LAZY_MIN_SIZE = 4 << 30  # smaller tensors are not worth reading lazily
 REPACKED = Buffer(REPACK, -1, CPU.alignment, host=False, repack=True)
 
 
 @dataclass(frozen=True)
 class PlacedTensor:
-    """One created tensor. `copy` marks the second and later ones of the same file tensor (tied output, rope
-    factors)."""
+    """One created tensor. `copy` marks the second and later ones of the same file tensor (tied
+    output, rope factors)."""
 
     name: str
     info: TensorInfo
-    buffer: str      # buffer type: a device's name, CPU, CPU_REPACK, CUDA_Host...
-    size: int        # with padding and alignment
+    buffer: str  # buffer type: a device's name, CPU, CPU_REPACK, CUDA_Host...
+    size: int  # with padding and alignment
     copy: bool = False
 
     @property
@@ -65,29 +67,29 @@ class PlacedTensor:
 
 
 class WeightGroup:
-    """Tensors that are placed together, mostly those of one layer. Placements of a model that put them in the
-    same buffers share the object, so that derived facts are computed once."""
+    """Tensors that are placed together, mostly those of one layer. Placements of a model that put
+    them in the same buffers share the object, so that derived facts are computed once."""
 
     __slots__ = ("buffers", "layer", "mapped", "resident", "tensors")
 
     def __init__(self, layer: int) -> None:
-        self.layer = layer                           # -1 the input, n_layer_all the output
-        self.tensors: dict[str, PlacedTensor] = {}   # by name
-        self.buffers: dict[str, int] = {}            # buffer type -> bytes
+        self.layer = layer  # -1 the input, n_layer_all the output
+        self.tensors: dict[str, PlacedTensor] = {}  # by name
+        self.buffers: dict[str, int] = {}  # buffer type -> bytes
         # bytes of host weights that must be in RAM even if mapped
         self.resident = 0
-        self.mapped = 0                              # those of them that are the file's pages
+        self.mapped = 0  # those of them that are the file's pages
 
 
 @dataclass(frozen=True)
 class Placement:
-    devices: tuple[Device, ...]          # those that the model uses, in llama.cpp's order
-    n_gpu_layers: int                    # effective: 0 to n_layer + 1
-    dev_layer: tuple[str, ...]           # per block, MTP blocks included
+    devices: tuple[Device, ...]  # those that the model uses, in llama.cpp's order
+    n_gpu_layers: int  # effective: 0 to n_layer + 1
+    dev_layer: tuple[str, ...]  # per block, MTP blocks included
     dev_output: str
     groups: tuple[WeightGroup, ...]
-    buffers: dict[str, int]              # buffer type -> bytes of all its tensors
-    resident: int                        # bytes of host weights that must be in RAM even if mapped
+    buffers: dict[str, int]  # buffer type -> bytes of all its tensors
+    resident: int  # bytes of host weights that must be in RAM even if mapped
     exact: bool = True
     warnings: tuple[str, ...] = ()
     # split modes row, tensor: a device's part of the weights
@@ -95,8 +97,10 @@ class Placement:
     # split mode tensor: each device's part of what is on the first, which stands for all of them
     slices: Slices | None = None
     _devices: dict[str, Device] = field(default_factory=dict, repr=False)
-    target: Placement | None = None      # of a draft's target, whose embeddings and head the draft may use
-    heads: Hashable = None               # of a program that cuts layers: what each device keeps in its cache
+    # of a draft's target, whose embeddings and head the draft may use
+    target: Placement | None = None
+    # of a program that cuts layers: what each device keeps in its cache
+    heads: Hashable = None
 
     @lazy
     def tensors(self) -> tuple[PlacedTensor, ...]:
@@ -104,7 +108,8 @@ class Placement:
 
     @property
     def mapped(self) -> int:
-        """Bytes of `resident` that are pages of the file, which a system may drop and read again."""
+        """Bytes of `resident` that are pages of the file, which a system may drop and read
+        again."""
         return sum(group.mapped for group in self.groups)
 
     @lazy
@@ -116,20 +121,30 @@ class Placement:
 
     @lazy
     def output(self) -> PlacedTensor | None:
-        """The matrix of the output layer: output.weight, or the copy of token_embd that replaces it."""
+        """The matrix of the output layer: output.weight, or the copy of token_embd that replaces
+        it."""
         own = any("output.weight" in group.tensors for group in reversed(self.groups))
         name = "output.weight" if own else "token_embd.weight"
-        return next((group.tensors[name] for group in reversed(self.groups) if name in group.tensors), None)
+        return next(
+            (group.tensors[name] for group in reversed(self.groups) if name in group.tensors), None
+        )
 
     def lookup(self, name: str, block: int | None = None) -> PlacedTensor | None:
-        """The created tensor `name`; None if the file lacks it or it was skipped. Of rope factors, the copy
-        on the device of `block`."""
+        """The created tensor `name`; None if the file lacks it or it was skipped. Of rope factors,
+        the copy on the device of `block`."""
         found = self._by_name.get(name)
         if found is not None and block is not None and name.startswith("rope_f"):
             here = self.dev_layer[block]
-            return next((p for p in self.tensors if p.name == name
-                         and self.is_host(p.buffer) == (here == HOST)
-                         and (here in (HOST, p.buffer))), found)
+            return next(
+                (
+                    p
+                    for p in self.tensors
+                    if p.name == name
+                    and self.is_host(p.buffer) == (here == HOST)
+                    and (here in (HOST, p.buffer))
+                ),
+                found,
+            )
         return found
 
     def is_host(self, buffer: str) -> bool:
@@ -146,18 +161,18 @@ class Placement:
 
 @dataclass(frozen=True)
 class Created:
-    """A tensor that llama.cpp creates. A `duplicate` is created only if its buffer does not have the tensor
-    yet."""
+    """A tensor that llama.cpp creates. A `duplicate` is created only if its buffer does not have
+    the tensor yet."""
 
     weight: Weight
-    layer: int          # -1 the input, n_layer_all the output
+    layer: int  # -1 the input, n_layer_all the output
     duplicate: bool
 
 
 class WeightPlacer:
     """Places the weights of one model. Launches share what does not depend on their flags."""
 
-    by_context = False       # whether the context decides too
+    by_context = False  # whether the context decides too
 
     def __init__(self, model: Model, rules: Rules = NEWEST_RULES) -> None:
         self.model, self.rules = model, rules
@@ -165,10 +180,11 @@ class WeightPlacer:
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
         """The Placement on `devices` (all of the machine's, in registry order). None in params:
-        llama-server's default; n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks are wanted
-        too (Context.load_mtp).
+        llama-server's default; n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks
+        are wanted too (Context.load_mtp).
 
-        Raises LaunchRefused if llama.cpp would not load the model, or has no device of a given name.
+        Raises LaunchRefused if llama.cpp would not load the model, or has no device of a given
+        name.
         """
         used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
@@ -176,35 +192,68 @@ class WeightPlacer:
         shares = shares_of(params, used) if params.split_mode == "row" else {}
         slices = None
         if params.split_mode == "tensor" and used:
-            slices = Slices(self.model, self._table(load_mtp).names, [device.name for device in used],
-                            params.tensor_split or (), self.rules)
+            slices = Slices(
+                self.model,
+                self._table(load_mtp).names,
+                [device.name for device in used],
+                params.tensor_split or (),
+                self.rules,
+            )
             if not slices.exact:
                 exact = False
-                warnings += ("split mode tensor: the devices' slices are an upper bound for this build",)
-        dev_of = layer_devices(n, wanted, used[:1] if slices else used, params.tensor_split or (), self.rules)
+                warnings += (
+                    "split mode tensor: the devices' slices are an upper bound for this build",
+                )
+        dev_of = layer_devices(
+            n, wanted, used[:1] if slices else used, params.tensor_split or (), self.rules
+        )
         groups = self._table(load_mtp).place(params, devices, used, dev_of, shares, slices)
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
         if slices:
-            whole = sum([placed.size for group in groups for placed in group.tensors.values()
-                         if placed.buffer == used[0].name])
-            shares = {device.name: buffers.get(device.name, 0) / whole for device in used} if whole else {}
+            whole = sum(
+                [
+                    placed.size
+                    for group in groups
+                    for placed in group.tensors.values()
+                    if placed.buffer == used[0].name
+                ]
+            )
+            shares = (
+                {device.name: buffers.get(device.name, 0) / whole for device in used}
+                if whole
+                else {}
+            )
         return Placement(
-            used, wanted if used else 0, tuple(dev_of[:-1]), dev_of[-1], tuple(groups), buffers,
-            sum([group.resident for group in groups]), exact, warnings, shares, slices,
-            {device.name: device for device in devices})
+            used,
+            wanted if used else 0,
+            tuple(dev_of[:-1]),
+            dev_of[-1],
+            tuple(groups),
+            buffers,
+            sum([group.resident for group in groups]),
+            exact,
+            warnings,
+            shares,
+            slices,
+            {device.name: device for device in devices},
+        )
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
-        """Bytes that each layer (the output last) takes on `device` if it alone is there: with its own copy
-        of what every device copies, and without what overrides send to a named device."""
+        """Bytes that each layer (the output last) takes on `device` if it alone is there: with its
+        own copy of what every device copies, and without what overrides send to a named device."""
         n = self.model.hparams.n_layer_all + 1
-        others = [replace(device, name=name) for name in {target for _, target in params.overrides} - {HOST}]
+        others = [
+            replace(device, name=name)
+            for name in {target for _, target in params.overrides} - {HOST}
+        ]
         devices = [device, *others]
         found = [0] * n
-        for group in self._table(load_mtp).place(params, devices, devices, [device.name] * n,
-                                                 every_copy=True):
+        for group in self._table(load_mtp).place(
+            params, devices, devices, [device.name] * n, every_copy=True
+        ):
             if group.layer >= 0:
                 found[group.layer] += group.buffers.get(device.name, 0)
         return found
@@ -215,28 +264,33 @@ class WeightPlacer:
         return self._tables[load_mtp]
 
 
-def place_weights(model: Model, params: Params, devices: Sequence[Device], load_mtp: bool = False,
-                  rules: Rules = NEWEST_RULES) -> Placement:
+def place_weights(
+    model: Model,
+    params: Params,
+    devices: Sequence[Device],
+    load_mtp: bool = False,
+    rules: Rules = NEWEST_RULES,
+) -> Placement:
     """WeightPlacer.place for a single launch."""
     return WeightPlacer(model, rules).place(params, devices, load_mtp)
 
 
 @dataclass(frozen=True)
 class _Setting:
-    """Everything that decides where a launch's tensors go, except the devices of their layers and the
-    overrides. Backends are named by their kind."""
+    """Everything that decides where a launch's tensors go, except the devices of their layers and
+    the overrides. Backends are named by their kind."""
 
     # each one's backend; with -sm tensor the first stands for all
     devices: tuple[tuple[str, Hashable], ...]
-    parts: tuple[tuple[str, Hashable], ...]      # the same, individually
-    mine: tuple[str, ...]                        # valid targets of overrides
+    parts: tuple[tuple[str, Hashable], ...]  # the same, individually
+    mine: tuple[str, ...]  # valid targets of overrides
     # whose pinned memory takes the weights that stay in RAM; None: none
     pinned: Hashable
     repack: bool
     use_mmap: bool
     lazy_mode: str
-    shares: tuple[tuple[str, float], ...]        # -sm row
-    slices: Hashable                             # Slices.key of -sm tensor; None: another mode
+    shares: tuple[tuple[str, float], ...]  # -sm row
+    slices: Hashable  # Slices.key of -sm tensor; None: another mode
     # each layer gets its own copy of a tensor that every device copies
     every_copy: bool
 
@@ -250,14 +304,17 @@ class _Table:
         self.created = created_tensors(model, load_mtp, rules)
         self.names = {item.weight.info.name for item in self.created}
         twins = {item.weight.info.name for item in self.created if item.duplicate}
-        self.twin = [item.weight.info.name in twins for item in self.created]      # may be created twice
+        # may be created twice
+        self.twin = [item.weight.info.name in twins for item in self.created]
         together: dict[object, tuple[int, list[int]]] = {}
         for i, item in enumerate(self.created):
-            together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[1].append(i)
+            together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[
+                1
+            ].append(i)
         # (layer, positions in `created`); a twin is a group by itself
         self.groups = list(together.values())
-        self.backends: dict[Hashable, Backend] = {}      # by kind
-        self.slices: dict[Hashable, Slices | None] = {None: None}      # by key
+        self.backends: dict[Hashable, Backend] = {}  # by kind
+        self.slices: dict[Hashable, Slices | None] = {None: None}  # by key
         self._placings: dict[_Setting, _Placing] = {}
         self._sizes: dict[Hashable, list[int]] = {}
         self._supported: dict[Hashable, list[bool]] = {}
@@ -265,11 +322,20 @@ class _Table:
         self._overridden: dict[tuple[tuple[str, str], ...], dict[int, tuple[str | None, ...]]] = {}
         self._matcher: TensorMatcher | None = None
 
-    def place(self, params: Params, devices: Sequence[Device], used: Sequence[Device], dev_of: Sequence[str],
-              shares: dict[str, float] | None = None, slices: Slices | None = None,
-              every_copy: bool = False) -> list[WeightGroup]:
+    def place(
+        self,
+        params: Params,
+        devices: Sequence[Device],
+        used: Sequence[Device],
+        dev_of: Sequence[str],
+        shares: dict[str, float] | None = None,
+        slices: Slices | None = None,
+        every_copy: bool = False,
+    ) -> list[WeightGroup]:
         """All nonempty groups of a launch, with their layers on the devices of `dev_of`."""
-        backends: dict[str, Backend] = {device.name: on(device, rules=self.rules) for device in devices}
+        backends: dict[str, Backend] = {
+            device.name: on(device, rules=self.rules) for device in devices
+        }
         parts = dict(backends)
         if slices:
             backends[used[0].name] = together(used, self.rules)
@@ -282,15 +348,23 @@ class _Table:
         use_mmap = maps and all(_maps(parts[d.name], d, slices is not None) for d in used)
         for _, target in params.overrides:
             if target != HOST and target not in backends:
-                raise LaunchRefused(f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})")
+                raise LaunchRefused(
+                    f"unknown buffer type: {target} (there are: {', '.join([HOST, *backends])})"
+                )
         for backend in (*parts.values(), *backends.values()):
             self.backends.setdefault(backend.kind, backend)
         setting = _Setting(
             tuple([(name, backend.kind) for name, backend in backends.items()]),
             tuple([(name, backend.kind) for name, backend in parts.items()]),
-            () if slices else tuple([device.name for device in used]), pinned and pinned.kind,
-            params.repack is not False, use_mmap, params.lazy_mode or "auto", tuple((shares or {}).items()),
-            slices and slices.key, every_copy)
+            () if slices else tuple([device.name for device in used]),
+            pinned and pinned.kind,
+            params.repack is not False,
+            use_mmap,
+            params.lazy_mode or "auto",
+            tuple((shares or {}).items()),
+            slices and slices.key,
+            every_copy,
+        )
         placing = self._placings.get(setting)
         if placing is None:
             placing = self._placings[setting] = _Placing(self, setting)
@@ -300,61 +374,78 @@ class _Table:
         """Bytes that each tensor takes in a buffer of this backend."""
         if backend.kind not in self._sizes:
             infos = [item.weight.info for item in self.created]
-            self._sizes[backend.kind] = [backend.padded(info.type, info.ne, info.n_bytes) for info in infos]
+            self._sizes[backend.kind] = [
+                backend.padded(info.type, info.ne, info.n_bytes) for info in infos
+            ]
         return self._sizes[backend.kind]
 
     def supported(self, backend: Backend, buffer: Buffer) -> list[bool]:
-        """Whether this backend can run the op that reads each tensor from such a buffer. An unknown type is
-        assumed to be supported, but not repacked."""
+        """Whether this backend can run the op that reads each tensor from such a buffer. An unknown
+        type is assumed to be supported, but not repacked."""
         key = (backend.kind, buffer.host, buffer.repack)
-        if not self.rules.engine.is_llama_cpp:       # ik_llama.cpp asks no backend
+        if not self.rules.engine.is_llama_cpp:  # ik_llama.cpp asks no backend
             return [not buffer.repack] * len(self.created)
         if key not in self._supported:
             hp = self.model.hparams
-            alike: dict[Hashable, bool] = {}         # layers repeat
+            alike: dict[Hashable, bool] = {}  # layers repeat
             found = []
             for item in self.created:
                 op, info = item.weight.op, item.weight.info
                 shape = (op, info.type, info.ne)
                 if shape not in alike:
                     known = info.type in BY_NAME
-                    alike[shape] = weight_supported(backend, buffer, op, info,
-                                                    hp) if known else not buffer.repack
+                    alike[shape] = (
+                        weight_supported(backend, buffer, op, info, hp)
+                        if known
+                        else not buffer.repack
+                    )
                 found.append(alike[shape])
             self._supported[key] = found
         return self._supported[key]
 
     def host_buffers(self, pinned: Backend | None, repack: bool) -> list[str]:
-        """The buffer type that each tensor gets in host memory: pinned if its device can read it, repacked,
-        or plain; builds with `repacks_first` try repacking first."""
+        """The buffer type that each tensor gets in host memory: pinned if its device can read it,
+        repacked, or plain; builds with `repacks_first` try repacking first."""
         key = (pinned and pinned.kind, repack)
         if key not in self._host:
             found = [HOST] * len(self.created)
             if repack:
-                found = [REPACK if yes else HOST for yes in self.supported(Cpu(rules=self.rules), REPACKED)]
+                found = [
+                    REPACK if yes else HOST
+                    for yes in self.supported(Cpu(rules=self.rules), REPACKED)
+                ]
             buffer = pinned and pinned.host_buffer_type()
             if pinned and buffer:
                 first = REPACK if self.rules.repacks_first else None
-                found = [buffer.name if yes and other != first else other
-                         for yes, other in zip(self.supported(pinned, buffer), found, strict=True)]
+                found = [
+                    buffer.name if yes and other != first else other
+                    for yes, other in zip(self.supported(pinned, buffer), found, strict=True)
+                ]
             self._host[key] = found
         return self._host[key]
 
-    def overridden(self, overrides: tuple[tuple[str, str], ...]) -> dict[int, tuple[str | None, ...]]:
-        """By nonempty group: for each member, the buffer type of the first override whose pattern matches its
-        name. Raises UsageError."""
+    def overridden(
+        self, overrides: tuple[tuple[str, str], ...]
+    ) -> dict[int, tuple[str | None, ...]]:
+        """By nonempty group: for each member, the buffer type of the first override whose pattern
+        matches its name. Raises UsageError."""
         if overrides not in self._overridden:
             if self._matcher is None:
-                from .ecmascript import TensorMatcher  # imports re, which only launches with overrides need
+                # imports re, which only launches with overrides need
+                from .ecmascript import TensorMatcher
 
                 self._matcher = TensorMatcher([item.weight.info.name for item in self.created])
             found: dict[int, str] = {}
-            for pattern, target in reversed(overrides):                    # the first of several counts
+            # the first of several counts
+            for pattern, target in reversed(overrides):
                 found.update(dict.fromkeys(self._matcher.find(pattern), target))
-            group_of = {i: number for number, (_, members) in enumerate(self.groups) for i in members}
+            group_of = {
+                i: number for number, (_, members) in enumerate(self.groups) for i in members
+            }
             self._overridden[overrides] = {
                 number: tuple([found.get(i) for i in self.groups[number][1]])
-                for number in {group_of[i] for i in found}}
+                for number in {group_of[i] for i in found}
+            }
         return self._overridden[overrides]
 
 
@@ -385,35 +476,44 @@ class _Placing:
         self.slices, self.shares = table.slices[setting.slices], dict(setting.shares)
         pinned = table.backends.get(setting.pinned)
         self.host_of = table.host_buffers(pinned, setting.repack)
-        self.sized_by = dict(self.devices)             # by buffer type, those of plain host memory left out
+        # by buffer type, those of plain host memory left out
+        self.sized_by = dict(self.devices)
         if pinned is not None:
             self.sized_by[pinned.host_buffer] = Cpu(pinned.host_buffer_type())
         self.placed: Placed = {}
         self.twins: Twins = {}
 
-    def groups(self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]) -> list[WeightGroup]:
-        """All nonempty groups, with their layers on the devices of `dev_of`; `targets`: the overrides."""
+    def groups(
+        self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]
+    ) -> list[WeightGroup]:
+        """All nonempty groups, with their layers on the devices of `dev_of`; `targets`: the
+        overrides."""
         found: list[WeightGroup] = []
         seen = _Seen()
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
             key: tuple[object, ...] = (number, device, targets.get(number, ()))
-            if self.table.twin[members[0]]:            # its place depends on its twin
+            if self.table.twin[members[0]]:  # its place depends on its twin
                 group = self.twin(layer, members[0], key, seen)
             else:
-                group = self.placed.get(key) or self.placed.setdefault(key, self.made(layer, members, key, seen))
+                group = self.placed.get(key) or self.placed.setdefault(
+                    key, self.made(layer, members, key, seen)
+                )
             if group.tensors:
                 found.append(group)
         return found
 
-    def made(self, layer: int, members: list[int], key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
+    def made(
+        self, layer: int, members: list[int], key: tuple[Any, ...], seen: _Seen
+    ) -> WeightGroup:
         group = WeightGroup(layer)
         for i, target in zip(members, key[2] or [None] * len(members), strict=True):
             self.put(group, i, key[1], target, seen)
         return group
 
     def twin(self, layer: int, i: int, key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
-        """A group of only tensor `i`, which may be created twice; empty if its buffer has it already."""
+        """A group of only tensor `i`, which may be created twice; empty if its buffer has it
+        already."""
         name = self.table.created[i].weight.info.name
         key = (*key, seen.there.get(name), name in seen.mapped)
         if key not in self.twins:
@@ -426,29 +526,47 @@ class _Placing:
         return group
 
     def put(self, group: WeightGroup, i: int, device: str, target: str | None, seen: _Seen) -> None:
-        """Adds tensor `i` to its group: in the buffer type `target` if it is overridden, otherwise on its layer's
-        device if that can run its op, otherwise in host memory."""
+        """Adds tensor `i` to its group: in the buffer type `target` if it is overridden, otherwise
+        on its layer's device if that can run its op, otherwise in host memory."""
         table, item = self.table, self.table.created[i]
         info = item.weight.info
         buffer = self.host_of[i] if target == HOST else target
         if buffer is None:
             buffer = self.host_of[i]
-            if device != HOST and table.supported(self.devices[device], self.devices[device].buffer)[i]:
+            if (
+                device != HOST
+                and table.supported(self.devices[device], self.devices[device].buffer)[i]
+            ):
                 buffer = device
         on_device = buffer in self.devices
         if target in self.devices and target not in self.setting.mine:
-            why = "and -sm tensor has no buffers of one device" if self.slices else "which the model does not use"
-            raise LaunchRefused(f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts")
+            why = (
+                "and -sm tensor has no buffers of one device"
+                if self.slices
+                else "which the model does not use"
+            )
+            raise LaunchRefused(
+                f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts"
+            )
         if table.twin[i] and self.is_there(item, buffer, seen):
             return
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
         parts = [(buffer, size)]
         if on_device and self.slices:
             known = info.type in BY_NAME
-            parts = [(name, self.parts[name].padded(info.type, ne, n_bytes(info.type, ne)) if known else size)
-                     for name, ne in self.slices.of(info.name, info.type, info.ne)]
+            parts = [
+                (
+                    name,
+                    self.parts[name].padded(info.type, ne, n_bytes(info.type, ne))
+                    if known
+                    else size,
+                )
+                for name, ne in self.slices.of(info.name, info.type, info.ne)
+            ]
         elif on_device and self.shares:
-            parts = split_rows(self.shares, info.type, info.ne, size, item.weight.op.startswith("MUL_MAT"))
+            parts = split_rows(
+                self.shares, info.type, info.ne, size, item.weight.op.startswith("MUL_MAT")
+            )
         for name, part in parts:
             group.buffers[name] = group.buffers.get(name, 0) + part
         group.tensors[info.name] = PlacedTensor(info.name, info, buffer, size, item.duplicate)
@@ -459,7 +577,8 @@ class _Placing:
                 group.mapped += needed
 
     def is_there(self, item: Created, buffer: str, seen: _Seen) -> bool:
-        """Whether an earlier copy in this buffer serves for the tensor; if not, the buffer has it now."""
+        """Whether an earlier copy in this buffer serves for the tensor; if not, the buffer has it
+        now."""
         name = item.weight.info.name
         there = seen.there.setdefault(name, ())
         always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
@@ -470,8 +589,8 @@ class _Placing:
         return False
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
-        """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and once for
-        all copies of a mapped one (they share pages)."""
+        """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and
+        once for all copies of a mapped one (they share pages)."""
         if info.name == "per_layer_token_embd.weight" and self.is_lazy(info):
             return 0
         if not self.setting.use_mmap or buffer == REPACK:
@@ -480,7 +599,6 @@ class _Placing:
             return 0
         seen.mapped.add(info.name)
         return info.n_bytes
-
 
     def is_lazy(self, info: TensorInfo) -> bool:
         """Whether per-layer embeddings are read row by row from the file (--lazy)."""
@@ -533,14 +651,17 @@ def _leaks(row: Architecture, rules: Rules) -> re.Pattern[str] | None:
     import re  # only for MTP blocks
 
     loaded = [row.mtp_leaks] * bool(row.mtp_leaks)
-    loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv       # create_tensor_qkv
-    loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)           # create_tensor_gate_up_exps
+    loaded += [r"attn_(qkv\.|[qkv]\.bias)"] * rules.loads_skipped_qkv  # create_tensor_qkv
+    # create_tensor_gate_up_exps
+    loaded += [r"ffn_gate_up_exps\."] * (not rules.skips_gate_up)
     return re.compile("|".join(loaded), re.ASCII) if loaded else None
 
 
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
     """Whether MTP blocks are loaded: for drafting, or by builds that load them unconditionally."""
-    return load_mtp or bool(row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole))
+    return load_mtp or bool(
+        row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole)
+    )
 
 
 def _rope_users(model: Model) -> list[int]:

@@ -5,8 +5,9 @@
     hp.n_expert_shared                          # any name of FIELDS
     hp.get("attention.layer_norm_rms_epsilon")  # any other key of the architecture
 
-Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each src/models/*.cpp:load_arch_hparams
-(as modelled); the differences between architectures are in their rows (architectures.py).
+Mirrors src/llama-model.cpp:load_hparams, src/llama-hparams.cpp and each
+src/models/*.cpp:load_arch_hparams (as modelled); the differences between architectures are in their
+rows (architectures.py).
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MAX_EXPERTS = 1024
 # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
 CSA_RATIO, HCA_RATIO = 4, 128
 
-# name in llama.cpp -> (key after "<architecture>.", default, whose type is the type of the key's value)
+# name in llama.cpp -> (key after "<architecture>.", default, whose type is the type of the key's
+# value)
 FIELDS: dict[str, tuple[str, Any]] = {
     "n_lora_q": ("attention.q_lora_rank", 0),
     "n_lora_kv": ("attention.kv_lora_rank", 0),
@@ -140,13 +142,19 @@ FIELDS: dict[str, tuple[str, Any]] = {
     "rope_scale_linear": ("rope.scale_linear", 0.0),
 }
 
-# How often a graph repeats something, at most: several times any model's value. Fields that are not here are
-# sizes, or bounded by the layers.
+# How often a graph repeats something, at most: several times any model's value. Fields that are not
+# here are sizes, or bounded by the layers.
 _REPEATS = {
-    "posnet_n_block": MAX_LAYERS, "convnext_n_block": MAX_LAYERS,
-    "indexer_n_head": 512, "dsv4_hc_mult": 16, "dsv4_hc_sinkhorn_iters": 64,
-    "ple_ngram_size": 64, "ple_heads_per_ngram": 64, "ple_conv_kernel": 64,
-    "dflash_block_size": 512, "dflash_conv_kernel_size": 64,
+    "posnet_n_block": MAX_LAYERS,
+    "convnext_n_block": MAX_LAYERS,
+    "indexer_n_head": 512,
+    "dsv4_hc_mult": 16,
+    "dsv4_hc_sinkhorn_iters": 64,
+    "ple_ngram_size": 64,
+    "ple_heads_per_ngram": 64,
+    "ple_conv_kernel": 64,
+    "dflash_block_size": 512,
+    "dflash_conv_kernel_size": 64,
 }
 
 
@@ -163,19 +171,23 @@ def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     return {prefix + key: value for key, value in found.items()}
 
 
-_NO_VOCABULARY = ("none", "no_vocab")      # values of tokenizer.ggml.model
+_NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
 
 class Hparams:
     """Everything is read at construction except FIELDS, which are read on demand."""
 
-    def __init__(self, row: Architecture, metadata: Mapping[str, Any],
-                 tensors: Mapping[str, TensorInfo] | None = None) -> None:
+    def __init__(
+        self,
+        row: Architecture,
+        metadata: Mapping[str, Any],
+        tensors: Mapping[str, TensorInfo] | None = None,
+    ) -> None:
         """`row` has the rules, `metadata` and `tensors` are the header's.
 
-        Raises ModelError if llama.cpp would not load the file: a missing required key, an array of the wrong
-        length.
+        Raises ModelError if llama.cpp would not load the file: a missing required key, an array of
+        the wrong length.
         """
         tensors = tensors or {}
         self.architecture = row
@@ -183,8 +195,11 @@ class Hparams:
         self._metadata = metadata if row.known else {**_guess(tensors, self._prefix), **metadata}
         for name, (key, like) in FIELDS.items():
             value = self.get(key)
-            if value is not None and (value or name != "expert_gating_func"):      # 0 means not given
-                self.__dict__[name] = checked(self._prefix + key, value, like, _REPEATS.get(name, LARGEST))
+            # 0 means not given
+            if value is not None and (value or name != "expert_gating_func"):
+                self.__dict__[name] = checked(
+                    self._prefix + key, value, like, _REPEATS.get(name, LARGEST)
+                )
         self._load_sizes(row)
         self._load_heads(row)
         self._load_extra_blocks(row, tensors)
@@ -217,13 +232,17 @@ class Hparams:
         self.n_embd = self._size("embedding_length", required=True)
         self.n_layer_all = self._size("block_count", required=True)
         if not 0 < self.n_layer_all <= MAX_LAYERS:
-            raise ModelError(f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {MAX_LAYERS}")
+            raise ModelError(
+                f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {MAX_LAYERS}"
+            )
         self.n_layer_nextn = self._size("nextn_predict_layers")
         if self.n_layer_nextn > self.n_layer_all:
             raise ModelError("nextn_predict_layers exceeds block_count")
         self.n_expert = self._size("expert_count")
         if self.n_expert > MAX_EXPERTS:
-            raise ModelError(f"expert_count is {self.n_expert}; llama.cpp accepts up to {MAX_EXPERTS}")
+            raise ModelError(
+                f"expert_count is {self.n_expert}; llama.cpp accepts up to {MAX_EXPERTS}"
+            )
         self._n_expert_used = self._per_layer("expert_used_count", 0)
         if not row.one_expert and self.n_expert <= 1:
             self.n_expert, self._n_expert_used = 0, (0,) * self.n_layer_all
@@ -234,7 +253,10 @@ class Hparams:
         self._n_ff = self._per_layer("feed_forward_length", 0)
         self.n_embd_out_impl = self._size("embedding_length_out")
         if row.features:
-            self.n_embd, self.n_embd_out_impl = self._size("features_length", required=True), self.n_embd
+            self.n_embd, self.n_embd_out_impl = (
+                self._size("features_length", required=True),
+                self.n_embd,
+            )
 
     def _load_heads(self, row: Architecture) -> None:
         n_head = self._n_head[0]
@@ -255,8 +277,12 @@ class Hparams:
             self.n_rot_full //= 2
         self.n_embd_head_k_mla = self.n_embd_head_v_mla = 0
         if row.mla:
-            self.n_embd_head_k_mla = self._size("attention.key_length_mla", required=row.mla == "required")
-            self.n_embd_head_v_mla = self._size("attention.value_length_mla", required=row.mla == "required")
+            self.n_embd_head_k_mla = self._size(
+                "attention.key_length_mla", required=row.mla == "required"
+            )
+            self.n_embd_head_v_mla = self._size(
+                "attention.value_length_mla", required=row.mla == "required"
+            )
         self.is_mla = bool(self.n_embd_head_k_mla and self.n_embd_head_v_mla)
 
     def _load_extra_blocks(self, row: Architecture, tensors: Mapping[str, TensorInfo]) -> None:
@@ -264,7 +290,11 @@ class Hparams:
         self.router_layer = -1
         self.n_layer_phys = self.n_layer_all
         if row.router:
-            self.router_layer, self.n_layer_all, self.n_layer_nextn = self.n_layer_all, self.n_layer_all + 1, 1
+            self.router_layer, self.n_layer_all, self.n_layer_nextn = (
+                self.n_layer_all,
+                self.n_layer_all + 1,
+                1,
+            )
             self._n_head, self._n_head_kv = (*self._n_head, 1), (*self._n_head_kv, 1)
             self._n_ff, self._n_expert_used = (*self._n_ff, 0), (*self._n_expert_used, 0)
         elif row.loops:
@@ -275,21 +305,29 @@ class Hparams:
             self._n_head, self._n_head_kv = self._n_head * loops, self._n_head_kv * loops
             self._n_ff, self._n_expert_used = self._n_ff * loops, self._n_expert_used * loops
         elif row.memory == "dsv4" and f"blk.{self.n_layer}.nextn.eh_proj.weight" not in tensors:
-            self.n_layer_nextn = 0        # converted without its MTP block
+            self.n_layer_nextn = 0  # converted without its MTP block
 
     def _check_experts(self, used: int) -> None:
         """The asserts of llama_model_base::load_hparams about experts and their groups."""
         groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
         if used > self.n_expert or (self.n_expert and not used):
-            raise ModelError(f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not "
-                             "load that")
-        if groups >= max(1, self.n_expert) or (groups > 1
-                                               and (self.n_expert % groups or not 0 < chosen < groups)):
-            raise ModelError(f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
-                             "llama.cpp does not load that")
+            raise ModelError(
+                f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp "
+                f"does not "
+                "load that"
+            )
+        if groups >= max(1, self.n_expert) or (
+            groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)
+        ):
+            raise ModelError(
+                f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
+                "llama.cpp does not load that"
+            )
         values, used = self.n_value_expert, self.n_value_expert_used
         if values > MAX_EXPERTS or used > values or (values and not used):
-            raise ModelError(f"{used} of {values} value experts are used; llama.cpp does not load that")
+            raise ModelError(
+                f"{used} of {values} value experts are used; llama.cpp does not load that"
+            )
 
     def of(self, metadata: Mapping[str, Any]) -> Hparams:
         """The same, with a part of the header's metadata."""
@@ -322,7 +360,9 @@ class Hparams:
 
     def _array(self, key: str) -> tuple[int, ...]:
         value = self.get(key)
-        found: tuple[int, ...] = checked(self._prefix + key, value, ()) if isinstance(value, tuple) else ()
+        found: tuple[int, ...] = (
+            checked(self._prefix + key, value, ()) if isinstance(value, tuple) else ()
+        )
         return found
 
     def _vocabulary(self) -> int:
@@ -348,8 +388,8 @@ class Hparams:
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
-        """The value for layer `il` of a key that holds one number for all layers, or one for each. `like` as
-        for `checked`, and the default of a layer without one."""
+        """The value for layer `il` of a key that holds one number for all layers, or one for each.
+        `like` as for `checked`, and the default of a layer without one."""
         value = self.get(key, like)
         if isinstance(value, tuple):
             value = value[il] if il < len(value) else like
@@ -367,23 +407,44 @@ class Hparams:
         return (self._size(key),) * n
 
     def _widen(self, tensors: Mapping[str, TensorInfo]) -> None:
-        """For an unknown architecture: caches as wide as its widest attention projection or largest head."""
-        kinds = ("_k.weight", "_v.weight", "_kv.weight", "_qkv.weight", "_kv_b.weight", "_kv_a_mqa.weight")
-        width = max((info.ne[1] for name, info in tensors.items() if ".attn_" in name
-                     and name.endswith(kinds)),
-                    default=self.n_embd)
+        """For an unknown architecture: caches as wide as its widest attention projection or largest
+        head."""
+        kinds = (
+            "_k.weight",
+            "_v.weight",
+            "_kv.weight",
+            "_qkv.weight",
+            "_kv_b.weight",
+            "_kv_a_mqa.weight",
+        )
+        width = max(
+            (
+                info.ne[1]
+                for name, info in tensors.items()
+                if ".attn_" in name and name.endswith(kinds)
+            ),
+            default=self.n_embd,
+        )
         heads = max(self._n_head_kv)
-        for head in (self.n_embd_head_k_full, self.n_embd_head_v_full, self.n_embd_head_k_swa,
-                     self.n_embd_head_v_swa):
+        for head in (
+            self.n_embd_head_k_full,
+            self.n_embd_head_v_full,
+            self.n_embd_head_k_swa,
+            self.n_embd_head_v_swa,
+        ):
             width = max(width, head * heads)
         self._n_head_kv = (1,) * self.n_layer_all
-        self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_embd_head_k_swa = self.n_embd_head_v_swa = width
+        self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_embd_head_k_swa = (
+            self.n_embd_head_v_swa
+        ) = width
 
     # the rules that rows choose from
 
     def _load_state(self, row: Architecture) -> None:
         self.ssm_d_conv = self.ssm_d_inner = self.ssm_d_state = self.ssm_n_group = 0
-        self.wkv_head_size = self.n_shortconv_l_cache = self.n_embd_head_kda = self.n_embd_head_la = 0
+        self.wkv_head_size = self.n_shortconv_l_cache = self.n_embd_head_kda = (
+            self.n_embd_head_la
+        ) = 0
         self.token_shift_count = 2
         if row.state in ("ssm", "ssm-groups"):
             self.ssm_d_conv = self._size("ssm.conv_kernel", required=row.known)
@@ -412,7 +473,9 @@ class Hparams:
         if row.recurrent == "no-kv-all":
             return tuple(self._n_head_kv[il] == 0 for il in layers)
         if row.recurrent == "no-kv-no-ff":
-            return tuple(il < n and self._n_head_kv[il] == 0 and self._n_ff[il] == 0 for il in layers)
+            return tuple(
+                il < n and self._n_head_kv[il] == 0 and self._n_ff[il] == 0 for il in layers
+            )
         if row.recurrent == "interval":
             if self.get("attention.recurrent_layers") is not None:
                 return tuple(map(bool, self._per_layer("attention.recurrent_layers", 0)))
@@ -429,34 +492,51 @@ class Hparams:
         if window is None:
             return
         given = self.get("attention.sliding_window") is not None
-        n_swa = self._size("attention.sliding_window", window.size, required=window.when == "required")
-        slides = {"required": True, "always": True, "window": n_swa > 0, "attention": n_swa > 0,
-                  "not-zero": not given or n_swa > 0, "deep": self.n_layer == 64}[window.when]
+        n_swa = self._size(
+            "attention.sliding_window", window.size, required=window.when == "required"
+        )
+        slides = {
+            "required": True,
+            "always": True,
+            "window": n_swa > 0,
+            "attention": n_swa > 0,
+            "not-zero": not given or n_swa > 0,
+            "deep": self.n_layer == 64,
+        }[window.when]
         if not slides:
             return
         self.swa_type = window.kind
         self.n_swa = window.fixed or n_swa
         n, layers = self.n_layer, range(self.n_layer_all)
-        if row.memory == "dsv4" or (window.all_with_streams and self._size("hyper_connection.count")):
+        if row.memory == "dsv4" or (
+            window.all_with_streams and self._size("hyper_connection.count")
+        ):
             self._is_swa = (True,) * self.n_layer_all
             return
         if window.when == "attention":
             self._is_swa = tuple(il < n and not self._is_recr[il] for il in layers)
             return
         pattern = self.get("attention.sliding_window_pattern")
-        if isinstance(pattern, tuple):    # its length is not checked, and it may cover the MTP blocks
-            flags = [bool(x) for x in pattern[:self.n_layer_all]]
+        # its length is not checked, and it may cover the MTP blocks
+        if isinstance(pattern, tuple):
+            flags = [bool(x) for x in pattern[: self.n_layer_all]]
             self._is_swa = (*flags, *(False,) * (self.n_layer_all - len(flags)))
         elif not window.array:
             period = self._size("attention.sliding_window_pattern", window.period)
             self._is_swa = tuple(
-                il < n and (period == 0
-                            or (il % period != 0 if window.dense_first else il % period < period - 1))
-                for il in layers)
+                il < n
+                and (
+                    period == 0
+                    or (il % period != 0 if window.dense_first else il % period < period - 1)
+                )
+                for il in layers
+            )
 
     def _load_indexer(self, row: Architecture) -> None:
         self.indexer_head_size = self._size("attention.indexer.key_length")
-        self.indexer_kpool = self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
+        self.indexer_kpool = (
+            self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
+        )
         n = self.n_layer
         full: tuple[int, ...] = (0,) * n
         if row.indexer == "glm":
@@ -464,7 +544,9 @@ class Hparams:
         elif row.indexer in ("trunk", "types-or-all"):
             full = (1,) * n
         elif row.indexer == "after-dense":
-            full = tuple(int(il >= self._size("leading_dense_block_count")) for il in range(self.n_layer_all))
+            full = tuple(
+                int(il >= self._size("leading_dense_block_count")) for il in range(self.n_layer_all)
+            )
         elif row.indexer == "attention" and self.indexer_head_size:
             full = tuple(int(not self._is_recr[il]) for il in range(n))
         if row.indexer == "types" and isinstance(self.get("attention.indexer.types"), tuple):
@@ -528,7 +610,8 @@ class Hparams:
         return self.n_layer_kv_from_start < 0 or il < self.n_layer_kv_from_start
 
     def has_indexer(self, il: int) -> bool:
-        """Whether layer `il` has an indexer of its own (is_indexer_full and the caches' layer filters)."""
+        """Whether layer `il` has an indexer of its own (is_indexer_full and the caches' layer
+        filters)."""
         return il < len(self._indexer) and bool(self._indexer[il])
 
     def has_rope(self, il: int) -> bool:
@@ -547,25 +630,33 @@ class Hparams:
         if self.n_shortconv_l_cache:
             return self.n_embd * (self.n_shortconv_l_cache - 1)
         if self.n_embd_head_kda:
-            return 3 * (self.ssm_d_conv - 1 if self.ssm_d_conv
-                        else 3) * self._n_head[0] * self.n_embd_head_kda
-        return max(self.ssm_d_conv - 1, 0) * (self.ssm_d_inner + 2 * self.ssm_n_group * self.ssm_d_state)
+            return (
+                3
+                * (self.ssm_d_conv - 1 if self.ssm_d_conv else 3)
+                * self._n_head[0]
+                * self.n_embd_head_kda
+            )
+        return max(self.ssm_d_conv - 1, 0) * (
+            self.ssm_d_inner + 2 * self.ssm_n_group * self.ssm_d_state
+        )
 
     def n_embd_s(self) -> int:
         """Elements of one layer's recurrent state for one sequence."""
         if self.wkv_head_size:
             return self.n_embd * self.wkv_head_size
         if self.n_embd_head_kda:
-            return self.n_embd_head_kda ** 2 * self._n_head[0]
+            return self.n_embd_head_kda**2 * self._n_head[0]
         if self.n_embd_head_la:
-            return self.n_embd_head_la ** 2 * self._n_head[0]
+            return self.n_embd_head_la**2 * self._n_head[0]
         return self.ssm_d_state * self.ssm_d_inner
 
     def ple_conv_state(self) -> int:
         """Elements of the n-gram convolution's history on a PLE layer (qwen4exp)."""
         if not self.ple_layers or not self.ple_conv_kernel or self.ple_ngram_size < 2:
             return 0
-        return int((self.ple_conv_kernel - 1) * self.ple_ngram_size * self.dsv4_hc_mult * self.n_embd)
+        return int(
+            (self.ple_conv_kernel - 1) * self.ple_ngram_size * self.dsv4_hc_mult * self.n_embd
+        )
 
     @property
     def rope_type(self) -> str:

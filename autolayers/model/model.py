@@ -19,39 +19,50 @@ if TYPE_CHECKING:
 
     from ..builds import Rules
 
-_QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")     # the ops whose weights llama-quantize quantises
+# the ops whose weights llama-quantize quantises
+_QUANTISED = ("MUL_MAT", "MUL_MAT_ID", "GET_ROWS")
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor of the file with the two facts that decide its place: its layer's class and the op that reads
-    it."""
+    """A tensor of the file with the two facts that decide its place: its layer's class and the op
+    that reads it."""
 
     info: TensorInfo
-    layer: str      # input, output or repeating
-    block: int      # of a repeating tensor; 0 for those created with the first block
-    op: str         # ggml's name, NONE: never loaded
-    known: bool     # False: llama.cpp has no such name
+    layer: str  # input, output or repeating
+    block: int  # of a repeating tensor; 0 for those created with the first block
+    op: str  # ggml's name, NONE: never loaded
+    known: bool  # False: llama.cpp has no such name
 
 
 class Model:
-    """A model as its header describes it; immutable. Raises ModelError if llama.cpp would not load it.
+    """A model as its header describes it; immutable. Raises ModelError if llama.cpp would not load
+    it.
 
         model = read_model("model.gguf")
         model.name, model.architecture, model.size, model.n_layer, model.n_ctx_train
         model.hparams.n_embd_k_gqa(0)
     """
 
-    def __init__(self, header: Header, path: str, row: Architecture | None = None,
-                 whole: Model | None = None, checked: bool = True) -> None:
-        """`row`: the architecture's, if a build has another one than today's. `whole`: the model that the
-        header is a part. Not `checked`: a program loads it that takes files which llama.cpp refuses."""
+    def __init__(
+        self,
+        header: Header,
+        path: str,
+        row: Architecture | None = None,
+        whole: Model | None = None,
+        checked: bool = True,
+    ) -> None:
+        """`row`: the architecture's, if a build has another one than today's. `whole`: the model
+        that the header is a part. Not `checked`: a program loads it that takes files which
+        llama.cpp refuses."""
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
         name = header.metadata.get("general.architecture")
         if not isinstance(name, str):
-            raise ModelError(f"{path}: no general.architecture, so not a model that llama.cpp can load")
+            raise ModelError(
+                f"{path}: no general.architecture, so not a model that llama.cpp can load"
+            )
         self.row: Architecture = row or architecture(name, header.metadata)
         self.header = header
         self.path = path
@@ -64,7 +75,9 @@ class Model:
         try:
             self.hparams = Hparams(self.row, header.metadata, header.tensors)
         except ModelError as error:
-            unknown = "" if self.row.known else f" ({self.architecture} is no architecture known here)"
+            unknown = (
+                "" if self.row.known else f" ({self.architecture} is no architecture known here)"
+            )
             raise ModelError(f"{path}: {error}{unknown}") from None
 
     @property
@@ -82,7 +95,8 @@ class Model:
 
     @property
     def n_layer(self) -> int:
-        """What n_gpu_layers counts: all blocks, MTP blocks included; n_layer + 1 offloads everything."""
+        """What n_gpu_layers counts: all blocks, MTP blocks included; n_layer + 1 offloads
+        everything."""
         return self.hparams.n_layer_all
 
     @property
@@ -96,7 +110,9 @@ class Model:
     @lazy
     def weights(self) -> tuple[Weight, ...]:
         """All tensors, classified, in file order."""
-        return tuple(Weight(info, *classify(self.row, name)) for name, info in self.header.tensors.items())
+        return tuple(
+            Weight(info, *classify(self.row, name)) for name, info in self.header.tensors.items()
+        )
 
     @property
     def is_moe(self) -> bool:
@@ -108,7 +124,8 @@ class Model:
 
     @lazy
     def refusal(self) -> str:
-        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against it."""
+        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against
+        it."""
         return self._loader.refusal() if self.checked else ""
 
     @lazy
@@ -117,18 +134,30 @@ class Model:
         reasons = []
         if not self.row.proven:
             what = "not compared with llama.cpp yet" if self.row.known else "unknown to autolayers"
-            reasons.append(f"architecture {self.architecture} is {what}: its memory use is an upper bound")
+            reasons.append(
+                f"architecture {self.architecture} is {what}: its memory use is an upper bound"
+            )
         unknown = [weight.info.name for weight in self.weights if not weight.known]
         foreign = list(dict.fromkeys([*self._loader.unread(), *unknown]))
         if foreign and self.row.known:
-            end = f"; it ends with \"{self._loader.wrong_number(len(foreign))}\"" if self.checked else ""
-            reasons.append(f"{len(foreign)} tensors that llama.cpp does not know ({foreign[0]}), "
-                           f"counted with their layers{end}")
+            end = (
+                f'; it ends with "{self._loader.wrong_number(len(foreign))}"'
+                if self.checked
+                else ""
+            )
+            reasons.append(
+                f"{len(foreign)} tensors that llama.cpp does not know ({foreign[0]}), "
+                f"counted with their layers{end}"
+            )
         missing = self._loader.incomplete()
         if missing:
-            reasons.append(f"{missing[0]} is missing, which other blocks have: llama.cpp may not load the file")
+            reasons.append(
+                f"{missing[0]} is missing, which other blocks have: llama.cpp may not load the file"
+            )
         if not all(info.exact for info in self.header.tensors.values()):
-            reasons.append("tensors of an unknown type are counted with all the space they may take")
+            reasons.append(
+                "tensors of an unknown type are counted with all the space they may take"
+            )
         return tuple(reasons)
 
     def read_by(self, rules: Rules) -> Model:
@@ -137,18 +166,26 @@ class Model:
         for rule, facts in row.before:
             if not rules.has(rule):
                 row = replace(row, **facts)
-        if "token_embd_norm.weight" in header.tensors and "token_embd_norm" not in row.places \
-                and not rules.embd_norm_in_block:
+        if (
+            "token_embd_norm.weight" in header.tensors
+            and "token_embd_norm" not in row.places
+            and not rules.embd_norm_in_block
+        ):
             row = replace(row, places={**row.places, "token_embd_norm": "input"})
-        lists = []                    # keys that this build does not read as a list
-        if not rules.window_lists and window is not None and not (window.array or window.list_before):
+        lists = []  # keys that this build does not read as a list
+        if (
+            not rules.window_lists
+            and window is not None
+            and not (window.array or window.list_before)
+        ):
             lists.append(f"{self.architecture}.attention.sliding_window_pattern")
         if row.recurrent == "interval" and not rules.recurrent_lists:
             lists.append(f"{self.architecture}.attention.recurrent_layers")
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in lists):
             kept = {name: value for name, value in header.metadata.items() if name not in lists}
-            header = Header(header.version, header.alignment, kept, header.tensors, header.files,
-                            header.notes)
+            header = Header(
+                header.version, header.alignment, kept, header.tensors, header.files, header.notes
+            )
         same = row is self.row and header is self.header
         return self if same else Model(header, self.path, row, checked=self.checked)
 
@@ -163,33 +200,43 @@ class Model:
         return self._with(metadata, self.header.tensors)
 
     def quantised(self, type: str, larger: bool = False) -> Model:
-        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that ggml
-        type; the others too, where a `larger` model is meant."""
+        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that
+        ggml type; the others too, where a `larger` model is meant."""
         kind = BY_NAME[type]
         tensors = dict(self.header.tensors)
         for weight in self.weights:
             info = weight.info
-            if info.n_dims < 2 or info.ne[0] % kind.blck_size or weight.op not in _QUANTISED \
-                    or "ffn_gate_inp" in info.name:
+            if (
+                info.n_dims < 2
+                or info.ne[0] % kind.blck_size
+                or weight.op not in _QUANTISED
+                or "ffn_gate_inp" in info.name
+            ):
                 continue
             size = n_bytes(type, info.ne)
             if larger or size < info.n_bytes:
-                tensors[info.name] = TensorInfo(info.name, type, info.ne, info.n_dims, info.offset, size,
-                                                info.file)
+                tensors[info.name] = TensorInfo(
+                    info.name, type, info.ne, info.n_dims, info.offset, size, info.file
+                )
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:
-        """This model without its tensors, its vocabulary and lists: what the plans of many models keep of
-        it."""
+        """This model without its tensors, its vocabulary and lists: what the plans of many models
+        keep of it."""
         header = self.header
-        facts = {key: value for key, value in header.metadata.items()
-                 if not (isinstance(value, tuple) or key.startswith("tokenizer."))}
+        facts = {
+            key: value
+            for key, value in header.metadata.items()
+            if not (isinstance(value, tuple) or key.startswith("tokenizer."))
+        }
         less = Header(header.version, header.alignment, facts, {}, header.files, header.notes)
         return Model(less, self.path, self.row, self)
 
     def _with(self, metadata: dict[str, object], tensors: dict[str, TensorInfo]) -> Model:
         header = self.header
-        changed = Header(header.version, header.alignment, metadata, tensors, header.files, header.notes)
+        changed = Header(
+            header.version, header.alignment, metadata, tensors, header.files, header.notes
+        )
         return Model(changed, self.path, checked=self.checked)
 
     def __repr__(self) -> str:
@@ -209,15 +256,18 @@ def _override(key: str, text: str) -> Any:
             return value
     except ValueError:
         pass
-    raise UsageError(f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or "
-                     "str:TEXT")
+    raise UsageError(
+        f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or str:TEXT"
+    )
 
 
 def _instead(header: Header) -> str:
     """The kind of a file that is not a model; "" for a model."""
-    for there, what, flag in ((is_projector, "a projector for images or sound", "--mmproj"),
-                              (is_adapter, "an adapter", "--lora"),
-                              (is_control_vector, "a control vector", "--control-vector")):
+    for there, what, flag in (
+        (is_projector, "a projector for images or sound", "--mmproj"),
+        (is_adapter, "an adapter", "--lora"),
+        (is_control_vector, "a control vector", "--control-vector"),
+    ):
         if there(header):
             return f"{what}; give it with {flag}, and its model with -m"
     matrix = header.metadata.get("general.type") == "imatrix"
@@ -239,10 +289,13 @@ def is_control_vector(header: Header) -> bool:
     """Whether a file is for --control-vector: common_control_vector_load_one accepts nothing but
     directions."""
     return bool(header.tensors) and all(
-        name.startswith("direction.") and name.partition(".")[2].isdigit() for name in header.tensors)
+        name.startswith("direction.") and name.partition(".")[2].isdigit()
+        for name in header.tensors
+    )
 
 
 def read_model(path: str | PathLike[str] | Any) -> Model:
-    """The Model of a GGUF file (or of what autolayers.gguf.read_header takes). Only the header is read."""
+    """The Model of a GGUF file (or of what autolayers.gguf.read_header takes). Only the header is
+    read."""
     header = read_header(path)
     return Model(header, header.files[0].path)

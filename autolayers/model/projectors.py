@@ -1,4 +1,5 @@
-"""How wide the embeddings are that a projector puts out (clip_n_mmproj_embd of tools/mtmd/clip.cpp, b11549).
+"""How wide the embeddings are that a projector puts out (clip_n_mmproj_embd of tools/mtmd/clip.cpp,
+b11549).
 
     width(header)       # 2560; 0 for a kind whose width is not known here
 """
@@ -11,9 +12,25 @@ if TYPE_CHECKING:
 
 # kind of projector -> the tensor, and the dimension of it, that is as wide
 _WIDTHS = {
-    **dict.fromkeys(("pixtral", "lightonocr", "dots_ocr", "phi4", "lfm2", "kimivl", "paddleocr", "kimik25", "cohere2v",
-                     "muse-glimmer"), ("mm.2.weight", 1)),
-    **dict.fromkeys(("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "exaone4_5", "ling3vl"), ("mm.2.bias", 0)),
+    **dict.fromkeys(
+        (
+            "pixtral",
+            "lightonocr",
+            "dots_ocr",
+            "phi4",
+            "lfm2",
+            "kimivl",
+            "paddleocr",
+            "kimik25",
+            "cohere2v",
+            "muse-glimmer",
+        ),
+        ("mm.2.weight", 1),
+    ),
+    **dict.fromkeys(
+        ("qwen2vl_merger", "qwen2.5vl_merger", "qwen3vl_merger", "exaone4_5", "ling3vl"),
+        ("mm.2.bias", 0),
+    ),
     **dict.fromkeys(("idefics3", "llama4"), ("mm.model.fc.weight", 1)),
     **dict.fromkeys(("internvl", "nemotron_v2_vl"), ("mm.model.mlp.3.weight", 1)),
     **dict.fromkeys(("glm4v", "cogvlm"), ("mm.down.weight", 1)),
@@ -36,6 +53,10 @@ def width(header: Header) -> int:
     tensor = header.tensors.get(name)
     if tensor is None:
         return 0
-    deep = [name for name in header.tensors if name.startswith("v.deepstack.") and name.endswith(".fc1.weight")]
+    deep = [
+        name
+        for name in header.tensors
+        if name.startswith("v.deepstack.") and name.endswith(".fc1.weight")
+    ]
     parts = 1 + len(deep) if kind == "qwen3vl_merger" else 1
     return tensor.ne[dimension] * parts

@@ -1,12 +1,14 @@
-"""Whether llama.cpp's loader takes a file's tensors: their shapes by the keys and the tokens, those that must be there,
-and those that nothing reads.
+"""Whether llama.cpp's loader takes a file's tensors: their shapes by the keys and the tokens, those
+that must be there, and those that nothing reads.
 
     loader = Loader(hparams, tensors)
-    loader.refusal()    # "tensor 'output.weight' has wrong shape; expected 4096, 32000, got 4096, 32001, 1, 1"
+    # "tensor 'output.weight' has wrong shape; expected 4096, 32000, got 4096, 32001, 1, 1"
+    loader.refusal()
     loader.unread()     # names of tensors that the architecture's loader does not create
 
-Mirrors llama_model_loader::check_tensor_dims, create_tensor and done_getting_tensors, and llama_model_base's
-load_hparams and load_tensors (b11549). What the table (created.py) does not say is not refused.
+Mirrors llama_model_loader::check_tensor_dims, create_tensor and done_getting_tensors, and
+llama_model_base's load_hparams and load_tensors (b11549). What the table (created.py) does not say
+is not refused.
 """
 
 from __future__ import annotations
@@ -29,14 +31,15 @@ if TYPE_CHECKING:
     # the sizes that each dimension may have; (): any size
     Shape = tuple[tuple[int, ...], ...]
 
-_SCALES = ("scale", "input_scale")       # of any matrix: load_tensors' generic pass
-_UNKNOWN = -1                            # the size of a vocabulary that the file lacks
+_SCALES = ("scale", "input_scale")  # of any matrix: load_tensors' generic pass
+_UNKNOWN = -1  # the size of a vocabulary that the file lacks
 
 
 @dataclass(frozen=True)
 class Created:
-    """A tensor that a loader creates: its `dims` as expressions of sizes, whether every file (or block) `needs` it or
-    `some` blocks lack it, and whether any shape of that many elements will do."""
+    """A tensor that a loader creates: its `dims` as expressions of sizes, whether every file (or
+    block) `needs` it or `some` blocks lack it, and whether any shape of that many elements will
+    do."""
 
     dims: tuple[str, ...]
     needed: bool
@@ -57,20 +60,27 @@ class Loader:
         self._shapes: dict[tuple[str, object], Shape] = {}
 
     def refusal(self) -> str:
-        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against it."""
+        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against
+        it."""
         if not self.created or not self.tensors:
             return ""
         return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
 
     def unread(self) -> list[str]:
-        """Tensors of the file that the loader does not create; it then says "wrong number of tensors"."""
+        """Tensors of the file that the loader does not create; it then says "wrong number of
+        tensors"."""
         created = self.created
         if not created:
             return []
-        return [name for name, (_, _, key) in self._places.items() if key not in created and not self._scales(key)]
+        return [
+            name
+            for name, (_, _, key) in self._places.items()
+            if key not in created and not self._scales(key)
+        ]
 
     def incomplete(self) -> list[str]:
-        """Tensors that one block lacks of those that a block like it has; the loader asks for most of them."""
+        """Tensors that one block lacks of those that a block like it has; the loader asks for most
+        of them."""
         blocks: dict[tuple[str, int], set[str]] = {}
         for stack, block, key in self._places.values():
             if block >= 0:
@@ -88,7 +98,10 @@ class Loader:
 
     def wrong_number(self, unread: int) -> str:
         """What llama.cpp says of a file with this many tensors that it does not create."""
-        return f"wrong number of tensors; expected {len(self.tensors)}, got {len(self.tensors) - unread}"
+        return (
+            f"wrong number of tensors; expected {len(self.tensors)}, got "
+            f"{len(self.tensors) - unread}"
+        )
 
     def _turned(self) -> str:
         """Of heads that are rotated in part, where the architecture rotates them as a whole."""
@@ -100,7 +113,9 @@ class Loader:
     def _missing(self) -> str:
         """Of the tensors that every file has, and of those that every block of the file has."""
         n_layer = self.hparams.n_layer
-        blocks = dict.fromkeys([(stack, block) for stack, block, _ in self._places.values() if 0 <= block < n_layer])
+        blocks = dict.fromkeys(
+            [(stack, block) for stack, block, _ in self._places.values() if 0 <= block < n_layer]
+        )
         for key, entry in self.created.items():
             if not entry.needed:
                 continue
@@ -108,21 +123,28 @@ class Loader:
             for stack, block in [each for each in blocks if each[0] == own] if own else [("", -1)]:
                 name = _full_name(stack, block, key)
                 if name not in self.tensors:
-                    return f"a {self.hparams.architecture.name} model without {name}: llama.cpp does not load it"
+                    return (
+                        f"a {self.hparams.architecture.name} model without {name}: llama.cpp does "
+                        f"not load it"
+                    )
         return ""
 
     def _too_deep(self) -> str:
         """Of blocks that block_count does not count."""
         last = self.hparams.n_layer_all - 1
-        deep = [name for name, (stack, block, _) in self._places.items()
-                if block > last and stack in ("blk.", "enc.blk.")]
+        deep = [
+            name
+            for name, (stack, block, _) in self._places.items()
+            if block > last and stack in ("blk.", "enc.blk.")
+        ]
         if not deep:
             return ""
         count = self.hparams.get("block_count")
         return f"{self.wrong_number(len(deep))}: block_count is {count}, and there is {deep[0]}"
 
     def _wrong_shape(self) -> str:
-        """Of the tensor that llama.cpp comes to first: those outside of blocks, then block by block."""
+        """Of the tensor that llama.cpp comes to first: those outside of blocks, then block by
+        block."""
         wrong = [info for info in self.tensors.values() if not self._fits(info)]
         if not wrong:
             return ""
@@ -131,8 +153,15 @@ class Loader:
         due = ", ".join([str(extents[0]) if extents else "any" for extents in shape])
         there = ", ".join(map(str, info.ne))
         tokens = self.hparams.n_vocab
-        why = f" (the tokenizer has {tokens} tokens)" if (tokens,) in shape and tokens not in info.ne else ""
-        return f"tensor '{info.name}' has wrong shape; expected {due}, got {there}{why}: llama.cpp does not load it"
+        why = (
+            f" (the tokenizer has {tokens} tokens)"
+            if (tokens,) in shape and tokens not in info.ne
+            else ""
+        )
+        return (
+            f"tensor '{info.name}' has wrong shape; expected {due}, got {there}{why}: llama.cpp "
+            f"does not load it"
+        )
 
     def _fits(self, info: TensorInfo) -> bool:
         """Whether check_tensor_dims accepts it."""
@@ -178,9 +207,21 @@ class Loader:
             il = min(block, hp.n_layer_all - 1)
             ratio = hp.compress_ratios[il] if il < len(hp.compress_ratios) else 0
             n_ff_exp = hp.number_at("expert_feed_forward_length", il, 0)
-            kind = (hp.n_head(il), hp.n_head_kv(il), hp.n_ff(il), hp.is_swa(il), n_ff_exp, hp.n_expert_used(il), ratio)
+            kind = (
+                hp.n_head(il),
+                hp.n_head_kv(il),
+                hp.n_ff(il),
+                hp.is_swa(il),
+                n_ff_exp,
+                hp.n_expert_used(il),
+                ratio,
+            )
             if kind not in self._values:
-                self._values[kind] = {**_sizes(hp, il, self.tensors), "n_ff_exp": n_ff_exp, "ratio": ratio}
+                self._values[kind] = {
+                    **_sizes(hp, il, self.tensors),
+                    "n_ff_exp": n_ff_exp,
+                    "ratio": ratio,
+                }
             self._by_layer[block] = kind, self._values[kind]
         return self._by_layer[block]
 
@@ -205,7 +246,9 @@ def _stack(key: str) -> str:
     """The stack of the table's name, "" outside of blocks."""
     if of_whole_model(key):
         return ""
-    return next((stack for stack in STACKS if stack != "blk." and key.startswith(_start(stack))), "blk.")
+    return next(
+        (stack for stack in STACKS if stack != "blk." and key.startswith(_start(stack))), "blk."
+    )
 
 
 def _start(stack: str) -> str:
@@ -231,7 +274,9 @@ def _value(text: str, values: Mapping[str, int]) -> int:
         sign = -1 if term.startswith("-") else 1
         product = 1
         for factor in term.removeprefix("-").split("*"):
-            size, *divisors = [int(each) if each.isdigit() else values[each] for each in factor.split("/")]
+            size, *divisors = [
+                int(each) if each.isdigit() else values[each] for each in factor.split("/")
+            ]
             for divisor in divisors:
                 size = size // divisor if divisor else 0
             product *= size
@@ -240,10 +285,15 @@ def _value(text: str, values: Mapping[str, int]) -> int:
 
 
 def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
-    """The sizes that the table names, of layer `il`. A name that ends with _0 or 0 is of the first layer,
-    whatever the layer; with _il of the layer where others are the model's."""
+    """The sizes that the table names, of layer `il`. A name that ends with _0 or 0 is of the first
+    layer, whatever the layer; with _il of the layer where others are the model's."""
     n_head, n_head_kv, head_k, head_v, n_rot = (
-        hp.n_head(il), hp.n_head_kv(il), hp.head_k(il), hp.head_v(il), hp.n_rot(il))
+        hp.n_head(il),
+        hp.n_head_kv(il),
+        hp.head_k(il),
+        hp.head_v(il),
+        hp.n_rot(il),
+    )
     first_k, first_v = hp.head_k(0), hp.head_v(0)
     slides = hp.is_swa(il)
     d2t, markov = tensors.get("d2t"), tensors.get("markov_w1.weight")
@@ -254,43 +304,90 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
         return value if isinstance(value, int) else 0
 
     return {
-        "n_embd": hp.n_embd, "n_embd_out": hp.n_embd_out, "n_vocab": tokens,
-        "n_token_types": hp.n_token_types or _UNKNOWN, "n_ctx": hp.n_ctx_train,
-        "n_layer": hp.n_layer, "n_ff": hp.n_ff(il), "n_rot": n_rot, "n_rot_full": hp.n_rot_full,
+        "n_embd": hp.n_embd,
+        "n_embd_out": hp.n_embd_out,
+        "n_vocab": tokens,
+        "n_token_types": hp.n_token_types or _UNKNOWN,
+        "n_ctx": hp.n_ctx_train,
+        "n_layer": hp.n_layer,
+        "n_ff": hp.n_ff(il),
+        "n_rot": n_rot,
+        "n_rot_full": hp.n_rot_full,
         # heads
-        "n_head": n_head, "n_head_kv": n_head_kv, "n_head_0": hp.n_head(0),
-        "head_k": head_k, "head_k_0": first_k, "head_v_0": first_v, "head_k_full": hp.n_embd_head_k_full,
-        "q": n_head * head_k, "k": n_head_kv * head_k, "v": n_head_kv * head_v, "o": n_head * head_v,
-        "q0": hp.n_head(0) * first_k, "k0": hp.n_head_kv(0) * first_k, "v0": hp.n_head_kv(0) * first_v,
-        "o0": hp.n_head(0) * first_v, "qr": n_head * n_rot, "kr": n_head_kv * n_rot,
-        "qr0": hp.n_head(0) * hp.n_rot(0), "kr0": hp.n_head_kv(0) * hp.n_rot(0), "n_rel": hp.n_rel_attn_bkts,
+        "n_head": n_head,
+        "n_head_kv": n_head_kv,
+        "n_head_0": hp.n_head(0),
+        "head_k": head_k,
+        "head_k_0": first_k,
+        "head_v_0": first_v,
+        "head_k_full": hp.n_embd_head_k_full,
+        "q": n_head * head_k,
+        "k": n_head_kv * head_k,
+        "v": n_head_kv * head_v,
+        "o": n_head * head_v,
+        "q0": hp.n_head(0) * first_k,
+        "k0": hp.n_head_kv(0) * first_k,
+        "v0": hp.n_head_kv(0) * first_v,
+        "o0": hp.n_head(0) * first_v,
+        "qr": n_head * n_rot,
+        "kr": n_head_kv * n_rot,
+        "qr0": hp.n_head(0) * hp.n_rot(0),
+        "kr0": hp.n_head_kv(0) * hp.n_rot(0),
+        "n_rel": hp.n_rel_attn_bkts,
         # latent attention
-        "q_lora": hp.n_lora_q, "kv_lora": hp.n_lora_kv, "kv_lora_il": hp.n_lora_kv_swa if slides else hp.n_lora_kv,
+        "q_lora": hp.n_lora_q,
+        "kv_lora": hp.n_lora_kv,
+        "kv_lora_il": hp.n_lora_kv_swa if slides else hp.n_lora_kv,
         "head_k_mla": hp.n_embd_head_k_mla if hp.is_mla else hp.n_embd_head_k_full,
         "head_v_mla": hp.n_embd_head_v_mla if hp.is_mla else hp.n_embd_head_v_full,
         "head_k_mla_il": hp.n_embd_head_k_mla_swa if slides else hp.n_embd_head_k_mla,
         "head_v_mla_il": hp.n_embd_head_v_mla_swa if slides else hp.n_embd_head_v_mla,
-        "o_lora": key("attention.output_lora_rank"), "o_groups": hp.dsv4_o_group_count,
-        "indexer_heads": hp.indexer_n_head, "indexer_head": hp.indexer_head_size,
+        "o_lora": key("attention.output_lora_rank"),
+        "o_groups": hp.dsv4_o_group_count,
+        "indexer_heads": hp.indexer_n_head,
+        "indexer_head": hp.indexer_head_size,
         # experts
-        "n_expert": hp.n_expert, "n_expert_used": hp.n_expert_used(il), "n_expert_shared": hp.n_expert_shared,
-        "n_ff_shexp": hp.n_ff_shexp, "n_latent": hp.n_expert_latent, "moe_latent": hp.moe_latent_size,
+        "n_expert": hp.n_expert,
+        "n_expert_used": hp.n_expert_used(il),
+        "n_expert_shared": hp.n_expert_shared,
+        "n_ff_shexp": hp.n_ff_shexp,
+        "n_latent": hp.n_expert_latent,
+        "moe_latent": hp.moe_latent_size,
         "n_value_expert": hp.n_value_expert,
         # recurrent layers
-        "d_conv": hp.ssm_d_conv, "d_inner": hp.ssm_d_inner, "d_state": hp.ssm_d_state, "n_group": hp.ssm_n_group,
-        "dt_rank": hp.ssm_dt_rank, "dt_dim": max(64, hp.n_embd // 16), "key_dim": hp.ssm_d_state * hp.ssm_n_group,
-        "value_dim": hp.ssm_d_state * hp.ssm_dt_rank, "kda_head": hp.n_embd_head_kda,
-        "kda": hp.n_head(0) * hp.n_embd_head_kda, "l_cache": hp.n_shortconv_l_cache, "wkv_head": hp.wkv_head_size,
-        "decay_lora": hp.n_lora_decay, "iclr_lora": hp.n_lora_iclr, "value_lora": hp.n_lora_value_res_mix,
-        "gate_lora": hp.n_lora_gate, "time_mix": hp.time_mix_extra_dim, "time_decay": hp.time_decay_extra_dim,
+        "d_conv": hp.ssm_d_conv,
+        "d_inner": hp.ssm_d_inner,
+        "d_state": hp.ssm_d_state,
+        "n_group": hp.ssm_n_group,
+        "dt_rank": hp.ssm_dt_rank,
+        "dt_dim": max(64, hp.n_embd // 16),
+        "key_dim": hp.ssm_d_state * hp.ssm_n_group,
+        "value_dim": hp.ssm_d_state * hp.ssm_dt_rank,
+        "kda_head": hp.n_embd_head_kda,
+        "kda": hp.n_head(0) * hp.n_embd_head_kda,
+        "l_cache": hp.n_shortconv_l_cache,
+        "wkv_head": hp.wkv_head_size,
+        "decay_lora": hp.n_lora_decay,
+        "iclr_lora": hp.n_lora_iclr,
+        "value_lora": hp.n_lora_value_res_mix,
+        "gate_lora": hp.n_lora_gate,
+        "time_mix": hp.time_mix_extra_dim,
+        "time_decay": hp.time_decay_extra_dim,
         # residual streams, embeddings by layer, convolutions
-        "n_hc": hp.dsv4_hc_mult, "hc_rank": hp.hc_low_rank, "n_embd_per_layer": hp.n_embd_per_layer,
-        "ple_kernel": hp.ple_conv_kernel, "n_posnet": key("posnet.embedding_length"),
+        "n_hc": hp.dsv4_hc_mult,
+        "hc_rank": hp.hc_low_rank,
+        "n_embd_per_layer": hp.n_embd_per_layer,
+        "ple_kernel": hp.ple_conv_kernel,
+        "n_posnet": key("posnet.embedding_length"),
         # drafts and adapters
-        "n_draft": d2t.ne[0] if d2t else tokens, "rank": markov.ne[0] if markov else 0,
-        "n_target": len(hp.target_layers), "n_embd_target": key("target_hidden_size") or hp.n_embd,
-        "n_selector": hp.dflash_selector_rank, "conv_kernel": hp.dflash_conv_kernel_size,
-        "conv_group": hp.dflash_conv_group_size, "n_adapters": key("adapters.count"),
+        "n_draft": d2t.ne[0] if d2t else tokens,
+        "rank": markov.ne[0] if markov else 0,
+        "n_target": len(hp.target_layers),
+        "n_embd_target": key("target_hidden_size") or hp.n_embd,
+        "n_selector": hp.dflash_selector_rank,
+        "conv_kernel": hp.dflash_conv_kernel_size,
+        "conv_group": hp.dflash_conv_group_size,
+        "n_adapters": key("adapters.count"),
         "adapter_rank": key("adapters.lora_rank"),
     }
 
@@ -303,7 +400,7 @@ def _created(architecture: str) -> dict[str, Created]:
     for text in CREATED.get(architecture, "").split():
         for word in _members(text):
             name, _, shape = word.partition(":")
-            mark, name = name[len(name.rstrip("!*")):], name.rstrip("!*")
+            mark, name = name[len(name.rstrip("!*")) :], name.rstrip("!*")
             shape = shape or usual[name]
             dims = tuple(shape.removesuffix("~").split(","))
             found[_whole_name(name)] = Created(dims, mark == "!", mark == "*", shape.endswith("~"))
@@ -320,5 +417,10 @@ def _members(text: str) -> list[str]:
 
 
 def _whole_name(name: str) -> str:
-    suffixed = name.endswith(".") or name.rpartition(".")[2] in ("bias", "scale", "lora_a", "lora_b")
+    suffixed = name.endswith(".") or name.rpartition(".")[2] in (
+        "bias",
+        "scale",
+        "lora_a",
+        "lora_b",
+    )
     return name.removesuffix(".") if suffixed else f"{name}.weight"

@@ -8,13 +8,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-LARGEST = (1 << 32) - 1     # llama.cpp keeps sizes as uint32_t
+LARGEST = (1 << 32) - 1  # llama.cpp keeps sizes as uint32_t
 
 
 def checked(key: str, value: Any, like: object, most: int = LARGEST) -> Any:
-    """`value` if it is of the kind of `like`: a bool, an int from 0 (-1 where `like` is below 0) to `most`, a
-    number where `like` is a float, a str, or where it is a tuple a tuple of such ints or -1. Raises
-    ModelError naming the key.
+    """`value` if it is of the kind of `like`: a bool, an int from 0 (-1 where `like` is below 0) to
+    `most`, a number where `like` is a float, a str, or where it is a tuple a tuple of such ints or
+    -1. Raises ModelError naming the key.
     """
     if isinstance(like, bool):
         good = isinstance(value, int) and 0 <= value <= 1
@@ -23,7 +23,9 @@ def checked(key: str, value: Any, like: object, most: int = LARGEST) -> Any:
     elif isinstance(like, float):
         good = isinstance(value, (int, float))
     elif isinstance(like, tuple):
-        good = isinstance(value, tuple) and all(isinstance(x, int) and -1 <= x <= most for x in value)
+        good = isinstance(value, tuple) and all(
+            isinstance(x, int) and -1 <= x <= most for x in value
+        )
     else:
         good = isinstance(value, str)
     if not good:

@@ -1,7 +1,9 @@
-"""Whether a draft model has its target's vocabulary, by the rule of llama.cpp (common_speculative_are_compatible in
-common/speculative.cpp, compared with b5310, b5900, b6170, b8929, b9093 and b11549).
+"""Whether a draft model has its target's vocabulary, by the rule of llama.cpp
+(common_speculative_are_compatible in common/speculative.cpp, compared with b5310, b5900, b6170,
+b8929, b9093 and b11549).
 
-    unlike(model, draft)      # "token 7 is 'ab' there and 'ba' here", "" where llama-server drafts with it
+    # "token 7 is 'ab' there and 'ba' here", "" where llama-server drafts with it
+    unlike(model, draft)
 """
 
 from __future__ import annotations
@@ -16,17 +18,27 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .model import Model
 
-_MOST = 128           # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
-_FIRST = 5            # SPEC_VOCAB_CHECK_START_TOKEN_ID
+_MOST = 128  # SPEC_VOCAB_MAX_SIZE_DIFFERENCE
+_FIRST = 5  # SPEC_VOCAB_CHECK_START_TOKEN_ID
 _KEY = "tokenizer.ggml."
 # llama_vocab's type by tokenizer.ggml.model; those of headers without a vocabulary say nothing
-_TYPES = {"llama": "SPM", "bert": "WPM", "gpt2": "BPE", "hybriddna": "BPE", "whitespace": "BPE", "gemma4": "BPE",
-          "t5": "UGM", "rwkv": "RWKV", "plamo2": "PLaMo-2", "plamo3": "PLaMo-3"}
+_TYPES = {
+    "llama": "SPM",
+    "bert": "WPM",
+    "gpt2": "BPE",
+    "hybriddna": "BPE",
+    "whitespace": "BPE",
+    "gemma4": "BPE",
+    "t5": "UGM",
+    "rwkv": "RWKV",
+    "plamo2": "PLaMo-2",
+    "plamo3": "PLaMo-3",
+}
 
 
 def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
-    """What differs, "" where nothing is known to. `only_added`: BOS and EOS must be one token only where they are
-    added. Token texts are compared where both files are on this machine."""
+    """What differs, "" where nothing is known to. `only_added`: BOS and EOS must be one token only
+    where they are added. Token texts are compared where both files are on this machine."""
     types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
     if None in types:
         return _sizes(model, draft)
@@ -35,7 +47,9 @@ def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
     for end in ("bos", "eos"):
         if found := _ends(model, draft, end, only_added):
             return found
-    return _sizes(model, draft) or _texts(model, draft, min(model.hparams.n_vocab, draft.hparams.n_vocab))
+    return _sizes(model, draft) or _texts(
+        model, draft, min(model.hparams.n_vocab, draft.hparams.n_vocab)
+    )
 
 
 def _sizes(model: Model, draft: Model) -> str:
@@ -50,14 +64,19 @@ def _key(model: Model, name: str) -> object:
 
 
 def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
-    """What differs in the first or last token; only what the files say, or what both leave to one default."""
+    """What differs in the first or last token; only what the files say, or what both leave to one
+    default."""
     name = f"add_{end}_token"
     adds = [_key(each, name) for each in (model, draft)]
     alike = all(_key(model, key) == _key(draft, key) for key in ("model", "pre"))
-    if _key(model, "pre") == "gemma4" and end == "bos":      # added whatever the file says (from b8672 on)
+    # added whatever the file says (from b8672 on)
+    if _key(model, "pre") == "gemma4" and end == "bos":
         adds = [True, True]
     if None not in adds and bool(adds[0]) != bool(adds[1]):
-        return f"{name} is {str(bool(adds[1])).lower()} in the draft, {str(bool(adds[0])).lower()} in the model"
+        return (
+            f"{name} is {str(bool(adds[1])).lower()} in the draft, {str(bool(adds[0])).lower()} in "
+            f"the model"
+        )
     if (None in adds and not alike) or (only_added and True not in adds):
         return ""
     ids = [_key(each, f"{end}_token_id") for each in (model, draft)]
@@ -73,6 +92,8 @@ def _texts(model: Model, draft: Model, n: int) -> str:
     tokens = [islice(strings(path, _KEY + "tokens"), _FIRST, n) for path in paths]
     for i, (own, other) in enumerate(zip(*tokens, strict=False), _FIRST):
         if own != other:
-            texts = [printable(text.decode("utf-8", "backslashreplace"))[:40] for text in (other, own)]
+            texts = [
+                printable(text.decode("utf-8", "backslashreplace"))[:40] for text in (other, own)
+            ]
             return f"token {i} is {texts[0]!r} in the draft, {texts[1]!r} in the model"
     return ""

@@ -1,9 +1,9 @@
-"""What to set in Ollama: num_gpu, num_ctx and num_batch from a plan with Ollama's own settings, or why to
-leave them.
+"""What to set in Ollama: num_gpu, num_ctx and num_batch from a plan with Ollama's own settings, or
+why to leave them.
 
-Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output layer.
-Setting it switches llama.cpp's --fit off, which for some models costs more than it gains: then `num_gpu` is
-None and `notes` say why.
+Since Ollama 0.30 every GGUF runs in llama-server, so that num_gpu is -ngl: it counts the output
+layer. Setting it switches llama.cpp's --fit off, which for some models costs more than it gains:
+then `num_gpu` is None and `notes` say why.
 """
 
 from __future__ import annotations
@@ -35,19 +35,32 @@ if TYPE_CHECKING:
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
-_NOT_OLLAMAS = ("-fitt", "--fit-target", "-ngl", "--n-gpu-layers", "--gpu-layers", "-ts", "--tensor-split",
-                "--margin")
-_OLD = (0, 30)   # before: engines of its own, which estimate the layers themselves
+_NOT_OLLAMAS = (
+    "-fitt",
+    "--fit-target",
+    "-ngl",
+    "--n-gpu-layers",
+    "--gpu-layers",
+    "-ts",
+    "--tensor-split",
+    "--margin",
+)
+_OLD = (0, 30)  # before: engines of its own, which estimate the layers themselves
 # Ollama's form of a planner's alternative, by its first word
-_LEVERS = {"-c": "num_ctx {}", "-ctk": "OLLAMA_KV_CACHE_TYPE={} on the server", "-ub": "num_batch {}",
-           "-np": "OLLAMA_NUM_PARALLEL={} on the server", "-fa": "OLLAMA_FLASH_ATTENTION=1 on the server"}
+_LEVERS = {
+    "-c": "num_ctx {}",
+    "-ctk": "OLLAMA_KV_CACHE_TYPE={} on the server",
+    "-ub": "num_batch {}",
+    "-np": "OLLAMA_NUM_PARALLEL={} on the server",
+    "-fa": "OLLAMA_FLASH_ATTENTION=1 on the server",
+}
 
 
 @dataclass(frozen=True)
 class Advice:
-    """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned if Ollama might choose a
-    larger one that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`; `own_choice` is
-    Ollama's number of layers without num_gpu, if not all."""
+    """`num_gpu` None: leave it to Ollama. `num_batch` is the plan's; it is pinned if Ollama might
+    choose a larger one that costs a layer. `server` are LLAMA_ARG_* settings for `ollama serve`;
+    `own_choice` is Ollama's number of layers without num_gpu, if not all."""
 
     target: Target
     plan: Plan
@@ -61,7 +74,7 @@ class Advice:
     notes: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
     own_choice: FitChoice | None = None
-    words: tuple[str, ...] = ()       # llama-server's, as planned; Ollama's own may differ
+    words: tuple[str, ...] = ()  # llama-server's, as planned; Ollama's own may differ
 
     @property
     def parameters(self) -> dict[str, int]:
@@ -73,8 +86,8 @@ class Advice:
         return found
 
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
-        """The parameters that replace these: a num_gpu that should not be set becomes -1, Ollama's value for
-        auto; without a known GPU it stays as it is."""
+        """The parameters that replace these: a num_gpu that should not be set becomes -1, Ollama's
+        value for auto; without a known GPU it stays as it is."""
         if self.num_gpu is None and "num_gpu" in existing and self.devices:
             return {"num_gpu": -1, **self.parameters}
         return self.parameters
@@ -90,8 +103,10 @@ class Advice:
             word, value = lever.words[0], lever.words[1]
             if lever.saves > 0 and word in _LEVERS:
                 value = str(int(value) // self.parallel) if word == "-c" else value
-                found.append(f"{_LEVERS[word].format(value)} would free {human(lever.saves)} of GPU memory"
-                             + (", enough for one more layer" if lever.enough else ""))
+                found.append(
+                    f"{_LEVERS[word].format(value)} would free {human(lever.saves)} of "
+                    f"GPU memory" + (", enough for one more layer" if lever.enough else "")
+                )
         return found
 
     @property
@@ -99,33 +114,49 @@ class Advice:
         """The plan in a few lines."""
         name = self.target.model.name
         count = "left to Ollama" if self.num_gpu is None else f"{self.num_gpu} of {self.everything}"
-        batch = f", num_batch {self.num_batch}" + ("" if self.pin_batch else " (Ollama's own choice)")
+        batch = f", num_batch {self.num_batch}" + (
+            "" if self.pin_batch else " (Ollama's own choice)"
+        )
         lines = [f"{name}: num_gpu {count}, num_ctx {self.num_ctx}{batch}"]
         if self.parallel > 1:
             lines[0] += f", {self.parallel} slots"
         if self.server and self.num_gpu is None:
             lines.append("with the server's settings below:")
         for row in self.plan.devices:
-            lines.append(f"{row.name}: weights {human(row.model)}, KV cache {human(row.context)}, "
-                         f"compute {human(row.compute)}"
-                         + (f", extra {human(row.extra)}" if row.extra else "")
-                         + f", margin {human(row.margin)}, left {human(row.remaining)} of {human(row.free)}")
+            lines.append(
+                f"{row.name}: weights {human(row.model)}, KV cache {human(row.context)}, "
+                f"compute {human(row.compute)}"
+                + (f", extra {human(row.extra)}" if row.extra else "")
+                + f", margin {human(row.margin)}, left {human(row.remaining)} of "
+                f"{human(row.free)}"
+            )
         host = self.plan.host
-        lines.append(f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute "
-                     f"{human(host.compute)}"
-                     + (f", extra {human(host.extra)}" if host.extra else ""))
+        lines.append(
+            f"RAM: weights {human(host.model)}, KV cache {human(host.context)}, compute "
+            f"{human(host.compute)}" + (f", extra {human(host.extra)}" if host.extra else "")
+        )
         return lines
 
 
-def advise(target: Target, settings: Settings, devices: Sequence[Device], host: Host | None = None, *,
-           num_ctx: int | str | None = None, num_batch: int | None = None, words: Sequence[str] = (),
-           pin: bool = False, version: str = "", explain: bool = True) -> Advice:
+def advise(
+    target: Target,
+    settings: Settings,
+    devices: Sequence[Device],
+    host: Host | None = None,
+    *,
+    num_ctx: int | str | None = None,
+    num_batch: int | None = None,
+    words: Sequence[str] = (),
+    pin: bool = False,
+    version: str = "",
+    explain: bool = True,
+) -> Advice:
     """The parameters for a model on these devices.
 
-    `num_ctx` may be "max", the largest that keeps the model fully on the GPUs; None is the model's own, then
-    the server's, then the default by VRAM; likewise `num_batch`. `words` are more flags for the planner.
-    `pin` writes num_gpu even if leaving it to Ollama is better, `explain` adds reasons. Raises what the
-    planner raises, and LaunchRefused for "max" without a GPU.
+    `num_ctx` may be "max", the largest that keeps the model fully on the GPUs; None is the model's
+    own, then the server's, then the default by VRAM; likewise `num_batch`. `words` are more flags
+    for the planner. `pin` writes num_gpu even if leaving it to Ollama is better, `explain` adds
+    reasons. Raises what the planner raises, and LaunchRefused for "max" without a GPU.
     """
     question = _Question(target, settings, devices, host, words)
     notes = [*target.notes, *settings.ignored]
@@ -133,23 +164,43 @@ def advise(target: Target, settings: Settings, devices: Sequence[Device], host: 
     if num_ctx is None and not pin and not question.context_is_said:
         wanted = question.of_a_mixture(n_ctx, batch, use)
         if wanted > n_ctx:
-            notes.append(f"num_ctx {wanted}: with experts in RAM a context larger than Ollama's default of {n_ctx} "
-                         "fits")
+            notes.append(
+                f"num_ctx {wanted}: with experts in RAM a context larger than Ollama's "
+                f"default of {n_ctx} "
+                "fits"
+            )
             n_ctx, batch, use = question.launch(wanted, num_batch, notes)
     choice = question.placement(n_ctx, batch, use, pin)
-    plan = choice.plan if not explain else question.ask(n_ctx, batch, use, choice.words, layers=choice.layers,
-                                                        explain=True)
+    plan = (
+        choice.plan
+        if not explain
+        else question.ask(n_ctx, batch, use, choice.words, layers=choice.layers, explain=True)
+    )
     notes += choice.notes
     if use and num_ctx != "max":
-        notes += question.larger_context(n_ctx, batch, use, given=num_ctx is not None or not explain)
+        notes += question.larger_context(
+            n_ctx, batch, use, given=num_ctx is not None or not explain
+        )
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
     companions = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
     if companions and not plan.breakdown.extras:
         notes.append(f"the memory of {', '.join(companions)} is not in these numbers")
     notes += _about_settings(settings, devices, use, choice.num_gpu, version)
-    return Advice(target, plan, tuple(use), choice.num_gpu, question.everything, n_ctx, batch, pin_batch,
-                  question.parallel, tuple(dict.fromkeys((*notes, *map(_in_ollamas_words, plan.warnings)))),
-                  tuple(choice.server), choice.own, tuple(question.words_for(n_ctx, batch)))
+    return Advice(
+        target,
+        plan,
+        tuple(use),
+        choice.num_gpu,
+        question.everything,
+        n_ctx,
+        batch,
+        pin_batch,
+        question.parallel,
+        tuple(dict.fromkeys((*notes, *map(_in_ollamas_words, plan.warnings)))),
+        tuple(choice.server),
+        choice.own,
+        tuple(question.words_for(n_ctx, batch)),
+    )
 
 
 @dataclass(frozen=True)
@@ -168,9 +219,21 @@ class _Choice:
 class _Question:
     """The inputs of a plan that stay fixed during the search."""
 
-    def __init__(self, target: Target, settings: Settings, devices: Sequence[Device], host: Host | None,
-                 words: Sequence[str]) -> None:
-        self.target, self.settings, self.devices, self.host, self.words = target, settings, devices, host, words
+    def __init__(
+        self,
+        target: Target,
+        settings: Settings,
+        devices: Sequence[Device],
+        host: Host | None,
+        words: Sequence[str],
+    ) -> None:
+        self.target, self.settings, self.devices, self.host, self.words = (
+            target,
+            settings,
+            devices,
+            host,
+            words,
+        )
         self.everything = target.model.n_layer + 1
         self.parallel = rules.parallel(target.model, settings)
         self.flash = rules.flash_attention(settings, devices)
@@ -178,16 +241,19 @@ class _Question:
 
     # --- context and batch
 
-    def launch(self, num_ctx: int | str | None, num_batch: int | None, notes: list[str]) -> tuple[
-            int, int, list[Device]]:
+    def launch(
+        self, num_ctx: int | str | None, num_batch: int | None, notes: list[str]
+    ) -> tuple[int, int, list[Device]]:
         """(num_ctx, num_batch, the GPUs that Ollama uses)."""
         target, model = self.target, self.target.model
         given_batch = num_batch or _whole(target.parameters.get("num_batch"))
         if num_ctx == "max":
             if not self.devices:
-                raise LaunchRefused("the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE")
-            # the smallest batch leaves the most for the context; it is pinned, as Ollama would choose a
-            # larger one
+                raise LaunchRefused(
+                    "the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE"
+                )
+            # the smallest batch leaves the most for the context; it is pinned, as Ollama would
+            # choose a larger one
             batch = given_batch or min(rules.BATCH, model.n_ctx_train or rules.BATCH)
             use = list(self.devices)
             plan = self.ask(None, batch, use)
@@ -200,19 +266,27 @@ class _Question:
             return n_ctx, batch, use
         own = target.parameters.get("num_ctx")
         if isinstance(num_ctx, int):
-            wanted: int | None = num_ctx or model.n_ctx_train      # 0 on the command line is the trained context
+            # 0 on the command line is the trained context
+            wanted: int | None = num_ctx or model.n_ctx_train
         else:
             wanted = max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
         n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
         n_ctx = rules.clamped(n_ctx, model, target.vision)
         if wanted == 0 and not isinstance(num_ctx, int):
-            notes.append(f"num_ctx {own} means {n_ctx} to Ollama, not automatic: remove the line, or use --ctx")
+            notes.append(
+                f"num_ctx {own} means {n_ctx} to Ollama, not automatic: remove the line, "
+                f"or use --ctx"
+            )
         elif wanted is not None and n_ctx != wanted:
-            notes.append(f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
-                         f"{rules.clamped(0, model, target.vision)} and the trained {model.n_ctx_train}")
+            notes.append(
+                f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
+                f"{rules.clamped(0, model, target.vision)} and the trained "
+                f"{model.n_ctx_train}"
+            )
         use = self.visible(n_ctx * self.parallel)
-        batch = given_batch or rules.automatic_batch(model, target.size, n_ctx * self.parallel, use,
-                                                     self.flash)
+        batch = given_batch or rules.automatic_batch(
+            model, target.size, n_ctx * self.parallel, use, self.flash
+        )
         return n_ctx, batch, use
 
     @property
@@ -221,25 +295,46 @@ class _Question:
         return "num_ctx" in self.target.parameters or self.settings.context_length is not None
 
     def of_a_mixture(self, n_ctx: int, batch: int, use: Sequence[Device]) -> int:
-        """num_ctx of the plain plan of a mixture that does not fit as a whole; 0: of another model."""
-        if not use or not self.target.model.is_moe or self.ask(n_ctx, batch, use).n_gpu_layers >= self.everything:
+        """num_ctx of the plain plan of a mixture that does not fit as a whole; 0: of another
+        model."""
+        if (
+            not use
+            or not self.target.model.is_moe
+            or self.ask(n_ctx, batch, use).n_gpu_layers >= self.everything
+        ):
             return 0
         plain = self.ask(0, batch, use, layers=False)
         return plain.breakdown.n_ctx // self.parallel if plain.fits else 0
 
     def visible(self, n_ctx: int) -> list[Device]:
-        return rules.visible_devices(self.target.model, self.target.size, n_ctx, self.settings, self.devices,
-                                     _whole(self.target.parameters.get("main_gpu")))
+        return rules.visible_devices(
+            self.target.model,
+            self.target.size,
+            n_ctx,
+            self.settings,
+            self.devices,
+            _whole(self.target.parameters.get("main_gpu")),
+        )
 
-    def pinned(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, given: bool,
-               largest_context: bool) -> bool:
-        """Whether num_batch is written: it is given, or Ollama might choose a larger one that costs a
-        layer."""
+    def pinned(
+        self,
+        n_ctx: int,
+        batch: int,
+        use: Sequence[Device],
+        plan: Plan,
+        given: bool,
+        largest_context: bool,
+    ) -> bool:
+        """Whether num_batch is written: it is given, or Ollama might choose a larger one that costs
+        a layer."""
         if given or "num_batch" in self.target.parameters:
             return True
         largest = rules.automatic_batch(self.target.model, 0, n_ctx * self.parallel, (), self.flash)
-        return bool(use) and largest > batch and (
-            largest_context or self.ask(n_ctx, largest, use).n_gpu_layers < plan.n_gpu_layers)
+        return (
+            bool(use)
+            and largest > batch
+            and (largest_context or self.ask(n_ctx, largest, use).n_gpu_layers < plan.n_gpu_layers)
+        )
 
     # --- placement
 
@@ -247,14 +342,17 @@ class _Question:
         """The number of layers, or why it is left to Ollama."""
         if not use:
             plan = self.ask(n_ctx, batch, use)
-            note = "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with --gpu SIZE; " \
+            note = (
+                "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
+                "--gpu SIZE; "
                 "--pin writes num_gpu 0)"
+            )
             return _Choice(plan, 0 if pin else None, notes=() if pin else (note,))
         more: tuple[str, ...] = ()
         plan = self.ask(n_ctx, batch, use)
         if self.target.vision and plan.n_gpu_layers < self.everything:
-            # An explicit partial num_gpu sends the projector to the CPU; without it more layers fit, but
-            # never all.
+            # An explicit partial num_gpu sends the projector to the CPU; without it more layers
+            # fit, but never all.
             more = ("--no-mmproj-offload",)
             if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
                 more = (*more, "-ngl", str(self.everything - 1))
@@ -269,50 +367,86 @@ class _Question:
             return self._several(n_ctx, batch, use, plan, pin, own, layers)
         notes: tuple[str, ...] = ()
         if more:
-            notes = (f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial num_gpu "
-                     "does; "
-                     "without num_gpu Ollama keeps it on the GPU and offloads fewer layers",)
+            notes = (
+                f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial "
+                f"num_gpu "
+                "does; "
+                "without num_gpu Ollama keeps it on the GPU and offloads fewer layers",
+            )
         elif layers == plan.n_gpu_layers:
             notes = (f"Ollama would choose {layers} layers too: num_gpu only pins it",)
         elif own is not None:
             notes = (f"without num_gpu Ollama would offload {layers} of {self.everything} layers",)
         return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
 
-    def _experts(self, n_ctx: int, batch: int, use: Sequence[Device], more: tuple[str, ...], plan: Plan,
-                 pin: bool, own: FitChoice | None) -> _Choice:
+    def _experts(
+        self,
+        n_ctx: int,
+        batch: int,
+        use: Sequence[Device],
+        more: tuple[str, ...],
+        plan: Plan,
+        pin: bool,
+        own: FitChoice | None,
+    ) -> _Choice:
         """A mixture of experts that does not fit."""
-        why = ("a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on the GPU and "
-               "moves only experts to RAM, which is faster")
+        why = (
+            "a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers "
+            "on the GPU and "
+            "moves only experts to RAM, which is faster"
+        )
         if pin:
             return _Choice(plan, plan.n_gpu_layers, more, notes=(why,), own=own)
         server, words = _server_settings(self.ask(n_ctx, batch, use, layers=False))
         exact = self.ask(n_ctx, batch, use, words, layers=False)
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
-        note = (f"{why}, so num_gpu is not set (--pin sets it); the server's settings, or "
-                f"LLAMA_ARG_FIT_TARGET={margins} alone, leave less than {FIT_PARAMS_TARGET} MiB free")
+        note = (
+            f"{why}, so num_gpu is not set (--pin sets it); the server's settings, or "
+            f"LLAMA_ARG_FIT_TARGET={margins} alone, leave less than {FIT_PARAMS_TARGET} MiB "
+            f"free"
+        )
         return _Choice(exact, None, words, False, (note,), server, own)
 
-    def _several(self, n_ctx: int, batch: int, use: Sequence[Device], plan: Plan, pin: bool, own: FitChoice,
-                 layers: int) -> _Choice:
-        """Several GPUs on which --fit finds a better split than the one by free memory, which any num_gpu
-        selects."""
-        notes = [f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
-                 f"{self.everything}; "
-                 f"without it Ollama places {layers}" + ("" if pin else ", so num_gpu is not set (--pin sets "
-                                                                        "it)")]
+    def _several(
+        self,
+        n_ctx: int,
+        batch: int,
+        use: Sequence[Device],
+        plan: Plan,
+        pin: bool,
+        own: FitChoice,
+        layers: int,
+    ) -> _Choice:
+        """Several GPUs on which --fit finds a better split than the one by free memory, which any
+        num_gpu selects."""
+        notes = [
+            f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
+            f"{self.everything}; "
+            f"without it Ollama places {layers}"
+            + ("" if pin else ", so num_gpu is not set (--pin sets it)")
+        ]
         best = self.ask(n_ctx, batch, use, ("--strategy", "layers"), layers=False)
         if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
             split = ",".join(f"{share:g}" for share in best.params.tensor_split)
-            notes.append(f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on these GPUs, "
-                         "num_gpu "
-                         f"{best.n_gpu_layers} fits")
+            notes.append(
+                f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on "
+                f"these GPUs, "
+                "num_gpu "
+                f"{best.n_gpu_layers} fits"
+            )
         if pin:
             return _Choice(plan, plan.n_gpu_layers, notes=tuple(notes), own=own)
         words = ["-ngl", str(layers), "-fitt", ",".join(map(str, self._margins()))]
         if own.params.tensor_split:
             words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
-        return _Choice(self.ask(n_ctx, batch, use, words, layers=False), None, tuple(words), False,
-                       tuple(notes), own=own)
+        return _Choice(
+            self.ask(n_ctx, batch, use, words, layers=False),
+            None,
+            tuple(words),
+            False,
+            tuple(notes),
+            own=own,
+        )
 
     def _margins(self) -> tuple[int, ...]:
         """MiB that --fit leaves free on each GPU when Ollama starts it."""
@@ -323,17 +457,24 @@ class _Question:
 
     def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
         """Ollama's placement without num_gpu: --fit with its own margins and its own split."""
-        own = [word for item in items(self.words) if item.name not in _NOT_OLLAMAS for word in item.words]
+        own = [
+            word
+            for item in items(self.words)
+            if item.name not in _NOT_OLLAMAS
+            for word in item.words
+        ]
         words = [*self.words_for(n_ctx, batch), *own, "-fitt", ",".join(map(str, self._margins()))]
         return fit_choice(self.target.model, self._request(words, use))
 
     # --- plans
 
     def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
-        """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot, None the
-        largest, 0 what the plan chooses."""
-        target, words = self.target, ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa",
-                                      self.flash]
+        """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot,
+        None the largest, 0 what the plan chooses."""
+        target, words = (
+            self.target,
+            ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash],
+        )
         if n_ctx != 0:
             words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
@@ -349,19 +490,29 @@ class _Question:
             words += ["--spec-type", kind, "--spec-draft-n-max", str(count)]
         return [*words, "--embedding"] if rules.is_embedding(target.model) else words
 
-    def ask(self, n_ctx: int | None, batch: int, devices: Sequence[Device], more: Sequence[str] = (), *,
-            layers: bool = True, explain: bool = False) -> Plan:
-        """A plan for what Ollama would start with a num_gpu. Without `layers` the planner, or `more`, sets
-        the placement."""
+    def ask(
+        self,
+        n_ctx: int | None,
+        batch: int,
+        devices: Sequence[Device],
+        more: Sequence[str] = (),
+        *,
+        layers: bool = True,
+        explain: bool = False,
+    ) -> Plan:
+        """A plan for what Ollama would start with a num_gpu. Without `layers` the planner, or
+        `more`, sets the placement."""
         key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
         if key not in self.answers:
             words = self.words_for(n_ctx, batch)
             if layers:
                 words += ["--strategy", "layers"]
-                if len(devices) > 1:   # Ollama passes no split: llama.cpp splits by free memory
+                if len(devices) > 1:  # Ollama passes no split: llama.cpp splits by free memory
                     words += ["-ts", ",".join(str(device.free) for device in devices)]
             given = {item.name for item in items(more)}
-            own = [word for item in items(self.words) if item.name not in given for word in item.words]
+            own = [
+                word for item in items(self.words) if item.name not in given for word in item.words
+            ]
             request = self._request([*words, *own, *more], devices)
             self.answers[key] = plan_request(self.target.model, request, explain=explain)
         return self.answers[key]
@@ -373,11 +524,19 @@ class _Question:
             seen[0] = replace(seen[0], free=max(0, seen[0].free - self.target.hidden))
         arguments = arguments_of(words, None)
         names = {device.name for device in seen}
-        budget = tuple((name, size) for name, size in arguments.own.get("budget", ()) if name in names)
-        return Request.of(replace(arguments, own={**arguments.own, "budget": budget}), devices=seen,
-                          host=self.host, checked=False)
+        budget = tuple(
+            (name, size) for name, size in arguments.own.get("budget", ()) if name in names
+        )
+        return Request.of(
+            replace(arguments, own={**arguments.own, "budget": budget}),
+            devices=seen,
+            host=self.host,
+            checked=False,
+        )
 
-    def larger_context(self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool) -> list[str]:
+    def larger_context(
+        self, n_ctx: int, batch: int, devices: Sequence[Device], given: bool
+    ) -> list[str]:
         """Notes a context at which all layers would fit, or a larger one if none was given."""
         fits = self.ask(n_ctx, batch, devices).n_gpu_layers >= self.everything
         if fits and (given or "num_ctx" in self.target.parameters):
@@ -390,8 +549,8 @@ class _Question:
 
 
 def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The environment of `ollama serve` that places this model as planned, and the same as llama-server's
-    flags. It applies to every model served."""
+    """The environment of `ollama serve` that places this model as planned, and the same as
+    llama-server's flags. It applies to every model served."""
     found: dict[str, str] = {}
     words: dict[str, str] = {}
     for flag, value in parse(plan.flags, command=None).given:
@@ -400,34 +559,52 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
             continue
         name = row[0].env
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
-            # a regex would need quoting for whatever starts the server: the layer's other experts move too
+            # a regex would need quoting for whatever starts the server: the layer's other experts
+            # move too
             flag, name, value = "-ncmoe", _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
         found[name] = f"{found[name]},{value}" if name in found and flag == "-ot" else value or "1"
         words[flag] = found[name] if value else ""
-    return (tuple(f"{name}={value}" for name, value in found.items()),
-            tuple(word for pair in words.items() for word in pair if word))
+    return (
+        tuple(f"{name}={value}" for name, value in found.items()),
+        tuple(word for pair in words.items() for word in pair if word),
+    )
 
 
 def _in_ollamas_words(warning: str) -> str:
     """Rewords a planner's warning that names a flag which Ollama lacks."""
-    return warning.replace("--cache-ram limits it", "LLAMA_ARG_CACHE_RAM=MiB on the server limits it")
+    return warning.replace(
+        "--cache-ram limits it", "LLAMA_ARG_CACHE_RAM=MiB on the server limits it"
+    )
 
 
-def _about_settings(settings: Settings, devices: Sequence[Device], use: Sequence[Device], num_gpu: int | None,
-                    version: str) -> list[str]:
+def _about_settings(
+    settings: Settings,
+    devices: Sequence[Device],
+    use: Sequence[Device],
+    num_gpu: int | None,
+    version: str,
+) -> list[str]:
     notes = []
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLD and version != "0.0.0":
-        notes.append(f"Ollama {version} still has its own engines, whose buffers differ from llama.cpp's: "
-                     "num_gpu means the same there, but these numbers need 0.30 or later")
+        notes.append(
+            f"Ollama {version} still has its own engines, whose buffers differ from "
+            f"llama.cpp's: "
+            "num_gpu means the same there, but these numbers need 0.30 or later"
+        )
     if settings.gpu_overhead:
-        notes.append("OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on "
-                     "the server "
-                     "does (where num_gpu is not set)")
+        notes.append(
+            "OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: "
+            "LLAMA_ARG_FIT_TARGET=MiB on "
+            "the server "
+            "does (where num_gpu is not set)"
+        )
     if len(use) < len(devices):
         notes.append(f"Ollama puts it on {', '.join(device.name for device in use)} alone")
     if use and num_gpu is not None:
-        notes.append("clients that send their own num_ctx or num_batch reload the model and undo this plan")
+        notes.append(
+            "clients that send their own num_ctx or num_batch reload the model and undo this plan"
+        )
     return notes
 
 

@@ -1,10 +1,12 @@
-"""Which other models Ollama would load beside those that it has, and which would make it unload one first.
+"""Which other models Ollama would load beside those that it has, and which would make it unload one
+first.
 
     for other in beside(server, devices, settings):
-        other.name, other.keeps, other.guess, other.allowed      # "qwen3:8b", False, 6.2 GiB of 5.1 GiB
+        other.name, other.keeps, other.guess, other.allowed  # "qwen3:8b", False, 6.2 GiB of 5.1 GiB
 
-Ollama 0.33 (2026-08-21): server/sched.go:processPending, load and findRunnerToUnload. Its own guess of a model has to
-stay within 80 % of the free memory, and of models there may be OLLAMA_MAX_LOADED_MODELS, three a GPU by default.
+Ollama 0.33 (2026-08-21): server/sched.go:processPending, load and findRunnerToUnload. Its own guess
+of a model has to stay within 80 % of the free memory, and of models there may be
+OLLAMA_MAX_LOADED_MODELS, three a GPU by default.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ if TYPE_CHECKING:
     from ..sources.ollama.api import Server
     from .settings import Settings
 
-_MODELS_A_GPU = 3            # defaultModelsPerGPU
-_MOST = 24                   # models that are asked for
+_MODELS_A_GPU = 3  # defaultModelsPerGPU
+_MOST = 24  # models that are asked for
 _GIVEN = re.compile(r"^(num_ctx|num_gpu) +(-?\d{1,9})\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Other:
-    """`guess`: Ollama's own, in bytes; `allowed`: what it may be. `evicts`: the model that goes first, where one does
-    and which is known."""
+    """`guess`: Ollama's own, in bytes; `allowed`: what it may be. `evicts`: the model that goes
+    first, where one does and which is known."""
 
     name: str
     guess: int
@@ -41,13 +43,24 @@ class Other:
     evicts: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "guess": self.guess, "allowed": self.allowed, "keeps": self.keeps,
-                "evicts": self.evicts or None}
+        return {
+            "name": self.name,
+            "guess": self.guess,
+            "allowed": self.allowed,
+            "keeps": self.keeps,
+            "evicts": self.evicts or None,
+        }
 
 
-def beside(server: Server, devices: Sequence[Device], settings: Settings, loaded: Sequence[Mapping[str, Any]],
-           most: int | None = None) -> Iterator[Other]:
-    """Each model that the server has and that is not loaded; `most`: OLLAMA_MAX_LOADED_MODELS. Nothing is loaded."""
+def beside(
+    server: Server,
+    devices: Sequence[Device],
+    settings: Settings,
+    loaded: Sequence[Mapping[str, Any]],
+    most: int | None = None,
+) -> Iterator[Other]:
+    """Each model that the server has and that is not loaded; `most`: OLLAMA_MAX_LOADED_MODELS.
+    Nothing is loaded."""
     names = [str(row.get("name")) for row in loaded]
     # of equal keep_alive it is the first by its file's name, which the server does not say
     first = names[0] if len(names) == 1 else ""
@@ -63,11 +76,16 @@ def beside(server: Server, devices: Sequence[Device], settings: Settings, loaded
         info = shown.get("model_info")
         if not isinstance(info, dict) or shown.get("remote_host"):
             continue
-        given = {key: int(value) for key, value in _GIVEN.findall(str(shown.get("parameters") or ""))}
-        guess = _guess(info, size, given.get("num_ctx") or default_context(settings, devices), settings)
+        given = {
+            key: int(value) for key, value in _GIVEN.findall(str(shown.get("parameters") or ""))
+        }
+        guess = _guess(
+            info, size, given.get("num_ctx") or default_context(settings, devices), settings
+        )
         allowed = _allowed(guess, devices, settings)
         layers = info.get(f"{info.get('general.architecture')}.block_count")
-        partly = isinstance(layers, int) and 0 <= given.get("num_gpu", -1) <= layers      # explicitPartialGPUOffload
+        # explicitPartialGPUOffload
+        partly = isinstance(layers, int) and 0 <= given.get("num_gpu", -1) <= layers
         keeps = not full and (guess <= allowed or partly or not devices)
         yield Other(name, guess, allowed, keeps, "" if keeps else first)
 

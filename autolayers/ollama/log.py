@@ -1,4 +1,5 @@
-"""Ollama's log: the server's settings and GPUs, how it started llama-server, and what that allocated.
+"""Ollama's log: the server's settings and GPUs, how it started llama-server, and what that
+allocated.
 
     Log(os.environ).server()          # Server(settings={"OLLAMA_NUM_PARALLEL": "1"}, gpus=(...))
 
@@ -10,7 +11,7 @@
     load_tensors: CUDA0 model buffer size = 4403.49 MiB
 
 The lines of Ollama 0.33 (2026-08-21).
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,15 +39,15 @@ _BUS = re.compile(r"\(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\)", re.IGNOREC
 _GPU_BUFFER = re.compile(r"(?!CPU)[A-Za-z]+\d+(?:\[.*\])?$")
 _SERVER = rows_of("settings", "gpu", "started", "device")
 _LOAD = (*LAUNCH, *rows_of("started"))
-_TAIL = 4 << 20        # bytes; one load writes well under one MiB
+_TAIL = 4 << 20  # bytes; one load writes well under one MiB
 _LONG_TAIL = 64 << 20  # bytes that are searched for the server's start
 
 
 @dataclass(frozen=True)
 class ServerLog:
-    """A server's last start by its log: its settings (as far as they differ from the defaults) and its
-    GPUs. Their free memory is what the last load found on them, otherwise that of the server's start; `at` has
-    the time of each, by the GPU's name."""
+    """A server's last start by its log: its settings (as far as they differ from the defaults) and
+    its GPUs. Their free memory is what the last load found on them, otherwise that of the server's
+    start; `at` has the time of each, by the GPU's name."""
 
     settings: Mapping[str, str]
     gpus: tuple[Device, ...] = ()
@@ -57,14 +58,20 @@ def places(environ: Mapping[str, str], platform: str = sys.platform) -> list[str
     """The server's log file, if it is not a system service."""
     if platform == "win32":
         return [os.path.join(environ.get("LOCALAPPDATA", ""), "Ollama", "server.log")]
-    return [os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".ollama", "logs", "server.log")]
+    return [
+        os.path.join(
+            environ.get("HOME") or os.path.expanduser("~"), ".ollama", "logs", "server.log"
+        )
+    ]
 
 
 class Log:
     """The server's log; for a load, the part that is written from now on."""
 
     def __init__(self, environ: Mapping[str, str], path: str | None = None) -> None:
-        self.path = path or next((place for place in places(environ) if os.path.isfile(place)), None)
+        self.path = path or next(
+            (place for place in places(environ) if os.path.isfile(place)), None
+        )
         self._start = os.path.getsize(self.path) if self.path and os.path.isfile(self.path) else 0
         self._since = int(time.time())
         self._environ = environ
@@ -74,27 +81,48 @@ class Log:
         if self.path:
             text = self._tail(0, _LONG_TAIL)
         else:
-            text = self._journal(["-n", "2000", "--grep",
-                                  "server config|inference compute|starting llama-server|using device"])
+            text = self._journal(
+                [
+                    "-n",
+                    "2000",
+                    "--grep",
+                    "server config|inference compute|starting llama-server|using device",
+                ]
+            )
         return started(text)
 
     def recent(self) -> bytes:
         """What it wrote last, of several loads."""
-        return (self._tail(0, _TAIL) if self.path else self._journal(["-n", "4000"])).encode("utf-8", "replace")
+        return (self._tail(0, _TAIL) if self.path else self._journal(["-n", "4000"])).encode(
+            "utf-8", "replace"
+        )
 
     def offloaded(self) -> tuple[int, int] | None:
-        """(layers on the GPU, all layers) of the last load since, None if no readable log has it."""
-        return next((load.offloaded for load in reversed(self._last()[1].loads) if load.offloaded), None)
+        """(layers on the GPU, all layers) of the last load since, None if no readable log has
+        it."""
+        return next(
+            (load.offloaded for load in reversed(self._last()[1].loads) if load.offloaded), None
+        )
 
     def arguments(self) -> tuple[str, ...]:
         """The words of the last llama-server started since, () if no readable log has them."""
         return self._last()[0]
 
     def on_gpu(self) -> int:
-        """Bytes on GPUs of the last load since: all buffers that llama-server logs, while /api/ps omits the
-        first of two caches. 0 if unknown."""
-        buffers = [item for load in self._last()[1].loads for part in load.buffers.values() for item in part.items()]
-        return sum(round(size * MiB) for name, sizes in buffers if _GPU_BUFFER.match(name) for size in sizes)
+        """Bytes on GPUs of the last load since: all buffers that llama-server logs, while /api/ps
+        omits the first of two caches. 0 if unknown."""
+        buffers = [
+            item
+            for load in self._last()[1].loads
+            for part in load.buffers.values()
+            for item in part.items()
+        ]
+        return sum(
+            round(size * MiB)
+            for name, sizes in buffers
+            if _GPU_BUFFER.match(name)
+            for size in sizes
+        )
 
     def _last(self) -> tuple[tuple[str, ...], LaunchLog]:
         """The words of the last llama-server started since, and what it said."""
@@ -124,20 +152,29 @@ class Log:
             return ""
 
     def _journal(self, words: Sequence[str]) -> str:
-        program = shutil.which("journalctl",
-                               path=self._environ.get("PATH")) if sys.platform.startswith("linux") else ""
+        program = (
+            shutil.which("journalctl", path=self._environ.get("PATH"))
+            if sys.platform.startswith("linux")
+            else ""
+        )
         if not program:
             return ""
         try:
-            done = subprocess.run([program, "-u", "ollama", "-o", "cat", "--no-pager", "-q", *words],
-                                  stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
+            done = subprocess.run(
+                [program, "-u", "ollama", "-o", "cat", "--no-pager", "-q", *words],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=10,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired):
             return ""
         return done.stdout[-_TAIL:].decode("utf-8", "replace")
 
 
 def started(text: str) -> ServerLog:
-    """The last "server config" line of a log, the GPUs named after it, and what the loads since found free."""
+    """The last "server config" line of a log, the GPUs named after it, and what the loads since
+    found free."""
     settings: dict[str, str] = {}
     gpus: dict[str, Device] = {}
     at: dict[str, str] = {}
@@ -146,8 +183,11 @@ def started(text: str) -> ServerLog:
         for name, said in fields(line, _SERVER):
             if name == "settings":
                 # unset variables are printed as their type's zero
-                settings = {key: value for key, value in _SETTING.findall(said["map"])
-                            if value not in ("", "0", "false")}
+                settings = {
+                    key: value
+                    for key, value in _SETTING.findall(said["map"])
+                    if value not in ("", "0", "false")
+                }
                 gpus, at, loads = {}, {}, []
             elif name == "gpu" and (gpu := _gpu(said["fields"])):
                 gpus[gpu.name], at[gpu.name] = gpu, _time(line)
@@ -164,15 +204,18 @@ def started(text: str) -> ServerLog:
 
 @dataclass(frozen=True)
 class _Load:
-    """The time of a load, and (device, line, bytes free) of those it found before it took any memory."""
+    """The time of a load, and (device, line, bytes free) of those it found before it took any
+    memory."""
 
     time: str
     free: list[tuple[str, str, int]]
 
 
-def _found(load: _Load, gpus: Mapping[str, Device], bus: Mapping[str, str]) -> Iterator[tuple[str, int]]:
-    """(GPU, bytes free). Ollama hides the other GPUs from a llama-server, whose first is CUDA0 then: the PCI address
-    tells which it is."""
+def _found(
+    load: _Load, gpus: Mapping[str, Device], bus: Mapping[str, str]
+) -> Iterator[tuple[str, int]]:
+    """(GPU, bytes free). Ollama hides the other GPUs from a llama-server, whose first is CUDA0
+    then: the PCI address tells which it is."""
     for device, line, free in load.free:
         address = _BUS.search(line)
         name = bus.get(address[1].lower()) if address else None
@@ -189,8 +232,8 @@ def _time(line: str) -> str:
 
 
 def _gpu(line: str) -> Device | None:
-    """A GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted from the free
-    memory."""
+    """A GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted from
+    the free memory."""
     found = pairs(line)
     library, total = found.get("library", ""), size_of(found.get("total", ""))
     if library.lower() in ("", "cpu") or not total:
@@ -198,8 +241,15 @@ def _gpu(line: str) -> Device | None:
     free = size_of(found.get("available", "")) or total
     unit = size_of("1 " + found.get("available", "").rpartition(" ")[2]) or MiB
     return Device(
-        name=found.get("name") or f"{library}0", total=total, free=max(0, min(total, free - unit // 20)),
-        description=found.get("description", ""), backend=canonical(library),
+        name=found.get("name") or f"{library}0",
+        total=total,
+        free=max(0, min(total, free - unit // 20)),
+        description=found.get("description", ""),
+        backend=canonical(library),
         kind="igpu" if found.get("type", "").lower() in ("igpu", "integrated") else "gpu",
-        compute_capability=capability_of(found.get("compute", "")) if canonical(library) == DEFAULT.name else None,
-        pci_id=found.get("pci_id", "").lower() or None, source="Ollama's log")
+        compute_capability=capability_of(found.get("compute", ""))
+        if canonical(library) == DEFAULT.name
+        else None,
+        pci_id=found.get("pci_id", "").lower() or None,
+        source="Ollama's log",
+    )

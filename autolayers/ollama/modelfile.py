@@ -4,10 +4,10 @@
     modelfile.model, modelfile.parameters()          # "llama3.1:8b", {"num_ctx": 4096}
     rewrite(data, {"num_gpu": 33})                   # the same bytes plus one line
 
-The grammar is parser/parser.go:ParseFile of Ollama 0.33 (2026-08-21), which is a state machine over runes
-without a notion of lines: a quoted value may contain newlines, and only a newline (or the end) checks whether
-it is closed. The checks of parameters are those of its client (parser.go:CreateRequest,
-api/types.go:FormatParams).
+The grammar is parser/parser.go:ParseFile of Ollama 0.33 (2026-08-21), which is a state machine over
+runes without a notion of lines: a quoted value may contain newlines, and only a newline (or the
+end) checks whether it is closed. The checks of parameters are those of its client
+(parser.go:CreateRequest, api/types.go:FormatParams).
 """
 
 from __future__ import annotations
@@ -27,26 +27,70 @@ if TYPE_CHECKING:
 
     Value = int | float | bool | str | list[str]
 
-MAX_SIZE = 16 << 20   # bytes; licences and long templates are far smaller
+MAX_SIZE = 16 << 20  # bytes; licences and long templates are far smaller
 
-_COMMANDS = ("from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter",
-             "message", "requires")
+_COMMANDS = (
+    "from",
+    "license",
+    "template",
+    "system",
+    "adapter",
+    "draft",
+    "renderer",
+    "parser",
+    "parameter",
+    "message",
+    "requires",
+)
 _ROLES = ("system", "user", "assistant")
 # the name of a command once read; a PARAMETER of that name *is* that command
 _NOT_PARAMETERS = frozenset(("model", *_COMMANDS)) - {"from", "parameter"}
 
-_INTEGERS = frozenset([
-    "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict", "num_keep", "seed",
-    "num_predict", "top_k", "repeat_last_n"])
-_FLOATS = frozenset([
-    "top_p", "min_p", "typical_p", "temperature", "repeat_penalty", "presence_penalty", "frequency_penalty"])
+_INTEGERS = frozenset(
+    [
+        "num_ctx",
+        "num_batch",
+        "num_gpu",
+        "main_gpu",
+        "num_thread",
+        "draft_num_predict",
+        "num_keep",
+        "seed",
+        "num_predict",
+        "top_k",
+        "repeat_last_n",
+    ]
+)
+_FLOATS = frozenset(
+    [
+        "top_p",
+        "min_p",
+        "typical_p",
+        "temperature",
+        "repeat_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+    ]
+)
 _BOOLEANS = frozenset(["use_mmap"])
 _LISTS = frozenset(["stop"])
-DEPRECATED = frozenset([
-    "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
-    "mirostat_tau", "mirostat_eta"])
-_TRUTH = {**dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
-          **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False)}
+DEPRECATED = frozenset(
+    [
+        "penalize_newline",
+        "low_vram",
+        "f16_kv",
+        "logits_all",
+        "vocab_only",
+        "use_mlock",
+        "mirostat",
+        "mirostat_tau",
+        "mirostat_eta",
+    ]
+)
+_TRUTH = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
 
 _BLANK = " \t"
 _SPACE = " \t\r\n"
@@ -56,25 +100,33 @@ _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_]*")
 _BEYOND_LATIN = re.compile("[^\x00-\u02ff]")
 _BAD_UTF8 = re.compile("[\udc80-\udcff]+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
-_DIGITS = r"\d+(?:_\d+)*"      # as Go's literals have them
-_FLOAT = re.compile(rf"[+-]?(({_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(e[+-]?{_DIGITS})?|inf|infinity|nan)",
-                    re.IGNORECASE | re.ASCII)
+_DIGITS = r"\d+(?:_\d+)*"  # as Go's literals have them
+_FLOAT = re.compile(
+    rf"[+-]?(({_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(e[+-]?{_DIGITS})?|inf|infinity|nan)",
+    re.IGNORECASE | re.ASCII,
+)
 _HEX_FLOAT = re.compile(r"[+-]?0x_?([0-9a-f_]*\.?[0-9a-f_]*)p[+-]?\d+", re.IGNORECASE)
 _NUMBER = r"(0|[1-9]\d*)"
 _PRERELEASE = rf"({_NUMBER}|\d*[A-Za-z-][0-9A-Za-z-]*)"
-_SEMVER = re.compile(rf"v{_NUMBER}(\.{_NUMBER}(\.{_NUMBER}(-{_PRERELEASE}(\.{_PRERELEASE})*)?"
-                     r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?)?)?", re.ASCII)
-_FLOAT32_MAX = 3.4028235677973366e38   # halfway to the next one: more does not round to a float32
+_SEMVER = re.compile(
+    rf"v{_NUMBER}(\.{_NUMBER}(\.{_NUMBER}(-{_PRERELEASE}(\.{_PRERELEASE})*)?"
+    r"(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?)?)?",
+    re.ASCII,
+)
+_FLOAT32_MAX = 3.4028235677973366e38  # halfway to the next one: more does not round to a float32
 
-_INVALID_COMMAND = "command must be one of {}, or \"requires\"".format(
-    ", ".join(f'"{name}"' for name in _COMMANDS[:-1]))
+_INVALID_COMMAND = 'command must be one of {}, or "requires"'.format(
+    ", ".join(f'"{name}"' for name in _COMMANDS[:-1])
+)
 _INVALID_ROLE = 'message role must be one of "system", "user", or "assistant"'
 
 
 # emoji of Unicode 15, which Go knows and Python before 3.12 does not, as used in model file names
-_NEWER = re.compile("[\U0001f6dc\U0001f774-\U0001f776\U0001f77b-\U0001f77f\U0001f7d9\U0001fa75-\U0001fa77"
-                    "\U0001fa87\U0001fa88\U0001faad-\U0001faaf\U0001fabb-\U0001fabd\U0001fabf\U0001face\U0001facf"
-                    "\U0001fada\U0001fadb\U0001fae8\U0001faf7\U0001faf8]")
+_NEWER = re.compile(
+    "[\U0001f6dc\U0001f774-\U0001f776\U0001f77b-\U0001f77f\U0001f7d9\U0001fa75-\U0001fa77"
+    "\U0001fa87\U0001fa88\U0001faad-\U0001faaf\U0001fabb-\U0001fabd\U0001fabf\U0001face\U0001facf"
+    "\U0001fada\U0001fadb\U0001fae8\U0001faf7\U0001faf8]"
+)
 
 
 class ModelfileError(AutolayersError):
@@ -91,23 +143,25 @@ class ModelfileError(AutolayersError):
 
 @dataclass(frozen=True)
 class Instruction:
-    """One command. Offsets are bytes of the file: `value` includes the quotes, but not the spaces around it;
-    `end` is after the newline that closed it, or the end of the file."""
+    """One command. Offsets are bytes of the file: `value` includes the quotes, but not the spaces
+    around it; `end` is after the newline that closed it, or the end of the file."""
 
-    name: str               # "model" for FROM, the parameter's own name for PARAMETER, otherwise the lower-case keyword
-    args: str               # as Ollama stores it: unquoted, non-printable characters dropped, "role: text" for MESSAGE
-    keyword: str            # as written: "FROM", "Parameter"
-    line: int               # from 1, CRLF is one newline
-    start: int              # of the keyword
+    # "model" for FROM, the parameter's own name for PARAMETER, otherwise the lower-case keyword
+    name: str
+    # as Ollama stores it: unquoted, non-printable characters dropped, "role: text" for MESSAGE
+    args: str
+    keyword: str  # as written: "FROM", "Parameter"
+    line: int  # from 1, CRLF is one newline
+    start: int  # of the keyword
     value: tuple[int, int]
     end: int
-    newline: str            # "\n", "\r\n", "\r", or "" at the end of the file
+    newline: str  # "\n", "\r\n", "\r", or "" at the end of the file
 
 
 @dataclass(frozen=True)
 class Modelfile:
     data: bytes
-    encoding: str           # Python's name: utf-8, utf-16-le, utf-16-be
+    encoding: str  # Python's name: utf-8, utf-16-le, utf-16-be
     commands: tuple[Instruction, ...]
     source: str = "Modelfile"
 
@@ -120,14 +174,17 @@ class Modelfile:
         return [command for command in self.commands if command.name == name]
 
     def parameters(self) -> dict[str, Value]:
-        """The parameters that `ollama create` would send; raises ModelfileError if it would refuse."""
+        """The parameters that `ollama create` would send; raises ModelfileError if it would
+        refuse."""
         found: dict[str, Value] = {}
         for command in self.commands:
             if command.name == "requires":
-                if not _SEMVER.fullmatch(command.args if command.args.startswith("v")
-                                         else f"v{command.args}"):
-                    raise ModelfileError("requires must be a valid semver (e.g. 0.14.0)", command.line,
-                                         self.source)
+                if not _SEMVER.fullmatch(
+                    command.args if command.args.startswith("v") else f"v{command.args}"
+                ):
+                    raise ModelfileError(
+                        "requires must be a valid semver (e.g. 0.14.0)", command.line, self.source
+                    )
             elif command.name not in _NOT_PARAMETERS and command.name not in DEPRECATED:
                 try:
                     value = _value_of(command.name, command.args)
@@ -144,15 +201,25 @@ class Modelfile:
 
 
 def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str]) -> bytes:
-    """A Modelfile of FROM and PARAMETER lines after the comments. Raises UsageError for a name that it cannot have."""
+    """A Modelfile of FROM and PARAMETER lines after the comments. Raises UsageError for a name that
+    it cannot have."""
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
-    lines = [*(f"# {printable(' '.join(text.split()))}" for text in (f"autolayers {__version__}", *comments)),
-             f"FROM {value}", *(f"PARAMETER {name} {number}" for name, number in parameters.items())]
+    lines = [
+        *(
+            f"# {printable(' '.join(text.split()))}"
+            for text in (f"autolayers {__version__}", *comments)
+        ),
+        f"FROM {value}",
+        *(f"PARAMETER {name} {number}" for name, number in parameters.items()),
+    ]
     data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     parsed = parse(data)
     if parsed.model != source or parsed.parameters() != parameters:
-        raise UsageError(f"a Modelfile cannot name {source!r}: Ollama drops some of its characters; rename "
-                         "the file")
+        raise UsageError(
+            f"a Modelfile cannot name {source!r}: Ollama drops some of its "
+            f"characters; rename "
+            "the file"
+        )
     return data
 
 
@@ -162,8 +229,14 @@ def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
         raise ModelfileError(f"{len(data)} bytes are too much for a Modelfile", 1, source)
     encoding, bom, text = _decode(data)
     if match := _unsure(text):
-        raise ModelfileError(f"U+{ord(match[0]):X} next to a quote: Ollama's version decides whether it prints, "
-                             "and so whether the quote opens a text", 1 + _lines(text, 0, match.start()), source)
+        raise ModelfileError(
+            f"U+{ord(match[0]):X} next to a quote: Ollama's version decides "
+            f"whether it prints, "
+            "and so whether the quote opens a "
+            "text",
+            1 + _lines(text, 0, match.start()),
+            source,
+        )
     commands = tuple(_commands(text, _Offsets(text, encoding, bom), source))
     if not any(command.name == "model" for command in commands):
         raise ModelfileError("no FROM line", 1, source)
@@ -173,9 +246,9 @@ def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
 def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -> bytes:
     """`data` with these integer parameters set and every other byte unchanged.
 
-    Every existing line of a parameter gets the new value in place (Ollama uses the last one; the others would
-    mislead a reader). A new parameter gets a line after the last FROM, in the file's encoding and newline
-    style. Raises ModelfileError if Ollama would refuse the file.
+    Every existing line of a parameter gets the new value in place (Ollama uses the last one; the
+    others would mislead a reader). A new parameter gets a line after the last FROM, in the file's
+    encoding and newline style. Raises ModelfileError if Ollama would refuse the file.
     """
     before = parse(data, source)
     old = before.parameters()
@@ -193,7 +266,11 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
         place = before._from()
         newline = place.newline or _newline_of(_decode(data)[2])
         # a file without a final newline stays so: a newline comes before the new lines instead
-        inserted = [line + newline for line in missing] if place.newline else [newline + line for line in missing]
+        inserted = (
+            [line + newline for line in missing]
+            if place.newline
+            else [newline + line for line in missing]
+        )
         edits.append((place.end, place.end, "".join(inserted)))
     after = data
     for start, end, new in sorted(edits, reverse=True):
@@ -202,26 +279,40 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     return after
 
 
-def _check(before: Modelfile, expected: dict[str, Value], after: Modelfile, changed: set[str]) -> None:
+def _check(
+    before: Modelfile, expected: dict[str, Value], after: Modelfile, changed: set[str]
+) -> None:
     """Reads the result back: only the intended parameters may differ."""
-    def others(modelfile: Modelfile) -> list[tuple[str, str]]:
-        return [(command.name, command.args) for command in modelfile.commands if command.name not in changed]
 
-    if others(before) != others(after) or repr(sorted(after.parameters().items())) != repr(sorted(expected.items())):
-        raise AutolayersError(f"{before.source}: cannot be changed without changing its meaning; nothing was "
-                              "written")
+    def others(modelfile: Modelfile) -> list[tuple[str, str]]:
+        return [
+            (command.name, command.args)
+            for command in modelfile.commands
+            if command.name not in changed
+        ]
+
+    if others(before) != others(after) or repr(sorted(after.parameters().items())) != repr(
+        sorted(expected.items())
+    ):
+        raise AutolayersError(
+            f"{before.source}: cannot be changed without changing its meaning; nothing was written"
+        )
 
 
 def _decode(data: bytes) -> tuple[str, int, str]:
-    """Encoding, length of the byte order mark, and a text that encodes back to the same bytes: invalid UTF-8
-    and lone surrogates stay surrogates here and become U+FFFD only in values."""
+    """Encoding, length of the byte order mark, and a text that encodes back to the same bytes:
+    invalid UTF-8 and lone surrogates stay surrogates here and become U+FFFD only in values."""
     marks = ((BOM_UTF8, "utf-8"), (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"))
     mark, encoding = next((pair for pair in marks if data.startswith(pair[0])), (b"", "utf-8"))
-    body = data[len(mark):]
+    body = data[len(mark) :]
     if encoding == "utf-8":
         return encoding, len(mark), body.decode(encoding, "surrogateescape")
-    odd = len(body) % 2   # half a character at the end reads as U+FFFD
-    return encoding, len(mark), body[: len(body) - odd].decode(encoding, "surrogatepass") + "\ufffd" * odd
+    odd = len(body) % 2  # half a character at the end reads as U+FFFD
+    return (
+        encoding,
+        len(mark),
+        body[: len(body) - odd].decode(encoding, "surrogatepass") + "\ufffd" * odd,
+    )
 
 
 class _Offsets:
@@ -232,7 +323,7 @@ class _Offsets:
         self._position, self._offset = 0, bom
 
     def __call__(self, position: int) -> int:
-        piece = self._text[self._position:position]
+        piece = self._text[self._position : position]
         errors = "surrogateescape" if self._encoding == "utf-8" else "surrogatepass"
         self._offset += len(piece.encode(self._encoding, errors))
         self._position = position
@@ -243,7 +334,9 @@ def _unsure(text: str) -> re.Match[str] | None:
     """A character next to a quote that Python's Unicode does not know: a newer Go may print it."""
     for match in _BEYOND_LATIN.finditer(text) if not text.isascii() else ():
         if category(match[0]) == "Cn" and not _NEWER.match(match[0]):
-            around = text[:match.start()].rstrip(_BLANK)[-1:] + text[match.end():].lstrip(_BLANK)[:1]
+            around = (
+                text[: match.start()].rstrip(_BLANK)[-1:] + text[match.end() :].lstrip(_BLANK)[:1]
+            )
             if '"' in around or any(category(near) == "Cn" for near in around):
                 return match
     return None
@@ -254,7 +347,7 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]
     line, counted = 1, 0
 
     def fail(message: str, upto: int | None = None) -> ModelfileError:
-        if upto is not None:   # Ollama counts every \r and \n, including the rune that it stops at
+        if upto is not None:  # Ollama counts every \r and \n, including the rune that it stops at
             seen = text[: upto + 1]
             message = f"(line {1 + seen.count(chr(10)) + seen.count(chr(13))}): {message}"
         return ModelfileError(message, line, source)
@@ -273,7 +366,7 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]
         # Any rune starts a name; one that does not print is dropped again.
         rune = _rune(text, start)
         stop = _end_of(_LETTERS, text, start + len(rune))
-        keyword = _printable(rune) + text[start + len(rune):stop]
+        keyword = _printable(rune) + text[start + len(rune) : stop]
         if stop == size:
             raise fail("unexpected EOF")
         if text[stop] not in _BLANK or keyword.lower() not in _COMMANDS:
@@ -307,8 +400,8 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]
 
 
 def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
-    """The value that starts at `at`: unquoted text (None: never closed), its first and last position, and the
-    position of the newline that closed it."""
+    """The value that starts at `at`: unquoted text (None: never closed), its first and last
+    position, and the position of the newline that closed it."""
     kept: list[str] = []
     opening, stop, args = "", at, None
     while True:
@@ -344,13 +437,18 @@ def _unquoted(written: str) -> str | None:
 
 
 def _printable(piece: str) -> str:
-    """The part of a line that Ollama keeps: Go's strconv.IsPrint and spaces, invalid bytes as U+FFFD."""
-    piece = _BAD_UTF8.sub(lambda bad: bad.group().encode("utf-8",
-                                                         "surrogateescape").decode("utf-8", "replace"), piece)
+    """The part of a line that Ollama keeps: Go's strconv.IsPrint and spaces, invalid bytes as
+    U+FFFD."""
+    piece = _BAD_UTF8.sub(
+        lambda bad: bad.group().encode("utf-8", "surrogateescape").decode("utf-8", "replace"), piece
+    )
     if piece.isprintable():
         return piece
-    return "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in piece
-                   if c.isprintable() or c == "\t" or "\ud800" <= c <= "\udfff" or _NEWER.match(c))
+    return "".join(
+        "\ufffd" if "\ud800" <= c <= "\udfff" else c
+        for c in piece
+        if c.isprintable() or c == "\t" or "\ud800" <= c <= "\udfff" or _NEWER.match(c)
+    )
 
 
 def _rune(text: str, at: int) -> str:
@@ -359,7 +457,7 @@ def _rune(text: str, at: int) -> str:
         try:
             bad.group().encode("utf-8", "surrogateescape").decode("utf-8")
         except UnicodeDecodeError as error:
-            return bad.group()[:error.end]
+            return bad.group()[: error.end]
     return text[at]
 
 
@@ -375,18 +473,25 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 def _newline_of(text: str, at: int = 0) -> str:
     """The first newline from a position on, in the file's style."""
     found = _NEWLINE.search(text, at)
-    return "\n" if found is None else "\r\n" if text.startswith("\r\n", found.start()) else found.group()
+    return (
+        "\n"
+        if found is None
+        else "\r\n"
+        if text.startswith("\r\n", found.start())
+        else found.group()
+    )
 
 
 def _lines(text: str, start: int, end: int) -> int:
-    """Newlines between two positions, CRLF counted once (a command never starts between its two halves)."""
+    """Newlines between two positions, CRLF counted once (a command never starts between its two
+    halves)."""
     piece = text[start:end]
     return piece.count("\n") + piece.count("\r") - piece.count("\r\n")
 
 
 def _value_of(name: str, text: str) -> Value:
-    """A parameter's value with Ollama's type; ValueError with Ollama's message. Values print as Go prints a
-    list."""
+    """A parameter's value with Ollama's type; ValueError with Ollama's message. Values print as Go
+    prints a list."""
     if name in _LISTS:
         return [text]
     if name in _INTEGERS:
@@ -400,7 +505,7 @@ def _value_of(name: str, text: str) -> Value:
     if name in _FLOATS:
         value = _float(text)
         if value is not None and (value != value or abs(value) == float("inf")):
-            raise ValueError(f"json: unsupported value: {text}")     # its client cannot send it
+            raise ValueError(f"json: unsupported value: {text}")  # its client cannot send it
         if value is None or _FLOAT32_MAX <= abs(value) < float("inf"):
             raise ValueError(f"invalid float value [{text}]")
         return value

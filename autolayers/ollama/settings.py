@@ -1,4 +1,5 @@
-"""Ollama's own behaviour: its server's settings, and what it derives from them before llama-server starts.
+"""Ollama's own behaviour: its server's settings, and what it derives from them before llama-server
+starts.
 
 Facts of Ollama 0.33 (2026-08-21): envconfig/config.go, server/sched.go, server/routes.go:Serve,
 llm/llama_server.go.
@@ -22,23 +23,33 @@ if TYPE_CHECKING:
     from ..model import Model
 
 # the server's settings that a plan depends on
-READ = ("OLLAMA_NUM_PARALLEL", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_FLASH_ATTENTION",
-        "OLLAMA_GPU_OVERHEAD", "OLLAMA_SCHED_SPREAD", "LLAMA_ARG_FIT_TARGET", "OLLAMA_IGPU_ENABLE", "OLLAMA_VULKAN",
-        "OLLAMA_LLM_LIBRARY")
+READ = (
+    "OLLAMA_NUM_PARALLEL",
+    "OLLAMA_CONTEXT_LENGTH",
+    "OLLAMA_KV_CACHE_TYPE",
+    "OLLAMA_FLASH_ATTENTION",
+    "OLLAMA_GPU_OVERHEAD",
+    "OLLAMA_SCHED_SPREAD",
+    "LLAMA_ARG_FIT_TARGET",
+    "OLLAMA_IGPU_ENABLE",
+    "OLLAMA_VULKAN",
+    "OLLAMA_LLM_LIBRARY",
+)
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
-_DIGITS = 18      # of a number, which Go keeps in 64 bits
+_DIGITS = 18  # of a number, which Go keeps in 64 bits
 
 # integrated GPUs that it uses by default (defaultIntegratedROCmGFXTargets)
 _INTEGRATED_ROCM = re.compile(r"gfx1151|80[456]0S|strix halo|Ryzen AI Max", re.IGNORECASE)
 
-BATCH = 512       # num_batch of api.DefaultOptions
-# Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits:
-# batch -> (share of free memory that the prediction may use, Ollama's estimate of the batch's cost).
+BATCH = 512  # num_batch of api.DefaultOptions
+# Automatic num_batch: (num_ctx * parallel above, batch), then down this list until it fits: batch
+# -> (share of free memory that the prediction may use, Ollama's estimate of the batch's cost).
 _BATCHES = ((32768, 2048), (4096, 1024), (0, BATCH))
 _SPACE = {2048: (0.60, 2 * GiB), 1024: (0.75, 768 * MiB)}
-PACKED = 0.80   # share of a GPU's free memory that a model on one GPU may use, alone or with another model
+# share of a GPU's free memory that a model on one GPU may use, alone or with another model
+PACKED = 0.80
 
 
 @dataclass(frozen=True)
@@ -49,13 +60,15 @@ class Settings:
     context_length: int | None = None
     kv_cache_type: str | None = None
     flash_attention: bool | None = None
-    gpu_overhead: int = 0        # bytes
+    gpu_overhead: int = 0  # bytes
     spread: bool = False
-    fit_target: tuple[int, ...] = ()    # LLAMA_ARG_FIT_TARGET, MiB that --fit leaves free on each GPU
-    integrated: bool = False            # OLLAMA_IGPU_ENABLE: integrated GPUs of any backend
-    vulkan: bool = True                 # OLLAMA_VULKAN
-    library: str = ""                   # OLLAMA_LLM_LIBRARY: cuda_v12, rocm, vulkan, cpu ...; "": any
-    ignored: tuple[str, ...] = ()       # invalid numbers, which Ollama replaces by the default
+    # LLAMA_ARG_FIT_TARGET, MiB that --fit leaves free on each GPU
+    fit_target: tuple[int, ...] = ()
+    integrated: bool = False  # OLLAMA_IGPU_ENABLE: integrated GPUs of any backend
+    vulkan: bool = True  # OLLAMA_VULKAN
+    # OLLAMA_LLM_LIBRARY: cuda_v12, rocm, vulkan, cpu ...; "": any
+    library: str = ""
+    ignored: tuple[str, ...] = ()  # invalid numbers, which Ollama replaces by the default
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Settings:
@@ -74,12 +87,17 @@ class Settings:
 
         def truth(name: str) -> bool | None:
             # anything but a Go boolean counts as set
-            return None if not text(name) else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
+            return (
+                None
+                if not text(name)
+                else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
+            )
 
         kv_cache_type = text("OLLAMA_KV_CACHE_TYPE").lower() or None
         if kv_cache_type is not None and kv_cache_type not in CACHE_TYPES:
-            raise UsageError(f"OLLAMA_KV_CACHE_TYPE {kv_cache_type!r}: expected one of "
-                             f"{', '.join(CACHE_TYPES)}")
+            raise UsageError(
+                f"OLLAMA_KV_CACHE_TYPE {kv_cache_type!r}: expected one of {', '.join(CACHE_TYPES)}"
+            )
         targets = text("LLAMA_ARG_FIT_TARGET")
         return cls(
             parallel=max(1, number("OLLAMA_NUM_PARALLEL") or 1),
@@ -88,7 +106,8 @@ class Settings:
             flash_attention=truth("OLLAMA_FLASH_ATTENTION"),
             gpu_overhead=number("OLLAMA_GPU_OVERHEAD") or 0,
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
-            fit_target=tuple(map(int, targets.split(","))) if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets)
+            fit_target=tuple(map(int, targets.split(",")))
+            if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets)
             else (),
             integrated=bool(truth("OLLAMA_IGPU_ENABLE")),
             vulkan=truth("OLLAMA_VULKAN") is not False,
@@ -98,15 +117,18 @@ class Settings:
 
 
 def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
-    """(the devices that Ollama's server uses, why it uses no other), by discover/runner.go: filterIntegratedGPUs and
-    integratedGPUAllowedByDefault."""
+    """(the devices that Ollama's server uses, why it uses no other), by discover/runner.go:
+    filterIntegratedGPUs and integratedGPUAllowedByDefault."""
     kept: list[Device] = []
     notes: list[str] = []
     for device in devices:
         why = _dropped(settings, device)
         if why:
-            notes.append(f"{device.name}{f' ({device.description})' * bool(device.description)}: Ollama does not use "
-                         f"{why}")
+            notes.append(
+                f"{device.name}{f' ({device.description})' * bool(device.description)}: "
+                f"Ollama does not use "
+                f"{why}"
+            )
         else:
             kept.append(device)
     return kept, notes
@@ -164,9 +186,9 @@ def flash_attention(settings: Settings, devices: Sequence[Device]) -> str:
 
 
 def predicted(model: Model, size: int, n_ctx: int) -> int:
-    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and an f16
-    cache as if every layer had the fewest KV heads. It decides on GPUs and batch, never on layers. `n_ctx` is
-    the total of all slots."""
+    """Ollama's own guess of the memory a model takes, bytes (llm.PredictServerVRAM): the file and
+    an f16 cache as if every layer had the fewest KV heads. It decides on GPUs and batch, never on
+    layers. `n_ctx` is the total of all slots."""
     return guessed(model.header.metadata, model.architecture, size, n_ctx)
 
 
@@ -179,9 +201,11 @@ def guessed(metadata: Mapping[str, object], architecture: str, size: int, n_ctx:
     return size + (2 * layers * heads_kv * (n_embd // heads) * n_ctx * 2 if heads else 0)
 
 
-def automatic_batch(model: Model, size: int, n_ctx: int, devices: Sequence[Device], flash: str) -> int:
-    """num_batch if none is given; llama-server's micro-batch is the same. `n_ctx` is the total of all
-    slots."""
+def automatic_batch(
+    model: Model, size: int, n_ctx: int, devices: Sequence[Device], flash: str
+) -> int:
+    """num_batch if none is given; llama-server's micro-batch is the same. `n_ctx` is the total of
+    all slots."""
     if is_embedding(model):
         return min(2048, n_ctx)
     if flash == "off" and any(device.backend == Cuda.name for device in devices):
@@ -208,23 +232,33 @@ def _has_space(batch: int, guess: int, free: int) -> bool:
     return guess <= share * free and guess + surcharge <= PACKED * free
 
 
-def visible_devices(model: Model, size: int, n_ctx: int, settings: Settings, devices: Sequence[Device],
-                    main_gpu: int | None = None) -> list[Device]:
-    """The GPUs that the model is loaded on: main_gpu within its backend, otherwise the single best one if Ollama's
-    guess leaves a fifth of its free memory, otherwise all of one backend (discrete before integrated, then the
-    most free memory)."""
+def visible_devices(
+    model: Model,
+    size: int,
+    n_ctx: int,
+    settings: Settings,
+    devices: Sequence[Device],
+    main_gpu: int | None = None,
+) -> list[Device]:
+    """The GPUs that the model is loaded on: main_gpu within its backend, otherwise the single best
+    one if Ollama's guess leaves a fifth of its free memory, otherwise all of one backend (discrete
+    before integrated, then the most free memory)."""
     groups: dict[tuple[bool, str], list[Device]] = {}
     for device in devices:
         groups.setdefault((device.kind != "igpu", device.backend), []).append(device)
     if not groups:
         return []
-    discrete = [group for (is_discrete, _), group in groups.items() if is_discrete] or list(groups.values())
+    discrete = [group for (is_discrete, _), group in groups.items() if is_discrete] or list(
+        groups.values()
+    )
     if main_gpu is not None and len(devices) > 1:
         best_group = max(discrete, key=lambda group: sum(device.free for device in group))
         if 0 <= main_gpu < len(best_group):
             return [best_group[main_gpu]]
     if not settings.spread:
-        best = max((device for group in discrete for device in group), key=lambda device: device.free)
+        best = max(
+            (device for group in discrete for device in group), key=lambda device: device.free
+        )
         if predicted(model, size, n_ctx) <= PACKED * best.free:
             return [best]
     return max(discrete, key=lambda group: sum(device.free for device in group))

@@ -25,17 +25,22 @@ if TYPE_CHECKING:
     from .modelfile import Modelfile
 
 # files that FROM DIRECTORY prefers to GGUF (parser.go:filesForModel); Ollama converts them
-_CONVERTED = ("model*.safetensors", "*/model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin",
-              "consolidated*.pth")
+_CONVERTED = (
+    "model*.safetensors",
+    "*/model*.safetensors",
+    "consolidated*.safetensors",
+    "pytorch_model*.bin",
+    "consolidated*.pth",
+)
 
 
-_DRAFTED = 4      # draft_num_predict of a model with a DRAFT layer
+_DRAFTED = 4  # draft_num_predict of a model with a DRAFT layer
 
 
 @dataclass(frozen=True)
 class Target:
-    """`size` is the length of the model's file in bytes, which Ollama's guess uses. `hidden` is an upper
-    bound in bytes of layers whose files cannot be read here."""
+    """`size` is the length of the model's file in bytes, which Ollama's guess uses. `hidden` is an
+    upper bound in bytes of layers whose files cannot be read here."""
 
     label: str
     model: Model
@@ -45,8 +50,8 @@ class Target:
     adapters: tuple[str, ...] = ()
     draft: str | None = None
     hidden: int = 0
-    hidden_projector: bool = False       # the unreadable part is, or has, a projector
-    remote: bool = False                 # described by a server on another machine
+    hidden_projector: bool = False  # the unreadable part is, or has, a projector
+    remote: bool = False  # described by a server on another machine
     notes: tuple[str, ...] = ()
 
     @property
@@ -59,15 +64,17 @@ class Target:
     def drafting(self) -> tuple[str, int]:
         """(the kind of drafting that Ollama uses, tokens at once); ("", 0): none.
 
-        A DRAFT layer drafts four by default, the model's own MTP blocks only if draft_num_predict is set.
+        A DRAFT layer drafts four by default, the model's own MTP blocks only if draft_num_predict
+        is set.
         """
         given = self.parameters.get("draft_num_predict")
         count = given if isinstance(given, int) else _DRAFTED if self.draft else 0
         if count <= 0 or not (self.draft or self.model.hparams.n_layer_nextn):
             return "", 0
         if self.draft:
-            return ("draft-dflash" if read_model(self.draft).hparams.dflash_block_size
-                    else "draft-mtp"), count
+            return (
+                "draft-dflash" if read_model(self.draft).hparams.dflash_block_size else "draft-mtp"
+            ), count
         return "draft-mtp", count
 
 
@@ -84,13 +91,25 @@ def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
     stored = stored_or_shown(text, environ, server)
     if not isinstance(stored, Stored):
         return _shown(text, stored, server)
-    return _target(str(stored.name), read_header(stored.model), parameters=stored.parameters,
-                   projectors=stored.projectors, adapters=stored.adapters, draft=stored.draft)
+    return _target(
+        str(stored.name),
+        read_header(stored.model),
+        parameters=stored.parameters,
+        projectors=stored.projectors,
+        adapters=stored.adapters,
+        draft=stored.draft,
+    )
 
 
-def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, environ: Mapping[str, str],
-                   server: Server) -> Target:
-    """The target of a Modelfile in `directory`; `model` is FROM's GGUF if it cannot be resolved here.
+def from_modelfile(
+    modelfile: Modelfile,
+    directory: str,
+    model: str | None,
+    environ: Mapping[str, str],
+    server: Server,
+) -> Target:
+    """The target of a Modelfile in `directory`; `model` is FROM's GGUF if it cannot be resolved
+    here.
 
     Its own parameters override those of the model in FROM.
     """
@@ -103,20 +122,30 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
         else:
             name = command.args
             if model is None and _is_path(name):
-                raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file"
-                                 + (" (comments need a line of their own)" if " #" in name else ""))
+                raise ModelError(
+                    f"{modelfile.source}:{command.line}: FROM {name}: no such file"
+                    + (" (comments need a line of their own)" if " #" in name else "")
+                )
     adapters, notes = [], []
     for command in (*modelfile.named("adapter")[-1:], *modelfile.named("draft")[-1:]):
         path = _path(command.args, directory)
-        if command.name == "draft" and command.args in [weights.args for weights in modelfile.named("model")]:
-            raise ModelError(f"{modelfile.source}:{command.line}: DRAFT {command.args} is the model itself: "
-                             "Ollama "
-                             "refuses that")
+        if command.name == "draft" and command.args in [
+            weights.args for weights in modelfile.named("model")
+        ]:
+            raise ModelError(
+                f"{modelfile.source}:{command.line}: DRAFT {command.args} is the "
+                f"model itself: "
+                "Ollama "
+                "refuses that"
+            )
         if os.path.isfile(path):
             adapters.append((command.name, path))
         else:
-            notes.append(f"{command.keyword} {command.args}: no such file here, so its memory is not in the "
-                         "plan")
+            notes.append(
+                f"{command.keyword} {command.args}: no such file here, so its memory is "
+                f"not in the "
+                "plan"
+            )
     if model is not None:
         base = from_file(model, name)
         projectors: tuple[str, ...] = ()
@@ -124,7 +153,9 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
         projectors = tuple(path for path in files if _is_projector(path))
         weights = [path for path in files if path not in projectors]
         if not weights:
-            raise ModelError(f"{modelfile.source}: FROM {files[0]} is a projector; where is its model?")
+            raise ModelError(
+                f"{modelfile.source}: FROM {files[0]} is a projector; where is its model?"
+            )
         base = from_file(weights[0])
     else:
         if not name:
@@ -133,19 +164,22 @@ def from_modelfile(modelfile: Modelfile, directory: str, model: str | None, envi
         try:
             base = from_name(name, environ, server)
         except (NotInStore, StoreUnreadable, NoSuchModel) as error:
-            raise ModelError(f"{modelfile.source}: FROM {name}: {error}; --model PATH names its "
-                             "GGUF") from None
+            raise ModelError(
+                f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
+            ) from None
     return replace(
-        base, parameters={**base.parameters, **own}, projectors=(*base.projectors, *projectors),
+        base,
+        parameters={**base.parameters, **own},
+        projectors=(*base.projectors, *projectors),
         adapters=(*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
         draft=next((path for kind, path in adapters if kind == "draft"), base.draft),
-        notes=(*base.notes, *notes))
+        notes=(*base.notes, *notes),
+    )
 
 
 def _target(label: str, found: Header, **rest: Any) -> Target:
-    model = Model(found, found.files[0].path, checked=False)      # Ollama's own engine takes more
-    return Target(label, model, sum(file.promised for file in found.files),
-                  **rest)
+    model = Model(found, found.files[0].path, checked=False)  # Ollama's own engine takes more
+    return Target(label, model, sum(file.promised for file in found.files), **rest)
 
 
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
@@ -154,7 +188,9 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     whole = 0
     for entry in server.tags():
         try:
-            if Name.parse(str(entry.get("name"))).same(Name.parse(text)) and isinstance(entry.get("size"), int):
+            if Name.parse(str(entry.get("name"))).same(Name.parse(text)) and isinstance(
+                entry.get("size"), int
+            ):
                 whole = entry["size"]
         except ModelError:
             continue
@@ -163,18 +199,32 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     hidden = max(0, whole - found.n_bytes) if others else 0
     notes = [f"{text} is planned from the description of the server at {server.url}"]
     if hidden:
-        notes.append("it has a projector, adapter or draft model that the server does not describe: "
-                     f"{hidden} bytes are reserved for it")
+        notes.append(
+            "it has a projector, adapter or draft model that the server does not "
+            "describe: "
+            f"{hidden} bytes are reserved for it"
+        )
     elif others:
-        notes.append("it has a projector, adapter or draft model that the server does not describe: "
-                     "its memory is not in the plan")
+        notes.append(
+            "it has a projector, adapter or draft model that the server does not "
+            "describe: "
+            "its memory is not in the plan"
+        )
     parameters = _shown_parameters(str(answer.get("parameters") or ""))
-    return _target(text, found, parameters=parameters, hidden=hidden, remote=not server.is_local,
-                   hidden_projector=bool(answer.get("projector_info")), notes=tuple(notes))
+    return _target(
+        text,
+        found,
+        parameters=parameters,
+        hidden=hidden,
+        remote=not server.is_local,
+        hidden_projector=bool(answer.get("projector_info")),
+        notes=tuple(notes),
+    )
 
 
 def _shown_parameters(text: str) -> dict[str, int]:
-    """Numbers of /api/show's lines such as "num_ctx                        8192" (large ones as 1.048576e+06)."""
+    """Numbers of /api/show's lines such as "num_ctx                        8192" (large ones as
+    1.048576e+06)."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
@@ -197,11 +247,16 @@ def _files(path: str, text: str) -> list[str]:
     if not os.path.isdir(path):
         return []
     if any(glob.glob(os.path.join(glob.escape(path), pattern)) for pattern in _CONVERTED):
-        raise ModelError(f"FROM {text} holds weights that Ollama converts first: give the converted GGUF "
-                         "with "
-                         "--model PATH")
-    found = sorted(glob.glob(os.path.join(glob.escape(path), "*.gguf"))
-                   or [file for file in glob.glob(os.path.join(glob.escape(path), "*.bin")) if is_gguf(file)])
+        raise ModelError(
+            f"FROM {text} holds weights that Ollama converts first: give the "
+            f"converted GGUF "
+            "with "
+            "--model PATH"
+        )
+    found = sorted(
+        glob.glob(os.path.join(glob.escape(path), "*.gguf"))
+        or [file for file in glob.glob(os.path.join(glob.escape(path), "*.bin")) if is_gguf(file)]
+    )
     if not found:
         raise ModelError(f"FROM {text}: no GGUF in that directory")
     return found
@@ -218,7 +273,9 @@ def is_gguf(path: str) -> bool:
 
 def _is_path(text: str) -> bool:
     """Whether FROM can only mean a file: no model name begins or ends like that."""
-    return text.startswith((".", "/", "~")) or text.partition(" #")[0].rstrip().lower().endswith(".gguf")
+    return text.startswith((".", "/", "~")) or text.partition(" #")[0].rstrip().lower().endswith(
+        ".gguf"
+    )
 
 
 def _is_projector(path: str) -> bool:

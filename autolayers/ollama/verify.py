@@ -1,4 +1,5 @@
-"""Loads a plan and compares it with Ollama's report; retries with fewer layers if memory runs out."""
+"""Loads a plan and compares it with Ollama's report; retries with fewer layers if memory runs
+out."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ _TOLERANCE = 64 * MiB
 
 @dataclass(frozen=True)
 class LoadResult:
-    """`parameters` are those of the load that worked, or of the last that failed. Sizes in bytes."""
+    """`parameters` are those of the load that worked, or of the last that failed. Sizes in
+    bytes."""
 
     loaded: bool
     parameters: dict[str, int]
@@ -44,18 +46,29 @@ class LoadResult:
         return self.size > 0 and self.size == self.size_vram
 
     def to_dict(self) -> dict[str, Any]:
-        return {"loaded": self.loaded, "parameters": self.parameters, "all_layers_on_gpu": self.whole,
-                "size": self.size, "size_vram": self.size_vram, "predicted_vram": self.predicted,
-                "offloaded": list(self.offloaded) if self.offloaded else None,
-                "failures": list(self.failures),
-                "differences": list(self.differences)}
+        return {
+            "loaded": self.loaded,
+            "parameters": self.parameters,
+            "all_layers_on_gpu": self.whole,
+            "size": self.size,
+            "size_vram": self.size_vram,
+            "predicted_vram": self.predicted,
+            "offloaded": list(self.offloaded) if self.offloaded else None,
+            "failures": list(self.failures),
+            "differences": list(self.differences),
+        }
 
 
-def verify(advice: Advice, name: str, server: Server, log: str | None = None,
-           environ: Mapping[str, str] | None = None,
-           say: Callable[[str], None] = lambda line: None) -> LoadResult:
-    """Loads `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4, ...
-    layers until it loads, then raised again by bisection: the largest that works stays loaded.
+def verify(
+    advice: Advice,
+    name: str,
+    server: Server,
+    log: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> LoadResult:
+    """Loads `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4,
+    ... layers until it loads, then raised again by bisection: the largest that works stays loaded.
 
     Raises OllamaError for any other failure.
     """
@@ -91,15 +104,23 @@ def verify(advice: Advice, name: str, server: Server, log: str | None = None,
     size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
-    result = LoadResult(True, kept, (), max(size, on_gpu), on_gpu, 0 if failures else _predicted(advice),
-                        offloaded, tuple(failures),
-                        _differences(advice, reader.arguments() if reader else ()))
+    result = LoadResult(
+        True,
+        kept,
+        (),
+        max(size, on_gpu),
+        on_gpu,
+        0 if failures else _predicted(advice),
+        offloaded,
+        tuple(failures),
+        _differences(advice, reader.arguments() if reader else ()),
+    )
     return replace(result, lines=tuple(_lines(result, advice, name, entry)))
 
 
 def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]) -> int | None:
-    """The most layers that load, and stay loaded; None if not even 0 do. A negative number is Ollama's own
-    choice, which is not lowered."""
+    """The most layers that load, and stay loaded; None if not even 0 do. A negative number is
+    Ollama's own choice, which is not lowered."""
     if loads(wanted):
         return wanted
     if wanted <= 0:
@@ -137,10 +158,14 @@ def _predicted(advice: Advice) -> int:
 
 
 # llama-server's flag, and the server setting that it reveals
-_SETTINGS = (("-np", "OLLAMA_NUM_PARALLEL"), ("-c", "num_ctx times OLLAMA_NUM_PARALLEL"),
-             ("-ub", "num_batch"),
-             ("-ctk", "OLLAMA_KV_CACHE_TYPE"), ("-fa", "OLLAMA_FLASH_ATTENTION"),
-             ("--spec-type", "draft_num_predict"))
+_SETTINGS = (
+    ("-np", "OLLAMA_NUM_PARALLEL"),
+    ("-c", "num_ctx times OLLAMA_NUM_PARALLEL"),
+    ("-ub", "num_batch"),
+    ("-ctk", "OLLAMA_KV_CACHE_TYPE"),
+    ("-fa", "OLLAMA_FLASH_ATTENTION"),
+    ("--spec-type", "draft_num_predict"),
+)
 _DEFAULTS = {"-ctk": "f16", "-fa": "auto"}
 
 
@@ -154,13 +179,17 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
         theirs = started.value(flag) or _DEFAULTS.get(flag, "")
         ours = planned.value(flag) or _DEFAULTS.get(flag, "")
         if theirs != ours:
-            found.append(f"the server started llama-server with {flag} {theirs or '(nothing)'}, the plan has "
-                         f"{ours or '(nothing)'}: {setting} differs there")
+            found.append(
+                f"the server started llama-server with {flag} {theirs or '(nothing)'}, "
+                f"the plan has "
+                f"{ours or '(nothing)'}: {setting} differs there"
+            )
     return tuple(found)
 
 
 def _loaded(server: Server, name: str) -> Mapping[str, Any]:
-    """The entry of /api/ps: by name, otherwise by digest, otherwise the only one (another name of the same weights)."""
+    """The entry of /api/ps: by name, otherwise by digest, otherwise the only one (another name of
+    the same weights)."""
     entries = server.ps()
     wanted = Name.parse(name)
     digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}
@@ -177,7 +206,10 @@ def _is(entry: Mapping[str, Any], name: Name) -> bool:
 
 
 def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
-    lines = [f"{name} loaded with " + ", ".join(f"{key} {value}" for key, value in result.parameters.items())]
+    lines = [
+        f"{name} loaded with "
+        + ", ".join(f"{key} {value}" for key, value in result.parameters.items())
+    ]
     if not entry:
         return [*lines, "the server does not list it as loaded: something else unloaded it at once"]
     # the log counts layers even without a GPU
@@ -185,11 +217,17 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
         lines.append("Ollama reports no GPU memory for it: it runs on the CPU")
     else:
         if result.offloaded:
-            lines.append(f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the "
-                         "GPU")
+            lines.append(
+                f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers "
+                f"on the "
+                "GPU"
+            )
         whole = result.size == result.size_vram
-        lines.append(f"fully on the GPU: {human(result.size_vram)}" if whole else
-                     f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}")
+        lines.append(
+            f"fully on the GPU: {human(result.size_vram)}"
+            if whole
+            else f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}"
+        )
         if not advice.devices:
             lines.append("it is on a GPU that was not found here: describe it with --gpu SIZE")
     if result.predicted and result.size_vram:
@@ -201,7 +239,9 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
         lines.append(f"num_ctx is {context}, not {advice.num_ctx} as planned")
-    wanted = advice.num_gpu is not None and advice.num_gpu >= advice.everything and not result.failures
+    wanted = (
+        advice.num_gpu is not None and advice.num_gpu >= advice.everything and not result.failures
+    )
     if wanted and not result.whole and result.size:
         lines.append("the plan has all layers on the GPU")
     if not advice.plan.fits:

@@ -1,10 +1,10 @@
 """What would make a launch fit that does not: every piece of advice was planned with, and fits.
 
-    flags     other words for those given, or words to add
-    ram       system memory to add
-    vram      device memory to add
-    memory    both, where neither alone is enough
-    file      the largest quantisation of the same model
+flags     other words for those given, or words to add
+ram       system memory to add
+vram      device memory to add
+memory    both, where neither alone is enough
+file      the largest quantisation of the same model
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
 
-STEP = 64 * MiB         # memory to add is rounded up to these steps
+STEP = 64 * MiB  # memory to add is rounded up to these steps
 TRIES = 6
 SHOWN = 3
-_ELSEWHERE = frozenset({"device", "kv_offload"})     # changes that move memory instead of saving it
-CTX_STEP = 1024          # of the advised context
-SMALLEST = 2048         # the advised context, if less than the minimum is needed
+_ELSEWHERE = frozenset({"device", "kv_offload"})  # changes that move memory instead of saving it
+CTX_STEP = 1024  # of the advised context
+SMALLEST = 2048  # the advised context, if less than the minimum is needed
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """One change with which the launch fits: `flags` to add after the given ones, `ram` or `devices` bytes to
-    add, or a quantisation of the same model: a `file` of that many bytes, all of it of one `type`. `held`: the
-    machine has this RAM, and other programs hold it."""
+    """One change with which the launch fits: `flags` to add after the given ones, `ram` or
+    `devices` bytes to add, or a quantisation of the same model: a `file` of that many bytes, all of
+    it of one `type`. `held`: the machine has this RAM, and other programs hold it."""
 
     kind: Literal["flags", "ram", "vram", "memory", "file"]
     flags: tuple[str, ...] = ()
@@ -52,13 +52,21 @@ class Remedy:
     file: int = 0
     type: str = ""
     bits_per_weight: float = 0.0
-    speed: float = 0.0       # predicted tokens per second, of flags
+    speed: float = 0.0  # predicted tokens per second, of flags
     held: bool = False
 
     def to_dict(self) -> dict[str, object]:
-        return {"kind": self.kind, "flags": list(self.flags), "ram": self.ram, "devices": dict(self.devices),
-                "file": self.file, "type": self.type, "bits_per_weight": self.bits_per_weight,
-                "tokens_per_second": round(self.speed, 3), "held": self.held}
+        return {
+            "kind": self.kind,
+            "flags": list(self.flags),
+            "ram": self.ram,
+            "devices": dict(self.devices),
+            "file": self.file,
+            "type": self.type,
+            "bits_per_weight": self.bits_per_weight,
+            "tokens_per_second": round(self.speed, 3),
+            "held": self.held,
+        }
 
 
 def remedies(problem: Problem, short: Candidate) -> Iterator[Remedy]:
@@ -75,9 +83,11 @@ class _Advice:
         self.given, self.policy, self.short = problem.given, problem.policy, short
 
     def launch(self, given: Params | None = None, **goals: object) -> Candidate | None:
-        """The plan's launch with other flags and goals; None if llama.cpp would refuse it, or if the model has not what
-        the change needs."""
-        return _solution(self.problem.with_given(given or self.given).with_goals(**goals).on(self.machine))
+        """The plan's launch with other flags and goals; None if llama.cpp would refuse it, or if
+        the model has not what the change needs."""
+        return _solution(
+            self.problem.with_given(given or self.given).with_goals(**goals).on(self.machine)
+        )
 
     def launch_on(self, machine: Machine) -> Candidate | None:
         """The plan's launch if it fits on a larger machine, or the one that is planned there."""
@@ -86,10 +96,13 @@ class _Advice:
         return same if same is not None and same.fits else _solution(other)
 
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
-        """A launch that fits, if there is one. The full search runs only if weights and caches do not already
-        exceed all memory."""
-        changed = {name: value for name, value in vars(given or self.given).items()
-                   if value != getattr(self.given, name)}
+        """A launch that fits, if there is one. The full search runs only if weights and caches do
+        not already exceed all memory."""
+        changed = {
+            name: value
+            for name, value in vars(given or self.given).items()
+            if value != getattr(self.given, name)
+        }
         params = replace(self.short.params, **changed)
         use = self.problem.evaluator.static(params)
         if use is not None and self.machine.ram is not None:
@@ -105,8 +118,8 @@ class _Advice:
     # --- flags
 
     def flags(self) -> Iterator[Remedy]:
-        """Up to three changes of one flag that each suffice; else the fewest leading changes that suffice
-        together."""
+        """Up to three changes of one flag that each suffice; else the fewest leading changes that
+        suffice together."""
         enough = 0
         single = list(self._changes())
         smaller = [change for change in single if change.keys().isdisjoint(_ELSEWHERE)]
@@ -134,11 +147,14 @@ class _Advice:
                 return
 
     def _words(self, change: dict[str, object], found: Candidate) -> Remedy:
-        words = to_words(Params(**change)) # type: ignore[arg-type]
+        words = to_words(Params(**change))  # type: ignore[arg-type]
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
         speed = self.problem.cost.speed(found)
-        return Remedy("flags", flags=tuple(said if word == "-c" else word for word in words),
-                      speed=speed.generation)
+        return Remedy(
+            "flags",
+            flags=tuple(said if word == "-c" else word for word in words),
+            speed=speed.generation,
+        )
 
     def _changes(self) -> Iterator[dict[str, object]]:
         given, use = self.given, self.short.breakdown
@@ -151,16 +167,21 @@ class _Advice:
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
         if given.cache_ram is not None or given.ctx_checkpoints is not None:
-            yield {"cache_ram": 0, **({} if given.ctx_checkpoints is None else {"ctx_checkpoints": 1})}
+            yield {
+                "cache_ram": 0,
+                **({} if given.ctx_checkpoints is None else {"ctx_checkpoints": 1}),
+            }
         if given.n_ctx is not None or isinstance(self.policy.n_ctx, int):
             less = self._largest_context()
             if less and less < use.n_ctx:
                 yield {"n_ctx": less}
         if given.kv_offload is False:
             yield {"kv_offload": True}
-        if (given.cache_type_k or "f16",
-            given.cache_type_v or "f16") == ("f16", "f16") and not self.policy.kv_types \
-                and given.flash_attn != "off":
+        if (
+            (given.cache_type_k or "f16", given.cache_type_v or "f16") == ("f16", "f16")
+            and not self.policy.kv_types
+            and given.flash_attn != "off"
+        ):
             yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
         if use.n_seq_max > 1:
             yield {"n_parallel": 1}
@@ -177,11 +198,14 @@ class _Advice:
         return not any(asked) and self.short.breakdown.n_ctx > SMALLEST
 
     def _largest_context(self) -> int:
-        """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with more in RAM, to an
-        eighth of it."""
+        """The largest that fits with the other flags, 0 for none: what --ctx max finds, or with
+        more in RAM, to an eighth of it."""
         open_ = replace(self.given, n_ctx=None)
         found = [self.launch(open_, n_ctx=most) for most in (None, "max")]
-        fits = max((launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits), default=0)
+        fits = max(
+            (launch.breakdown.n_ctx for launch in found if launch is not None and launch.fits),
+            default=0,
+        )
         too_large = self.short.breakdown.n_ctx
         if not fits or fits >= too_large:
             return fits
@@ -199,15 +223,19 @@ class _Advice:
     # --- memory
 
     def memory(self) -> Iterator[Remedy]:
-        """System memory to add, device memory to add, or both if neither alone suffices; RAM that a GPU shares, which
-        cannot be added, with the smallest context too."""
+        """System memory to add, device memory to add, or both if neither alone suffices; RAM that a
+        GPU shares, which cannot be added, with the smallest context too."""
         alone = [found for found in (self._more("ram"), self._more("vram")) if found is not None]
         both = None if alone else self._more("memory")
         yield from alone if both is None else (both,)
         if self._of_ram() and self._may_shorten():
             given = replace(self.given, n_ctx=SMALLEST)
             short = self.launch(given)
-            more = None if short is None else _Advice(self.problem.with_given(given), short)._more("ram")
+            more = (
+                None
+                if short is None
+                else _Advice(self.problem.with_given(given), short)._more("ram")
+            )
             if more is not None and more.held:
                 yield replace(more, flags=("-c", str(SMALLEST)))
 
@@ -215,12 +243,16 @@ class _Advice:
         """The GPUs that may use all of the RAM that is available."""
         machine = self.machine
         return frozenset(
-            device.name for device in machine.devices if device.in_ram and machine.ram is not None
-            and machine.limits[device.name] == min(device.free, machine.ram) < device.total)
+            device.name
+            for device in machine.devices
+            if device.in_ram
+            and machine.ram is not None
+            and machine.limits[device.name] == min(device.free, machine.ram) < device.total
+        )
 
     def _more(self, kind: Literal["ram", "vram", "memory"]) -> Remedy | None:
-        """The missing bytes, added until the launch fits: device memory where it is short, or on the largest
-        device instead of system memory."""
+        """The missing bytes, added until the launch fits: device memory where it is short, or on
+        the largest device instead of system memory."""
         limits, ram = self.machine.limits, 0
         devices: dict[str, int] = {}
         found: Candidate | None = self.short
@@ -237,30 +269,41 @@ class _Advice:
                 missing = {max(limits, key=lambda name: limits[name]): found.ram_missing << i}
             if kind != "vram":
                 ram += _step(max(found.ram_missing, *of_ram, 0))
-            devices = {name: devices.get(name, 0) + _step(missing.get(name, 0))
-                       for name in limits if name in devices or name in missing}
+            devices = {
+                name: devices.get(name, 0) + _step(missing.get(name, 0))
+                for name in limits
+                if name in devices or name in missing
+            }
             found = self.launch_on(self._with(devices, ram))
             if found is not None and found.fits:
                 return Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
         return None
 
     def _held(self, ram: int) -> bool:
-        """Whether the machine has so much more RAM than is available, beside what a system takes alone."""
+        """Whether the machine has so much more RAM than is available, beside what a system takes
+        alone."""
         known, total = self.machine.ram, self.machine.ram_total
-        return bool(ram and known is not None and total is not None and known + ram + ALONE <= total)
+        return bool(
+            ram and known is not None and total is not None and known + ram + ALONE <= total
+        )
 
     def _with(self, more: dict[str, int], ram: int) -> Machine:
         devices = tuple(
-            replace(device, total=device.total + more.get(device.name, 0),
-                    free=device.free + more.get(device.name, 0))
-            for device in self.machine.devices)
+            replace(
+                device,
+                total=device.total + more.get(device.name, 0),
+                free=device.free + more.get(device.name, 0),
+            )
+            for device in self.machine.devices
+        )
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
         for device in devices:
             if device.name in self._of_ram():
                 limits[device.name] = min(device.total, limits[device.name] + ram)
         known = self.machine.ram
-        return replace(self.machine, devices=devices, limits=limits,
-                       ram=None if known is None else known + ram)
+        return replace(
+            self.machine, devices=devices, limits=limits, ram=None if known is None else known + ram
+        )
 
     # --- file
 
@@ -280,12 +323,13 @@ def _solution(problem: Problem) -> Candidate | None:
         return None
     try:
         return search(problem).candidate
-    except AutolayersError:      # of the change alone
+    except AutolayersError:  # of the change alone
         return None
 
 
 def _as_flag(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The whole layers of these rules alone, one more for one that is there in part: what -ncmoe can say."""
+    """The whole layers of these rules alone, one more for one that is there in part: what -ncmoe
+    can say."""
     layers = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
     whole = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(layers))
     return rules if any(pattern == EXPERTS_REGEX for pattern, _ in rules) else whole

@@ -49,21 +49,31 @@ ENDED = "the search ended early, as this model's graphs are very large: other fl
 
 
 @without_gc
-def plan_request(model: Model, request: Request, *, explain: bool = False, advise: bool = False,
-                 known: Known | None = None, processes: int = 1, meter: Meter | None = None) -> Plan:
-    """The plan for a request, whose notes become warnings of the plan. `explain` adds the cost of the next
-    step, --fit's own answer and the alternatives, computed by as many `processes`; `advise` adds
-    what would make a launch fit. Plans of one model share `known`, those of one question a `meter`. Raises
-    LaunchRefused."""
+def plan_request(
+    model: Model,
+    request: Request,
+    *,
+    explain: bool = False,
+    advise: bool = False,
+    known: Known | None = None,
+    processes: int = 1,
+    meter: Meter | None = None,
+) -> Plan:
+    """The plan for a request, whose notes become warnings of the plan. `explain` adds the cost of
+    the next step, --fit's own answer and the alternatives, computed by as many `processes`;
+    `advise` adds what would make a launch fit. Plans of one model share `known`, those of one
+    question a `meter`. Raises LaunchRefused."""
     answer, notes, why = _solved(Problem(model, request, known=known, meter=meter))
     reasons = answer.explained(explain, processes) if explain or advise else NO_REASONS
     return answer.plan(notes, why, reasons)
 
 
-def plan_in_steps(model: Model, request: Request, processes: int = 0, known: Known | None = None) -> Iterator[Plan]:
-    """The plan without its reasons, then the same with one more of them each time, or with `processes` to work
-    them out with all: the last is plan_request's with `explain`. Who no longer wants them stops asking. `known` as
-    in plan_request."""
+def plan_in_steps(
+    model: Model, request: Request, processes: int = 0, known: Known | None = None
+) -> Iterator[Plan]:
+    """The plan without its reasons, then the same with one more of them each time, or with
+    `processes` to work them out with all: the last is plan_request's with `explain`. Who no longer
+    wants them stops asking. `known` as in plan_request."""
     answer, notes, why = without_gc(_solved)(Problem(model, request, known=known))
     yield (plan := answer.plan(notes, why, NO_REASONS))
     reasons = answer.explained(True, processes)
@@ -79,7 +89,7 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
     """The launch, the warnings and the reasons that its search found."""
     notes = problem.request.notes
     if not problem.build.knows("-ot") and problem.given.n_gpu_layers is None:
-        problem = problem.with_goals(strategy="layers")       # no override places a single tensor
+        problem = problem.with_goals(strategy="layers")  # no override places a single tensor
     evaluator, policy = problem.evaluator, problem.policy
     if policy.alone:
         solved = Solved(problem, layers_alone(evaluator, problem.given))
@@ -143,8 +153,8 @@ def _search(problem: Problem) -> Solved:
 
 
 def fit_choice(model: Model, request: Request) -> FitChoice | None:
-    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None if
-    llama.cpp would refuse it."""
+    """What `llama-server --fit on` makes of these flags; `fits` is by the plan's own margins. None
+    if llama.cpp would refuse it."""
     return fit_choice_of(Problem(model, request))
 
 
@@ -152,11 +162,16 @@ class _Answer:
     """One solved launch."""
 
     def __init__(self, problem: Problem, solved: Solved, candidate: Candidate) -> None:
-        """`problem` as it was asked; the one that was solved may draft, or have more requests at once."""
+        """`problem` as it was asked; the one that was solved may draft, or have more requests at
+        once."""
         self.problem, self.candidate = solved.problem, candidate
-        self.policy, self.evaluator, self.given = problem.policy, problem.evaluator, solved.problem.given
+        self.policy, self.evaluator, self.given = (
+            problem.policy,
+            problem.evaluator,
+            solved.problem.given,
+        )
         self.paid, self.requests, self.everything = solved.paid, solved.requests, problem.everything
-        assert isinstance(candidate.breakdown, Breakdown)       # solve() measures its answer fully
+        assert isinstance(candidate.breakdown, Breakdown)  # solve() measures its answer fully
         self.use = candidate.breakdown
 
     @property
@@ -179,22 +194,47 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
-        idle = () if self.policy.alone else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
+        idle = (
+            ()
+            if self.policy.alone
+            else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
+        )
         predict = self.cost.later(self.candidate)
         if (served := self.requests) is not None:
             predict = partial(_with_requests, predict, served)
         return Plan(
-            self.evaluator.model, params, self.use, self._devices(), host, self.candidate.fits,
-            tuple(_flags(params, self.given, self.problem.build)), self._described(params), predict,
-            partial(_layers, self.evaluator.estimator.placer, self.candidate.params,
-                    self.evaluator.estimator.companions, self.evaluator.machine.devices),
-            (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept()), self._limited(),
-            notes + self._warnings(host), explained, paid=self._paid(), idle=idle,
-            engine=self.evaluator.estimator.rules.engine.name)
+            self.evaluator.model,
+            params,
+            self.use,
+            self._devices(),
+            host,
+            self.candidate.fits,
+            tuple(_flags(params, self.given, self.problem.build)),
+            self._described(params),
+            predict,
+            partial(
+                _layers,
+                self.evaluator.estimator.placer,
+                self.candidate.params,
+                self.evaluator.estimator.companions,
+                self.evaluator.machine.devices,
+            ),
+            (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept()),
+            self._limited(),
+            notes + self._warnings(host),
+            explained,
+            paid=self._paid(),
+            idle=idle,
+            engine=self.evaluator.estimator.rules.engine.name,
+        )
 
     def _kept(self) -> tuple[str, ...]:
         here = serving.saved(self.candidate.params, self.use, self.policy.workload)
-        return (serving.kept(self.policy.agents, here),) if self.policy.agents and here is not None else ()
+        return (
+            (serving.kept(self.policy.agents, here),)
+            if self.policy.agents and here is not None
+            else ()
+        )
 
     def _hits(self) -> tuple[str, ...]:
         return hits(self.cost, self.candidate) if self.candidate.params.moe_cache_mib else ()
@@ -204,20 +244,31 @@ class _Answer:
         smaller, price = self.paid
         if not smaller or price < 1.005 or smaller >= self.use.n_ctx:
             return ""
-        return f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the request's time"
+        return (
+            f"context {self.use.n_ctx} instead of {smaller} costs {100 * (price - 1):.0f} % of the "
+            f"request's time"
+        )
 
     def _limited(self) -> tuple[str, ...]:
         """What raises the limit of a GPU that uses RAM, if the launch would take more."""
         params, use, trained = self.candidate.params, self.use, self.evaluator.model.n_ctx_train
-        whole = params.layers_wanted(self.everything) == self.everything and params.overrides == self.given.overrides
+        whole = (
+            params.layers_wanted(self.everything) == self.everything
+            and params.overrides == self.given.overrides
+        )
         if self.candidate.fits and whole and (self.given.n_ctx or use.n_ctx_seq >= trained):
             return ()
         from .shared_limit import how_to_raise
 
-        return how_to_raise(self.evaluator.machine, self.candidate, use.host.model + use.host.context)
+        return how_to_raise(
+            self.evaluator.machine, self.candidate, use.host.model + use.host.context
+        )
 
-    def _with_threads(self, params: Params, reasons: tuple[str, ...]) -> tuple[Params, tuple[str, ...]]:
-        """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the reason."""
+    def _with_threads(
+        self, params: Params, reasons: tuple[str, ...]
+    ) -> tuple[Params, tuple[str, ...]]:
+        """The flags, with -t if the CPU computes and llama.cpp's default is wrong, and the
+        reason."""
         count = self.evaluator.machine.threads
         if count is None or params.n_threads is not None or self.policy.alone:
             return params, reasons
@@ -226,8 +277,11 @@ class _Answer:
         if not self.use.host.context and self.cost.speed(self.candidate).kind not in IN_RAM:
             return params, reasons
         return replace(params, n_threads=count), (
-            *reasons, f"-t {count}: llama.cpp would start a thread per core of the machine, and only {count} of them "
-            "may run at once or are fast")
+            *reasons,
+            f"-t {count}: llama.cpp would start a thread per core of the machine, and "
+            f"only {count} of them "
+            "may run at once or are fast",
+        )
 
     def _described(self, params: Params) -> str:
         return self.evaluator.described(params)
@@ -238,34 +292,73 @@ class _Answer:
         for device in machine.devices:
             usage = use.devices[device.name]
             parts = self.candidate.margins.get(device.name, ())
-            rows.append(DeviceRow(
-                device.name, device.description, device.total, machine.limits[device.name],
-                sum(size for _, size in parts), parts, usage.model, usage.context, usage.compute,
-                extra.get(device.name, 0)))
+            rows.append(
+                DeviceRow(
+                    device.name,
+                    device.description,
+                    device.total,
+                    machine.limits[device.name],
+                    sum(size for _, size in parts),
+                    parts,
+                    usage.model,
+                    usage.context,
+                    usage.compute,
+                    extra.get(device.name, 0),
+                )
+            )
         return tuple(rows)
 
     def _host(self) -> HostRow:
         machine, use, params = self.evaluator.machine, self.use, self.candidate.params
-        mapped = 0 if "mlock" in (params.load_mode or "") else self.evaluator.placement(params).mapped
-        return HostRow(use.host.model, use.host.context, use.host.compute,
-                       use.extra_by_device().get("Host", 0), use.resident, use.growing, RAM_MARGIN,
-                       machine.ram, machine.ram_total, self.evaluator.shared(use), mapped)
+        mapped = (
+            0 if "mlock" in (params.load_mode or "") else self.evaluator.placement(params).mapped
+        )
+        return HostRow(
+            use.host.model,
+            use.host.context,
+            use.host.compute,
+            use.extra_by_device().get("Host", 0),
+            use.resident,
+            use.growing,
+            RAM_MARGIN,
+            machine.ram,
+            machine.ram_total,
+            self.evaluator.shared(use),
+            mapped,
+        )
 
     def _warnings(self, host: HostRow) -> tuple[str, ...]:
         model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare
         found = [*model.header.warnings, *use.warnings]
         if spare is not None and spare < 0:
-            found.append(f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} more than is "
-                         "available: it would swap, or read the file again for every token")
+            found.append(
+                f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} "
+                f"more than is "
+                "available: it would swap, or read the file again for every token"
+            )
         for name, limit in self.evaluator.machine.limits.items():
             margin = sum(size for _, size in self.candidate.margins.get(name, ()))
             if margin > limit:
-                found.append(f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} "
-                             "that are free")
+                found.append(
+                    f"{name}: the margin alone, {human(margin)}, is more than the "
+                    f"{human(limit)} "
+                    "that are free"
+                )
         params, given = self.candidate.params, self.given
-        whole = params.layers_wanted(self.everything) == self.everything and params.overrides == given.overrides
-        if self.policy.n_ctx == "max" and self.evaluator.machine.devices and given.n_gpu_layers is None and not whole:
-            found.append("--ctx max: not everything stays on the GPUs; twice the context may take twice the time")
+        whole = (
+            params.layers_wanted(self.everything) == self.everything
+            and params.overrides == given.overrides
+        )
+        if (
+            self.policy.n_ctx == "max"
+            and self.evaluator.machine.devices
+            and given.n_gpu_layers is None
+            and not whole
+        ):
+            found.append(
+                "--ctx max: not everything stays on the GPUs; twice the context may take "
+                "twice the time"
+            )
         found += self._fallen()
         if may_part(model, self.evaluator.estimator.rules):
             from .one.fused import warning
@@ -275,32 +368,48 @@ class _Answer:
         found += self._encodes()
         found += self._users()
         found += cache_types.warnings(params, use.n_ctx_seq)
-        found += host_limits.warnings(self.evaluator.machine, params, use, self.evaluator.placement(params))
+        found += host_limits.warnings(
+            self.evaluator.machine, params, use, self.evaluator.placement(params)
+        )
         if params.moe_cache_mib and (slower := loses(self.evaluator.machine)):
             found.append(f"{FLAG}: {slower}")
         trained = model.n_ctx_train
         if trained and use.n_ctx_seq > trained:
-            found.append(f"a slot's context of {use.n_ctx_seq} is more than the {trained} the model was "
-                         "trained for")
+            found.append(
+                f"a slot's context of {use.n_ctx_seq} is more than the {trained} the "
+                f"model was "
+                "trained for"
+            )
         work = self.policy.workload
         wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
         if use.n_ctx_seq < wanted:
-            found.append(f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that --workload "
-                         "takes")
+            found.append(
+                f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that "
+                f"--workload "
+                "takes"
+            )
         return tuple(dict.fromkeys([*found, *self._idle()]))
 
     def _fallen(self) -> list[str]:
         """Operations that their layers' device has no kernel for."""
         params, found = self.candidate.params, []
-        types = "/".join(dict.fromkeys((params.cache_type_k or "f16", params.cache_type_v or "f16")))
+        types = "/".join(
+            dict.fromkeys((params.cache_type_k or "f16", params.cache_type_v or "f16"))
+        )
         for (device, op), count in self.cost.fallen(self.candidate).items():
             layers = f"{count} layer{'s' * (count != 1)}"
             if op == "FLASH_ATTN_EXT":
-                found.append(f"{device} has no flash attention for {types}: attention of {layers} runs on "
-                             "the CPU")
+                found.append(
+                    f"{device} has no flash attention for {types}: attention of {layers} "
+                    f"runs on "
+                    "the CPU"
+                )
             else:
-                found.append(f"{device} has no kernel for {op} as this launch needs it: it runs on the CPU "
-                             f"in {layers}")
+                found.append(
+                    f"{device} has no kernel for {op} as this launch needs it: it runs on "
+                    f"the CPU "
+                    f"in {layers}"
+                )
         return found
 
     def _users(self) -> Iterator[str]:
@@ -312,17 +421,23 @@ class _Answer:
         yield from too_many(self.requests)
 
     def _encodes(self) -> Iterator[str]:
-        """What llama-server refuses of a model without a KV cache: completions, and inputs of several micro-batches
-        (server_slot::can_split)."""
+        """What llama-server refuses of a model without a KV cache: completions, and inputs of
+        several micro-batches (server_slot::can_split)."""
         params, use, row = self.candidate.params, self.use, self.evaluator.model.row
         if row.memory != "none":
             return
         if not embeds(params):
-            yield f"{self.evaluator.model.architecture} has no KV cache: llama-server answers embeddings alone, with " \
-                  "--embedding (or --reranking)"
+            yield (
+                f"{self.evaluator.model.architecture} has no KV cache: llama-server answers "
+                f"embeddings alone, with "
+                "--embedding (or --reranking)"
+            )
         elif use.n_ubatch < use.n_ctx_seq:
-            yield f"llama-server refuses inputs of more than {use.n_ubatch} tokens: -b {use.n_ctx_seq} -ub " \
-                  f"{use.n_ctx_seq} takes a whole context"
+            yield (
+                f"llama-server refuses inputs of more than {use.n_ubatch} tokens: -b "
+                f"{use.n_ctx_seq} -ub "
+                f"{use.n_ctx_seq} takes a whole context"
+            )
 
     def _slow_caches(self) -> list[str]:
         """Devices without a fast kernel for the cache's types."""
@@ -331,38 +446,55 @@ class _Answer:
         if not types or params.kv_offload is False:
             return []
         names = "/".join(sorted(types))
-        return [f"{device.name} has no fast kernel for a {names} cache: a long one is read at about a tenth of the "
-                "bandwidth" for device in self.evaluator.machine.devices
-                if self.use.devices[device.name].context and on(device).slow_quantised_cache]
+        return [
+            f"{device.name} has no fast kernel for a {names} cache: a long one is read at "
+            f"about a tenth of the "
+            "bandwidth"
+            for device in self.evaluator.machine.devices
+            if self.use.devices[device.name].context and on(device).slow_quantised_cache
+        ]
 
     def _idle(self) -> list[str]:
         """Flags that change nothing for this model or on this machine."""
         given, found = self.given, []
-        if not self.evaluator.model.is_moe and any(EXPERTS_REGEX in pattern
-                                                   for pattern, _ in given.overrides):
+        if not self.evaluator.model.is_moe and any(
+            EXPERTS_REGEX in pattern for pattern, _ in given.overrides
+        ):
             found.append("the model has no experts: -cmoe and -ncmoe change nothing")
         shares, devices = len(given.tensor_split or ()), len(self.evaluator.machine.devices)
         if shares > devices:
-            found.append(f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones "
-                         "change nothing")
+            found.append(
+                f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the "
+                f"last ones "
+                "change nothing"
+            )
         left_out = self.evaluator.device_names(self.candidate.params)[shares:] if shares else []
         if left_out:
-            found.append(f"-ts has {shares} share{'s' * (shares != 1)} for {shares + len(left_out)} devices: "
-                         f"{', '.join(left_out)} get{'s' * (len(left_out) == 1)} nothing")
+            found.append(
+                f"-ts has {shares} share{'s' * (shares != 1)} for "
+                f"{shares + len(left_out)} devices: "
+                f"{', '.join(left_out)} get{'s' * (len(left_out) == 1)} nothing"
+            )
         return found + self._matching_nothing()
 
     def _matching_nothing(self) -> list[str]:
-        """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer layers than
-        given."""
-        patterns = [pattern for pattern, _ in self.given.overrides
-                    if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern]
+        """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer
+        layers than given."""
+        patterns = [
+            pattern
+            for pattern, _ in self.given.overrides
+            if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern
+        ]
         if not patterns:
             return []
         from ..memory.ecmascript import TensorMatcher
 
         names = TensorMatcher([*self.evaluator.model.tensors])
-        return [f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
-                for pattern in patterns if not names.find(pattern)]
+        return [
+            f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
+            for pattern in patterns
+            if not names.find(pattern)
+        ]
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:
@@ -370,8 +502,9 @@ def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:
     return replace(predict(), requests=served)
 
 
-def _layers(placer: WeightPlacer, params: Params, companions: Companions,
-            devices: Sequence[Device]) -> tuple[LayerRow, ...]:
+def _layers(
+    placer: WeightPlacer, params: Params, companions: Companions, devices: Sequence[Device]
+) -> tuple[LayerRow, ...]:
     """Where each layer's weights are. Builds no graphs until it is read."""
     params = with_draft_type(params, companions)
     placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
@@ -385,8 +518,8 @@ def _layers(placer: WeightPlacer, params: Params, companions: Companions,
 
 
 def _flags(params: Params, given: Params, build: Build) -> list[str]:
-    """All memory-relevant arguments as the build spells them, layers and context first; the caller adds the
-    model."""
+    """All memory-relevant arguments as the build spells them, layers and context first; the caller
+    adds the model."""
     from ..flags.write import to_words
 
     if not given.overrides:
@@ -394,12 +527,23 @@ def _flags(params: Params, given: Params, build: Build) -> list[str]:
         known = tuple(regex for regex, flag in own if build.knows(flag))
         params = replace(params, overrides=merged(params.overrides, known))
     flash = params.flash_attn if build.bare_flash else None
-    rest = to_words(replace(params, model=None, n_ctx=None, n_gpu_layers=None,
-                            flash_attn=None if flash else params.flash_attn), build.knows)
+    rest = to_words(
+        replace(
+            params,
+            model=None,
+            n_ctx=None,
+            n_gpu_layers=None,
+            flash_attn=None if flash else params.flash_attn,
+        ),
+        build.knows,
+    )
     rest += ["-fa"] if flash == "on" else []
     words = []
     if params.n_gpu_layers is not None:
-        words += ["-ngl", {-1: "auto", -2: "all"}.get(params.n_gpu_layers, str(params.n_gpu_layers))]
+        words += [
+            "-ngl",
+            {-1: "auto", -2: "all"}.get(params.n_gpu_layers, str(params.n_gpu_layers)),
+        ]
     if params.n_ctx is not None:
         words += ["-c", str(params.n_ctx)]
     return [*words, *rest, *build.engine.words]

@@ -1,5 +1,6 @@
-"""What launches take besides weights and caches: graph buffers, margins and extras. They are slow to measure, so what
-was measured predicts the rest; where nothing alike was measured, as little as it may be."""
+"""What launches take besides weights and caches: graph buffers, margins and extras. They are slow
+to measure, so what was measured predicts the rest; where nothing alike was measured, as little as
+it may be."""
 
 from __future__ import annotations
 
@@ -11,26 +12,30 @@ if TYPE_CHECKING:
 
     from .evaluate import Candidate
 
-    # the devices and slots, the kind of placement ("whole": nothing in RAM), the context, the micro-batch
+    # the devices and slots, the kind of placement ("whole": nothing in RAM), the context, the
+    # micro-batch
     Point = tuple[object, str, int, int]
 
-FIRST = 768 << 20       # bytes on a device before anything is measured,
-SHARE = 4               # but no more than this part of it
-GROWS = 0.2             # part of the graph buffers that at least grows with the micro-batch
-MASK = 2                # bytes of the mask for each token of the micro-batch and each of the context
-ALIKE = 0.75            # of the graph buffers of a similar placement
-MASKS = 4               # that there may be
-LEAST = 0.5             # of the graph buffers of another kind of placement, or of a much larger context
+FIRST = 768 << 20  # bytes on a device before anything is measured,
+SHARE = 4  # but no more than this part of it
+GROWS = 0.2  # part of the graph buffers that at least grows with the micro-batch
+# bytes of the mask for each token of the micro-batch and each of the context
+MASK = 2
+ALIKE = 0.75  # of the graph buffers of a similar placement
+MASKS = 4  # that there may be
+# of the graph buffers of another kind of placement, or of a much larger context
+LEAST = 0.5
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Bytes by device: what is `fixed`, and graph buffers, which depend on context and micro-batch; and of RAM."""
+    """Bytes by device: what is `fixed`, and graph buffers, which depend on context and micro-batch;
+    and of RAM."""
 
     fixed: Mapping[str, int]
     compute: Mapping[str, int]
     ram: int
-    flash: bool         # without flash attention graph buffers grow with the context
+    flash: bool  # without flash attention graph buffers grow with the context
 
 
 class Buffers:
@@ -39,9 +44,11 @@ class Buffers:
     def __init__(self, limits: Mapping[str, int]) -> None:
         self.limits = limits
         self.known: dict[Point, Taken] = {}
-        self.version = 0        # changes with what is known
-        self.full: set[tuple[object, int, int]] = set()     # frames, contexts and micro-batches that no launch fits
-        self.output: dict[tuple[object, str, int, int], int] = {}     # of a device with the output layer alone
+        self.version = 0  # changes with what is known
+        # frames, contexts and micro-batches that no launch fits
+        self.full: set[tuple[object, int, int]] = set()
+        # of a device with the output layer alone
+        self.output: dict[tuple[object, str, int, int], int] = {}
 
     def record(self, point: Point, candidate: Candidate, ram: int) -> None:
         use = candidate.breakdown.devices
@@ -49,10 +56,15 @@ class Buffers:
         if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
             self.full.add((point[0], *point[2:]))
         compute = {name: use[name].compute for name in candidate.spare}
-        fixed = {name: size - compute[name] for name, size in candidate.overheads(self.limits).items()}
+        fixed = {
+            name: size - compute[name] for name, size in candidate.overheads(self.limits).items()
+        }
         before, self.version = self.known.get(point), self.version + 1
-        if before is not None and not candidate.fits_devices:      # they only grow, so that a search ends
-            compute = {name: max(size, before.compute.get(name, 0)) for name, size in compute.items()}
+        # they only grow, so that a search ends
+        if before is not None and not candidate.fits_devices:
+            compute = {
+                name: max(size, before.compute.get(name, 0)) for name, size in compute.items()
+            }
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
         self.known[point] = Taken(fixed, compute, ram, candidate.breakdown.flash_attn)
 
@@ -62,11 +74,15 @@ class Buffers:
         self.output[frame, name, n_ctx, n_ubatch] = candidate.overheads(self.limits).get(name, 0)
 
     def of_output(self, point: Point, name: str, usual: int) -> int:
-        """Expected bytes of a device with the output layer alone, as it computes no attention: at least what it took
-        with a smaller context and micro-batch, a part of the `usual` before anything was measured."""
+        """Expected bytes of a device with the output layer alone, as it computes no attention: at
+        least what it took with a smaller context and micro-batch, a part of the `usual` before
+        anything was measured."""
         frame, _, n_ctx, n_ubatch = point
-        known = [size for (of, device, ctx, batch), size in self.output.items()
-                 if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch]
+        known = [
+            size
+            for (of, device, ctx, batch), size in self.output.items()
+            if (of, device) == (frame, name) and ctx <= n_ctx and batch <= n_ubatch
+        ]
         return max(known, default=usual // SHARE)
 
     def at(self, point: Point) -> dict[str, int]:
@@ -75,8 +91,12 @@ class Buffers:
         same = {key[2:]: taken for key, taken in self.known.items() if key[:2] == (frame, kind)}
         if same:
             return self._of(same, n_ctx, n_ubatch, 1.0)
-        for share, like in ((ALIKE, (frame, _related(kind))), (LEAST, (None, kind)), (LEAST, (frame, "")),
-                            (LEAST, (None, ""))):
+        for share, like in (
+            (ALIKE, (frame, _related(kind))),
+            (LEAST, (None, kind)),
+            (LEAST, (frame, "")),
+            (LEAST, (None, "")),
+        ):
             known = {key[2:]: taken for key, taken in self.known.items() if _matches(key, *like)}
             if known:
                 return self._of(known, n_ctx, n_ubatch, share)
@@ -89,42 +109,69 @@ class Buffers:
     def rules_out(self, point: Point) -> bool:
         """Whether no launch of this frame fits with as large a context and micro-batch."""
         frame, _, n_ctx, n_ubatch = point
-        return any(each == frame and ctx <= n_ctx and size <= n_ubatch for each, ctx, size in self.full)
+        return any(
+            each == frame and ctx <= n_ctx and size <= n_ubatch for each, ctx, size in self.full
+        )
 
     def of_ram(self, point: Point) -> int:
         """Expected bytes of system memory."""
-        return min([int(taken.ram * min(1.0, point[2] / max(1, key[2]))) for key, taken in self.known.items()
-                    if key[:2] == point[:2]], default=0)
+        return min(
+            [
+                int(taken.ram * min(1.0, point[2] / max(1, key[2])))
+                for key, taken in self.known.items()
+                if key[:2] == point[:2]
+            ],
+            default=0,
+        )
 
     def knows(self, point: Point) -> bool:
-        """Whether a launch of this frame and kind was measured with this micro-batch and no more context."""
+        """Whether a launch of this frame and kind was measured with this micro-batch and no more
+        context."""
         frame, kind, n_ctx, n_ubatch = point
-        return any(_matches(key, frame, _related(kind)) and key[3] == n_ubatch and key[2] <= n_ctx
-                   for key in self.known)
+        return any(
+            _matches(key, frame, _related(kind)) and key[3] == n_ubatch and key[2] <= n_ctx
+            for key in self.known
+        )
 
-    def _of(self, known: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int,
-            share: float) -> dict[str, int]:
-        """Bytes by the nearest micro-batch's launches, at another context on the line between two of them."""
+    def _of(
+        self, known: Mapping[tuple[int, int], Taken], n_ctx: int, n_ubatch: int, share: float
+    ) -> dict[str, int]:
+        """Bytes by the nearest micro-batch's launches, at another context on the line between two
+        of them."""
         nearest = _nearest(n_ubatch, {size for _, size in known})
         points = {ctx: taken for (ctx, size), taken in known.items() if size == nearest}
         below = max([ctx for ctx in points if ctx <= n_ctx], default=None)
         above = min([ctx for ctx in points if ctx >= n_ctx], default=None)
-        share *= min(1.0, n_ubatch / nearest) if n_ubatch < nearest else 1 + GROWS * (n_ubatch / nearest - 1)
+        share *= (
+            min(1.0, n_ubatch / nearest)
+            if n_ubatch < nearest
+            else 1 + GROWS * (n_ubatch / nearest - 1)
+        )
         if below is None or above is None:
             here = above if below is None else below
             assert here is not None
-            near, more = points[here], MASK * nearest * (n_ctx - here) * (MASKS if n_ctx < here else 1)
+            near, more = (
+                points[here],
+                MASK * nearest * (n_ctx - here) * (MASKS if n_ctx < here else 1),
+            )
             if not near.flash:
                 return self._sum(near, near.compute, share * n_ctx / max(1, here))
-            compute = {name: max(int(LEAST * size), size + more) if size else 0 for name, size in near.compute.items()}
+            compute = {
+                name: max(int(LEAST * size), size + more) if size else 0
+                for name, size in near.compute.items()
+            }
             return self._sum(near, compute, share)
         near, far = points[below], points[above]
         part = (n_ctx - below) / max(1, above - below)
-        compute = {name: size + int((far.compute.get(name, size) - size) * part) for name, size in near.compute.items()}
+        compute = {
+            name: size + int((far.compute.get(name, size) - size) * part)
+            for name, size in near.compute.items()
+        }
         return self._sum(near, compute, share)
 
     def _sum(self, near: Taken, compute: Mapping[str, int], share: float) -> dict[str, int]:
-        """The sums; a device that the launch did not use takes as much as the least of the others."""
+        """The sums; a device that the launch did not use takes as much as the least of the
+        others."""
         found = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
         least = min(found.values(), default=0)
         return {name: found.get(name, least) for name in self.limits}
@@ -137,7 +184,9 @@ def _related(kind: str) -> str:
 
 def _matches(point: Point, frame: object, kind: str) -> bool:
     """Whether a point is of this frame and kind, or of a related one; None and "" are any."""
-    return (frame is None or point[0] == frame) and (not kind or kind in (point[1], _related(point[1])))
+    return (frame is None or point[0] == frame) and (
+        not kind or kind in (point[1], _related(point[1]))
+    )
 
 
 def _nearest(n_ubatch: int, sizes: Iterable[int]) -> int:

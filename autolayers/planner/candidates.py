@@ -1,7 +1,8 @@
 """What can be launched in a frame (frames.py): the kinds of placement, each with one micro-batch.
 
-A Kind knows, without measuring, the largest part of the model that should be on the devices for a context, and the
-largest context for that placement: by bytes of layers, and by the graph buffers and margins measured so far.
+A Kind knows, without measuring, the largest part of the model that should be on the devices for a
+context, and the largest context for that placement: by bytes of layers, and by the graph buffers
+and margins measured so far.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .frames import Frame
 
-RAM_SHARE = 7 / 8    # of the system memory that a launch may take, if the processor takes part
-CARE = 0.34          # of what a context grows by, less for each promise that did not fit,
-PATIENCE = 3         # promises that did not fit, after which no part of a layer is tried, then a layer less
-GUESSES = 3          # of a context,
-NEAR = 1.01          # which is near enough to the next
-AS_FAST = 1.002      # of the fastest split's time: among devices alike then the even one, which people expect
+RAM_SHARE = 7 / 8  # of the system memory that a launch may take, if the processor takes part
+CARE = 0.34  # of what a context grows by, less for each promise that did not fit,
+# promises that did not fit, after which no part of a layer is tried, then a layer less
+PATIENCE = 3
+GUESSES = 3  # of a context,
+NEAR = 1.01  # which is near enough to the next
+# of the fastest split's time: among devices alike then the even one, which people expect
+AS_FAST = 1.002
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Flags that should fit on the devices, what they take without graph buffers, and their worth in seconds.
-    `ram_missing`: bytes of system memory."""
+    """Flags that should fit on the devices, what they take without graph buffers, and their worth
+    in seconds. `ram_missing`: bytes of system memory."""
 
     params: Params
     use: Static
@@ -60,8 +63,9 @@ class Kind:
         self.limits = self.evaluator.machine.limits
         self._sizes: dict[int | None, tuple[list[Usage], list[Usage]]] = {}
         self._launches: dict[object, Launch | None] = {}
-        self.hope = 0           # bytes that launches may take more than they should
-        self.failed = 0         # promises in a row that did not fit: the next ones are made with more care
+        self.hope = 0  # bytes that launches may take more than they should
+        # promises in a row that did not fit: the next ones are made with more care
+        self.failed = 0
 
     def with_micro_batch(self, size: int) -> Kind:
         """The same with another micro-batch."""
@@ -71,7 +75,10 @@ class Kind:
     def whole(self, params: Params) -> bool:
         """Whether all layers and their weights are on the devices."""
         own = len(self.frame.given.overrides)
-        return len(params.overrides) == own and params.layers_wanted(self._everything) == self._everything
+        return (
+            len(params.overrides) == own
+            and params.layers_wanted(self._everything) == self._everything
+        )
 
     def ladder(self, n_ctx: int | None) -> Ladder | None:
         """The launches of this kind at a context, by the number of layers on the devices."""
@@ -82,7 +89,7 @@ class Kind:
 
     def point(self, params: Params) -> Point:
         """What graph buffers depend on."""
-        kind, chosen = self.name, params.overrides[len(self.frame.given.overrides):]
+        kind, chosen = self.name, params.overrides[len(self.frame.given.overrides) :]
         if self.whole(params):
             kind = "whole"
         elif chosen and is_part(*chosen[-1]):
@@ -99,9 +106,9 @@ class Kind:
     # --- the launch that should fit
 
     def promise(self, n_ctx: int | None, failed: int = 0, hope: int = 0) -> Launch | None:
-        """The launch with the most on the devices that should fit with this context, and then the largest context that
-        this placement should have; None if none should fit. With more care after as many promises as `failed`; with
-        some `hope`: bytes that it may take more."""
+        """The launch with the most on the devices that should fit with this context, and then the
+        largest context that this placement should have; None if none should fit. With more care
+        after as many promises as `failed`; with some `hope`: bytes that it may take more."""
         key = n_ctx, failed, hope, self.buffers.version
         if key not in self._launches:
             self.failed, self.hope = failed, hope
@@ -147,7 +154,8 @@ class Kind:
         return None if use is None else self._launch(params, use)
 
     def smallest(self, n_ctx: int | None) -> Launch | None:
-        """The launch with the least on the devices, which says what all of this kind take besides."""
+        """The launch with the least on the devices, which says what all of this kind take
+        besides."""
         ladder = self.ladder(n_ctx)
         params = replace(self.shape, n_ctx=n_ctx, n_gpu_layers=0)
         if self.name != "none" and ladder is not None:
@@ -171,7 +179,7 @@ class Kind:
         """The largest count that should fit, and the launch with its split."""
         top = ladder.top
         if self.name == "layers" and self.frame.ladders.in_ram(ladder.base) is not None:
-            top -= 1            # all layers are the top of the finer ladder
+            top -= 1  # all layers are the top of the finer ladder
         least = 1 if self.name in ("layers", "bare") else 0
         least = ladder.top if self.frame.whole else least
         if (len(self.frame.names) > 1 and not self.frame.splits) or not self._layers(ladder)[0]:
@@ -185,11 +193,16 @@ class Kind:
             split = self._split(ladder, count, buffers)
             if split is not None:
                 params = ladder(count)
-                return count, params if len(self.frame.names) == 1 else shared(self.evaluator, params, split)
+                return count, params if len(self.frame.names) == 1 else shared(
+                    self.evaluator, params, split
+                )
         return None
 
-    def _at_most(self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]) -> int:
+    def _at_most(
+        self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]
+    ) -> int:
         """A bound of the count, by the memory of all devices together."""
+
         def room(buffers: Mapping[str, int]) -> int:
             return sum([max(0, self._room(name, buffers)) for name in self.frame.names])
 
@@ -224,14 +237,17 @@ class Kind:
     def _should_fit(self, params: Params) -> bool:
         use = self.evaluator.static(params)
         buffers = self.buffers.at(self.point(params))
-        return use is not None and all(usage.total <= self._room(name, buffers)
-                                       for name, usage in use.devices.items() if usage.total)
+        return use is not None and all(
+            usage.total <= self._room(name, buffers)
+            for name, usage in use.devices.items()
+            if usage.total
+        )
 
     # --- bytes and seconds of layers
 
     def _layers(self, ladder: Ladder) -> tuple[Sequence[Usage], Sequence[Usage]]:
-        """What each layer takes on a device, the output last: with all of its weights, and with those in RAM that this
-        kind leaves there; nothing where flags name a device for tensors."""
+        """What each layer takes on a device, the output last: with all of its weights, and with
+        those in RAM that this kind leaves there; nothing where flags name a device for tensors."""
         n_ctx = ladder.base.n_ctx
         if any(buffer != HOST for _, buffer in self.shape.overrides):
             return (), ()
@@ -239,7 +255,9 @@ class Kind:
             if self.evaluator.exhausted:
                 return (), ()
             on = self.evaluator.layers(ladder(ladder.top)) or ()
-            off = self.evaluator.layers(ladder(0)) or () if ladder.kind in ("experts", "ffn") else on
+            off = (
+                self.evaluator.layers(ladder(0)) or () if ladder.kind in ("experts", "ffn") else on
+            )
             self._sizes[n_ctx] = list(on), list(off)
         return self._sizes[n_ctx]
 
@@ -248,7 +266,7 @@ class Kind:
         on, off = self._layers(ladder)
         cached = ladder.base.kv_offload is not False
         in_ram, layers = self._divided(ladder, count)
-        rows = [*off[:in_ram], *on[in_ram:]][len(on) - layers:]
+        rows = [*off[:in_ram], *on[in_ram:]][len(on) - layers :]
         return [row.model + row.context if cached else row.model for row in rows]
 
     def _divided(self, ladder: Ladder, count: int) -> tuple[int, int]:
@@ -263,35 +281,47 @@ class Kind:
         in_ram, layers = self._divided(ladder, count)
 
         def of(params: Params) -> dict[str, list[float]]:
-            return self.cost.layer_seconds(replace(params, n_ubatch=None, n_batch=None, device=None,
-                                                   split_mode=None, main_gpu=None), n_ctx)
+            return self.cost.layer_seconds(
+                replace(
+                    params, n_ubatch=None, n_batch=None, device=None, split_mode=None, main_gpu=None
+                ),
+                n_ctx,
+            )
 
         on = of(ladder(ladder.top))
         off = of(ladder(0)) if in_ram else on
         start = self._everything - layers
         return [[*off[name][:in_ram], *on[name][in_ram:]][start:] for name in self.frame.names]
 
-    def _split(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> tuple[float, ...] | None:
+    def _split(
+        self, ladder: Ladder, count: int, buffers: Mapping[str, int]
+    ) -> tuple[float, ...] | None:
         """The fastest split of the layers that should fit; () on one device."""
         sizes, names = self._bytes(ladder, count), self.frame.names[:MOST_SHARES]
         room = [self._room(name, buffers) for name in names]
         if len(names) == 1:
             return () if sum(sizes) <= room[0] else None
-        seconds = self._seconds(ladder, count)[:len(names)]
+        seconds = self._seconds(ladder, count)[: len(names)]
         n_ubatch = ladder.base.n_ubatch or N_UBATCH
         visits = [self.cost.visits(name, n_ubatch) for name in names]
         hop = self.cost.hop(n_ubatch)
         self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
         splits = [best_partition(sizes, seconds, room, hop, visits)]
-        where = layer_devices(self.evaluator.placement(ladder(count)))        # llama.cpp's own, by free memory
+        # llama.cpp's own, by free memory
+        where = layer_devices(self.evaluator.placement(ladder(count)))
         own = tuple([where.count(name) for name in names])
         if count == ladder.top and self._holds(own, sizes, room):
             splits.append(own)
-        for i in range(1, len(names)):       # a device with the output layer alone computes no attention
-            taken = self.buffers.of_output(self.point(ladder(count)), names[i], buffers.get(names[i], 0))
+        # a device with the output layer alone computes no attention
+        for i in range(1, len(names)):
+            taken = self.buffers.of_output(
+                self.point(ladder(count)), names[i], buffers.get(names[i], 0)
+            )
             alone = self.limits[names[i]] - taken
             if room[i] < sizes[-1] <= alone:
-                before = best_partition(sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i])
+                before = best_partition(
+                    sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i]
+                )
                 splits.append(before and (*before, 1))
         params = ladder(count)
         static = self.evaluator.static(params)
@@ -299,21 +329,36 @@ class Kind:
             return None
         if self.evaluator.engine.shares_bytes:
             return self._own_first(params, static, splits, own)
-        if splits[0] is not None and count == ladder.top and self.cost.clock(params, static).pipelined:
+        if (
+            splits[0] is not None
+            and count == ladder.top
+            and self.cost.clock(params, static).pipelined
+        ):
             splits.append(even_partition(sizes, seconds, room))
         found = [_short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(found) == 1:
             return found[0]
-        times = [self.cost.predict(shared(self.evaluator, params, split), static).compared for split in found]
+        times = [
+            self.cost.predict(shared(self.evaluator, params, split), static).compared
+            for split in found
+        ]
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
         limit = min(times) * (AS_FAST if alike else 1.0)
         return next(split for split, time in zip(found, times, strict=True) if time <= limit)
 
-    def _own_first(self, params: Params, static: Static, splits: Sequence[tuple[int, ...] | None],
-                   own: tuple[int, ...]) -> tuple[float, ...]:
+    def _own_first(
+        self,
+        params: Params,
+        static: Static,
+        splits: Sequence[tuple[int, ...] | None],
+        own: tuple[int, ...],
+    ) -> tuple[float, ...]:
         """The program's own split, if it is nearly as fast as the fastest."""
         found = dict.fromkeys([split for split in splits if split is not None])
-        times = {split: self.cost.predict(shared(self.evaluator, params, split), static).compared for split in found}
+        times = {
+            split: self.cost.predict(shared(self.evaluator, params, split), static).compared
+            for split in found
+        }
         best = min(times, key=lambda split: times[split])
         near = own in times and times[own] <= times[best] * AS_FAST
         return tuple(map(float, own if near else best))
@@ -321,13 +366,15 @@ class Kind:
     def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
         ends = [0, *itertools.accumulate(split)]
         return ends[-1] == len(sizes) and all(
-            sum(sizes[first:end]) <= space for (first, end), space in zip(itertools.pairwise(ends), room, strict=True))
+            sum(sizes[first:end]) <= space
+            for (first, end), space in zip(itertools.pairwise(ends), room, strict=True)
+        )
 
     # --- parts of layers
 
     def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
-        """The launch with as many matrices as should fit of one more layer's experts: of the last layer that has
-        them in RAM, or of the first layer of a later device."""
+        """The launch with as many matrices as should fit of one more layer's experts: of the last
+        layer that has them in RAM, or of the first layer of a later device."""
         layer = ladder.top - count - 1
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
         shapes = [less]
@@ -368,10 +415,16 @@ class Kind:
     def _launch(self, params: Params, use: Static) -> Launch:
         ram = self.evaluator.machine.ram
         needed = RAM_MARGIN + self.evaluator.in_ram(use) + self.buffers.of_ram(self.point(params))
-        return Launch(params, use, worth(self.problem, params, use), 0 if ram is None else max(0, needed - ram))
+        return Launch(
+            params,
+            use,
+            worth(self.problem, params, use),
+            0 if ram is None else max(0, needed - ram),
+        )
 
     def _largest(self, params: Params, use: Static, low: int, high: int) -> tuple[int, Static]:
-        """The largest context of low..high that should fit, and its caches: these grow evenly, but for windows."""
+        """The largest context of low..high that should fit, and its caches: these grow evenly, but
+        for windows."""
         larger = self.evaluator.static(replace(params, n_ctx=high)) if high > low else None
         if larger is None:
             return low, use
@@ -393,12 +446,13 @@ class Kind:
         return low, use
 
     def _share(self, params: Params, use: Static, larger: Static, low: int, high: int) -> float:
-        """Which part of the way from one context to a larger one should fit; 0 if not even the first should."""
+        """Which part of the way from one context to a larger one should fit; 0 if not even the
+        first should."""
         first = self._share_at(params, use, larger, low)
         if first <= 0:
             return 0.0
         second = self._share_at(params, use, larger, low + int((high - low) * min(1.0, first)))
-        return min(1.0, second if second > 0 else first / 4)         # graph buffers grow too
+        return min(1.0, second if second > 0 else first / 4)  # graph buffers grow too
 
     def _share_at(self, params: Params, use: Static, larger: Static, n_ctx: int) -> float:
         """The same, with the graph buffers of one context."""
@@ -440,4 +494,4 @@ class Kind:
 def _short(counts: Sequence[int]) -> tuple[float, ...]:
     """Layers per device without those of the last devices that have none."""
     used = max((i for i, count in enumerate(counts) if count), default=0)
-    return tuple([float(count) for count in counts[:used + 1]])
+    return tuple([float(count) for count in counts[: used + 1]])

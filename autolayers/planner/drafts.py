@@ -1,7 +1,9 @@
-"""A draft: on the GPU, in RAM or not used, and how many tokens a step, by the seconds of each launch.
+"""A draft: on the GPU, in RAM or not used, and how many tokens a step, by the seconds of each
+launch.
 
-No layer is given away for a draft that loses. A draft model that is given (-md) stays given: where it is not worth its
-memory it is loaded into RAM, which llama-server does not draft with unless --spec-type says so.
+No layer is given away for a draft that loses. A draft model that is given (-md) stays given: where
+it is not worth its memory it is loaded into RAM, which llama-server does not draft with unless
+--spec-type says so.
 """
 
 from __future__ import annotations
@@ -40,8 +42,8 @@ class Choice:
 
 
 def drafts(problem: Problem) -> str:
-    """The type of the launch's drafts; "" for none, or if only its text decides what it gains (n-grams). A draft model
-    is used without --spec-type too where it may be given."""
+    """The type of the launch's drafts; "" for none, or if only its text decides what it gains
+    (n-grams). A draft model is used without --spec-type too where it may be given."""
     companions = problem.request.companions
     said = with_draft_type(problem.given, companions).spec_type
     if said:
@@ -56,7 +58,11 @@ def with_draft(problem: Problem) -> Solved:
     other = "" if said else _other_vocabulary(problem)
     variants = [] if other else _variants(problem)
     tried = [choice for variant in variants if (choice := _tried(variant, plain)) is not None]
-    drafting = max((choice for choice in tried if choice.candidate.fits), key=lambda choice: choice.rate, default=None)
+    drafting = max(
+        (choice for choice in tried if choice.candidate.fits),
+        key=lambda choice: choice.rate,
+        default=None,
+    )
     # builds before the names draft with every model that is given
     idle = None if said or _number(problem) < NAMED else _idle(problem, plain)
     best = drafting
@@ -64,8 +70,11 @@ def with_draft(problem: Problem) -> Solved:
         best = idle
     if best is None:
         return Solved(problem, tried[0].candidate if tried else search(problem).candidate)
-    reasons = (f"llama-server does not draft with the draft's vocabulary: {other}",) if other else _reasons(
-        best, tried, plain)
+    reasons = (
+        (f"llama-server does not draft with the draft's vocabulary: {other}",)
+        if other
+        else _reasons(best, tried, plain)
+    )
     return Solved(best.problem, best.candidate, reasons)
 
 
@@ -76,8 +85,16 @@ def _number(problem: Problem) -> int:
 def _free(problem: Problem) -> bool:
     """Whether the draft model's place is open."""
     given = problem.given
-    placed = given.device_draft is not None or given.n_gpu_layers_draft is not None or given.overrides_draft
-    return bool(problem.machine.devices) and problem.request.companions.draft is not None and not placed
+    placed = (
+        given.device_draft is not None
+        or given.n_gpu_layers_draft is not None
+        or given.overrides_draft
+    )
+    return (
+        bool(problem.machine.devices)
+        and problem.request.companions.draft is not None
+        and not placed
+    )
 
 
 def _variants(problem: Problem) -> list[Problem]:
@@ -91,7 +108,12 @@ def _variants(problem: Problem) -> list[Problem]:
 def _other_vocabulary(problem: Problem) -> str:
     """Why llama-server would not start with this draft model in use, "" if it would."""
     draft, rules = problem.request.companions.draft, Build(_number(problem)).rules
-    if draft is None or draft.row.draft_type or rules.translates_drafts or not rules.names_draft_type:
+    if (
+        draft is None
+        or draft.row.draft_type
+        or rules.translates_drafts
+        or not rules.names_draft_type
+    ):
         return ""
     return unlike(problem.model, draft, only_added=rules.draft_ends_if_added)
 
@@ -100,12 +122,18 @@ def _without(problem: Problem) -> Choice | None:
     """The launch without the draft."""
     kept = tuple([kind for kind in problem.given.spec_type if not kind.startswith("draft-")])
     bare = problem.of(problem.model, replace(problem.request.companions, draft=None)).with_flags(
-        model_draft=None, draft_n_max=None, device_draft=None, n_gpu_layers_draft=None, spec_type=kept)
+        model_draft=None,
+        draft_n_max=None,
+        device_draft=None,
+        n_gpu_layers_draft=None,
+        spec_type=kept,
+    )
     return _fitting(bare, search(bare).candidate, "")
 
 
 def _idle(problem: Problem, plain: Choice | None) -> Choice | None:
-    """The launch that loads the draft and does not use it: into RAM, if that is open and it is in the way."""
+    """The launch that loads the draft and does not use it: into RAM, if that is open and it is in
+    the way."""
     variant = problem
     found = _like(variant, plain)
     if (found is None or not found.fits) and _free(problem):
@@ -132,15 +160,26 @@ def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
 def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
     """The launch that drafts with these flags, and the number of tokens if that is open."""
     given = variant.given
-    drafting = Drafting(drafts(variant), variant.request.companions.draft, _place(variant), given.draft_n_max,
-                        _share(variant))
+    drafting = Drafting(
+        drafts(variant),
+        variant.request.companions.draft,
+        _place(variant),
+        given.draft_n_max,
+        _share(variant),
+    )
     problem = variant.drafting_with(drafting)
     found = _like(problem, plain)
     if found is None or not found.fits:
         found = search(problem).candidate
     if found is None:
         return None
-    where = "RAM" if drafting.place == HOST else "the GPU" if drafting.model is not None else "the model's device"
+    where = (
+        "RAM"
+        if drafting.place == HOST
+        else "the GPU"
+        if drafting.model is not None
+        else "the model's device"
+    )
     found_draft = problem.cost.speed(found).draft
     if given.draft_n_max is not None or found_draft is None:
         return Choice(problem, found, where)
@@ -173,13 +212,19 @@ def _place(problem: Problem) -> str:
 def _reasons(best: Choice, tried: list[Choice], plain: Choice | None) -> tuple[str, ...]:
     """What drafting gains, or why it is not done."""
     draft = best.problem.cost.speed(best.candidate).draft
-    others = ", ".join(f"{choice.rate:.1f} drafting on {choice.where}".replace("on RAM", "in RAM") for choice in tried
-                       if choice.candidate.fits)
+    others = ", ".join(
+        f"{choice.rate:.1f} drafting on {choice.where}".replace("on RAM", "in RAM")
+        for choice in tried
+        if choice.candidate.fits
+    )
     if draft is None:
         words = " ".join(to_words(Params(device_draft=best.problem.given.device_draft)))
         rate = plain.rate if plain is not None else best.rate
-        return (f"the draft model loses: {rate:.1f} tokens/s without it, {others or 'and with it nothing fits'}; leave "
-                f"-md out{f', or it waits in RAM ({words})' * bool(words)}",)
+        return (
+            f"the draft model loses: {rate:.1f} tokens/s without it, "
+            f"{others or 'and with it nothing fits'}; leave "
+            f"-md out{f', or it waits in RAM ({words})' * bool(words)}",
+        )
     rates = ", ".join(f"{text} {rate:.1f}" for text, rate in draft.rates)
     tokens = f"{draft.n} token" + "s" * (draft.n > 1)
     line = f"drafts of {tokens}: {draft.plain:.1f} tokens/s become {best.rate:.1f} ({rates})"

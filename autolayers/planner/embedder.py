@@ -1,8 +1,10 @@
-"""Models that answer embeddings or a reranker's scores: what llama-server needs for them, and what they are asked.
+"""Models that answer embeddings or a reranker's scores: what llama-server needs for them, and what
+they are asked.
 
-An encoder has no KV cache, so an input must lie in one micro-batch (server_slot::can_split): -b and -ub of a whole
-context, or of 2048 tokens, where all layers then fit on the GPUs. The prompt cache of llama-server keeps what was in an
-idle slot, whatever its task is; an embedding is never continued, so --cache-ram 0.
+An encoder has no KV cache, so an input must lie in one micro-batch (server_slot::can_split): -b and
+-ub of a whole context, or of 2048 tokens, where all layers then fit on the GPUs. The prompt cache
+of llama-server keeps what was in an idle slot, whatever its task is; an embedding is never
+continued, so --cache-ram 0.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
 
-RANK = 4            # llama_pooling_type; those before it pool an input into one embedding
+RANK = 4  # llama_pooling_type; those before it pool an input into one embedding
 NOT_POOLED = 0
-SHORT = 2048        # tokens: few inputs are longer
-LONGEST = 1 << 17   # of a micro-batch that is tried; the encoders that there are take 32768 at most
+SHORT = 2048  # tokens: few inputs are longer
+LONGEST = 1 << 17  # of a micro-batch that is tried; the encoders that there are take 32768 at most
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class Inputs:
 
 
 def encodes(model: Model) -> bool:
-    """Whether the model is an encoder that pools: a diffusion model has no KV cache either, and writes text."""
+    """Whether the model is an encoder that pools: a diffusion model has no KV cache either, and
+    writes text."""
     pooled = NOT_POOLED < model.hparams.pooling_type <= RANK
     return model.row.memory == "none" and pooled
 
@@ -47,15 +50,19 @@ def embeds(params: Params) -> bool:
 
 
 def ways(problem: Problem) -> Iterator[Params]:
-    """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of a whole context, or
-    of SHORT tokens. Other models have one way."""
+    """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of
+    a whole context, or of SHORT tokens. Other models have one way."""
     model, params, policy = problem.model, problem.given, problem.policy
     if encodes(model) and not embeds(params):
         rank = model.hparams.pooling_type == RANK
         params = replace(params, reranking=True) if rank else replace(params, embedding=True)
     if embeds(params) and params.cache_ram is None and not policy.agents:
         params = replace(params, cache_ram=0)
-    n_ctx = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else None) or model.n_ctx_train
+    n_ctx = (
+        params.n_ctx
+        or (policy.n_ctx if isinstance(policy.n_ctx, int) else None)
+        or model.n_ctx_train
+    )
     if encodes(model) and params.n_batch is None and params.n_ubatch is None and n_ctx:
         sizes = [size for size in (n_ctx, min(n_ctx, SHORT)) if size <= LONGEST]
         for size in dict.fromkeys(sizes):
@@ -64,14 +71,17 @@ def ways(problem: Problem) -> Iterator[Params]:
 
 
 def suits(problem: Problem, found: Candidate) -> bool:
-    """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches take no layer off
-    the GPUs."""
+    """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches
+    take no layer off the GPUs."""
     everything = problem.everything
-    return found.fits and (not problem.machine.devices or found.params.layers_wanted(everything) == everything)
+    return found.fits and (
+        not problem.machine.devices or found.params.layers_wanted(everything) == everything
+    )
 
 
 def inputs(params: Params, speed: Speed, n_ctx_seq: int) -> Inputs | None:
-    """What a launch that embeds is asked: the workload's prompts, as long as a slot allows; None for others."""
+    """What a launch that embeds is asked: the workload's prompts, as long as a slot allows; None
+    for others."""
     if not embeds(params):
         return None
     tokens = max(1, min(speed.workload.prompt, n_ctx_seq))

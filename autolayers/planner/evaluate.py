@@ -1,4 +1,5 @@
-"""What a launch takes on this machine, and whether it fits: every search of the planner measures here."""
+"""What a launch takes on this machine, and whether it fits: every search of the planner measures
+here."""
 
 from __future__ import annotations
 
@@ -39,18 +40,19 @@ if TYPE_CHECKING:
     Fidelity = Literal["prompt", "fit", "full"]
 
 # How fully a candidate is measured:
-PROMPT: Fidelity = "prompt"      # weights, caches and the prompt graph: a lower bound
-FIT: Fidelity = "fit"            # enough to know whether it fits on the devices
+PROMPT: Fidelity = "prompt"  # weights, caches and the prompt graph: a lower bound
+FIT: Fidelity = "fit"  # enough to know whether it fits on the devices
 FULL: Fidelity = "full"
 
-RAM_MARGIN = 512 << 20    # system memory: llama-server itself, the driver's host side, and all other programs
+# system memory: llama-server itself, the driver's host side, and all other programs
+RAM_MARGIN = 512 << 20
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A launch and what it allocates. `spare` is what is left on each used device after its margin (negative:
-    missing). `ram_spare` is the same for system memory (None: unlimited), also less what serving is certain
-    to add."""
+    """A launch and what it allocates. `spare` is what is left on each used device after its margin
+    (negative: missing). `ram_spare` is the same for system memory (None: unlimited), also less what
+    serving is certain to add."""
 
     params: Params
     breakdown: Measured
@@ -73,19 +75,25 @@ class Candidate:
         return max(0, -(self.ram_spare or 0))
 
     def overheads(self, limits: Mapping[str, int]) -> dict[str, int]:
-        """Bytes on each used device that are neither weights nor cache: graph buffers, extras, margin."""
+        """Bytes on each used device that are neither weights nor cache: graph buffers, extras,
+        margin."""
         use = self.breakdown.devices
-        return {name: limits[name] - spare - use[name].model - use[name].context
-                for name, spare in self.spare.items()}
+        return {
+            name: limits[name] - spare - use[name].model - use[name].context
+            for name, spare in self.spare.items()
+        }
 
 
 class Evaluator:
     """Measures launches of one model on one machine, each only once."""
 
-    def __init__(self, estimator: Estimator, machine: Machine, target: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, estimator: Estimator, machine: Machine, target: tuple[int, ...] | None = None
+    ) -> None:
         self.estimator, self.machine, self.target = estimator, machine, target
         self.model: Model = estimator.model
-        # why llama.cpp would not start the first launch that it refuses: the given words' own, as side ways come later
+        # why llama.cpp would not start the first launch that it refuses: the given words' own, as
+        # side ways come later
         self.refusal: LaunchRefused | None = None
         self._candidates: dict[Params, Candidate | None] = {}
         self._usages: dict[Params, Measured | None] = {}
@@ -94,11 +102,19 @@ class Evaluator:
         self._names: dict[object, list[str]] = {}
 
     @classmethod
-    def of(cls, model: Model, machine: Machine, build: Build | int | None = None,
-           target: tuple[int, ...] | None = None, companions: Companions = NONE,
-           known: Known | None = None, meter: Meter | None = None) -> Evaluator:
-        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device instead of the
-        margin. `known`: earlier measurements of this model for these devices. `meter`: of the question."""
+    def of(
+        cls,
+        model: Model,
+        machine: Machine,
+        build: Build | int | None = None,
+        target: tuple[int, ...] | None = None,
+        companions: Companions = NONE,
+        known: Known | None = None,
+        meter: Meter | None = None,
+    ) -> Evaluator:
+        """An Evaluator with an Estimator of its own. `target`: bytes to leave free per device
+        instead of the margin. `known`: earlier measurements of this model for these devices.
+        `meter`: of the question."""
         return cls(Estimator(model, build, companions, known, meter), machine, target)
 
     def on(self, machine: Machine) -> Evaluator:
@@ -113,7 +129,8 @@ class Evaluator:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the question's budget is spent: then only the final launch of a search is still measured."""
+        """Whether the question's budget is spent: then only the final launch of a search is still
+        measured."""
         return self.estimator.meter.exhausted
 
     def spend(self, nodes: int) -> None:
@@ -126,12 +143,16 @@ class Evaluator:
         return [candidate for candidate in self._candidates.values() if candidate is not None]
 
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
-        """The launch, measured at least to this fidelity. None if llama.cpp would refuse it (see `refusal`),
-        or if the budget is spent and it is not the `last`."""
+        """The launch, measured at least to this fidelity. None if llama.cpp would refuse it (see
+        `refusal`), or if the budget is spent and it is not the `last`."""
         if params in self._candidates:
             known = self._candidates[params]
-            if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT \
-                    or (fidelity == FIT and not known.fits_devices):
+            if (
+                known is None
+                or isinstance(known.breakdown, Breakdown)
+                or fidelity == PROMPT
+                or (fidelity == FIT and not known.fits_devices)
+            ):
                 return known
         if not last and self.exhausted:
             return None
@@ -142,24 +163,31 @@ class Evaluator:
         self.estimator.meter.ends = not last
         try:
             self.estimator.refuse_first_token(params)
-            use = self.estimator.at_least(params, self.machine.devices, None if fidelity == FULL else enough,
-                                          runtime=self.target is None)
+            use = self.estimator.at_least(
+                params,
+                self.machine.devices,
+                None if fidelity == FULL else enough,
+                runtime=self.target is None,
+            )
             self._candidates[params] = self._candidate(params, use)
         except LaunchRefused as refusal:
             self.refusal = self.refusal or refusal
             self._candidates[params] = None
         except OverBudget:
             return None
-        except ModelError as error:        # the graph needs a tensor that the file lacks
+        except ModelError as error:  # the graph needs a tensor that the file lacks
             path = self.model.path
-            raise ModelError(str(error) if str(error).startswith(path) else f"{path}: {error}") from None
+            raise ModelError(
+                str(error) if str(error).startswith(path) else f"{path}: {error}"
+            ) from None
         finally:
             self.estimator.meter.ends = False
         return self._candidates[params]
 
     def usage(self, params: Params, most: Mapping[str, int], fidelity: Fidelity) -> Measured | None:
-        """What llama.cpp's measuring says that the launch allocates, without margins; a lower bound where a device
-        would need more than `most` has for it."""
+        """What llama.cpp's measuring says that the launch allocates, without margins; a lower bound
+        where a device would need more than `most` has for it."""
+
         def too_much(use: Static) -> bool:
             return any(use.devices[name].total > size for name, size in most.items())
 
@@ -167,13 +195,19 @@ class Evaluator:
         known: Measured | None = self._usages.get(params)
         if candidate is not None and candidate.breakdown.as_measured:
             known = candidate.breakdown
-        if known is None or (isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)):
+        if known is None or (
+            isinstance(known, LowerBound) and fidelity != PROMPT and not too_much(known)
+        ):
             if self.exhausted:
                 return None
             self.estimator.meter.ends = True
             try:
-                known = self.estimator.at_least(params, self.machine.devices,
-                                                lambda use: fidelity == PROMPT or too_much(use), measuring=True)
+                known = self.estimator.at_least(
+                    params,
+                    self.machine.devices,
+                    lambda use: fidelity == PROMPT or too_much(use),
+                    measuring=True,
+                )
             except LaunchRefused as refusal:
                 self.refusal = self.refusal or refusal
                 known = None
@@ -188,7 +222,11 @@ class Evaluator:
         """The smallest and the largest graph buffer of a device in all launches measured with this
         context."""
         found: dict[str, tuple[int, int]] = {}
-        uses = [(params, known.breakdown) for params, known in self._candidates.items() if known is not None]
+        uses = [
+            (params, known.breakdown)
+            for params, known in self._candidates.items()
+            if known is not None
+        ]
         for params, use in (*uses, *self._usages.items()):
             if use is not None and params.n_ctx == n_ctx:
                 for name, usage in use.devices.items():
@@ -198,8 +236,8 @@ class Evaluator:
         return found
 
     def static(self, params: Params) -> Static | None:
-        """Weights and caches without graph buffers: cheap, and a lower bound. None if llama.cpp would refuse it, or
-        if the budget is spent."""
+        """Weights and caches without graph buffers: cheap, and a lower bound. None if llama.cpp
+        would refuse it, or if the budget is spent."""
         if params not in self._static:
             if self.exhausted:
                 return None
@@ -211,7 +249,8 @@ class Evaluator:
         return self._static[params]
 
     def may_fit(self, params: Params, any_split: bool = False) -> bool:
-        """False if weights and caches alone exceed the devices (with `any_split`: all of them together)."""
+        """False if weights and caches alone exceed the devices (with `any_split`: all of them
+        together)."""
         static = self.static(params)
         if static is None:
             return False
@@ -241,16 +280,30 @@ class Evaluator:
         """The devices that llama.cpp uses with these flags, in its order."""
         key = (params.device, params.split_mode, params.main_gpu)
         if key not in self._names:
-            self._names[key] = [device.name for device in
-                                model_devices(params, self.machine.devices, self.estimator.rules)[0]]
+            self._names[key] = [
+                device.name
+                for device in model_devices(params, self.machine.devices, self.estimator.rules)[0]
+            ]
         return self._names[key]
 
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
-        """Estimator.layers on devices of this machine's kind; None if llama.cpp would refuse these flags."""
-        params = replace(params, n_gpu_layers=None, tensor_split=None, split_mode=None, main_gpu=None,
-                         device=None, rpc=())
+        """Estimator.layers on devices of this machine's kind; None if llama.cpp would refuse these
+        flags."""
+        params = replace(
+            params,
+            n_gpu_layers=None,
+            tensor_split=None,
+            split_mode=None,
+            main_gpu=None,
+            device=None,
+            rpc=(),
+        )
         if params not in self._layers:
-            kind = self.machine.devices[0] if self.machine.devices else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
+            kind = (
+                self.machine.devices[0]
+                if self.machine.devices
+                else Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
+            )
             try:
                 self._layers[params] = self.estimator.layers(params, kind)
             except LaunchRefused as refusal:
@@ -261,10 +314,12 @@ class Evaluator:
     def usable(self, params: Params) -> bool:
         """Whether any device has more memory than every launch must leave free on it."""
         return bool(self.target or params.fit_target) or any(
-            self.machine.limits[device.name] > least(device) for device in self.machine.devices)
+            self.machine.limits[device.name] > least(device) for device in self.machine.devices
+        )
 
     def margin(self, device: Device, params: Params, use: Measured) -> Parts:
-        """The named parts of a device's margin; a given --fit-target or --margin replaces them all."""
+        """The named parts of a device's margin; a given --fit-target or --margin replaces them
+        all."""
         if self.target:
             position = list(use.devices).index(device.name)
             return (("given", self.target[min(position, len(self.target) - 1)]),)
@@ -279,13 +334,16 @@ class Evaluator:
         return use.resident + self.shared(use)
 
     def bounded(self, candidate: Candidate, agents: int = 0, work: Workload = CHAT) -> Candidate:
-        """The launch with flags that bound what grows while it serves, if system memory is too small for all
-        of it, or that keep this many conversations."""
+        """The launch with flags that bound what grows while it serves, if system memory is too
+        small for all of it, or that keep this many conversations."""
         use = candidate.breakdown
         if not isinstance(use, Breakdown) or (candidate.ram_spare is None and not agents):
             return candidate
-        changes = serving.keeping(agents, candidate.params, use, candidate.ram_spare, work) if agents else \
-            serving.limits(candidate.params, use, candidate.ram_spare or 0)
+        changes = (
+            serving.keeping(agents, candidate.params, use, candidate.ram_spare, work)
+            if agents
+            else serving.limits(candidate.params, use, candidate.ram_spare or 0)
+        )
         if not changes:
             return candidate
         return self.candidate(replace(candidate.params, **changes), FULL, last=True) or candidate  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""Why this plan: what one more step would cost, what each lever would free, and the alternatives."""
+"""Why this plan: what one more step would cost, what each lever would free, and the
+alternatives."""
 
 from __future__ import annotations
 
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from .evaluate import Candidate, Evaluator
     from .problem import Problem
 
-SHOWN = 5                # alternatives
-FASTER, LARGER = 1.03, 1.05      # an alternative must gain this factor in tokens per second or in context
-ALL = -2                 # n_gpu_layers
-_EXPERTS = "exps"        # in the patterns of -ncmoe, -cmoe and people's own
+SHOWN = 5  # alternatives
+# an alternative must gain this factor in tokens per second or in context
+FASTER, LARGER = 1.03, 1.05
+ALL = -2  # n_gpu_layers
+_EXPERTS = "exps"  # in the patterns of -ncmoe, -cmoe and people's own
 _IN_PLACE = "in place of the given -ncmoe, -cmoe or -ot"
-CONTEXTS = (16384, 32768)        # common larger contexts, and the trained one
+CONTEXTS = (16384, 32768)  # common larger contexts, and the trained one
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,15 @@ class Lever:
     name: str
     words: tuple[str, ...]
     saves: int
-    enough: bool      # with it, the next step would fit
+    enough: bool  # with it, the next step would fit
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "flags": list(self.words), "saves": self.saves, "enough": self.enough}
+        return {
+            "name": self.name,
+            "flags": list(self.words),
+            "saves": self.saves,
+            "enough": self.enough,
+        }
 
 
 @dataclass(frozen=True)
@@ -56,16 +63,29 @@ class Alternative:
     n_gpu_layers: int
     n_ctx: int
     speed: Speed
-    note: str = ""        # what else it changes
+    note: str = ""  # what else it changes
 
     def to_dict(self) -> dict[str, object]:
-        return {"flags": list(self.flags), "placement": self.placement, "n_gpu_layers": self.n_gpu_layers,
-                "n_ctx": self.n_ctx, "speed": self.speed.to_dict(), "note": self.note}
+        return {
+            "flags": list(self.flags),
+            "placement": self.placement,
+            "n_gpu_layers": self.n_gpu_layers,
+            "n_ctx": self.n_ctx,
+            "speed": self.speed.to_dict(),
+            "note": self.note,
+        }
 
 
-def alternative(problem: Problem, chosen: Candidate, change: dict[str, object]) -> Alternative | None:
+def alternative(
+    problem: Problem, chosen: Candidate, change: dict[str, object]
+) -> Alternative | None:
     """The plan with one of `changes`, if it fits and gains speed or context."""
-    evaluator, cost, given, everything = problem.evaluator, problem.cost, problem.given, problem.everything
+    evaluator, cost, given, everything = (
+        problem.evaluator,
+        problem.cost,
+        problem.given,
+        problem.everything,
+    )
     here = cost.price(chosen)
     if evaluator.exhausted:
         return None
@@ -81,21 +101,36 @@ def alternative(problem: Problem, chosen: Candidate, change: dict[str, object]) 
         candidate = search(problem.with_flags(**change)).candidate
     if candidate is None or not candidate.fits:
         return None
-    if "overrides" in change:        # what takes the place of given rules
-        change = {name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")}
+    if "overrides" in change:  # what takes the place of given rules
+        change = {
+            name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")
+        }
         asked = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
-        if candidate.breakdown.host.model >= chosen.breakdown.host.model \
-                or candidate.params.layers_wanted(everything) < asked:
+        if (
+            candidate.breakdown.host.model >= chosen.breakdown.host.model
+            or candidate.params.layers_wanted(everything) < asked
+        ):
             return None
     speed, n_ctx = cost.price(candidate), candidate.breakdown.n_ctx
-    if n_ctx <= chosen.breakdown.n_ctx * LARGER and speed.generation <= here.generation * FASTER \
-            and speed.prompt <= here.prompt * FASTER:
+    if (
+        n_ctx <= chosen.breakdown.n_ctx * LARGER
+        and speed.generation <= here.generation * FASTER
+        and speed.prompt <= here.prompt * FASTER
+    ):
         return None
     words = to_words(Params(**change))  # type: ignore[arg-type]
-    return Alternative((*words, *_none(change)), evaluator.described(candidate.params),
-                       candidate.params.layers_wanted(everything), n_ctx, speed,
-                       image_words(problem) if "mmproj_offload" in change else
-                       _IN_PLACE if "overrides" in change else _by_text(speed))
+    return Alternative(
+        (*words, *_none(change)),
+        evaluator.described(candidate.params),
+        candidate.params.layers_wanted(everything),
+        n_ctx,
+        speed,
+        image_words(problem)
+        if "mmproj_offload" in change
+        else _IN_PLACE
+        if "overrides" in change
+        else _by_text(speed),
+    )
 
 
 def _none(change: dict[str, object]) -> tuple[str, ...]:
@@ -105,11 +140,16 @@ def _none(change: dict[str, object]) -> tuple[str, ...]:
 
 def _by_text(speed: Speed) -> str:
     """Tokens per second of code and of prose, if a draft makes them differ."""
-    return "" if speed.draft is None else ", ".join(f"{text} {rate:.0f} tokens/s" for text, rate in speed.draft.rates)
+    return (
+        ""
+        if speed.draft is None
+        else ", ".join(f"{text} {rate:.0f} tokens/s" for text, rate in speed.draft.rates)
+    )
 
 
 def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None:
-    """The plan with a cache of experts at an assumed upload rate, if it then gains: the machine's own decides."""
+    """The plan with a cache of experts at an assumed upload rate, if it then gains: the machine's
+    own decides."""
     evaluator, cost, everything = problem.evaluator, problem.cost, problem.everything
     machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
     found = None if evaluator.exhausted else search(problem.on(machine)).candidate
@@ -118,23 +158,41 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     speed = cost.price(found)
     if speed.generation <= cost.price(chosen).generation * FASTER:
         return None
-    return Alternative((FLAG, str(found.params.moe_cache_mib)), evaluator.described(found.params),
-                       found.params.layers_wanted(everything), found.breakdown.n_ctx, speed)
+    return Alternative(
+        (FLAG, str(found.params.moe_cache_mib)),
+        evaluator.described(found.params),
+        found.params.layers_wanted(everything),
+        found.breakdown.n_ctx,
+        speed,
+    )
 
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     """The flags of each alternative, which is planned by itself."""
-    evaluator, given, policy, everything = problem.evaluator, problem.given, problem.policy, problem.everything
+    evaluator, given, policy, everything = (
+        problem.evaluator,
+        problem.given,
+        problem.policy,
+        problem.everything,
+    )
     use, trained = chosen.breakdown, problem.model.n_ctx_train
     all_given = given.layers_wanted(everything) == everything
     open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
-    whole = chosen.params.layers_wanted(everything) == everything \
-        and len(chosen.params.overrides) == len(given.overrides)
-    if (given.cache_type_k, given.cache_type_v) == (None, None) and not policy.kv_types and given.flash_attn != "off" \
-            and not (whole and (not open_context or use.n_ctx_seq >= trained)):
+    whole = chosen.params.layers_wanted(everything) == everything and len(
+        chosen.params.overrides
+    ) == len(given.overrides)
+    if (
+        (given.cache_type_k, given.cache_type_v) == (None, None)
+        and not policy.kv_types
+        and given.flash_attn != "off"
+        and not (whole and (not open_context or use.n_ctx_seq >= trained))
+    ):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    if given.overrides and (given.n_gpu_layers in (None, -1) or all_given) and all(
-            _EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides):
+    if (
+        given.overrides
+        and (given.n_gpu_layers in (None, -1) or all_given)
+        and all(_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides)
+    ):
         yield {"overrides": (), "n_gpu_layers": None}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
@@ -160,7 +218,8 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
 
 
 def _drafts_itself(problem: Problem) -> bool:
-    """Whether the model has an MTP block that this build drafts with, and no flag says what drafts."""
+    """Whether the model has an MTP block that this build drafts with, and no flag says what
+    drafts."""
     model, rules = problem.model, problem.evaluator.estimator.rules
     if problem.given.spec_type or problem.request.companions.draft is not None:
         return False
@@ -176,7 +235,9 @@ def _on_devices(use: Static) -> int:
     return sum(usage.total for usage in use.devices.values())
 
 
-def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params]) -> tuple[str, ...]:
+def price_of(
+    evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params]
+) -> tuple[str, ...]:
     """What the next step costs on each device, and how much of it is missing."""
     name, params = step
     after = evaluator.candidate(params, FIT)
@@ -187,21 +248,30 @@ def price_of(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params
         price = usage.total - candidate.breakdown.devices[device].total
         left = after.spare.get(device, 0)
         if left < 0:
-            lines.append(f"{name} would take {human(price)} more on {device}: {human(-left)} missing")
+            lines.append(
+                f"{name} would take {human(price)} more on {device}: {human(-left)} missing"
+            )
     return tuple(lines)
 
 
-def levers(evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] | None) -> tuple[Lever, ...]:
-    """The five usual changes that free device memory, each tried alone, with the bytes that it frees: of the
-    next step's launch, if there is one."""
+def levers(
+    evaluator: Evaluator, candidate: Candidate, step: tuple[str, Params] | None
+) -> tuple[Lever, ...]:
+    """The five usual changes that free device memory, each tried alone, with the bytes that it
+    frees: of the next step's launch, if there is one."""
     use, params = candidate.breakdown, candidate.params
     half = max(CELL_BLOCK, use.n_ctx // 2 // CELL_BLOCK * CELL_BLOCK)
     tried: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
     if half < use.n_ctx:
         tried.append(("half the context", ("-c", str(half)), {"n_ctx": half}))
     if (params.cache_type_k or "f16") in ("f16", "f32", "bf16") and params.flash_attn != "off":
-        tried.append(("a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"),
-                        {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}))
+        tried.append(
+            (
+                "a q8_0 cache",
+                ("-ctk", "q8_0", "-ctv", "q8_0"),
+                {"cache_type_k": "q8_0", "cache_type_v": "q8_0"},
+            )
+        )
     if use.n_ubatch > 64:
         smaller = use.n_ubatch // 2
         tried.append(("half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}))

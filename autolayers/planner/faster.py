@@ -1,8 +1,9 @@
-"""What a launch with weights in RAM gains from a q8_0 cache or a smaller file, for those who see no alternatives.
+"""What a launch with weights in RAM gains from a q8_0 cache or a smaller file, for those who see no
+alternatives.
 
-On a pipe and under `autolayers run` nothing else is compared. So each check begins with a bound that builds no graph,
-and only a launch that passes it is planned: where all weights with a q8_0 cache, and the compute buffers and margins of
-the chosen launch, are no larger than the devices.
+On a pipe and under `autolayers run` nothing else is compared. So each check begins with a bound
+that builds no graph, and only a launch that passes it is planned: where all weights with a q8_0
+cache, and the compute buffers and margins of the chosen launch, are no larger than the devices.
 """
 
 from __future__ import annotations
@@ -21,16 +22,17 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
 
-GAIN = 1.5           # a change is said from this factor in tokens per second on
-READABLE = 8.0       # tokens per second: below, a file at Q3 is said too
-GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")       # types at Q4 or above
+GAIN = 1.5  # a change is said from this factor in tokens per second on
+READABLE = 8.0  # tokens per second: below, a file at Q3 is said too
+GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
 FAIR = (*GOOD, "q3_K", "iq3_xxs")
-ALL = -2             # n_gpu_layers
+ALL = -2  # n_gpu_layers
 CACHE = "q8_0"
 
 
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
-    """A q8_0 cache, if it brings all weights onto the devices at this context and is GAIN times faster."""
+    """A q8_0 cache, if it brings all weights onto the devices at this context and is GAIN times
+    faster."""
     given, cost = problem.given, problem.cost
     typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     placed = given.overrides or given.n_gpu_layers not in (None, -1)
@@ -51,9 +53,9 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
 
 
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
-    """The largest quantisation that is wholly on the devices, of a launch with weights in RAM: at Q4 or above if that
-    is GAIN times faster (`priced`: its rate is computed), at Q3 where the launch is not READABLE, any where it is
-    TOO_SLOW. None where nothing is to be said."""
+    """The largest quantisation that is wholly on the devices, of a launch with weights in RAM: at
+    Q4 or above if that is GAIN times faster (`priced`: its rate is computed), at Q3 where the
+    launch is not READABLE, any where it is TOO_SLOW. None where nothing is to be said."""
     cost = problem.cost
     if not cost.in_ram(chosen):
         return None
@@ -63,7 +65,10 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
-    caches = sum(usage.context for usage in chosen.breakdown.devices.values()) + chosen.breakdown.host.context
+    caches = (
+        sum(usage.context for usage in chosen.breakdown.devices.values())
+        + chosen.breakdown.host.context
+    )
     room = _room(problem) - _overheads(chosen) - caches
     for kind, model in below(problem.model):
         if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else FAIR)):
@@ -71,7 +76,14 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         if not priced:
             return Smaller(kind, model.size)
         other = problem.of(model)
-        whole = replace(chosen.params, n_gpu_layers=ALL, overrides=(), tensor_split=None, device=None, n_threads=None)
+        whole = replace(
+            chosen.params,
+            n_gpu_layers=ALL,
+            overrides=(),
+            tensor_split=None,
+            device=None,
+            n_threads=None,
+        )
         found = other.evaluator.candidate(whole, FULL)
         if found is None or not found.fits:
             continue

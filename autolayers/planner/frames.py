@@ -1,5 +1,5 @@
-"""The frames of a search: what is decided before kinds of placement are compared. The order of the devices or one of
-them alone, slots, shares of slices.
+"""The frames of a search: what is decided before kinds of placement are compared. The order of the
+devices or one of them alone, slots, shares of slices.
 
     frames = Frames(problem, given)
     frames.all(), frames.left_out()        # where no launch fits on all devices
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 MICRO_BATCHES = (2048, 4096, 1024)
-ALONE = 0.4          # of all memory, from which on one device alone is tried though the model is larger
-SMALL = 1 << 30      # bytes of a device that holds little besides its own buffers
-FEW = 3              # unlike devices whose every order is a candidate
+# of all memory, from which on one device alone is tried though the model is larger
+ALONE = 0.4
+SMALL = 1 << 30  # bytes of a device that holds little besides its own buffers
+FEW = 3  # unlike devices whose every order is a candidate
 
 
 class Frame:
@@ -40,8 +41,14 @@ class Frame:
         self.contexts = _contexts(problem, given)
         self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
-        self.key = given.device, given.split_mode, given.main_gpu, given.n_parallel, given.cache_type_k, \
-            given.tensor_split
+        self.key = (
+            given.device,
+            given.split_mode,
+            given.main_gpu,
+            given.n_parallel,
+            given.cache_type_k,
+            given.tensor_split,
+        )
 
     @property
     def memory(self) -> int:
@@ -53,21 +60,31 @@ class Frame:
         """Whether layers can be divided over several devices."""
         if self.evaluator.engine.cuts:
             return False
-        return len(self.names) > 1 and self.given.tensor_split is None \
+        return (
+            len(self.names) > 1
+            and self.given.tensor_split is None
             and self.given.split_mode in (None, "layer")
+        )
 
     @lazy
     def micro_batches(self) -> tuple[int, ...]:
         """Those to try besides the given or usual one."""
         given = self.given
-        closed = given.embedding or given.reranking or self.problem.policy.strategy == "layers" or self.as_given
+        closed = (
+            given.embedding
+            or given.reranking
+            or self.problem.policy.strategy == "layers"
+            or self.as_given
+        )
         fixed = given.n_ubatch is not None or given.n_batch is not None
         return () if closed or fixed else MICRO_BATCHES
 
     @property
     def as_given(self) -> bool:
         """Whether layers are given, and nothing else is to be solved around them."""
-        return self.ladders.literal and (self.problem.policy.strategy is None or self.ladders.top == 0)
+        return self.ladders.literal and (
+            self.problem.policy.strategy is None or self.ladders.top == 0
+        )
 
     @lazy
     def names_of_kinds(self) -> tuple[str, ...]:
@@ -82,16 +99,24 @@ class Frame:
         if self.whole:
             return ("layers",) if finer is None else (finer.kind,)
         bare = () if self.ladders.bare(self.given) is None else ("bare",)
-        kinds = {device.kind for device in self.evaluator.machine.devices if device.name in self.names}
-        none = () if kinds == {"igpu"} else ("none",)        # -dev none is the same, and a choice of its own
+        kinds = {
+            device.kind for device in self.evaluator.machine.devices if device.name in self.names
+        }
+        # -dev none is the same, and a choice of its own
+        none = () if kinds == {"igpu"} else ("none",)
         return (*(() if finer is None else (finer.kind,)), "layers", *bare, *none)
 
 
 def _contexts(problem: Problem, given: Params) -> Contexts:
-    """The contexts to choose from; at most LONG a sequence with a cache type below q8_0 that is not the only one."""
+    """The contexts to choose from; at most LONG a sequence with a cache type below q8_0 that is not
+    the only one."""
     span, types = contexts(problem, given), problem.policy.kv_types
-    if given.cache_type_k == problem.given.cache_type_k or not low(given.cache_type_k or "f16") \
-            or all(map(low, types)) or span.most is None:
+    if (
+        given.cache_type_k == problem.given.cache_type_k
+        or not low(given.cache_type_k or "f16")
+        or all(map(low, types))
+        or span.most is None
+    ):
         return span
     return replace(span, most=max(span.least or 0, min(span.most, LONG * streams(given))))
 
@@ -110,7 +135,8 @@ class Frames:
         self.evaluator = problem.evaluator
 
     def all(self) -> Iterator[Frame]:
-        """All devices in their best order, and one of them alone, with the slots and shares to try."""
+        """All devices in their best order, and one of them alone, with the slots and shares to
+        try."""
         for given in self._typed():
             yield from self._devices(given)
 
@@ -124,26 +150,37 @@ class Frames:
         return replace(given, n_ctx=contexts(self.problem, given).least)
 
     def _slots(self, given: Params) -> Iterator[Params]:
-        """Concurrent requests want a slot each, with its own cache: attention reads the cells of all slots in a
-        unified one."""
+        """Concurrent requests want a slot each, with its own cache: attention reads the cells of
+        all slots in a unified one."""
         work = self.problem.policy.workload
         requests = work.requests
         if given.n_parallel is not None or requests == 1:
             yield given
             return
-        cells = given.n_ctx or (self.problem.policy.n_ctx if isinstance(self.problem.policy.n_ctx, int) else 0)
+        cells = given.n_ctx or (
+            self.problem.policy.n_ctx if isinstance(self.problem.policy.n_ctx, int) else 0
+        )
         each = work.prompt + work.generate + work.depth
         most = min(requests, max(1, cells // each)) if cells else requests
-        counts = (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
+        counts = (
+            (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
+        )
         for count in dict.fromkeys(counts):
             yield replace(given, n_parallel=count)
 
     def _devices(self, given: Params) -> Iterator[Frame]:
         """All devices in their best order, and one of them alone."""
-        first = Frame(self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole)
+        first = Frame(
+            self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole
+        )
         yield first
-        whole = self.evaluator.engine.shares_bytes      # its own split is left alone where it fits
-        if not whole and self._may_leave_out(given) and len(first.names) > 1 and given.split_mode is None:
+        whole = self.evaluator.engine.shares_bytes  # its own split is left alone where it fits
+        if (
+            not whole
+            and self._may_leave_out(given)
+            and len(first.names) > 1
+            and given.split_mode is None
+        ):
             yield from self._alone(given)
         if processor_alone(self.problem, given):
             yield Frame(self.problem, replace(given, device=()))
@@ -156,18 +193,26 @@ class Frames:
             if self._may_leave_out(given):
                 if given.split_mode is None and len(self.evaluator.device_names(given)) > 1:
                     yield from self._alone(given, anyhow=True)
-                if given.device is None and given.fit_target is None and self.problem.policy.margin is None:
+                if (
+                    given.device is None
+                    and given.fit_target is None
+                    and self.problem.policy.margin is None
+                ):
                     yield Frame(self.problem, replace(given, device=()))
 
     def _alone(self, given: Params, anyhow: bool = False) -> Iterator[Frame]:
-        """One GPU with the others left out (-sm none), as each device that llama.cpp knows of costs every token time:
-        where all layers fit, or much of the memory is, or `anyhow`."""
+        """One GPU with the others left out (-sm none), as each device that llama.cpp knows of costs
+        every token time: where all layers fit, or much of the memory is, or `anyhow`."""
         limits, devices = self.evaluator.machine.limits, self.evaluator.machine.devices
         by_name = {device.name: device for device in devices}
         names, tried = self.evaluator.device_names(given), set()
         everything = self.evaluator.model.hparams.n_layer_all + 1
         for i, name in enumerate(names):
-            kind = by_name[name].description, self.problem.cost.devices[name].bandwidth, limits[name]
+            kind = (
+                by_name[name].description,
+                self.problem.cost.devices[name].bandwidth,
+                limits[name],
+            )
             if kind in tried or by_name[name].kind != "gpu":
                 continue
             tried.add(kind)
@@ -175,8 +220,11 @@ class Frames:
             if self.evaluator.engine.shares_bytes:
                 alone = replace(given, device=(name,))
             whole = replace(self.at_least(alone), n_gpu_layers=everything)
-            if anyhow or limits[name] >= ALONE * sum([limits[each] for each in names]) \
-                    or self.evaluator.may_fit(whole):
+            if (
+                anyhow
+                or limits[name] >= ALONE * sum([limits[each] for each in names])
+                or self.evaluator.may_fit(whole)
+            ):
                 yield Frame(self.problem, alone, self.whole)
 
     def _may_leave_out(self, given: Params) -> bool:
@@ -190,22 +238,35 @@ def plain(problem: Problem) -> Params:
         given = replace(given, split_mode=None)
     if given.split_mode is None and given.main_gpu == 0:
         given = replace(given, main_gpu=None)
-    integrated = all(device.kind == "igpu" for device in evaluator.machine.devices)      # -dev says not the processor
-    if given.device and not integrated \
-            and list(given.device) == evaluator.device_names(replace(given, device=None)):
+    # -dev says not the processor
+    integrated = all(device.kind == "igpu" for device in evaluator.machine.devices)
+    if (
+        given.device
+        and not integrated
+        and list(given.device) == evaluator.device_names(replace(given, device=None))
+    ):
         given = replace(given, device=None)
     return given
 
 
 def may_leave_out(problem: Problem, given: Params) -> bool:
     """Whether no flag fills the devices."""
-    placed = given.n_gpu_layers not in (None, -1) or given.overrides or problem.policy.strategy == "layers"
-    split = given.split_mode not in (None, "layer") or given.main_gpu is not None or given.tensor_split is not None
+    placed = (
+        given.n_gpu_layers not in (None, -1)
+        or given.overrides
+        or problem.policy.strategy == "layers"
+    )
+    split = (
+        given.split_mode not in (None, "layer")
+        or given.main_gpu is not None
+        or given.tensor_split is not None
+    )
     return not (placed or split)
 
 
 def processor_alone(problem: Problem, given: Params) -> bool:
-    """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag chooses them."""
+    """Whether to compare with a launch without devices: they are integrated GPUs, and no given flag
+    chooses them."""
     kinds = {device.kind for device in problem.machine.devices}
     if kinds != {"igpu"} or problem.policy.n_ctx == "max":
         return False
@@ -215,28 +276,43 @@ def processor_alone(problem: Problem, given: Params) -> bool:
 def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     """The orders of the devices to choose from, the most promising first; None is llama.cpp's own.
 
-    The first layers' weights go to RAM, and their prompts are computed by the first device. So that is the fastest one,
-    in whatever order they are listed; RPC servers, which llama.cpp puts first, may also come last, by their links.
+    The first layers' weights go to RAM, and their prompts are computed by the first device. So that
+    is the fastest one, in whatever order they are listed; RPC servers, which llama.cpp puts first,
+    may also come last, by their links.
     """
     names = problem.evaluator.device_names(given)
     fixed = given.device is not None or given.tensor_split is not None or given.main_gpu is not None
     engine = problem.evaluator.engine
-    if fixed or given.split_mode is not None or len(names) < 2 or given.n_gpu_layers == 0 or engine.cuts:
+    if (
+        fixed
+        or given.split_mode is not None
+        or len(names) < 2
+        or given.n_gpu_layers == 0
+        or engine.cuts
+    ):
         return [given.device]
     by_name = {device.name: device for device in problem.machine.devices}
     limits, figures = problem.machine.limits, problem.cost.devices
     if any(by_name[name].kind == "rpc" for name in names):
-        near = sorted(names, key=lambda name: figures[name].network if by_name[name].kind == "rpc" else 0.0)
+        near = sorted(
+            names, key=lambda name: figures[name].network if by_name[name].kind == "rpc" else 0.0
+        )
         return [None] if near == names else [None, tuple(near)]
 
     def rank(name: str) -> tuple[bool, float, int]:
-        size = 0 if engine.shares_bytes else limits[name] >> 30      # parts of bytes fit any order
+        size = 0 if engine.shares_bytes else limits[name] >> 30  # parts of bytes fit any order
         return limits[name] < SMALL, -figures[name].bandwidth, -size
 
     best = sorted(names, key=rank)
-    every = itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
+    every = (
+        itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
+    )
     found: dict[tuple[object, ...], tuple[str, ...]] = {}
     for order in (tuple(best), tuple(names), *every):
-        kept = tuple(names) if [rank(name) for name in order] == [rank(name) for name in names] else order
+        kept = (
+            tuple(names)
+            if [rank(name) for name in order] == [rank(name) for name in names]
+            else order
+        )
         found.setdefault(tuple([rank(name) for name in kept]), kept)
     return [None if list(order) == names else order for order in found.values()]

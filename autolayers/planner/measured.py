@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """The nearest measurements of generated tokens and of prompts, None for none. `drawn`: tokens per second that
-    measurements make of a prediction that `contradicting` of them contradict, 0 if they do not."""
+    """The nearest measurements of generated tokens and of prompts, None for none. `drawn`: tokens
+    per second that measurements make of a prediction that `contradicting` of them contradict, 0 if
+    they do not."""
 
     generation: Row | None
     prompt: Row | None
@@ -33,25 +34,41 @@ class Measured:
         return row
 
     def to_dict(self) -> dict[str, object]:
-        """The nearest row, its rate under the name that a plan's speed has; `prompt`: that of prompts."""
+        """The nearest row, its rate under the name that a plan's speed has; `prompt`: that of
+        prompts."""
         return {
             "generation_tokens_per_second": self.generation.rate if self.generation else None,
             "prompt_tokens_per_second": self.prompt.rate if self.prompt else None,
-            **{key: value for key, value in self.row.to_dict().items() if key not in ("measured", "predicted")},
+            **{
+                key: value
+                for key, value in self.row.to_dict().items()
+                if key not in ("measured", "predicted")
+            },
             "prompt": self.prompt.to_dict() if self.prompt else None,
-            **({"contradicting": self.contradicting, "drawn_tokens_per_second": round(self.drawn, 3)}
-               if self.contradicting else {}),
+            **(
+                {
+                    "contradicting": self.contradicting,
+                    "drawn_tokens_per_second": round(self.drawn, 3),
+                }
+                if self.contradicting
+                else {}
+            ),
         }
 
 
 def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -> Measured | None:
-    """Of a model, or a twin of it, on devices of these names, descriptions and bytes; of CPUs nothing, as they have no
-    names here."""
+    """Of a model, or a twin of it, on devices of these names, descriptions and bytes; of CPUs
+    nothing, as they have no names here."""
     devices = list(used)
     backends = {backend_of(name).name for name, _, _ in devices}
     if len(backends) != 1:
         return None
-    return beside(model, [card_of(description, total) for _, description, total in devices], backends.pop(), speed)
+    return beside(
+        model,
+        [card_of(description, total) for _, description, total in devices],
+        backends.pop(),
+        speed,
+    )
 
 
 def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Measured | None:
@@ -69,4 +86,3 @@ def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Me
     plain = speed.draft is None and work.requests == 1 and not speed.correction.runs
     pulled = drawn(asked, "tg", speed.generation, speed.generation_spread) if plain else None
     return found if pulled is None else Measured(found.generation, found.prompt, *pulled)
-

@@ -1,4 +1,5 @@
-"""The planner's answer: a launch, what it takes on each device, whether it fits, and why it was chosen."""
+"""The planner's answer: a launch, what it takes on each device, whether it fits, and why it was
+chosen."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
     from .serving import Saved
 
 
-TOO_SLOW = 3.0       # tokens per second: nobody waits for an answer
+TOO_SLOW = 3.0  # tokens per second: nobody waits for an answer
 
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is deliberately left
-    free of it."""
+    """One device, bytes. `free` is what may be allocated now (or the budget); `margin` is
+    deliberately left free of it."""
 
     name: str
     description: str
@@ -39,7 +40,7 @@ class DeviceRow:
     model: int
     context: int
     compute: int
-    extra: int = 0    # mmproj, draft model, LoRA
+    extra: int = 0  # mmproj, draft model, LoRA
 
     @property
     def used(self) -> int:
@@ -53,10 +54,11 @@ class DeviceRow:
 
 @dataclass(frozen=True)
 class HostRow:
-    """System RAM, bytes. `resident` must be in RAM at once: weights that are only mapped from the file count
-    with the pages that are read, not with their address range. `growing` is the most that serving may add.
-    `shared` is on devices that use this memory. `mapped`: the part of `resident` that is pages of the file, which
-    the system may drop. `free` is None if unknown: then nothing is compared with it."""
+    """System RAM, bytes. `resident` must be in RAM at once: weights that are only mapped from the
+    file count with the pages that are read, not with their address range. `growing` is the most
+    that serving may add. `shared` is on devices that use this memory. `mapped`: the part of
+    `resident` that is pages of the file, which the system may drop. `free` is None if unknown: then
+    nothing is compared with it."""
 
     model: int
     context: int
@@ -81,8 +83,8 @@ class HostRow:
 
     @property
     def needed(self) -> int:
-        """What must be available, including the margin; growth counts only if it is limited by the available
-        memory."""
+        """What must be available, including the margin; growth counts only if it is limited by the
+        available memory."""
         return self.taken + self.margin - (self.growing if self.free is None else 0)
 
     @property
@@ -93,17 +95,18 @@ class HostRow:
 
 @dataclass(frozen=True)
 class LayerRow:
-    """One layer: the device that computes it, and the bytes of its weights by buffer type. The input layer's
-    are the embeddings and whatever else is read once per token."""
+    """One layer: the device that computes it, and the bytes of its weights by buffer type. The
+    input layer's are the embeddings and whatever else is read once per token."""
 
-    name: str          # input, its number, output
+    name: str  # input, its number, output
     device: str
     buffers: Mapping[str, int]
 
 
 @dataclass(frozen=True)
 class FitChoice:
-    """What `llama-server --fit on` would do with the same given flags (one/fit.py), for comparison."""
+    """What `llama-server --fit on` would do with the same given flags (one/fit.py), for
+    comparison."""
 
     params: Params
     breakdown: Static
@@ -130,8 +133,8 @@ class Faster:
 
 @dataclass(frozen=True)
 class Smaller:
-    """A quantisation of the model, bytes, that is wholly on the devices at the launch's context; "" for none.
-    `rate`: tokens per second then, 0 if not computed."""
+    """A quantisation of the model, bytes, that is wholly on the devices at the launch's context; ""
+    for none. `rate`: tokens per second then, 0 if not computed."""
 
     type: str
     size: int
@@ -148,17 +151,19 @@ class Smaller:
 
 @dataclass(frozen=True)
 class Reasons:
-    """What explains a launch, and what could be launched instead: nothing, or what is known so far. Those of a plan
-    that is explained or advised (answer.Explained) are computed when they are first read."""
+    """What explains a launch, and what could be launched instead: nothing, or what is known so far.
+    Those of a plan that is explained or advised (answer.Explained) are computed when they are first
+    read."""
 
-    price: tuple[str, ...] = ()                   # what the next step would cost
-    levers: tuple[Lever, ...] = ()                # what the usual changes would free on the devices
+    price: tuple[str, ...] = ()  # what the next step would cost
+    levers: tuple[Lever, ...] = ()  # what the usual changes would free on the devices
     fit_choice: FitChoice | None = None
-    alternatives: tuple[Alternative, ...] = ()    # if the plan fits
-    remedies: tuple[Remedy, ...] = ()             # if it does not
-    faster: Faster | None = None                  # if it fits and is advised, not explained: a known alternative
-    smaller: Smaller | None = None                # if it fits: a smaller file that is worth it
-    warnings: tuple[str, ...] = ()                # of what was left out
+    alternatives: tuple[Alternative, ...] = ()  # if the plan fits
+    remedies: tuple[Remedy, ...] = ()  # if it does not
+    # if it fits and is advised, not explained: a known alternative
+    faster: Faster | None = None
+    smaller: Smaller | None = None  # if it fits: a smaller file that is worth it
+    warnings: tuple[str, ...] = ()  # of what was left out
 
 
 NO_REASONS = Reasons()
@@ -173,22 +178,23 @@ class Plan:
     """
 
     model: Model
-    params: Params                 # complete: given and solved
+    params: Params  # complete: given and solved
     breakdown: Breakdown
     devices: tuple[DeviceRow, ...]
     host: HostRow
     fits: bool
-    flags: tuple[str, ...]         # llama-server arguments, complete as far as memory is concerned
-    placement: str                 # in words: "33 of 33 layers on the GPU"
-    predict: Callable[[], Speed]   # computes `speed`
-    place: Callable[[], tuple[LayerRow, ...]]      # computes `layers`
-    found: tuple[str, ...] = ()    # the reasons that its search found
-    limits: tuple[str, ...] = ()   # what raises the limit of a GPU that uses RAM
-    noted: tuple[str, ...] = ()    # warnings of the launch
+    flags: tuple[str, ...]  # llama-server arguments, complete as far as memory is concerned
+    placement: str  # in words: "33 of 33 layers on the GPU"
+    predict: Callable[[], Speed]  # computes `speed`
+    place: Callable[[], tuple[LayerRow, ...]]  # computes `layers`
+    found: tuple[str, ...] = ()  # the reasons that its search found
+    limits: tuple[str, ...] = ()  # what raises the limit of a GPU that uses RAM
+    noted: tuple[str, ...] = ()  # warnings of the launch
     why: Reasons = NO_REASONS
-    paid: str = ""                       # the reason that says what a larger context costs
-    idle: tuple[str, ...] = ()           # the reasons that say why a device has nothing of the launch
-    engine: str = LLAMA_SERVER.name      # the program that it is for
+    paid: str = ""  # the reason that says what a larger context costs
+    # the reasons that say why a device has nothing of the launch
+    idle: tuple[str, ...] = ()
+    engine: str = LLAMA_SERVER.name  # the program that it is for
 
     @lazy
     def speed(self) -> Speed:
@@ -197,8 +203,8 @@ class Plan:
 
     @lazy
     def layers(self) -> tuple[LayerRow, ...]:
-        """The input layer, each block and the output layer, and where their weights are; () for one of
-        several models: only a summary is kept."""
+        """The input layer, each block and the output layer, and where their weights are; () for one
+        of several models: only a summary is kept."""
         return self.place()
 
     @property
@@ -243,7 +249,8 @@ class Plan:
 
     @property
     def inputs(self) -> Inputs | None:
-        """What a launch that answers embeddings or a reranker's scores is asked; None for one that writes text."""
+        """What a launch that answers embeddings or a reranker's scores is asked; None for one that
+        writes text."""
         from .embedder import inputs
 
         return inputs(self.params, self.speed, self.breakdown.n_ctx_seq)
@@ -257,8 +264,8 @@ class Plan:
 
     @property
     def ram(self) -> Ram:
-        """What it needs of RAM, for whoever limits it. What is on devices that share the RAM counts in full, as
-        some drivers take it from the process's control group."""
+        """What it needs of RAM, for whoever limits it. What is on devices that share the RAM counts
+        in full, as some drivers take it from the process's control group."""
         host = self.host
         endless = self.params.cache_ram is not None and self.params.cache_ram < 0
         return ram_of(host.resident + host.shared, None if endless else host.growing, host.mapped)
@@ -268,7 +275,11 @@ class Plan:
         """What somebody measured of this model or a twin of it on these cards; None: nothing."""
         from .measured import measured
 
-        used = [(device.name, device.description, device.total) for device in self.devices if device.model]
+        used = [
+            (device.name, device.description, device.total)
+            for device in self.devices
+            if device.model
+        ]
         return measured(self.model, used, self.speed)
 
     def __repr__(self) -> str:
@@ -276,7 +287,8 @@ class Plan:
 
     @property
     def n_gpu_layers(self) -> int:
-        """llama.cpp's count: the output layer is the first one offloaded, n_layer + 1 is everything."""
+        """llama.cpp's count: the output layer is the first one offloaded, n_layer + 1 is
+        everything."""
         return self.params.layers_wanted(self.n_layer + 1, limit=False)
 
     @property
@@ -296,40 +308,70 @@ class Plan:
             "schema": 1,
             "autolayers": __version__,
             "model": {
-                "path": model.path, "architecture": model.architecture, "name": model.name,
+                "path": model.path,
+                "architecture": model.architecture,
+                "name": model.name,
                 "n_layer": self.n_layer,
-                "size": model.size, "n_ctx_train": model.n_ctx_train,
+                "size": model.size,
+                "n_ctx_train": model.n_ctx_train,
             },
             "launch": {
                 "engine": self.engine,
-                "n_gpu_layers": self.n_gpu_layers, "n_ctx": use.n_ctx, "n_ctx_seq": use.n_ctx_seq,
-                "n_batch": use.n_batch, "n_ubatch": use.n_ubatch, "n_seq_max": use.n_seq_max,
-                "kv_unified": use.kv_unified, "flash_attn": use.flash_attn,
-                "cache_type_k": params.cache_type_k or "f16", "cache_type_v": params.cache_type_v or "f16",
+                "n_gpu_layers": self.n_gpu_layers,
+                "n_ctx": use.n_ctx,
+                "n_ctx_seq": use.n_ctx_seq,
+                "n_batch": use.n_batch,
+                "n_ubatch": use.n_ubatch,
+                "n_seq_max": use.n_seq_max,
+                "kv_unified": use.kv_unified,
+                "flash_attn": use.flash_attn,
+                "cache_type_k": params.cache_type_k or "f16",
+                "cache_type_v": params.cache_type_v or "f16",
                 "tensor_split": list(params.tensor_split) if params.tensor_split else None,
                 "overrides": [f"{pattern}={buffer}" for pattern, buffer in params.overrides],
             },
             "devices": [
                 {
-                    "name": d.name, "description": d.description, "total": d.total, "free": d.free,
-                    "margin": d.margin, "margin_parts": dict(d.margin_parts), "model": d.model,
-                    "context": d.context, "compute": d.compute, "extra": d.extra, "beside": d.extra,
+                    "name": d.name,
+                    "description": d.description,
+                    "total": d.total,
+                    "free": d.free,
+                    "margin": d.margin,
+                    "margin_parts": dict(d.margin_parts),
+                    "model": d.model,
+                    "context": d.context,
+                    "compute": d.compute,
+                    "extra": d.extra,
+                    "beside": d.extra,
                     "used": d.used,
                     "remaining": d.remaining,
                 }
                 for d in self.devices
             ],
             "host": {
-                "model": self.host.model, "context": self.host.context, "compute": self.host.compute,
-                "extra": self.host.extra, "beside": self.host.extra, "used": self.host.used,
-                "resident": self.host.resident, "growing": self.host.growing, "shared": self.host.shared,
+                "model": self.host.model,
+                "context": self.host.context,
+                "compute": self.host.compute,
+                "extra": self.host.extra,
+                "beside": self.host.extra,
+                "used": self.host.used,
+                "resident": self.host.resident,
+                "growing": self.host.growing,
+                "shared": self.host.shared,
                 "needed": self.host.needed,
-                "margin": self.host.margin, "free": self.host.free, "remaining": self.host.remaining,
+                "margin": self.host.margin,
+                "free": self.host.free,
+                "remaining": self.host.remaining,
                 **self.ram.to_dict(),
             },
             "extras": [
-                {"name": e.name, "device": e.device, "bytes": e.size, "exact": e.exact,
-                 "upper_limit": e.upper_limit}
+                {
+                    "name": e.name,
+                    "device": e.device,
+                    "bytes": e.size,
+                    "exact": e.exact,
+                    "upper_limit": e.upper_limit,
+                }
                 for e in use.extras
             ],
             "fits": self.fits,
@@ -357,7 +399,9 @@ class Plan:
         if self.fit_choice:
             r = self.fit_choice
             answer["fit"] = {
-                "placement": r.placement, "n_ctx": r.breakdown.n_ctx, "fits": r.fits,
+                "placement": r.placement,
+                "n_ctx": r.breakdown.n_ctx,
+                "fits": r.fits,
                 "speed": r.speed.to_dict(),
             }
         return answer

@@ -1,11 +1,11 @@
-"""What a launch is worth: the seconds of the reference request, times a factor for each drawback that seconds do not
-show. Each row says what it is for, why, and which test holds it.
+"""What a launch is worth: the seconds of the reference request, times a factor for each drawback
+that seconds do not show. Each row says what it is for, why, and which test holds it.
 
     worth(problem, params, use)          # seconds, less is better
     priced(problem, params, use)         # the rows that count, each with its factor
 
-A lever that is less sure than its rival has its uncertainty as factor (`cost.doubt`): it wins only at the pessimistic
-end of its range.
+A lever that is less sure than its rival has its uncertainty as factor (`cost.doubt`): it wins only
+at the pessimistic end of its range.
 """
 
 from __future__ import annotations
@@ -37,73 +37,114 @@ class Price:
     test: str
 
 
-ENOUGH = 32768       # tokens of a sequence; more are worth little
+ENOUGH = 32768  # tokens of a sequence; more are worth little
 
 SHORT = Price(
-    "half the context, below 32k a sequence", 1.04,
+    "half the context, below 32k a sequence",
+    1.04,
     "conversations end sooner; in a dense model each further token takes weights off the GPU",
-    "decisions/test_regret.py")
+    "decisions/test_regret.py",
+)
 SHORT_MIXTURE = Price(
-    "half the context of a mixture of experts, below 32k a sequence", 1.085,
+    "half the context of a mixture of experts, below 32k a sequence",
+    1.085,
     "the same, where experts in RAM cost little",
-    "planner/test_plan.py::TestContext")
+    "planner/test_plan.py::TestContext",
+)
 LONG = Price(
-    "half the context, above 32k a sequence or above --ctx-min", 1.008,
+    "half the context, above 32k a sequence or above --ctx-min",
+    1.008,
     "few fill it, but at nearly the same speed more is better",
-    "planner/test_search.py")
+    "planner/test_search.py",
+)
 MOST = Price(
-    "half the context with --ctx max", 2.0,
+    "half the context with --ctx max",
+    2.0,
     "context is what is asked for: twice as much may take twice the time",
-    "planner/test_search.py")
+    "planner/test_search.py",
+)
 MICRO_BATCH = Price(
-    "another micro-batch", 1.01,
+    "another micro-batch",
+    1.01,
     "a flag that people need not read, and a prediction that its memory is not needed",
-    "decisions/test_regret.py")
+    "decisions/test_regret.py",
+)
 ORDER = Price(
-    "another order of the devices", 1.003,
-    "a flag, for devices that are listed in another order than they are used best; only between orders, so that the "
+    "another order of the devices",
+    1.003,
+    "a flag, for devices that are listed in another order than they are used best; only between "
+    "orders, so that the "
     "order in which they are listed changes nothing else",
-    "planner/test_search.py")
+    "planner/test_search.py",
+)
 PARTS = Price(
-    "parts of layers on several devices by -ot", 1.02,
+    "parts of layers on several devices by -ot",
+    1.02,
     "up to dozens of patterns, which nobody can read or change",
-    "decisions/test_regret.py")
+    "decisions/test_regret.py",
+)
 COARSE = Price(
-    "a cache below q8_0 that --kv-types allows", 1.05,
+    "a cache below q8_0 that --kv-types allows",
+    1.05,
     "some models break with it",
-    "planner/test_quality.py")
+    "planner/test_quality.py",
+)
 FFN = Price(
-    "FFN weights of a dense model in RAM", 0.0,
+    "FFN weights of a dense model in RAM",
+    0.0,
     "less sure than whole layers: by the error of comparisons between the two",
-    "planner/test_search.py")
+    "planner/test_search.py",
+)
 CPU = Price(
-    "no device", 0.0,
+    "no device",
+    0.0,
     "the processor instead of an integrated GPU: by the error of comparisons",
-    "planner/test_integrated.py")
+    "planner/test_integrated.py",
+)
 IDLE = Price(
-    "no layer on the GPUs that are there", 1.15,
+    "no layer on the GPUs that are there",
+    1.15,
     "nobody expects a card to be left idle: the processor must win clearly",
-    "planner/test_search.py")
+    "planner/test_search.py",
+)
 EXPERT_CACHE = Price(
-    "a cache of experts", CACHE_DOUBT,
-    "its hits depend on the text",
-    "work/test_expert_cache.py")
+    "a cache of experts", CACHE_DOUBT, "its hits depend on the text", "work/test_expert_cache.py"
+)
 
 REUSE = Price(
-    "--swa-full, where the next request changes what follows a long prefix", 1.05,
+    "--swa-full, where the next request changes what follows a long prefix",
+    1.05,
     "what is in the cache need not be computed again",
-    "planner/test_plan.py")
+    "planner/test_plan.py",
+)
 WIDER = Price(
-    "a context that one of several models may have besides the least", 1.05,
+    "a context that one of several models may have besides the least",
+    1.05,
     "as below 32k for one model alone",
-    "planner/test_multi.py")
+    "planner/test_multi.py",
+)
 
-ROWS = (SHORT, SHORT_MIXTURE, LONG, MOST, MICRO_BATCH, ORDER, PARTS, COARSE, FFN, CPU, IDLE, EXPERT_CACHE, REUSE, WIDER)
+ROWS = (
+    SHORT,
+    SHORT_MIXTURE,
+    LONG,
+    MOST,
+    MICRO_BATCH,
+    ORDER,
+    PARTS,
+    COARSE,
+    FFN,
+    CPU,
+    IDLE,
+    EXPERT_CACHE,
+    REUSE,
+    WIDER,
+)
 
 
 def worth(problem: Problem, params: Params, use: Static) -> float:
-    """Seconds of the reference request, times the prices; with --strategy layers the layers that are missing, and
-    of as many the fewer seconds."""
+    """Seconds of the reference request, times the prices; with --strategy layers the layers that
+    are missing, and of as many the fewer seconds."""
     seconds = problem.cost.at_any_context(params, use).compared
     for _, factor in priced(problem, params, use):
         seconds *= factor
@@ -120,7 +161,7 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
         yield row, factor
     yield from of_flags(problem, params)
     given = problem.given
-    chosen = params.overrides[len(given.overrides):]
+    chosen = params.overrides[len(given.overrides) :]
     processor = params.device == () != given.device
     if processor or any(pattern.endswith(FFN_REGEX) for pattern, _ in chosen):
         doubt = problem.cost.doubt(problem.cost.at_any_context(params, use))
@@ -132,14 +173,18 @@ def of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
     given = problem.given
     if params.n_ubatch != given.n_ubatch:
         yield MICRO_BATCH, MICRO_BATCH.factor
-    if problem.machine.devices and params.device != () and params.n_gpu_layers == 0 != given.n_gpu_layers:
+    if (
+        problem.machine.devices
+        and params.device != ()
+        and params.n_gpu_layers == 0 != given.n_gpu_layers
+    ):
         yield IDLE, IDLE.factor
     if params.moe_cache_mib != given.moe_cache_mib:
         yield EXPERT_CACHE, EXPERT_CACHE.factor
     kind = params.cache_type_k
     if kind is not None and kind != given.cache_type_k and low(kind):
         yield COARSE, COARSE.factor
-    chosen = params.overrides[len(given.overrides):]
+    chosen = params.overrides[len(given.overrides) :]
     if sum(is_part(pattern, buffer) for pattern, buffer in chosen) > 1:
         yield PARTS, PARTS.factor
 
@@ -157,7 +202,7 @@ def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
     if policy.n_ctx == "max":
         return MOST, _halvings(MOST, n_ctx_seq, trained)
     if policy.strategy == "layers":
-        return LONG, 1.0            # the number of layers alone is wanted
+        return LONG, 1.0  # the number of layers alone is wanted
     enough = min(ENOUGH, trained)
     if policy.n_ctx_min is not None or n_ctx_seq >= enough:
         return LONG, _halvings(LONG, n_ctx_seq, trained)

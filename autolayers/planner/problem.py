@@ -1,4 +1,5 @@
-"""A problem: a model, and what is requested of it on a machine. What searches, prices and explains takes it whole.
+"""A problem: a model, and what is requested of it on a machine. What searches, prices and explains
+takes it whole.
 
     problem = Problem(model, request)
     problem.given.n_ctx, problem.machine.limits["CUDA0"], problem.evaluator, problem.cost
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """A model's file and a Request; what measures and what predicts launches is made on first use. `drafting`: how they
-    draft. Problems of one model share `known`, those of one question a `meter`."""
+    """A model's file and a Request; what measures and what predicts launches is made on first use.
+    `drafting`: how they draft. Problems of one model share `known`, those of one question a
+    `meter`."""
 
     file: Model
     request: Request
@@ -73,16 +75,23 @@ class Problem:
 
     @property
     def fills(self) -> bool:
-        """Whether a context is given that will be filled: launches are then compared at several depths. A --workload
-        says its own depth."""
+        """Whether a context is given that will be filled: launches are then compared at several
+        depths. A --workload says its own depth."""
         context = self.given.n_ctx or isinstance(self.policy.n_ctx, int)
         return bool(context) and self.policy.workload == CHAT
 
     @lazy
     def evaluator(self) -> Evaluator:
         request = self.request
-        return Evaluator.of(self.file.overridden(self.given.override_kv), request.machine, self.policy.build,
-                            self.policy.margin, request.companions, self.known, self.meter)
+        return Evaluator.of(
+            self.file.overridden(self.given.override_kv),
+            request.machine,
+            self.policy.build,
+            self.policy.margin,
+            request.companions,
+            self.known,
+            self.meter,
+        )
 
     @lazy
     def cost(self) -> CostModel:
@@ -94,10 +103,14 @@ class Problem:
         return self.cost.at_depths(False)
 
     def whole(self, candidate: Candidate) -> bool:
-        """Whether all layers are on devices, no weight was sent to the host, and no attention runs on the CPU."""
+        """Whether all layers are on devices, no weight was sent to the host, and no attention runs
+        on the CPU."""
         params = candidate.params
-        return params.layers_wanted(self.everything) == self.everything \
-            and len(params.overrides) == len(self.given.overrides) and not self.cost.attends_on_cpu(candidate)
+        return (
+            params.layers_wanted(self.everything) == self.everything
+            and len(params.overrides) == len(self.given.overrides)
+            and not self.cost.attends_on_cpu(candidate)
+        )
 
     # --- the same with a change
 
@@ -129,8 +142,12 @@ class Problem:
 
     def of(self, model: Model, companions: Companions | None = None) -> Problem:
         """The same of another file, or with other companions; within the same budget."""
-        request = self.request if companions is None else replace(self.request, companions=companions)
-        return replace(self, file=model, request=request, known=None, meter=self.evaluator.estimator.meter)
+        request = (
+            self.request if companions is None else replace(self.request, companions=companions)
+        )
+        return replace(
+            self, file=model, request=request, known=None, meter=self.evaluator.estimator.meter
+        )
 
     def _measured_alike(self, request: Request, drafting: Drafting | None) -> Problem:
         """Another request for the same model and machine: what was measured stays."""

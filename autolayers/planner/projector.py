@@ -19,11 +19,13 @@ def on_a_device(problem: Problem) -> bool:
 
 
 def image_words(problem: Problem) -> str:
-    """What an image of the projector's own size takes on the CPU and on the first device: its matrices' arithmetic for
-    each patch, at the rates of prompts."""
+    """What an image of the projector's own size takes on the CPU and on the first device: its
+    matrices' arithmetic for each patch, at the rates of prompts."""
     header, cost = problem.request.companions.mmproj, problem.cost
     assert header is not None
-    elements = sum(info.n_elements for info in header.tensors.values() if len(info.ne) > 1 and info.ne[1] > 1)
+    elements = sum(
+        info.n_elements for info in header.tensors.values() if len(info.ne) > 1 and info.ne[1] > 1
+    )
     flops = 2.0 * elements * patches_of(header, kind_of(header))
     device = cost.devices[problem.machine.devices[0].name]
     fast, slow = flops / (device.fp16 * device.rates.matmul), flops / cost.core_flops

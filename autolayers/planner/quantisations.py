@@ -1,11 +1,13 @@
-"""Smaller files that a model could have: pure quantisations below the type and the size of the one that is there.
+"""Smaller files that a model could have: pure quantisations below the type and the size of the one
+that is there.
 
     for kind, smaller in below(model):      # the largest first
         kind, smaller.size                  # "iq4_xs", bytes
 
-A file's name says the type of most of its weights; mixtures of types (Q4_K_M, UD-Q4_K_XL) give some tensors more bits.
-So what only has its larger tensors made smaller is no quantisation: each one here is the whole model in one type, and
-the file's own type is left out, which would be the same name again.
+A file's name says the type of most of its weights; mixtures of types (Q4_K_M, UD-Q4_K_XL) give some
+tensors more bits. So what only has its larger tensors made smaller is no quantisation: each one
+here is the whole model in one type, and the file's own type is left out, which would be the same
+name again.
 """
 
 from __future__ import annotations
@@ -19,8 +21,19 @@ if TYPE_CHECKING:
     from ..model import Model
 
 # Types for a whole file (llama-quantize --pure), largest first
-QUANTISATIONS = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs", "q3_K", "iq3_xxs", "q2_K", "iq2_xxs", "iq1_s")
-LESS = 0.97          # of the file's size: nearer ones are not another file
+QUANTISATIONS = (
+    "q8_0",
+    "q6_K",
+    "q5_K",
+    "q4_K",
+    "iq4_xs",
+    "q3_K",
+    "iq3_xxs",
+    "q2_K",
+    "iq2_xxs",
+    "iq1_s",
+)
+LESS = 0.97  # of the file's size: nearer ones are not another file
 
 
 def below(model: Model) -> Iterator[tuple[str, Model]]:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from .plan import Faster, Smaller
     from .problem import Problem
 
-LARGE = 50_000      # nodes of graphs that a search laid out, from which on its reasons take several processes
+# nodes of graphs that a search laid out, from which on its reasons take several processes
+LARGE = 50_000
 NO_MORE = "no more launches were compared with this one, as this model's graphs are very large"
 
 
@@ -37,8 +38,13 @@ def fit_choice_of(problem: Problem) -> FitChoice | None:
     chosen = fit(evaluator, problem.given, FULL)
     if chosen is None:
         return None
-    return FitChoice(chosen.params, chosen.breakdown, chosen.fits, problem.cost.price(chosen),
-                     evaluator.described(chosen.params))
+    return FitChoice(
+        chosen.params,
+        chosen.breakdown,
+        chosen.fits,
+        problem.cost.price(chosen),
+        evaluator.described(chosen.params),
+    )
 
 
 @dataclass(frozen=True)
@@ -50,20 +56,28 @@ class _Parts:
     candidate: Candidate
 
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
-        """What computes each part of the reasons that may be computed in a process of its own: --fit starts first,
-        since it takes the longest."""
+        """What computes each part of the reasons that may be computed in a process of its own:
+        --fit starts first, since it takes the longest."""
         from .explain import alternative, changes, with_expert_cache
         from .one.expert_cache import may_cache
 
         problem, candidate, machine = self.problem, self.candidate, self.problem.machine
         tasks: dict[str, Sequence[Callable[[], Any]]] = {}
         if machine.devices:
-            tasks["fit_choice"], tasks["price"] = [partial(fit_choice_of, problem)], [self._next_price]
+            tasks["fit_choice"], tasks["price"] = (
+                [partial(fit_choice_of, problem)],
+                [self._next_price],
+            )
         if candidate.fits:
-            others: list[Callable[[], Any]] = [partial(alternative, problem, candidate, change)
-                                               for change in changes(problem, candidate)]
-            if candidate.params.overrides and not machine.expert_upload \
-                    and may_cache(problem, problem.given):
+            others: list[Callable[[], Any]] = [
+                partial(alternative, problem, candidate, change)
+                for change in changes(problem, candidate)
+            ]
+            if (
+                candidate.params.overrides
+                and not machine.expert_upload
+                and may_cache(problem, problem.given)
+            ):
                 others.append(partial(with_expert_cache, problem, candidate))
             tasks["alternatives"] = others
         return tasks
@@ -78,7 +92,8 @@ class _Parts:
 
     @property
     def may_hint(self) -> bool:
-        """Whether a hint may be given of what is much faster: not where the input layer's weights alone are in RAM."""
+        """Whether a hint may be given of what is much faster: not where the input layer's weights
+        alone are in RAM."""
         evaluator, policy, chosen = self.problem.evaluator, self.asked.policy, self.candidate
         drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
         other = drafts or policy.users is not None or embeds(chosen.params)
@@ -106,24 +121,35 @@ class _Parts:
 
 
 class Explained(Reasons):
-    """The reasons for an answer, each computed when it is first read; of a large model all in parallel. What ends in an
-    error is left out: the plan stands without it."""
+    """The reasons for an answer, each computed when it is first read; of a large model all in
+    parallel. What ends in an error is left out: the plan stands without it."""
 
     parts: _Parts
     explain: bool
     processes: int
     meter: Meter
-    ended: bool         # the budget did not last for the launch itself, which says so
+    ended: bool  # the budget did not last for the launch itself, which says so
 
-    def __init__(self, solved: Problem, asked: Problem, candidate: Candidate, explain: bool,
-                 processes: int = 1) -> None:
-        """For the launch that solves a problem, which may draft or have more requests at once than was asked. Without
-        `explain` only what would make a launch fit, or is much faster."""
+    def __init__(
+        self,
+        solved: Problem,
+        asked: Problem,
+        candidate: Candidate,
+        explain: bool,
+        processes: int = 1,
+    ) -> None:
+        """For the launch that solves a problem, which may draft or have more requests at once than
+        was asked. Without `explain` only what would make a launch fit, or is much faster."""
         meter = solved.evaluator.estimator.meter
-        vars(self).update(parts=_Parts(solved, asked, candidate), explain=explain, processes=processes, meter=meter,
-                          ended=meter.refused)
+        vars(self).update(
+            parts=_Parts(solved, asked, candidate),
+            explain=explain,
+            processes=processes,
+            meter=meter,
+            ended=meter.refused,
+        )
 
-    __eq__, __hash__ = object.__eq__, object.__hash__       # to compare parts would compute them
+    __eq__, __hash__ = object.__eq__, object.__hash__  # to compare parts would compute them
 
     def __repr__(self) -> str:
         return f"Explained(explain={self.explain})"
@@ -134,18 +160,22 @@ class Explained(Reasons):
 
     @lazy
     def shared(self) -> dict[str, list[Any]] | None:
-        """The parts that several processes computed; None where they do not pay: they do not share what they measure,
-        a third more CPU time for half of the time of a large model."""
+        """The parts that several processes computed; None where they do not pay: they do not share
+        what they measure, a third more CPU time for half of the time of a large model."""
         if self.processes < 2 or self.meter.spent <= LARGE:
             return None
         from ..parallel import in_processes
 
-        meter, work = self.meter, [(name, task) for name, tasks in self.tasks.items() for task in tasks]
+        meter, work = (
+            self.meter,
+            [(name, task) for name, tasks in self.tasks.items() for task in tasks],
+        )
         before, budget = meter.spent, meter.budget
 
         def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
             start = meter.spent
-            meter.budget = start + max(0, budget - before) // len(work)      # nor do they share what they spend
+            # nor do they share what they spend
+            meter.budget = start + max(0, budget - before) // len(work)
             return row[1](), meter.spent - start, meter.refused
 
         found: dict[str, list[Any]] = {}
@@ -225,9 +255,16 @@ class Explained(Reasons):
         return (NO_MORE,) if self.meter.refused and not self.ended else ()
 
     def all(self) -> None:
-        """Computes every part but the levers. A plan that is only advised may be kept for as long as its launch
-        runs: it then lets go of what it was computed from."""
-        for part in (self.fit_choice, self.price, self.alternatives, self.remedies, self.smaller, self.faster):
+        """Computes every part but the levers. A plan that is only advised may be kept for as long
+        as its launch runs: it then lets go of what it was computed from."""
+        for part in (
+            self.fit_choice,
+            self.price,
+            self.alternatives,
+            self.remedies,
+            self.smaller,
+            self.faster,
+        ):
             _ = part
         if not self.explain:
             vars(self).pop("parts", None)

@@ -1,11 +1,13 @@
-"""The search: given flags stay fixed, the others are solved; of all launches that fit, the one that is worth most.
+"""The search: given flags stay fixed, the others are solved; of all launches that fit, the one that
+is worth most.
 
     found = search(problem)
     found.candidate, found.paid
 
-Best first. Each kind of placement (candidates.py) promises a launch at each context; the one with the best promise is
-measured, by the prompt graph alone, a lower bound. What it takes corrects the promises of all others. The search ends
-when no promise is better than what was measured; then that is measured in full.
+Best first. Each kind of placement (candidates.py) promises a launch at each context; the one with
+the best promise is measured, by the prompt graph alone, a lower bound. What it takes corrects the
+promises of all others. The search ends when no promise is better than what was measured; then that
+is measured in full.
 """
 
 from __future__ import annotations
@@ -41,24 +43,25 @@ if TYPE_CHECKING:
     from .evaluate import Candidate, Fidelity
     from .problem import Problem
 
-OTHERS = 8            # promises that are kept
-TRIES = 12            # launches that are measured of one promise
-NEAR = 64 << 20       # bytes that a launch may lack so that it is tried with less context
-HOPE = 16 << 20       # bytes that launches may take less than they should,
-HOPES = 3             # so often for a promise,
-HOPED = 0.98          # if they are then worth this much more
-CLOSE = 1.1           # promises that are looked at again before the search ends
-LATER = 1.0001        # a bound that is looked at after what it is of
-SAME = 0.995          # a promise must be this much better than what was measured
+OTHERS = 8  # promises that are kept
+TRIES = 12  # launches that are measured of one promise
+NEAR = 64 << 20  # bytes that a launch may lack so that it is tried with less context
+HOPE = 16 << 20  # bytes that launches may take less than they should,
+HOPES = 3  # so often for a promise,
+HOPED = 0.98  # if they are then worth this much more
+CLOSE = 1.1  # promises that are looked at again before the search ends
+LATER = 1.0001  # a bound that is looked at after what it is of
+SAME = 0.995  # a promise must be this much better than what was measured
 # Limits of a context that nobody gave, if the CPU takes part:
-TOKEN_SECONDS = 0.5   # seconds that a token may take with a full context above 32k,
-TOKEN_GROWTH = 1.5    # or this factor over its time at the reference depth
+TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
+TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
 
 
 @dataclass(frozen=True)
 class Found:
-    """A launch, None if llama.cpp would refuse all; `paid`: a smaller context, and the factor of the request's seconds
-    that the larger one costs; `others`: launches that were promised and not measured, the best first."""
+    """A launch, None if llama.cpp would refuse all; `paid`: a smaller context, and the factor of
+    the request's seconds that the larger one costs; `others`: launches that were promised and not
+    measured, the best first."""
 
     candidate: Candidate | None
     paid: tuple[int, float] = (0, 1.0)
@@ -67,8 +70,8 @@ class Found:
 
 @dataclass(frozen=True)
 class Solved:
-    """A launch as a plan needs it: the problem that it solves, in which more may be given than was, the reasons, what
-    its context costs (Found.paid), and what each of several people gets."""
+    """A launch as a plan needs it: the problem that it solves, in which more may be given than was,
+    the reasons, what its context costs (Found.paid), and what each of several people gets."""
 
     problem: Problem
     candidate: Candidate | None
@@ -90,19 +93,27 @@ def search(problem: Problem) -> Found:
         found = found if less.candidate is None else less
     if found.candidate is None or given == problem.given:
         return found
-    back = {name: value for name, value in _changes(given, problem.given).items()
-            if getattr(found.candidate.params, name) == getattr(given, name)}
+    back = {
+        name: value
+        for name, value in _changes(given, problem.given).items()
+        if getattr(found.candidate.params, name) == getattr(given, name)
+    }
     params = replace(found.candidate.params, **back)  # type: ignore[arg-type]
     same = problem.evaluator.candidate(params, FULL, last=True)
     return replace(found, candidate=same or found.candidate)
 
 
 def _with_most_context(problem: Problem) -> Found:
-    """The largest context, of launches with nothing in RAM if the best one is of these: so it is no smaller."""
+    """The largest context, of launches with nothing in RAM if the best one is of these: so it is no
+    smaller."""
     best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
     whole = best is not None and best.fits and problem.whole(best) and bool(problem.machine.devices)
     most = _by_cache_type(problem, whole)
-    return Found(best) if best is not None and best.fits and not _has_as_much(most.candidate, best) else most
+    return (
+        Found(best)
+        if best is not None and best.fits and not _has_as_much(most.candidate, best)
+        else most
+    )
 
 
 def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
@@ -111,7 +122,8 @@ def _has_as_much(one: Candidate | None, other: Candidate) -> bool:
 
 
 def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
-    """The best launch; of several cache types that --kv-types allows the first with which nothing is in RAM."""
+    """The best launch; of several cache types that --kv-types allows the first with which nothing
+    is in RAM."""
     given, types = problem.given, problem.policy.kv_types
     if not types or given.cache_type_k or given.cache_type_v:
         return Search(problem, given, whole).best()
@@ -133,7 +145,9 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
 
 
 def _worth(problem: Problem, candidate: Candidate | None) -> float:
-    return float("inf") if candidate is None else worth(problem, candidate.params, candidate.breakdown)
+    return (
+        float("inf") if candidate is None else worth(problem, candidate.params, candidate.breakdown)
+    )
 
 
 def _changes(before: Params, after: Params) -> dict[str, object]:
@@ -141,16 +155,28 @@ def _changes(before: Params, after: Params) -> dict[str, object]:
 
 
 class _Node:
-    """A promise of one kind at a context, or a launch that was measured; or a bound of the kind's launches with other
-    micro-batches, of these `sizes`."""
+    """A promise of one kind at a context, or a launch that was measured; or a bound of the kind's
+    launches with other micro-batches, of these `sizes`."""
 
-    def __init__(self, kind: Kind, n_ctx: int | None, launch: Launch | None = None,
-                 measured: Candidate | None = None, sizes: tuple[int, ...] = ()) -> None:
-        self.kind, self.n_ctx, self.launch, self.measured, self.sizes = kind, n_ctx, launch, measured, sizes
+    def __init__(
+        self,
+        kind: Kind,
+        n_ctx: int | None,
+        launch: Launch | None = None,
+        measured: Candidate | None = None,
+        sizes: tuple[int, ...] = (),
+    ) -> None:
+        self.kind, self.n_ctx, self.launch, self.measured, self.sizes = (
+            kind,
+            n_ctx,
+            launch,
+            measured,
+            sizes,
+        )
         self.tries = self.failed = self.hopes = self.version = 0
-        self.price = 1.0            # of another order of the devices
-        self.guessed = False        # opened before anything was measured
-        self.later = False          # of no interest while what has more on the devices may fit
+        self.price = 1.0  # of another order of the devices
+        self.guessed = False  # opened before anything was measured
+        self.later = False  # of no interest while what has more on the devices may fit
 
 
 class Search:
@@ -164,12 +190,13 @@ class Search:
         self.buffers = Buffers(self.evaluator.machine.limits)
         self.heap: list[tuple[float, int, int, _Node]] = []
         self.count = itertools.count()
-        self.short: list[Candidate] = []          # launches that only RAM is too small for,
-        self.lacking: list[_Node] = []            # and promises of such
-        self.probed: set[object] = set()               # kinds whose smallest launch was opened
-        self.opened: set[tuple[Kind, object]] = set()   # contexts and launches that are open
-        self.cut: list[Launch] = []               # those that the budget did not suffice for
-        self.closed: list[_Node] = []             # kinds that promised nothing before anything was measured
+        self.short: list[Candidate] = []  # launches that only RAM is too small for,
+        self.lacking: list[_Node] = []  # and promises of such
+        self.probed: set[object] = set()  # kinds whose smallest launch was opened
+        self.opened: set[tuple[Kind, object]] = set()  # contexts and launches that are open
+        self.cut: list[Launch] = []  # those that the budget did not suffice for
+        # kinds that promised nothing before anything was measured
+        self.closed: list[_Node] = []
 
     def best(self) -> Found:
         for frame in self.frames.all():
@@ -184,7 +211,9 @@ class Search:
                 self._open(frame)
             winner = self._run()
         if winner is None:
-            winner = self._with_most_layers(itertools.chain(self.frames.all(), self.frames.left_out()))
+            winner = self._with_most_layers(
+                itertools.chain(self.frames.all(), self.frames.left_out())
+            )
         for challenge in (self._orders, self._contexts, self._parts):
             if winner is not None and challenge(winner):
                 self._push(winner, self._worth(winner))
@@ -192,13 +221,20 @@ class Search:
         while winner is not None:
             answer = self._finished(winner)
             if answer is not None:
-                others = [node.launch.params for *_, node in sorted(self.heap[:OTHERS]) if node.launch is not None]
+                others = [
+                    node.launch.params
+                    for *_, node in sorted(self.heap[:OTHERS])
+                    if node.launch is not None
+                ]
                 return Found(answer, self._paid(winner, answer), tuple(others))
             winner = self._run()
         return self._unfitting()
 
-    def _with_most_layers(self, frames: Iterable[Frame], winner: _Node | None = None) -> _Node | None:
-        """The best promise, or the launch with the most layers of a frame: measured, as promises may be too little."""
+    def _with_most_layers(
+        self, frames: Iterable[Frame], winner: _Node | None = None
+    ) -> _Node | None:
+        """The best promise, or the launch with the most layers of a frame: measured, as promises
+        may be too little."""
         if winner is not None:
             self._push(winner, self._worth(winner))
         for frame in frames:
@@ -224,7 +260,7 @@ class Search:
             more = whole or (finer if name == "bare" else None)
             if more is not None:
                 node.later = True
-                self._push(node, more.worth * LATER)        # less on the devices, and no faster
+                self._push(node, more.worth * LATER)  # less on the devices, and no faster
                 continue
             launch = self._promise(node)
             if launch is not None:
@@ -233,13 +269,18 @@ class Search:
                 self._bound_micro_batches(node.kind, frame.contexts.least, launch)
 
     def _bound_micro_batches(self, kind: Kind, n_ctx: int | None, launch: Launch) -> None:
-        """A bound of the kind's launches with other micro-batches: as if these took no memory, nor the context."""
+        """A bound of the kind's launches with other micro-batches: as if these took no memory, nor
+        the context."""
         sizes = kind.frame.micro_batches
         if not sizes:
             return
-        seconds = [self.cost.predict(
-            replace(launch.params, n_ubatch=size, n_batch=max(N_BATCH, size)),
-            replace(launch.use, n_ubatch=size, n_batch=max(N_BATCH, size))).compared for size in sizes]
+        seconds = [
+            self.cost.predict(
+                replace(launch.params, n_ubatch=size, n_batch=max(N_BATCH, size)),
+                replace(launch.use, n_ubatch=size, n_batch=max(N_BATCH, size)),
+            ).compared
+            for size in sizes
+        ]
         self._push(_Node(kind, n_ctx, sizes=sizes), min(seconds) * MICRO_BATCH.factor)
 
     def _promise(self, node: _Node) -> Launch | None:
@@ -249,8 +290,10 @@ class Search:
         if launch is None:
             self._probe(node, before)
             return None
-        if launch.ram_missing:          # no more context than must be
-            launch = node.launch = node.kind.launch(replace(launch.params, n_ctx=node.n_ctx)) or launch
+        if launch.ram_missing:  # no more context than must be
+            launch = node.launch = (
+                node.kind.launch(replace(launch.params, n_ctx=node.n_ctx)) or launch
+            )
         if launch.ram_missing:
             self.lacking.append(node)
             return None
@@ -264,24 +307,35 @@ class Search:
         return launch
 
     def _probe(self, node: _Node, before: Launch | None) -> None:
-        """Where a kind promises nothing by what others take, opens its smallest launch, which says what it takes."""
+        """Where a kind promises nothing by what others take, opens its smallest launch, which says
+        what it takes."""
         if not self.buffers.known:
             self.closed.append(node)
             return
         kind = node.kind
         key = kind.frame.key, kind.name, kind.shape.n_ubatch
-        if node.n_ctx != kind.frame.contexts.least or key in self.probed or node.measured is not None:
+        if (
+            node.n_ctx != kind.frame.contexts.least
+            or key in self.probed
+            or node.measured is not None
+        ):
             return
         self.probed.add(key)
         smallest = kind.smallest(node.n_ctx)
-        if smallest is None or smallest.ram_missing or self.buffers.knows(kind.point(smallest.params)):
+        if (
+            smallest is None
+            or smallest.ram_missing
+            or self.buffers.knows(kind.point(smallest.params))
+        ):
             return
         node.launch = smallest
         self._push(node, smallest.worth if before is None else min(before.worth, smallest.worth))
 
     def _push(self, node: _Node, bound: float) -> None:
         node.guessed = not self.buffers.known
-        heapq.heappush(self.heap, (bound * node.price, -node.kind.frame.memory, next(self.count), node))
+        heapq.heappush(
+            self.heap, (bound * node.price, -node.kind.frame.memory, next(self.count), node)
+        )
 
     def _run(self) -> _Node | None:
         """The best measured launch that no promise is better than."""
@@ -301,11 +355,13 @@ class Search:
                 for guess in guesses:
                     self._reopen(guess)
                 continue
-            if node.launch is not None and (node.version == self.buffers.version or node.tries >= TRIES):
+            if node.launch is not None and (
+                node.version == self.buffers.version or node.tries >= TRIES
+            ):
                 self._measure(node)
             elif not node.sizes:
                 new = node.launch is None
-                launch = self._promise(node)         # by what was measured since
+                launch = self._promise(node)  # by what was measured since
                 if launch is not None and new and node.n_ctx == node.kind.frame.contexts.least:
                     self._bound_micro_batches(node.kind, node.n_ctx, launch)
             for size in node.sizes:
@@ -313,12 +369,16 @@ class Search:
         return None
 
     def _guesses(self, best: float) -> list[_Node]:
-        """Promises that may be too little, taken from the heap: those that were made before anything was measured, and
-        those that are nearly as good by what was known earlier."""
+        """Promises that may be too little, taken from the heap: those that were made before
+        anything was measured, and those that are nearly as good by what was known earlier."""
         guesses = []
         for bound, *_, node in self.heap:
             early = node.guessed and node.kind.guessed_too_much(node.n_ctx)
-            stale = node.launch is not None and node.version < self.buffers.version and bound < best * CLOSE
+            stale = (
+                node.launch is not None
+                and node.version < self.buffers.version
+                and bound < best * CLOSE
+            )
             if not node.later and node.measured is None and (early or stale):
                 guesses.append(node)
         self.heap = [entry for entry in self.heap if entry[-1] not in guesses]
@@ -359,7 +419,8 @@ class Search:
         node.failed = 0 if candidate.fits_devices else node.failed + 1
         use = candidate.breakdown.devices
         if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
-            node.failed = max(node.failed, PATIENCE)     # idle devices lack room: only less context may help
+            # idle devices lack room: only less context may help
+            node.failed = max(node.failed, PATIENCE)
         again = node.kind.promise(node.n_ctx, node.failed)
         if again is not None and not _placed_alike(again.params, candidate.params):
             node.failed = 0
@@ -387,7 +448,8 @@ class Search:
         self._push(same, launch.worth)
 
     def _nearly(self, node: _Node, candidate: Candidate) -> None:
-        """Opens a placement that lacks little with the smallest context of its promise: no estimate is so exact."""
+        """Opens a placement that lacks little with the smallest context of its promise: no estimate
+        is so exact."""
         n_ctx, params = node.n_ctx, candidate.params
         if n_ctx is None or n_ctx >= (params.n_ctx or 0) or min(candidate.spare.values()) < -NEAR:
             return
@@ -399,7 +461,13 @@ class Search:
     def _next_context(self, node: _Node) -> int | None:
         """The next larger context to try with the same kind, None if this launch has as much."""
         span, launch, n_ctx = node.kind.frame.contexts, node.launch, node.n_ctx
-        if span.fixed or span.most is None or launch is None or n_ctx is None or node.kind.name == "none":
+        if (
+            span.fixed
+            or span.most is None
+            or launch is None
+            or n_ctx is None
+            or node.kind.name == "none"
+        ):
             return None
         reached = launch.params.n_ctx or 0
         while n_ctx <= reached < span.most:
@@ -411,7 +479,8 @@ class Search:
         return worth(self.problem, node.measured.params, node.measured.breakdown)
 
     def _measure_smallest(self) -> None:
-        """Where nothing should fit, the launch with the fewest layers on the devices says what it takes."""
+        """Where nothing should fit, the launch with the fewest layers on the devices says what it
+        takes."""
         closed, self.closed = self.closed, []
         for node in closed:
             ladder = node.kind.ladder(node.n_ctx)
@@ -433,12 +502,22 @@ class Search:
         before = len(self.heap)
         for device in others:
             given = replace(frame.given, device=device)
-            kind = Kind(Frame(self.problem, given, self.whole), winner.kind.name, given, self.buffers)
+            kind = Kind(
+                Frame(self.problem, given, self.whole), winner.kind.name, given, self.buffers
+            )
             sizes = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
             for size in sizes:
                 own = size == given.n_ubatch
-                node = _Node(kind if own or size is None else kind.with_micro_batch(size), winner.n_ctx)
-                node.price = 1 / ORDER.factor if device is None else ORDER.factor if frame.given.device is None else 1.0
+                node = _Node(
+                    kind if own or size is None else kind.with_micro_batch(size), winner.n_ctx
+                )
+                node.price = (
+                    1 / ORDER.factor
+                    if device is None
+                    else ORDER.factor
+                    if frame.given.device is None
+                    else 1.0
+                )
                 self._promise(node)
         return len(self.heap) > before
 
@@ -446,14 +525,28 @@ class Search:
         """Other splits, for contexts between that of this one and the next that was tried."""
         frame, use = winner.kind.frame, winner.measured
         span = frame.contexts
-        if not frame.splits or span.fixed or span.most is None or winner.n_ctx is None or use is None:
+        if (
+            not frame.splits
+            or span.fixed
+            or span.most is None
+            or winner.n_ctx is None
+            or use is None
+        ):
             return False
         here = use.breakdown.n_ctx
         most = min(2 * here, span.most)
         limit = self._worth(winner)
-        grid = [n for part in range(1, 4) if (n := (here + (most - here) * part // 4) // span.step * span.step) > here]
+        grid = [
+            n
+            for part in range(1, 4)
+            if (n := (here + (most - here) * part // 4) // span.step * span.step) > here
+        ]
         found = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
-        better = [(launch.worth, n) for launch, n in zip(found, grid, strict=False) if launch.worth < limit]
+        better = [
+            (launch.worth, n)
+            for launch, n in zip(found, grid, strict=False)
+            if launch.worth < limit
+        ]
         for _, n_ctx in sorted(better)[:1]:
             self._promise(_Node(winner.kind, n_ctx))
         return bool(better)
@@ -462,12 +555,18 @@ class Search:
         """Layers placed by --fit's rules: parts of them on each device."""
         frame, found = winner.kind.frame, winner.measured
         given = self.problem.given
-        if found is None or self.policy.strategy == "layers" or given.overrides or frame.ladders.literal \
-                or not self.cost.in_ram(found):
+        if (
+            found is None
+            or self.policy.strategy == "layers"
+            or given.overrides
+            or frame.ladders.literal
+            or not self.cost.in_ram(found)
+        ):
             return False
         before = len(self.heap)
-        for candidate in parts(self.evaluator, self.cost, replace(frame.given, n_ctx=given.n_ctx), found,
-                               self.fidelity):
+        for candidate in parts(
+            self.evaluator, self.cost, replace(frame.given, n_ctx=given.n_ctx), found, self.fidelity
+        ):
             node = _Node(winner.kind, found.params.n_ctx, winner.launch, candidate)
             self._push(node, self._worth(node))
         return len(self.heap) > before
@@ -475,13 +574,15 @@ class Search:
     # --- the answer
 
     def _finished(self, winner: _Node) -> Candidate | None:
-        """The launch with an expert cache if that pays and the largest context that fits, measured in full; None if
-        it does not fit after all: then its kind's next promise is open."""
+        """The launch with an expert cache if that pays and the largest context that fits, measured
+        in full; None if it does not fit after all: then its kind's next promise is open."""
         found = winner.measured
         assert found is not None
         frame = winner.kind.frame
         if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
-            found = with_expert_cache(self.evaluator, self.cost, frame.ladders, found, winner.kind.shape, self.fidelity)
+            found = with_expert_cache(
+                self.evaluator, self.cost, frame.ladders, found, winner.kind.shape, self.fidelity
+            )
         found = self._grown(frame, found)
         answer = self.evaluator.candidate(found.params, FULL, last=True)
         if answer is not None and not answer.fits:
@@ -518,8 +619,8 @@ class Search:
         return answer if less is None else self.evaluator.candidate(less.params, FULL, last=True)
 
     def _useful(self, frame: Frame, params: Params, least: int, most: int) -> int:
-        """The largest context of least..most that leaves enough system memory and, above 32k per sequence, whose
-        tokens are fast enough; --ctx max skips both checks."""
+        """The largest context of least..most that leaves enough system memory and, above 32k per
+        sequence, whose tokens are fast enough; --ctx max skips both checks."""
         ram, step = self.evaluator.machine.ram, frame.contexts.step
         enough = ENOUGH * (step // CELL_BLOCK)
 
@@ -531,12 +632,17 @@ class Search:
             if ram is not None and use.resident > ram * RAM_SHARE:
                 return False
             speed = self.cost.predict(at, use)
-            return n <= enough or 1 / speed.generation_full <= max(TOKEN_SECONDS, TOKEN_GROWTH / speed.generation)
+            return n <= enough or 1 / speed.generation_full <= max(
+                TOKEN_SECONDS, TOKEN_GROWTH / speed.generation
+            )
 
         if self.policy.n_ctx == "max" or most <= least or useful(most):
             return most
         first = least // step
-        return max(least, (first + last(0, most // step - first, lambda n: useful((first + n) * step))) * step)
+        return max(
+            least,
+            (first + last(0, most // step - first, lambda n: useful((first + n) * step))) * step,
+        )
 
     def _paid(self, winner: _Node, answer: Candidate) -> tuple[int, float]:
         """What a context that is larger than the smallest costs."""
@@ -552,8 +658,9 @@ class Search:
     # --- where nothing fits
 
     def _unfitting(self) -> Found:
-        """The best promise if the budget is spent, otherwise a launch that does not fit: of those that fit on the devices
-        the fastest whose shortfall of system memory does not exceed that of --fit's."""
+        """The best promise if the budget is spent, otherwise a launch that does not fit: of those
+        that fit on the devices the fastest whose shortfall of system memory does not exceed that of
+        --fit's."""
         if self.cut:
             promised = min(self.cut, key=lambda launch: launch.worth)
             candidate = self.evaluator.candidate(promised.params, FULL, last=True)

@@ -1,5 +1,5 @@
-"""Limits what grows in system memory while llama-server serves: --cache-ram, --ctx-checkpoints; and how many
-conversations that left their slot it keeps."""
+"""Limits what grows in system memory while llama-server serves: --cache-ram, --ctx-checkpoints; and
+how many conversations that left their slot it keeps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ if TYPE_CHECKING:
     from ..flags.workload import Workload
     from ..memory.breakdown import Static
 
-STEP = 256            # MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
-ENOUGH = 8            # checkpoints per slot; more are kept only if memory remains for saved prompts too
+# MiB of --cache-ram: free memory fluctuates, the flags should not change with every MiB
+STEP = 256
+# checkpoints per slot; more are kept only if memory remains for saved prompts too
+ENOUGH = 8
 FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 
 
 def certain(params: Params, use: Static) -> int:
-    """Bytes that serving may add in any case: what no flag limits, what given flags allow, and one checkpoint
-    per slot if their number is left to the plan."""
+    """Bytes that serving may add in any case: what no flag limits, what given flags allow, and one
+    checkpoint per slot if their number is left to the plan."""
     if not isinstance(use, Breakdown):
         return 0
     sizes = _bounded(params, use)
@@ -33,7 +35,8 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
     """The fewest flags with which growth stays within `spare` bytes on top of `certain`."""
     sizes = _bounded(params, use)
     prompts = sizes.get("cache_ram", 0)
-    each = sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS       # one more checkpoint for every slot
+    # one more checkpoint for every slot
+    each = sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
     spare = max(0, spare)
     if prompts + each * (CTX_CHECKPOINTS - 1) <= spare:
         return {}
@@ -54,8 +57,8 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Saved:
-    """Conversations that left their slot: of `tokens` each, `state` bytes and at most `checkpoints` of `checkpoint`
-    bytes; and the `limit` of all of them in bytes, None for none."""
+    """Conversations that left their slot: of `tokens` each, `state` bytes and at most `checkpoints`
+    of `checkpoint` bytes; and the `limit` of all of them in bytes, None for none."""
 
     tokens: int
     state: int
@@ -73,8 +76,14 @@ class Saved:
         return None if self.limit is None else self.limit // self.each
 
     def to_dict(self) -> dict[str, object]:
-        return {"tokens": self.tokens, "bytes": self.state, "checkpoint_bytes": self.checkpoint,
-                "checkpoints": self.checkpoints, "limit": self.limit, "conversations": self.count}
+        return {
+            "tokens": self.tokens,
+            "bytes": self.state,
+            "checkpoint_bytes": self.checkpoint,
+            "checkpoints": self.checkpoints,
+            "limit": self.limit,
+            "conversations": self.count,
+        }
 
 
 def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:
@@ -85,17 +94,28 @@ def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:
     tokens = min(use.n_ctx_seq, work.depth + work.prompt + work.generate)
     some = any(extra.bounded_by == "ctx_checkpoints" for extra in use.extras)
     count = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
-    return Saved(tokens, sum(state.size(tokens) for state in use.saved),
-                 sum(state.checkpoint(tokens) for state in use.saved) if some else 0, count if some else 0, limit)
+    return Saved(
+        tokens,
+        sum(state.size(tokens) for state in use.saved),
+        sum(state.checkpoint(tokens) for state in use.saved) if some else 0,
+        count if some else 0,
+        limit,
+    )
 
 
-def keeping(agents: int, params: Params, use: Breakdown, spare: int | None, work: Workload) -> dict[str, int]:
-    """The flags with which this many conversations stay, or as many as fit into `spare` bytes on top of `certain`."""
+def keeping(
+    agents: int, params: Params, use: Breakdown, spare: int | None, work: Workload
+) -> dict[str, int]:
+    """The flags with which this many conversations stay, or as many as fit into `spare` bytes on
+    top of `certain`."""
     here = saved(params, use, work)
     if here is None or params.cache_ram is not None:
         return {}
-    each = _bounded(params, use).get("ctx_checkpoints", 0) // CTX_CHECKPOINTS      # one more for every slot
-    for count in (here.checkpoints,) if params.ctx_checkpoints is not None or not here.checkpoints else FEWER:
+    # one more for every slot
+    each = _bounded(params, use).get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
+    for count in (
+        (here.checkpoints,) if params.ctx_checkpoints is not None or not here.checkpoints else FEWER
+    ):
         size = here.state + count * here.checkpoint
         left = None if spare is None else spare - each * max(0, count - 1)
         if left is None or agents * size <= left:
@@ -108,20 +128,32 @@ def keeping(agents: int, params: Params, use: Breakdown, spare: int | None, work
 def kept(agents: int, here: Saved) -> str:
     """Why --cache-ram was set for conversations."""
     count = agents if here.count is None else min(agents, here.count)
-    more = f" and up to {here.checkpoints} checkpoints of {human(here.checkpoint)}" if here.checkpoint else ""
+    more = (
+        f" and up to {here.checkpoints} checkpoints of {human(here.checkpoint)}"
+        if here.checkpoint
+        else ""
+    )
     short = "" if count == agents else f": of {agents} that is what the RAM has space for"
-    return f"saved prompts keep {count} conversations of {here.tokens} tokens, {human(here.state)} each{more}{short}"
+    return (
+        f"saved prompts keep {count} conversations of {here.tokens} tokens, {human(here.state)} "
+        f"each{more}{short}"
+    )
 
 
 def reason(before: Params, after: Params, use: Static) -> str:
     """Why limits were added to a launch."""
     assert isinstance(use, Breakdown)
     added = Params(**{name: getattr(after, name) for name in _bounded(before, use)})
-    return (f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
-            f"{human(use.growing)} of RAM, but less is left")
+    return (
+        f"{' '.join(to_words(added))}: saved prompts and checkpoints could grow to "
+        f"{human(use.growing)} of RAM, but less is left"
+    )
 
 
 def _bounded(params: Params, use: Breakdown) -> dict[str, int]:
     """What the flags limit that were not given, in bytes by the field of Params."""
-    return {extra.bounded_by: extra.size for extra in use.extras
-            if extra.bounded_by and getattr(params, extra.bounded_by) is None}
+    return {
+        extra.bounded_by: extra.size
+        for extra in use.extras
+        if extra.bounded_by and getattr(params, extra.bounded_by) is None
+    }

@@ -1,4 +1,5 @@
-"""The part of the RAM that a GPU without memory of its own may use: what raises it, where it limits a launch."""
+"""The part of the RAM that a GPU without memory of its own may use: what raises it, where it limits
+a launch."""
 
 from __future__ import annotations
 
@@ -13,12 +14,13 @@ if TYPE_CHECKING:
     from ..machine import Device, Machine
     from .evaluate import Candidate
 
-_WORTH = GiB        # less changes little
+_WORTH = GiB  # less changes little
 
 
 def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[str, ...]:
-    """The setting that gives such a GPU more of the RAM, and what it leaves to the system; none where its limit does
-    not bind, or RAM is short too. `movable`: bytes of the launch that are in RAM and could be the GPU's."""
+    """The setting that gives such a GPU more of the RAM, and what it leaves to the system; none
+    where its limit does not bind, or RAM is short too. `movable`: bytes of the launch that are in
+    RAM and could be the GPU's."""
     ram = machine.ram
     if ram is None or candidate.ram_spare is None or candidate.ram_spare < 0:
         return ()
@@ -29,9 +31,16 @@ def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[
         spare = candidate.spare.get(device.name, 0)
         limit = min(device.total + candidate.ram_spare + movable - max(0, spare), most)
         setting = _setting(device, limit)
-        if setting and spare < _WORTH <= limit - device.total and machine.limits[device.name] == device.total:
-            found.append(f"{device.name} may use {device.total // MiB} MiB of the RAM: {setting}, and leaves "
-                         f"{(total - limit) / GiB:.1f} GiB to the system")
+        if (
+            setting
+            and spare < _WORTH <= limit - device.total
+            and machine.limits[device.name] == device.total
+        ):
+            found.append(
+                f"{device.name} may use {device.total // MiB} MiB of the RAM: {setting}, "
+                f"and leaves "
+                f"{(total - limit) / GiB:.1f} GiB to the system"
+            )
     return tuple(found)
 
 
@@ -44,6 +53,9 @@ def _setting(device: Device, limit: int) -> str:
     if not is_amds(device):
         return ""
     here = parameters(device.driver, limit)
-    there = (f"Linux: {parameters(NEWEST, limit)}, before 6.15 amdgpu.gttsize={limit // MiB} too; Windows: more in "
-             "the firmware")
+    there = (
+        f"Linux: {parameters(NEWEST, limit)}, before 6.15 amdgpu.gttsize={limit // MiB} too; "
+        f"Windows: more in "
+        "the firmware"
+    )
     return f"a larger GTT gives it more ({f'kernel parameters {here}' if here else there})"

@@ -17,21 +17,33 @@ if TYPE_CHECKING:
     from ..work.speed import CostModel
     from .evaluate import Candidate, Evaluator
 
-ALL = -2      # n_gpu_layers
+ALL = -2  # n_gpu_layers
 
 
-def unused(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate) -> Iterator[str]:
+def unused(
+    evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
+) -> Iterator[str]:
     """A line for each device that the launch has nothing on, one for all that are alike."""
-    if not chosen.fits or given.tensor_split or given.device is not None or given.n_gpu_layers is not None \
-            or given.split_mode == "none":
+    if (
+        not chosen.fits
+        or given.tensor_split
+        or given.device is not None
+        or given.n_gpu_layers is not None
+        or given.split_mode == "none"
+    ):
         return
     alike: dict[tuple[object, ...], list[Device]] = {}
     for device in evaluator.machine.devices:
         limit = evaluator.machine.limits[device.name]
         if limit and not _used(chosen, device):
-            alike.setdefault((device.backend, device.description, device.total, limit), []).append(device)
+            alike.setdefault((device.backend, device.description, device.total, limit), []).append(
+                device
+            )
     for devices in alike.values():
-        names = [f"{each.name} ({each.description})" if each.kind == "rpc" else each.name for each in devices]
+        names = [
+            f"{each.name} ({each.description})" if each.kind == "rpc" else each.name
+            for each in devices
+        ]
         *others, last = names
         name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         yield f"{name} left idle: {_why(evaluator, cost, given, chosen, devices[0])}"
@@ -48,24 +60,30 @@ def _used(candidate: Candidate, device: Device) -> bool:
     return usage is not None and usage.total > 0
 
 
-def _why(evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device) -> str:
-    """The fastest launch with it: one layer of another device, or one that the search measured, otherwise llama.cpp's own
-    split, --fit's launch or one layer."""
+def _why(
+    evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
+) -> str:
+    """The fastest launch with it: one layer of another device, or one that the search measured,
+    otherwise llama.cpp's own split, --fit's launch or one layer."""
     if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
     found = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
     found += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
     ways: tuple[Callable[[], Candidate | None], ...] = (
-        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT), lambda: _as_fit(evaluator, given),
-        lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT))
+        lambda: evaluator.candidate(replace(own, n_gpu_layers=ALL), FIT),
+        lambda: _as_fit(evaluator, given),
+        lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT),
+    )
     for way in (lambda: None, *ways):
         found += filter(None, [way()])
         with_it = [cost.price(each).request for each in found if each.fits and _used(each, device)]
         if with_it:
             break
     else:
-        return f"no layer fits into the {human(evaluator.machine.limits[device.name])} that are free"
+        return (
+            f"no layer fits into the {human(evaluator.machine.limits[device.name])} that are free"
+        )
     here = cost.price(chosen).request
     if min(with_it) <= here * 1.005:
         return f"a request takes {here:.1f} s with it too"
@@ -76,11 +94,13 @@ def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Ca
     """The chosen launch with one layer of the device that has most of them on this one."""
     own = replace(chosen.params, split_mode=None, main_gpu=None)
     names = evaluator.device_names(own)
-    shares = [*(own.tensor_split or ()), *[0.0] * len(names)][:len(names)]
+    shares = [*(own.tensor_split or ()), *[0.0] * len(names)][: len(names)]
     if own.device is not None or device.name not in names:
         return None
     if chosen.params.split_mode == "none":
-        shares[chosen.params.main_gpu or 0] = float(own.layers_wanted(evaluator.model.hparams.n_layer_all + 1))
+        shares[chosen.params.main_gpu or 0] = float(
+            own.layers_wanted(evaluator.model.hparams.n_layer_all + 1)
+        )
     most = max(shares)
     if most < 2:
         return None

@@ -1,9 +1,11 @@
-"""Slots and context for people: -np, -c, the cache's kind and types for --users, and what each of them gets.
+"""Slots and context for people: -np, -c, the cache's kind and types for --users, and what each of
+them gets.
 
     solved = for_users(problem, Users(8, context=16384, rate=20, first=5))
 
-Each number of people is planned as a launch with a slot for each, priced as that many requests at once, and simulated
-(work/queue.py). The caches are of f16 unless that takes weights off the GPUs; then q8_0 is tried.
+Each number of people is planned as a launch with a slot for each, priced as that many requests at
+once, and simulated (work/queue.py). The caches are of f16 unless that takes weights off the GPUs;
+then q8_0 is tried.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ if TYPE_CHECKING:
     from .problem import Problem
 
 TABLE = (1, 2, 4, 8, 16, 32)
-MOST = 256              # slots of a llama-server
-GAIN = 1.1              # of the total, which a cache of q8_0 or fewer slots must have
-LEAST = 4096            # tokens of a person's context, if that is open
+MOST = 256  # slots of a llama-server
+GAIN = 1.1  # of the total, which a cache of q8_0 or fewer slots must have
+LEAST = 4096  # tokens of a person's context, if that is open
 
 
 @dataclass(frozen=True)
@@ -41,17 +43,22 @@ class Row:
     fits: bool
 
     def to_dict(self) -> dict[str, object]:
-        return {"users": self.users, "slots": self.slots, "fits": self.fits, "context": self.context,
-                "per_request_tokens_per_second": round(self.served.rate, 3),
-                "total_tokens_per_second": round(self.served.total, 3),
-                "seconds_to_first_token": round(self.served.first, 3)}
+        return {
+            "users": self.users,
+            "slots": self.slots,
+            "fits": self.fits,
+            "context": self.context,
+            "per_request_tokens_per_second": round(self.served.rate, 3),
+            "total_tokens_per_second": round(self.served.total, 3),
+            "seconds_to_first_token": round(self.served.first, 3),
+        }
 
 
 @dataclass(frozen=True)
 class Requests:
-    """The answer for `users`. `most`: the largest number that keeps the promise, without one that with the most tokens
-    in all, None for none; `each`: bytes of a further person's cache; `machines`: how many of this machine serve them,
-    if one is not enough."""
+    """The answer for `users`. `most`: the largest number that keeps the promise, without one that
+    with the most tokens in all, None for none; `each`: bytes of a further person's cache;
+    `machines`: how many of this machine serve them, if one is not enough."""
 
     row: Row
     most: int | None
@@ -61,8 +68,13 @@ class Requests:
 
     def to_dict(self) -> dict[str, object]:
         answer = self.row.to_dict()
-        return {**answer, "max_users": self.most, "bytes_per_user": self.each, "machines": self.machines,
-                "table": [row.to_dict() for row in self.table]}
+        return {
+            **answer,
+            "max_users": self.most,
+            "bytes_per_user": self.each,
+            "machines": self.machines,
+            "table": [row.to_dict() for row in self.table],
+        }
 
 
 class _Launch:
@@ -84,7 +96,9 @@ class _People:
         self.problem, self.given, self.wanted = problem, problem.given, wanted
         work = problem.policy.workload
         needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
-        self.context = wanted.context or pad(min(needed, problem.model.n_ctx_train or needed), CELL_BLOCK)
+        self.context = wanted.context or pad(
+            min(needed, problem.model.n_ctx_train or needed), CELL_BLOCK
+        )
         self._known: dict[int, _Launch | None] = {}
 
     def slots(self, users: int) -> int:
@@ -97,7 +111,8 @@ class _People:
         return self._known[users]
 
     def _planned(self, users: int) -> _Launch | None:
-        """With a slot for each, or with half of them as long as that serves more: the others wait."""
+        """With a slot for each, or with half of them as long as that serves more: the others
+        wait."""
         slots = self.slots(users)
         best = self._with_slots(users, slots)
         while slots > 1 and self.given.n_parallel in (None, -1) and not self._whole(best):
@@ -114,7 +129,11 @@ class _People:
     def _serves_more(self, fewer: _Launch | None, found: _Launch | None) -> bool:
         if fewer is None or not fewer.row.fits:
             return False
-        return found is None or not found.row.fits or fewer.row.served.total > found.row.served.total * GAIN
+        return (
+            found is None
+            or not found.row.fits
+            or fewer.row.served.total > found.row.served.total * GAIN
+        )
 
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         n_ctx = self.given.n_ctx or slots * self.context
@@ -132,7 +151,9 @@ class _People:
 
     def _asking(self, users: int) -> Problem:
         """The problem with so many requests at once."""
-        return self.problem.with_goals(workload=replace(self.problem.policy.workload, requests=users))
+        return self.problem.with_goals(
+            workload=replace(self.problem.policy.workload, requests=users)
+        )
 
     def _solved(self, problem: Problem, users: int) -> _Launch | None:
         candidate = search(problem).candidate
@@ -141,22 +162,27 @@ class _People:
         use, clock = candidate.breakdown, problem.cost.clock(candidate.params, candidate.breakdown)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
         context = use.host.context + sum(usage.context for usage in use.devices.values())
-        return _Launch(problem, candidate, Row(users, use.n_seq_max, served, context, candidate.fits))
+        return _Launch(
+            problem, candidate, Row(users, use.n_seq_max, served, context, candidate.fits)
+        )
 
     def unsolved(self, users: int) -> Solved:
         """What there is where llama.cpp would refuse all launches."""
         return Solved(self._asking(users), None)
 
     def keeps(self, users: int) -> bool:
-        """Who waits for a slot gets nothing until then, which a promised first token alone counts."""
+        """Who waits for a slot gets nothing until then, which a promised first token alone
+        counts."""
         found = self.launch(users)
         if found is None or not found.row.fits:
             return False
-        return (found.row.slots >= users or self.wanted.first > 0) and self.wanted.kept(found.row.served)
+        return (found.row.slots >= users or self.wanted.first > 0) and self.wanted.kept(
+            found.row.served
+        )
 
     def most(self) -> int:
-        """The largest number of people that keeps the promise, 0 for none: between two numbers that are tried in
-        growing steps up or down from a guess."""
+        """The largest number of people that keeps the promise, 0 for none: between two numbers that
+        are tried in growing steps up or down from a guess."""
         low, high, step = 0, MOST + 1, 1
         at = min(max(1, self.wanted.guess), MOST)
         while low < at < high:
@@ -173,17 +199,27 @@ class _People:
     def each(self, users: int) -> int:
         """Bytes of one more person's cache."""
         found, slots = self.launch(users), self.slots(users + 1)
-        if found is None or self.given.n_ctx is not None or slots == self.slots(users) or found.row.slots < users:
+        if (
+            found is None
+            or self.given.n_ctx is not None
+            or slots == self.slots(users)
+            or found.row.slots < users
+        ):
             return 0
         more = replace(found.candidate.params, n_parallel=slots, n_ctx=slots * self.context)
         use = self.problem.evaluator.static(more)
-        return 0 if use is None else use.host.context + sum(
-            usage.context for usage in use.devices.values()) - found.row.context
+        return (
+            0
+            if use is None
+            else use.host.context
+            + sum(usage.context for usage in use.devices.values())
+            - found.row.context
+        )
 
 
 def too_many(requests: object) -> Iterator[str]:
-    """How many can be served where all do not fit or each gets too little: those that get the most in all at a
-    rate that serves."""
+    """How many can be served where all do not fit or each gets too little: those that get the most
+    in all at a rate that serves."""
     if not isinstance(requests, Requests) or not requests.table:
         return
     row = requests.row
@@ -191,20 +227,31 @@ def too_many(requests: object) -> Iterator[str]:
         return
     said = f"{row.users} users at once do not fit"
     if row.fits:
-        said = f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody waits for"
-    served = [each for each in requests.table
-              if each.fits and each.served.rate >= TOO_SLOW and each.users < row.users]
+        said = (
+            f"{row.users} users at once get {row.served.rate:.1f} tokens/s each, which nobody "
+            f"waits for"
+        )
+    served = [
+        each
+        for each in requests.table
+        if each.fits and each.served.rate >= TOO_SLOW and each.users < row.users
+    ]
     if not served:
         yield f"{said}: a smaller model or more GPUs"
         return
     most = max(served, key=lambda each: each.served.total)
-    yield f"{said}: --users {most.users} gives each {most.served.rate:.1f}, and the others wait in llama-server's queue"
+    yield (
+        f"{said}: --users {most.users} gives each {most.served.rate:.1f}, "
+        "and the others wait in llama-server's queue"
+    )
 
 
 def for_users(problem: Problem, wanted: Users) -> Solved:
     """The launch, and what each person gets."""
     if wanted.context and problem.given.n_ctx:
-        raise UsageError("--ctx-per-user and -c both say how large the caches are: give one of them")
+        raise UsageError(
+            "--ctx-per-user and -c both say how large the caches are: give one of them"
+        )
     people = _People(problem, wanted)
     kept = people.most() if wanted.promise else None
     users = wanted.count or kept or 1
@@ -219,7 +266,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
                 break
             table.append(launch.row)
             if len(table) > 1 and launch.row.served.total < table[-2].served.total:
-                break               # more people get less in all
+                break  # more people get less in all
         there = [row for row in (*table, found.row) if row.fits]
         kept = max(there, key=lambda row: row.served.total).users if there else 0
     short = not found.row.fits or (wanted.promise and not people.keeps(users))
@@ -231,21 +278,32 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
 def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
     """What each person gets, what one more takes, and what the promise allows."""
     row, served = found.row, found.row.served
-    lines = [f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s each, "
-             f"{served.total:.0f} in all, the first token within {served.first:.1f} s (19 of 20)"
-             + (f"; each further one takes {human(found.each)}" if found.each else "")]
+    lines = [
+        f"{row.users} user{'s' * (row.users != 1)}, all busy: {served.rate:.1f} tokens/s "
+        f"each, "
+        f"{served.total:.0f} in all, the first token within {served.first:.1f} s (19 of 20)"
+        + (f"; each further one takes {human(found.each)}" if found.each else "")
+    ]
     if row.slots < row.users:
-        lines.append(f"{row.slots} slots: with more the model would not stay on the GPUs; the others wait in "
-                     "llama-server's queue")
+        lines.append(
+            f"{row.slots} slots: with more the model would not stay on the GPUs; the "
+            f"others wait in "
+            "llama-server's queue"
+        )
     if wanted.promise:
         said = " and ".join(wanted.words())
         if found.most is None:
             lines.append(f"no number of users gets {said} here")
         elif found.machines:
-            lines.append(f"{said}: at most {found.most} user{'s' * (found.most != 1)}; {row.users} need "
-                         f"{found.machines} such machines, each with its llama-server")
+            lines.append(
+                f"{said}: at most {found.most} user{'s' * (found.most != 1)}; {row.users} "
+                f"need "
+                f"{found.machines} such machines, each with its llama-server"
+            )
         else:
             lines.append(f"{said}: up to {found.most} user{'s' * (found.most != 1)}")
     elif found.machines:
-        lines.append(f"{row.users} do not fit: {found.machines} such machines for {found.most} each")
+        lines.append(
+            f"{row.users} do not fit: {found.machines} such machines for {found.most} each"
+        )
     return tuple(lines)

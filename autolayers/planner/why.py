@@ -1,8 +1,8 @@
 """How a decision fell: the candidates that were measured, and what ruled each out.
 
-    found = why(model, request)
-    found.candidates[0].placement, found.candidates[0].seconds, found.candidates[0].verdict
-    found.more, found.smaller        # the plan with one more GiB, and of the next smaller quantisation
+found = why(model, request)
+found.candidates[0].placement, found.candidates[0].seconds, found.candidates[0].verdict
+found.more, found.smaller        # the plan with one more GiB, and of the next smaller quantisation
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from ..request import Request
     from .evaluate import Candidate
 
-BETTER, WORSE = 3, 3      # rows: candidates that were faster and do not fit, and others that fit
+BETTER, WORSE = 3, 3  # rows: candidates that were faster and do not fit, and others that fit
 
 
 @dataclass(frozen=True)
 class Row:
-    """`seconds`: of the request that placements are compared by; `prices`: the factors that count besides
-    (planner/prices.py); `devices` and `ram`: bytes without the margin."""
+    """`seconds`: of the request that placements are compared by; `prices`: the factors that count
+    besides (planner/prices.py); `devices` and `ram`: bytes without the margin."""
 
     placement: str
     n_ctx: int
@@ -54,8 +54,12 @@ class Why:
     smaller: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        return {"candidates": [row.to_dict() for row in self.candidates], "measured": self.measured,
-                "one_more_gib": self.more, "next_quantisation": self.smaller}
+        return {
+            "candidates": [row.to_dict() for row in self.candidates],
+            "measured": self.measured,
+            "one_more_gib": self.more,
+            "next_quantisation": self.smaller,
+        }
 
 
 def why(model: Model, request: Request) -> Why:
@@ -68,13 +72,17 @@ def why(model: Model, request: Request) -> Why:
     for params in found.others[:WORSE]:
         problem.evaluator.candidate(params, FIT)
     now = problem.cost.speed(chosen).compared
-    return Why(tuple(_rows(problem, chosen)), len(problem.evaluator.measured), _more(problem, chosen, now),
-               _smaller(problem, now))
+    return Why(
+        tuple(_rows(problem, chosen)),
+        len(problem.evaluator.measured),
+        _more(problem, chosen, now),
+        _smaller(problem, now),
+    )
 
 
 def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
-    """The chosen launch between the nearest faster ones, which do not fit, and the next ones that do: of each placement
-    and context the one that is worth most."""
+    """The chosen launch between the nearest faster ones, which do not fit, and the next ones that
+    do: of each placement and context the one that is worth most."""
     evaluator = problem.evaluator
     best: dict[tuple[str, int], tuple[float, Candidate]] = {}
     now = worth(problem, chosen.params, chosen.breakdown)
@@ -86,8 +94,10 @@ def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
         if key not in best or (not candidate.fits, seconds) < (not best[key][1].fits, best[key][0]):
             best[key] = seconds, candidate
     best.pop((evaluator.described(chosen.params), chosen.breakdown.n_ctx), None)
-    out = sorted((pair for pair in best.values() if not pair[1].fits and pair[0] < now),
-                 key=lambda pair: _short(pair[1]))
+    out = sorted(
+        (pair for pair in best.values() if not pair[1].fits and pair[0] < now),
+        key=lambda pair: _short(pair[1]),
+    )
     fits = sorted((pair for pair in best.values() if pair[1].fits), key=lambda pair: pair[0])
     shown = [*sorted(out[:BETTER], key=lambda pair: pair[0]), (now, chosen), *fits[:WORSE]]
     return [_row(problem, candidate, chosen) for _, candidate in shown]
@@ -96,7 +106,9 @@ def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
 def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
     evaluator, use = problem.evaluator, candidate.breakdown
     seconds, now = (problem.cost.speed(each).compared for each in (candidate, chosen))
-    prices = tuple([(row.what, round(factor, 3)) for row, factor in priced(problem, candidate.params, use)])
+    prices = tuple(
+        [(row.what, round(factor, 3)) for row, factor in priced(problem, candidate.params, use)]
+    )
     if candidate is chosen:
         verdict = "chosen" if candidate.fits else "nothing fits; " + _constraint(candidate)
     elif not candidate.fits:
@@ -106,12 +118,22 @@ def _row(problem: Problem, candidate: Candidate, chosen: Candidate) -> Row:
     else:
         what, factor = max(prices, key=lambda price: price[1], default=("other flags", 1.0))
         verdict = f"{what}: counts {factor:.2f} times as long"
-    return Row(evaluator.described(candidate.params), use.n_ctx, sum(one.total for one in use.devices.values()),
-               evaluator.in_ram(use), seconds, verdict, candidate is chosen, prices)
+    return Row(
+        evaluator.described(candidate.params),
+        use.n_ctx,
+        sum(one.total for one in use.devices.values()),
+        evaluator.in_ram(use),
+        seconds,
+        verdict,
+        candidate is chosen,
+        prices,
+    )
 
 
 def _constraint(candidate: Candidate) -> str:
-    short = [f"{name} short by {human(-left)}" for name, left in candidate.spare.items() if left < 0]
+    short = [
+        f"{name} short by {human(-left)}" for name, left in candidate.spare.items() if left < 0
+    ]
     if candidate.ram_missing:
         short.append(f"RAM short by {human(candidate.ram_missing)}")
     return ", ".join(short)
@@ -125,10 +147,20 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
     """What one more GiB buys: on the device with the least left, or of RAM without devices."""
     machine = problem.machine
     if machine.limits:
-        name = min(chosen.spare or machine.limits, key=lambda name: chosen.spare.get(name, machine.limits[name]))
-        larger: Machine = replace(machine, limits={**machine.limits, name: machine.limits[name] + GiB}, devices=tuple(
-            replace(device, total=device.total + GiB, free=device.free + GiB) if device.name == name else device
-            for device in machine.devices))
+        name = min(
+            chosen.spare or machine.limits,
+            key=lambda name: chosen.spare.get(name, machine.limits[name]),
+        )
+        larger: Machine = replace(
+            machine,
+            limits={**machine.limits, name: machine.limits[name] + GiB},
+            devices=tuple(
+                replace(device, total=device.total + GiB, free=device.free + GiB)
+                if device.name == name
+                else device
+                for device in machine.devices
+            ),
+        )
         what = f"on {name}"
     elif machine.ram is not None:
         larger, what = replace(machine, ram=machine.ram + GiB), "of RAM"
@@ -147,7 +179,7 @@ def _smaller(problem: Problem, now: float) -> str:
 def _outcome(other: Problem, now: float) -> str:
     try:
         found = search(other).candidate
-    except AutolayersError:      # of this machine or file alone
+    except AutolayersError:  # of this machine or file alone
         found = None
     if found is None or not found.fits:
         return "fits no better"

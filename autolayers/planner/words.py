@@ -23,11 +23,16 @@ def describe(placement: Placement, params: Params, everything: int) -> str:
     spared = False
     for il, tensors in layers.items():
         in_ram = [tensor.info.name for tensor in tensors if placement.is_host(tensor.buffer)]
-        spared = spared or any(EXPERTS in tensor.info.name and not placement.is_host(tensor.buffer)
-                               for tensor in tensors)
+        spared = spared or any(
+            EXPERTS in tensor.info.name and not placement.is_host(tensor.buffer)
+            for tensor in tensors
+        )
         if placement.dev_layer[il] not in on_gpu:
             continue
-        elsewhere += sum(tensor.buffer in on_gpu and tensor.buffer != placement.dev_layer[il] for tensor in tensors)
+        elsewhere += sum(
+            tensor.buffer in on_gpu and tensor.buffer != placement.dev_layer[il]
+            for tensor in tensors
+        )
         if len(in_ram) == len(tensors):
             moved["weights"].add(il)
             continue

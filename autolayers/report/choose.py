@@ -1,5 +1,5 @@
-"""Which file, as text: a row for each, the chosen one marked, and a line of advice. Which GPU: a table for
-each kind.
+"""Which file, as text: a row for each, the chosen one marked, and a line of advice. Which GPU: a
+table for each kind.
 """
 
 from __future__ import annotations
@@ -34,15 +34,28 @@ if TYPE_CHECKING:
     from ..planner.compare.choose import Advice, Choice
 
 _NOTE = "predicted, not measured; context: the largest at this placement, for one conversation"
-_COLUMN = {WHOLLY: "fully"}     # the table's word, if not the verdict itself
+_COLUMN = {WHOLLY: "fully"}  # the table's word, if not the verdict itself
 # follows the name of a file
-_RUNS = {WHOLLY: "is fully on the GPU", EXPERTS: "has experts in RAM", PARTLY: "is partly in RAM",
-         IN_RAM: "is in RAM only", NO: "does not fit"}
+_RUNS = {
+    WHOLLY: "is fully on the GPU",
+    EXPERTS: "has experts in RAM",
+    PARTLY: "is partly in RAM",
+    IN_RAM: "is in RAM only",
+    NO: "does not fit",
+}
 
 
-def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], advice: Advice | None,
-                 n_ctx: int, command: Sequence[str], style: Style | None = None) -> str:
-    """The advice, the table, smallest file first, and the notes. `command` starts the chosen one."""
+def choices_text(
+    title: str,
+    names: Sequence[str],
+    choices: Sequence[Choice],
+    advice: Advice | None,
+    n_ctx: int,
+    command: Sequence[str],
+    style: Style | None = None,
+) -> str:
+    """The advice, the table, smallest file first, and the notes. `command` starts the chosen
+    one."""
     style = style or Style()
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
     rows, marks = [], {}
@@ -54,20 +67,35 @@ def choices_text(title: str, names: Sequence[str], choices: Sequence[Choice], ad
         elif not choice.fits:
             marks[at] = "dim"
         speed = choice.speed
-        rows.append([("> " if taken else "  ") + names[i], f"{choice.size / GiB:.1f}",
-                     f"{choice.bits_per_weight:.2f}",
-                     _COLUMN.get(choice.verdict, choice.verdict), str(choice.n_ctx) if choice.n_ctx else "-",
-                     tokens(speed.prompt) if speed else "-",
-                     "-" if speed is None or choice.inputs else tokens(speed.generation), _quality(choice)])
+        rows.append(
+            [
+                ("> " if taken else "  ") + names[i],
+                f"{choice.size / GiB:.1f}",
+                f"{choice.bits_per_weight:.2f}",
+                _COLUMN.get(choice.verdict, choice.verdict),
+                str(choice.n_ctx) if choice.n_ctx else "-",
+                tokens(speed.prompt) if speed else "-",
+                "-" if speed is None or choice.inputs else tokens(speed.generation),
+                _quality(choice),
+            ]
+        )
     head = ("  file", "GiB", "bits", "on the GPU", "context", "prompts*", "t/s*", "quality")
-    lines = [*wrap(title, style.width),
-             *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)], "",
-             *fitted(head, rows, style, (0, 3), marks, less=(2,)), "",
-             *([style(shell(command), "bold"), ""] if command else [])]
+    lines = [
+        *wrap(title, style.width),
+        *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)],
+        "",
+        *fitted(head, rows, style, (0, 3), marks, less=(2,)),
+        "",
+        *([style(shell(command), "bold"), ""] if command else []),
+    ]
     beside = choices[advice.take].beside if advice else None
     lines += labelled("measured", measured_words(beside), style)
-    for label, text in (("next", _next(names, choices, advice)), ("quality", _quality_note(choices)),
-                        ("beaten", _beaten(names, choices)), ("*", _NOTE)):
+    for label, text in (
+        ("next", _next(names, choices, advice)),
+        ("quality", _quality_note(choices)),
+        ("beaten", _beaten(names, choices)),
+        ("*", _NOTE),
+    ):
         lines += labelled(label, [text], style) if text else []
     return "\n".join(lines) + "\n"
 
@@ -82,40 +110,72 @@ def _quality(choice: Choice) -> str:
 def _quality_note(choices: Sequence[Choice]) -> str:
     sources = sorted({choice.measured.source for choice in choices if choice.measured})
     said = [f"measured by {', '.join(sources)}"] if sources else []
-    guessed = {choice.usual.type: choice.usual for choice in choices if choice.usual and not choice.measured}
+    guessed = {
+        choice.usual.type: choice.usual
+        for choice in choices
+        if choice.usual and not choice.measured
+    }
     if guessed:
-        ranges = ", ".join(f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items())
-        said.append(f"as is usual for the type ({ranges} over about 20 models; small ones a band worse). Larger by "
-                    "half a bit is nearly always closer to the original, less is not decided by size")
+        ranges = ", ".join(
+            f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items()
+        )
+        said.append(
+            f"as is usual for the type ({ranges} over about 20 models; small ones a band "
+            f"worse). Larger by "
+            "half a bit is nearly always closer to the original, less is not decided by "
+            "size"
+        )
     return f"mean KL divergence, {'; else '.join(said)}" if said else ""
 
 
 def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
     """The files that fit and are not on the front."""
-    found = [name for name, choice, first in zip(names, choices, front(choices), strict=True)
-             if choice.fits and not first]
-    return f"another is as small, as fast and as close to the original as {', '.join(found)}" if found else ""
+    found = [
+        name
+        for name, choice, first in zip(names, choices, front(choices), strict=True)
+        if choice.fits and not first
+    ]
+    return (
+        f"another is as small, as fast and as close to the original as {', '.join(found)}"
+        if found
+        else ""
+    )
 
 
-def advice_words(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int) -> str:
+def advice_words(
+    names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int
+) -> str:
     """The advice in one line."""
     after = _next(names, choices, advice)
     return _taken(names, choices, advice, n_ctx) + (f". Next one up: {after}" if after else "")
 
 
-def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int) -> str:
+def _taken(
+    names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int
+) -> str:
     if advice is None:
         smallest = min(choices, key=lambda choice: choice.size)
         less = [choice.n_ctx for choice in choices if choice.n_ctx]
-        way = f"with less context some do: -c {max(less)}" if less else \
-            f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; look for a smaller model"
+        way = (
+            f"with less context some do: -c {max(less)}"
+            if less
+            else f"the smallest, {smallest.size / GiB:.2f} GiB, is too large for this machine; "
+            f"look for a smaller model"
+        )
         return f"none fits with {n_ctx} tokens of context; {way}"
     first = choices[advice.take]
     alone = sum(choice.fits for choice in choices) == 1 and advice.rule != WHOLE
-    what = f"the only one that fits; it {_RUNS[first.verdict]}" if alone else _rule(advice.rule, first, n_ctx)
+    what = (
+        f"the only one that fits; it {_RUNS[first.verdict]}"
+        if alone
+        else _rule(advice.rule, first, n_ctx)
+    )
     if advice.over is not None:
-        what = f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no slower; it " \
-               f"{_RUNS[first.verdict]}"
+        what = (
+            f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no "
+            f"slower; it "
+            f"{_RUNS[first.verdict]}"
+        )
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
     if first.inputs is not None:
         return f"{text}, {tokens(first.inputs.per_second)} inputs/s of {first.inputs.tokens} tokens"
@@ -126,10 +186,15 @@ def _taken(names: Sequence[str], choices: Sequence[Choice], advice: Advice | Non
 def _rule(rule: str, first: Choice, n_ctx: int) -> str:
     """Why a file is taken."""
     if rule == WHOLE:
-        return f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} tokens of context"
+        return (
+            f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} "
+            f"tokens of context"
+        )
     what = f"the closest to the original at {FLUENT if first.mixture else READABLE:.0f} t/s or more"
     if rule != READS:
-        what = "the fastest" + (f" at Q{min(first.level, GOOD)} or above" if first.level >= POOR else " that fits")
+        what = "the fastest" + (
+            f" at Q{min(first.level, GOOD)} or above" if first.level >= POOR else " that fits"
+        )
     return f"{what}; it {_RUNS[first.verdict]}"
 
 
@@ -142,11 +207,17 @@ def _next(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None
 def _price(name: str, choice: Choice, first: Choice) -> str:
     text = f"{name} ({choice.size / GiB:.2f} GiB) {_RUNS[choice.verdict]}"
     if choice.verdict == NO:
-        return f"{text} with that context; with {choice.n_ctx} tokens it does" if choice.n_ctx else text
+        return (
+            f"{text} with that context; with {choice.n_ctx} tokens it does"
+            if choice.n_ctx
+            else text
+        )
     if choice.verdict == PARTLY:
         text += f" ({choice.placement})"
     if choice.speed and first.speed:
-        text += f": {tokens(choice.speed.generation)} t/s instead of {tokens(first.speed.generation)}"
+        text += (
+            f": {tokens(choice.speed.generation)} t/s instead of {tokens(first.speed.generation)}"
+        )
     return text
 
 
@@ -157,46 +228,90 @@ def _rate(runs: Runs) -> str:
 
 
 # the heading of each kind's table
-_KINDS = {which_card.ONE: "fully on one GPU", which_card.TWO: "fully on two identical GPUs",
-          which_card.UNIFIED: "fully in unified memory, within the system's limit",
-          which_card.EXPERTS: "on one GPU with experts in RAM, of each size the fastest and the usual ones"}
+_KINDS = {
+    which_card.ONE: "fully on one GPU",
+    which_card.TWO: "fully on two identical GPUs",
+    which_card.UNIFIED: "fully in unified memory, within the system's limit",
+    which_card.EXPERTS: "on one GPU with experts in RAM, of each size the fastest and the "
+    "usual ones",
+}
 
 
-def cards_text(name: str, size: int, n_ctx: int, least: float, found: Mapping[str, Sequence[Runs]],
-               style: Style | None = None, command: Sequence[str] = ()) -> str:
-    """The GPUs that run a model, a table for each kind that has any, and the `command` that plans one of them."""
+def cards_text(
+    name: str,
+    size: int,
+    n_ctx: int,
+    least: float,
+    found: Mapping[str, Sequence[Runs]],
+    style: Style | None = None,
+    command: Sequence[str] = (),
+) -> str:
+    """The GPUs that run a model, a table for each kind that has any, and the `command` that plans
+    one of them."""
     style = style or Style()
     speed = f" at {least:g} tokens per second or more" if least else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
     lines = [style(line, "bold") for line in wrap(title, style.width)]
     if not any(found.values()):
-        way = ("no known GPU and no pair of identical GPUs: a smaller quantisation, less context or cache "
-               "types such as -ctk q8_0 -ctv q8_0 need less")
+        way = (
+            "no known GPU and no pair of identical GPUs: a smaller quantisation, less context "
+            "or cache "
+            "types such as -ctk q8_0 -ctv q8_0 need less"
+        )
         return "\n".join([*lines, "", *wrap(way, style.width)]) + "\n"
     for kind, rows in found.items():
         if not rows:
             continue
-        shown = rows if kind == which_card.EXPERTS else [
-            runs for i, runs in enumerate(rows) if i < which_card.MOST or runs.name in which_card.USUAL]
-        cells = [[f"2x {runs.name}" if runs.count == 2 else runs.name,
-                  f"{runs.memory * runs.count / GiB:.1f}",
-                  f"{runs.left / GiB:.2f}", tokens(runs.speed.prompt), tokens(runs.speed.generation)]
-                 for runs in shown]
+        shown = (
+            rows
+            if kind == which_card.EXPERTS
+            else [
+                runs
+                for i, runs in enumerate(rows)
+                if i < which_card.MOST or runs.name in which_card.USUAL
+            ]
+        )
+        cells = [
+            [
+                f"2x {runs.name}" if runs.count == 2 else runs.name,
+                f"{runs.memory * runs.count / GiB:.1f}",
+                f"{runs.left / GiB:.2f}",
+                tokens(runs.speed.prompt),
+                tokens(runs.speed.generation),
+            ]
+            for runs in shown
+        ]
         heads = ["  card", "GiB", "left", "prompts*", "t/s*"]
         if any(runs.measured for runs in shown):
             heads.append("measured")
             cells = [[*row, _rate(runs)] for row, runs in zip(cells, shown, strict=True)]
         if kind == which_card.EXPERTS:
             heads += ["in RAM", "-ncmoe"]
-            cells = [[*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
-                     for row, runs in zip(cells, shown, strict=True)]
-        lines += ["", *wrap(_KINDS[kind], style.width),
-                  *table(heads, [[f"  {row[0]}", *row[1:]] for row in cells], style)]
+            cells = [
+                [*row, f"{runs.ram / GiB:.1f}", str(runs.n_cpu_moe)]
+                for row, runs in zip(cells, shown, strict=True)
+            ]
+        lines += [
+            "",
+            *wrap(_KINDS[kind], style.width),
+            *table(heads, [[f"  {row[0]}", *row[1:]] for row in cells], style),
+        ]
         if len(rows) > len(shown):
             others = ", ".join(runs.name for runs in rows if runs not in shown)
             lines += wrap(f"and, with as much memory: {others}", style.width, "  ", "  ")
     note = "predicted, not measured; left: GiB on the fullest GPU, after its margin"
     if any(runs.measured for rows in found.values() for runs in rows):
-        note += "; measured: t/s of the nearest launch of this model or its twin (autolayers measured)"
-    return "\n".join([*lines, "", *([style(shell(command), "bold"), ""] if command else []),
-                      *labelled("*", [note], style)]) + "\n"
+        note += (
+            "; measured: t/s of the nearest launch of this model or its twin (autolayers measured)"
+        )
+    return (
+        "\n".join(
+            [
+                *lines,
+                "",
+                *([style(shell(command), "bold"), ""] if command else []),
+                *labelled("*", [note], style),
+            ]
+        )
+        + "\n"
+    )

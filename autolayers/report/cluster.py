@@ -1,4 +1,5 @@
-"""A cluster's plan as text: the plan, what goes to which machine, and the effect of fewer machines."""
+"""A cluster's plan as text: the plan, what goes to which machine, and the effect of fewer
+machines."""
 
 from __future__ import annotations
 
@@ -13,8 +14,13 @@ if TYPE_CHECKING:
     from ..planner.compare.cluster import Together, Use
 
 
-def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[str]],
-                 style: Style | None = None, rest: Sequence[str] = ()) -> str:
+def cluster_text(
+    together: Together,
+    head: str,
+    commands: Mapping[str, Sequence[str]],
+    style: Style | None = None,
+    rest: Sequence[str] = (),
+) -> str:
     """The whole answer; `commands` are those of each machine's servers."""
     style = style or Style()
     best = together.best
@@ -22,11 +28,20 @@ def cluster_text(together: Together, head: str, commands: Mapping[str, Sequence[
     rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
     head_row = ("  machines", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
     lines += [*stacked(head_row, rows, style, (0, 1), first=2), ""]
-    lines += [*wrap("* predicted, not measured; load: the weights over the network, the first time",
-                    style.width), ""]
+    lines += [
+        *wrap(
+            "* predicted, not measured; load: the weights over the network, the first time",
+            style.width,
+        ),
+        "",
+    ]
     lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
     for name, words in commands.items():
-        lines += ["", *wrap(f"on {name}, which gets {human(best.sent[name])}:", style.width), *words]
+        lines += [
+            "",
+            *wrap(f"on {name}, which gets {human(best.sent[name])}:", style.width),
+            *words,
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -46,8 +61,12 @@ def _decision(together: Together, head: str) -> str:
         text += "; with fewer machines it does not fit"
     if more:
         idle = not any(more[0].sent[box.name] for box in more[0].boxes if box not in best.boxes)
-        text += f"; more machines would have nothing to do ({_names(more[0], head)})" if idle else \
-            f"; with more machines {_seconds(more[0])} ({_names(more[0], head)}): the network costs more than they gain"
+        text += (
+            f"; more machines would have nothing to do ({_names(more[0], head)})"
+            if idle
+            else f"; with more machines {_seconds(more[0])} ({_names(more[0], head)}): the network "
+            f"costs more than they gain"
+        )
     return text
 
 
@@ -64,6 +83,12 @@ def _row(use: Use, head: str, mark: str) -> list[str]:
     start = [mark + _names(use, head)]
     if not use.plan.fits:
         return [*start, "does not fit", "-", "-", "-", "-", "-"]
-    return [*start, use.plan.placement.removesuffix(" on the GPU"), str(use.plan.breakdown.n_ctx),
-            tokens(speed.prompt), tokens(speed.generation), _seconds(use),
-            f"{use.load:.0f} s" if use.load else "-"]
+    return [
+        *start,
+        use.plan.placement.removesuffix(" on the GPU"),
+        str(use.plan.breakdown.n_ctx),
+        tokens(speed.prompt),
+        tokens(speed.generation),
+        _seconds(use),
+        f"{use.load:.0f} s" if use.load else "-",
+    ]

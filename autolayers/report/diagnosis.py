@@ -1,4 +1,5 @@
-"""What `autolayers explain LOG` prints, laid out for the terminal: the cause, figures, what to try, the launch."""
+"""What `autolayers explain LOG` prints, laid out for the terminal: the cause, figures, what to try,
+the launch."""
 
 from __future__ import annotations
 
@@ -6,11 +7,12 @@ import re
 
 from .table import Style, wrap
 
-_LABEL = 12          # columns of Diagnosis.text's labels
+_LABEL = 12  # columns of Diagnosis.text's labels
 
 
 def diagnosis_text(text: str, known: bool, style: Style) -> str:
-    """A Diagnosis' text: the cause in colour, labelled lines wrapped under their texts, the launch in bold."""
+    """A Diagnosis' text: the cause in colour, labelled lines wrapped under their texts, the launch
+    in bold."""
     cause, *rows = text.splitlines()
     lines = [style(line, "red" if known else "yellow") for line in wrap(cause, style.columns)]
     for row in rows:

@@ -14,21 +14,37 @@ if TYPE_CHECKING:
 
     from ..planner.compare.fleet.answer import FleetPlan, Server
 
-_SHOWN = 4       # machines to buy
+_SHOWN = 4  # machines to buy
 
 
 def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
     """The whole answer."""
     style = style or Style()
     lines = [*wrap(style(_decision(found), "bold"), style.width), ""]
-    head = ("machines", "model", "servers", "users", "context", "t/s each*", "first*", "of its GPUs", "RAM at most")
+    head = (
+        "machines",
+        "model",
+        "servers",
+        "users",
+        "context",
+        "t/s each*",
+        "first*",
+        "of its GPUs",
+        "RAM at most",
+    )
     rows = [_row(found, number, server) for number, server in enumerate(found.servers)]
     lines += [*stacked(head, rows, style, (0, 1), first=2), ""]
-    lines += wrap("* predicted, not measured: what each user gets at least, with all slots busy; users and context are "
-                  "those of one server", style.width)
+    lines += wrap(
+        "* predicted, not measured: what each user gets at least, with all slots busy; "
+        "users and context are "
+        "those of one server",
+        style.width,
+    )
     lines += [""]
     lines += labelled("unserved", [each.why for each in found.unserved], style)
-    lines += labelled("fails", [_failing(found, number) for number in range(len(found.failing))], style)
+    lines += labelled(
+        "fails", [_failing(found, number) for number in range(len(found.failing))], style
+    )
     lines += labelled("idle", _idle(found), style)
     lines += labelled("buy", _next(found), style)
     for note in [*found.notes, *_warnings(found)]:
@@ -50,32 +66,73 @@ def to_dict(found: FleetPlan) -> dict[str, object]:
     """The --json document, schema 1, of docs/fleet.md; sizes in bytes."""
     kinds = found.fleet.kinds
     return {
-        "schema": 1, "autolayers": __version__, "fits": found.fits, "interrupted": found.interrupted,
-        "users": {"asked": found.wanted.users, "most": found.most, "bound": found.bound,
-                  "min_rate": found.wanted.each.rate or None, "ttft": found.wanted.each.first or None},
-        "kinds": [{"title": kind.title, "machines": [box.name for box in kind.machines], "gpus": kind.gpus}
-                  for kind in kinds],
-        "models": [{"name": name, "weight": weight, "users": users}
-                   for name, weight, users in zip(found.names, found.weights, found.users, strict=True)],
+        "schema": 1,
+        "autolayers": __version__,
+        "fits": found.fits,
+        "interrupted": found.interrupted,
+        "users": {
+            "asked": found.wanted.users,
+            "most": found.most,
+            "bound": found.bound,
+            "min_rate": found.wanted.each.rate or None,
+            "ttft": found.wanted.each.first or None,
+        },
+        "kinds": [
+            {
+                "title": kind.title,
+                "machines": [box.name for box in kind.machines],
+                "gpus": kind.gpus,
+            }
+            for kind in kinds
+        ],
+        "models": [
+            {"name": name, "weight": weight, "users": users}
+            for name, weight, users in zip(found.names, found.weights, found.users, strict=True)
+        ],
         "servers": [_server(found, number, server) for number, server in enumerate(found.servers)],
-        "machines": {name: [{"server": place.server, "gpus": place.gpus and list(place.gpus),
-                             "machines": list(place.machines)} for place in places]
-                     for name, places in found.on.items()},
-        "unserved": [{"model": found.names[each.model], "why": each.why} for each in found.unserved],
-        "failing": [{"kind": each.kind, "machine": each.machine, "waiting": each.waiting, "replanned": each.again}
-                    for each in found.failing],
-        "next": [{"name": each.name, "kind": each.kind, "users": each.users, "memory": each.memory}
-                 for each in found.next],
+        "machines": {
+            name: [
+                {
+                    "server": place.server,
+                    "gpus": place.gpus and list(place.gpus),
+                    "machines": list(place.machines),
+                }
+                for place in places
+            ]
+            for name, places in found.on.items()
+        },
+        "unserved": [
+            {"model": found.names[each.model], "why": each.why} for each in found.unserved
+        ],
+        "failing": [
+            {
+                "kind": each.kind,
+                "machine": each.machine,
+                "waiting": each.waiting,
+                "replanned": each.again,
+            }
+            for each in found.failing
+        ],
+        "next": [
+            {"name": each.name, "kind": each.kind, "users": each.users, "memory": each.memory}
+            for each in found.next
+        ],
         "notes": list(found.notes),
     }
 
 
 def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
     return {
-        "model": found.names[server.model], "kinds": [kind for kind, _ in server.takes],
-        "gpus": sum(gpus for _, gpus in server.takes), "replicas": found.replicas(number), "slots": server.slots,
-        "context": server.plan.breakdown.n_ctx_seq, "shares_gpu_with": server.share - 1, "rpc": server.use is not None,
-        "per_user_tokens_per_second": round(server.rate, 3), "seconds_to_first_token": round(server.first, 3),
+        "model": found.names[server.model],
+        "kinds": [kind for kind, _ in server.takes],
+        "gpus": sum(gpus for _, gpus in server.takes),
+        "replicas": found.replicas(number),
+        "slots": server.slots,
+        "context": server.plan.breakdown.n_ctx_seq,
+        "shares_gpu_with": server.share - 1,
+        "rpc": server.use is not None,
+        "per_user_tokens_per_second": round(server.rate, 3),
+        "seconds_to_first_token": round(server.first, 3),
         "load_seconds": round(found.load(number), 1),
         "plan": server.plan.to_dict(),
     }
@@ -98,13 +155,21 @@ def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
     names = [" + ".join(place.machines) for place in found.places if place.server == number]
     machines = list(dict.fromkeys(names))
     shown = machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more"
-    used, free = (sum(getattr(row, name) for row in server.plan.devices) for name in ("used", "free"))
+    used, free = (
+        sum(getattr(row, name) for row in server.plan.devices) for name in ("used", "free")
+    )
     ram = server.plan.ram.limit
-    return [shown, found.names[server.model], str(len(names)), str(server.slots),
-            str(server.plan.breakdown.n_ctx_seq), f"{server.rate:.1f}",
-            f"{server.first:.1f} s" if server.first else "-",
-            f"{used / GiB:.1f} of {free / GiB:.1f} GiB" if server.plan.devices else "-",
-            "no limit" if ram is None else f"{ram / GiB:.1f} GiB"]
+    return [
+        shown,
+        found.names[server.model],
+        str(len(names)),
+        str(server.slots),
+        str(server.plan.breakdown.n_ctx_seq),
+        f"{server.rate:.1f}",
+        f"{server.first:.1f} s" if server.first else "-",
+        f"{used / GiB:.1f} of {free / GiB:.1f} GiB" if server.plan.devices else "-",
+        "no limit" if ram is None else f"{ram / GiB:.1f} GiB",
+    ]
 
 
 def _failing(found: FleetPlan, number: int) -> str:
@@ -112,9 +177,16 @@ def _failing(found: FleetPlan, number: int) -> str:
     if not found.on[each.machine]:
         return f"{each.machine} has no server"
     load = max(found.load(place.server) for place in found.on[each.machine])
-    text = f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start" if each.waiting \
+    text = (
+        f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start"
+        if each.waiting
         else f"{each.machine}: the others have slots for all its users"
-    return text if each.again is None else f"{text}; planned anew without it, up to {each.again} are served"
+    )
+    return (
+        text
+        if each.again is None
+        else f"{text}; planned anew without it, up to {each.again} are served"
+    )
 
 
 def _count(users: int) -> str:
@@ -134,5 +206,10 @@ def _next(found: FleetPlan) -> list[str]:
 
 def _warnings(found: FleetPlan) -> Sequence[str]:
     """Of the plans, each once."""
-    return [*dict.fromkeys(f"{found.names[server.model]}: {warning}" for server in found.servers
-                           for warning in server.plan.warnings)]
+    return [
+        *dict.fromkeys(
+            f"{found.names[server.model]}: {warning}"
+            for server in found.servers
+            for warning in server.plan.warnings
+        )
+    ]

@@ -24,10 +24,25 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
     alike: dict[tuple[str, ...], list[str]] = {}
     for layer in anatomy.layers:
         cells = tuple([_cell(getattr(layer, part)) for part in _PARTS])
-        alike.setdefault(cells if layer.name.isdigit() else (layer.name, *cells), []).append(layer.name)
-    rows = [[shortened(_ranges(names), style.width // 3), *cells[-len(_PARTS):]] for cells, names in alike.items()]
-    rows.append(["all", *(_cell(sum(getattr(layer, part) for layer in anatomy.layers)) for part in _PARTS)])
-    head = ["MiB per layer", "weights", "attention", "FFN", "experts", "other", f"cache of {anatomy.n_ctx}"]
+        alike.setdefault(cells if layer.name.isdigit() else (layer.name, *cells), []).append(
+            layer.name
+        )
+    rows = [
+        [shortened(_ranges(names), style.width // 3), *cells[-len(_PARTS) :]]
+        for cells, names in alike.items()
+    ]
+    rows.append(
+        ["all", *(_cell(sum(getattr(layer, part) for layer in anatomy.layers)) for part in _PARTS)]
+    )
+    head = [
+        "MiB per layer",
+        "weights",
+        "attention",
+        "FFN",
+        "experts",
+        "other",
+        f"cache of {anatomy.n_ctx}",
+    ]
     lines += ["", *blocks(head, rows, style)]
     types = [[name, str(n), _cell(size)] for name, n, size in anatomy.types]
     lines += ["", *table(["type", "tensors", "MiB"], types, style)]

@@ -13,14 +13,15 @@ if TYPE_CHECKING:
     from ..planner.measured import Measured
     from ..work.measured import Row
 
-_PLACING = ("-ngl", "-ncmoe", "-ot", "-sm", "-ts")      # flags that say where weights are
-_MOST = 4.0              # of measured / predicted, at the plot's edges
-_HALF = 20               # columns of a half of it
+_PLACING = ("-ngl", "-ncmoe", "-ot", "-sm", "-ts")  # flags that say where weights are
+_MOST = 4.0  # of measured / predicted, at the plot's edges
+_HALF = 20  # columns of a half of it
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Radeon ", "AMD ", "Intel ")
 
 
 def measured_words(found: Measured | None) -> list[str]:
-    """"37.9 tokens/s: RTX 3060, -ncmoe 24, b10488, github.com/..., 2026-08", and what contradicts the prediction."""
+    """ "37.9 tokens/s: RTX 3060, -ncmoe 24, b10488, github.com/..., 2026-08", and what contradicts
+    the prediction."""
     if found is None:
         return []
     row, prompt = found.row, found.prompt
@@ -30,8 +31,11 @@ def measured_words(found: Measured | None) -> list[str]:
         rates.append(f"prompts {tokens(prompt.rate)}/s")
     lines = [f"{', '.join(rates)}: {row_words(row)}"]
     if found.contradicting:
-        lines.append(f"{found.contradicting} measurements contradict the prediction: drawn towards them it is "
-                     f"{tokens(found.drawn)} tokens/s")
+        lines.append(
+            f"{found.contradicting} measurements contradict the prediction: drawn towards "
+            f"them it is "
+            f"{tokens(found.drawn)} tokens/s"
+        )
     return lines
 
 
@@ -46,9 +50,12 @@ def row_words(row: Row) -> str:
 
 
 def cards(names: Sequence[str]) -> str:
-    """"RTX 3060", "2 x RTX 3090", "RTX 3060 + RTX 5070 Ti", "CPU"."""
+    """ "RTX 3060", "2 x RTX 3090", "RTX 3060 + RTX 5070 Ti", "CPU"."""
     count = {name: names.count(name) for name in names}
-    return " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items()) or HOST
+    return (
+        " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items())
+        or HOST
+    )
 
 
 def _short(name: str) -> str:
@@ -67,18 +74,50 @@ def placement(row: Row) -> str:
     """The words that say where its weights are."""
     words = row.words.split()
     pairs = zip(words, [*words[1:], ""], strict=True)
-    return " ".join(f"{word} {value}" for word, value in pairs if word in _PLACING and (word, value) != ("-ngl", "99"))
+    return " ".join(
+        f"{word} {value}"
+        for word, value in pairs
+        if word in _PLACING and (word, value) != ("-ngl", "99")
+    )
 
 
 def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
     """A table of rows, or a plot of what is measured, as a share of what is predicted."""
     if plot:
         return "\n".join(_plot(rows)) + "\n"
-    head = ("model", "card", "backend", "", "t/s", "predicted", "test", "launch", "build", "date", "source")
-    cells = [[row.model, cards(row.cards), row.backend, row.kind, tokens(row.rate), tokens(row.predicted), _test(row),
-              placement(row) or row.placement, f"b{row.build}" if row.build else "", row.date,
-              source(row)] for row in rows]
-    return "\n".join(fitted(head, cells, style, (0, 1, 2, 3, 6, 7, 8, 9, 10), less=(10, 8, 7, 2))) + "\n"
+    head = (
+        "model",
+        "card",
+        "backend",
+        "",
+        "t/s",
+        "predicted",
+        "test",
+        "launch",
+        "build",
+        "date",
+        "source",
+    )
+    cells = [
+        [
+            row.model,
+            cards(row.cards),
+            row.backend,
+            row.kind,
+            tokens(row.rate),
+            tokens(row.predicted),
+            _test(row),
+            placement(row) or row.placement,
+            f"b{row.build}" if row.build else "",
+            row.date,
+            source(row),
+        ]
+        for row in rows
+    ]
+    return (
+        "\n".join(fitted(head, cells, style, (0, 1, 2, 3, 6, 7, 8, 9, 10), less=(10, 8, 7, 2)))
+        + "\n"
+    )
 
 
 def _test(row: Row) -> str:

@@ -18,19 +18,22 @@ if TYPE_CHECKING:
     from ..planner.several.multi import Together
 
 
-SLOWER = 1.02        # a request that is slower than alone by this factor is shown with both times
+SLOWER = 1.02  # a request that is slower than alone by this factor is shown with both times
 
 
 def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """Each model with its flags, and its memory on every device; laid out for the terminal's width."""
+    """Each model with its flags, and its memory on every device; laid out for the terminal's
+    width."""
     style = style or Style()
     lines: list[str] = []
     for i, (name, plan) in enumerate(_named(together)):
         said = f"{plan.placement}, {context_words(plan)}, {_speed_words(together, i)}"
         lines += [style(name, "bold"), *wrap(said, style.width, "  ", "    ")]
         if not plan.fits:
-            lines += [style(line, "red")
-                      for line in wrap(f"does not fit: {shortage(plan)}", style.width, "  ", "    ")]
+            lines += [
+                style(line, "red")
+                for line in wrap(f"does not fit: {shortage(plan)}", style.width, "  ", "    ")
+            ]
         lines += [f"  llama-server {shell([*model_words(plan), *plan.flags, *rest])}", ""]
     lines += [*_bill(together, style), ""]
     for said in _sharing(together):
@@ -38,8 +41,11 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
     for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
     alone = len(together.plans) == 1
-    lines += [style("fits" if alone else "all fit together", "green") if together.fits else
-              style("does not fit" if alone else "they do not fit together", "red")]
+    lines += [
+        style("fits" if alone else "all fit together", "green")
+        if together.fits
+        else style("does not fit" if alone else "they do not fit together", "red")
+    ]
     if not together.fits and not alone:
         lines += wrap("--swap plans them in turns, in groups that fit", style.width)
     return "\n".join(lines) + "\n"
@@ -52,8 +58,11 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
     parts = []
     for number, group in enumerate(groups.groups, 1):
         size = len(group.plans)
-        head = f"group {number} of {count}: {size} models together" if size > 1 else \
-            f"group {number} of {count}: one model"
+        head = (
+            f"group {number} of {count}: {size} models together"
+            if size > 1
+            else f"group {number} of {count}: one model"
+        )
         parts.append(style(head, "bold") + "\n\n" + together_text(group, style, rest))
     return "\n".join(parts)
 
@@ -61,8 +70,12 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
 def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str]:
     """The plans' warnings, each line once; with the model's path if not all plans have it."""
     common = [line for line in lines[0] if all(line in own for own in lines)]
-    named = [line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"
-             for plan, own in zip(plans, lines, strict=True) for line in own if line not in common]
+    named = [
+        line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"
+        for plan, own in zip(plans, lines, strict=True)
+        for line in own
+        if line not in common
+    ]
     return list(dict.fromkeys((*common, *named)))
 
 
@@ -86,14 +99,20 @@ def _sharing(together: Together) -> Iterator[str]:
     if not together.costs:
         return
     for name, costs in zip(names, together.costs, strict=True):
-        others = [f"{other} {seconds:.1f} s"
-                  for other, seconds in zip(names, costs, strict=True) if seconds >= 0.05]
+        others = [
+            f"{other} {seconds:.1f} s"
+            for other, seconds in zip(names, costs, strict=True)
+            if seconds >= 0.05
+        ]
         if others:
             yield f"without {name} a request would be faster: {listed(others)}"
     weighted = any(weight != 1 for weight in together.weights)
-    times = ", ".join(f"{weight:g} of {name}" for name, weight in zip(names, together.weights, strict=True))
+    times = ", ".join(
+        f"{weight:g} of {name}" for name, weight in zip(names, together.weights, strict=True)
+    )
     asked = f"requests, {times}" if weighted else "a request of each"
-    yield f"{asked}: {together.seconds:.1f} s, the {'optimum' if together.proven else 'best found'} by prediction"
+    proven = "optimum" if together.proven else "best found"
+    yield f"{asked}: {together.seconds:.1f} s, the {proven} by prediction"
 
 
 def _bill(together: Together, style: Style) -> list[str]:
@@ -102,7 +121,10 @@ def _bill(together: Together, style: Style) -> list[str]:
     names = [device.name for device in machine.devices]
     rows = [["free", *(in_mib(machine.limits[name]) for name in names), _known(machine.ram)]]
     for name, plan in _named(together):
-        taken = {device.name: device.used + device.margin if device.used else 0 for device in plan.devices}
+        taken = {
+            device.name: device.used + device.margin if device.used else 0
+            for device in plan.devices
+        }
         needs = plan.host.needed - plan.host.margin
         rows.append([name, *(in_mib(taken[name]) for name in names), in_mib(needs)])
     rows.append(["left", *(in_mib(left[name]) for name in names), _known(ram_left)])
@@ -117,9 +139,10 @@ def _known(size: int | None) -> str:
 
 
 def _cut(name: str, space: int) -> str:
-    """A file's name in `space` columns, shortened in the middle: names often differ at their ends."""
+    """A file's name in `space` columns, shortened in the middle: names often differ at their
+    ends."""
     half = (space - 2) // 2
-    return name if len(name) <= space else f"{name[:space - 2 - half]}..{name[-half:]}"
+    return name if len(name) <= space else f"{name[: space - 2 - half]}..{name[-half:]}"
 
 
 def model_words(plan: Plan) -> list[str]:

@@ -1,4 +1,5 @@
-"""A plan's memory and layers, drawn with characters: a bar for each device, and a character for each layer."""
+"""A plan's memory and layers, drawn with characters: a bar for each device, and a character for
+each layer."""
 
 from __future__ import annotations
 
@@ -13,50 +14,95 @@ if TYPE_CHECKING:
 
     from ..planner.plan import DeviceRow, HostRow, LayerRow, Plan
 
-# Parts of a device's memory: head of the column, its mark in a bar (plain, and of a Unicode terminal), its colour
-PARTS = (("weights", "#", "\u2588", "blue"), ("KV", "=", "\u2593", "cyan"), ("compute", "+", "\u2592", "magenta"),
-         ("extra", "x", "\u259e", "magenta"), ("GPU's", "g", "\u259a", "dim"), ("grows", "~", "~", "dim"),
-         ("margin", ":", "\u2591", "yellow"), ("free", ".", "\u00b7", "dim"))
-ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))      # columns that are shown although all are 0
-_BAR = 10, 40        # columns of a bar, at least and at most
-_DECORATIONS = frozenset(("nvidia", "geforce", "amd", "radeon", "radeon(tm)", "intel(r)", "arc(tm)", "graphics",
-                          "hypothetical"))
+# Parts of a device's memory: head of the column, its mark in a bar (plain, and of a Unicode
+# terminal), its colour
+PARTS = (
+    ("weights", "#", "\u2588", "blue"),
+    ("KV", "=", "\u2593", "cyan"),
+    ("compute", "+", "\u2592", "magenta"),
+    ("extra", "x", "\u259e", "magenta"),
+    ("GPU's", "g", "\u259a", "dim"),
+    ("grows", "~", "~", "dim"),
+    ("margin", ":", "\u2591", "yellow"),
+    ("free", ".", "\u00b7", "dim"),
+)
+# columns that are shown although all are 0
+ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
+_BAR = 10, 40  # columns of a bar, at least and at most
+_DECORATIONS = frozenset(
+    (
+        "nvidia",
+        "geforce",
+        "amd",
+        "radeon",
+        "radeon(tm)",
+        "intel(r)",
+        "arc(tm)",
+        "graphics",
+        "hypothetical",
+    )
+)
 FULL, HALF = "\u2588", "\u2584"
-LETTERS = "ABCDEFGHIJKLMNOP"      # of devices
-ALIKE = 3            # identical GPUs with the same free memory that share a row
-_SHOWN = GiB // 20   # less is 0.0 GiB
-_FULL = 0.02         # of a device's memory: less left is nearly full
+LETTERS = "ABCDEFGHIJKLMNOP"  # of devices
+ALIKE = 3  # identical GPUs with the same free memory that share a row
+_SHOWN = GiB // 20  # less is 0.0 GiB
+_FULL = 0.02  # of a device's memory: less left is nearly full
 
 
 def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
-    """A table in GiB with a bar for each device, whose marks stand in the head. Without room for bars, or where
-    nothing is drawn, the table alone: a bar never takes the room of a part that is there."""
+    """A table in GiB with a bar for each device, whose marks stand in the head. Without room for
+    bars, or where nothing is drawn, the table alone: a bar never takes the room of a part that is
+    there."""
     groups = grouped(plan.devices, verbose)
     fullest = [min(group, key=lambda device: device.remaining) for group in groups]
     rows = [_device(device) for device in fullest] + [_host(plan.host)]
     limits = [*(device.free for device in fullest), plan.host.free]
-    shown = [i for i, (head, *_) in enumerate(PARTS) if head in ALWAYS or any(row[i] >= _SHOWN for row in rows)]
+    shown = [
+        i
+        for i, (head, *_) in enumerate(PARTS)
+        if head in ALWAYS or any(row[i] >= _SHOWN for row in rows)
+    ]
     room = max(12, style.width // 4)
     names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
-    marks = {i: "yellow" for i, device in enumerate(fullest) if 0 <= device.remaining < device.free * _FULL}
+    marks = {
+        i: "yellow"
+        for i, device in enumerate(fullest)
+        if 0 <= device.remaining < device.free * _FULL
+    }
     cells = [_cells(row, limit, shown) for row, limit in zip(rows, limits, strict=True)]
     heads = [f"{PARTS[i][0]} {_mark(i, style)}" for i in shown]
-    taken = max(map(len, names)) + sum(2 + max(map(len, column)) for column in zip(heads, *cells, strict=True))
+    taken = max(map(len, names)) + sum(
+        2 + max(map(len, column)) for column in zip(heads, *cells, strict=True)
+    )
     width = min(_BAR[1], style.width - taken - 4)
     if style.drawn and width >= _BAR[0]:
-        return _with_bars(names, table(heads, cells, style, (), marks), rows, shown, width, style, marks)
+        return _with_bars(
+            names, table(heads, cells, style, (), marks), rows, shown, width, style, marks
+        )
     heads = [PARTS[i][0] for i in shown]
-    return blocks(["GiB", *heads], [[name, *row] for name, row in zip(names, cells, strict=True)], style)
+    return blocks(
+        ["GiB", *heads], [[name, *row] for name, row in zip(names, cells, strict=True)], style
+    )
 
 
-def _with_bars(names: Sequence[str], lines: Sequence[str], rows: Sequence[Sequence[int]], columns: Sequence[int],
-               width: int, style: Style, marks: Mapping[int, str]) -> list[str]:
+def _with_bars(
+    names: Sequence[str],
+    lines: Sequence[str],
+    rows: Sequence[Sequence[int]],
+    columns: Sequence[int],
+    width: int,
+    style: Style,
+    marks: Mapping[int, str],
+) -> list[str]:
     left = max(map(len, [*names, "GiB"]))
     found = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
     for i, (text, row, line) in enumerate(zip(names, rows, lines[1:], strict=True)):
         sizes = [size if i in columns else 0 for i, size in enumerate(row)]
         bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
-        found.append(f"{style(text.ljust(left), marks[i]) if i in marks else text.ljust(left)}  {bar}  {line}")
+        found.append(
+            f"{style(text.ljust(left), marks[i]) if i in marks else text.ljust(left)}  "
+            f"{bar}  {line}"
+        )
     return found
 
 
@@ -74,8 +120,9 @@ def strip(plan: Plan, style: Style) -> list[str]:
 
 
 def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
-    """A character for each layer: A, B, ... by device (# if there is one), in small letters (o) with weights in RAM,
-    and a dot on the CPU; and what they stand for. With blocks one device's are full, or half with weights in RAM."""
+    """A character for each layer: A, B, ... by device (# if there is one), in small letters (o)
+    with weights in RAM, and a dot on the CPU; and what they stand for. With blocks one device's are
+    full, or half with weights in RAM."""
     rows = [row for row in plan.layers if row.name != "input"]
     if not style.drawn or not rows or plan.params.split_mode == "tensor":
         return [], ""
@@ -89,8 +136,8 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
         return [], ""
     drawn = "".join([_layer(row, devices, whole, part) for row in rows])
     room = style.width - 10
-    lines = [drawn[at:at + room] for at in range(0, len(drawn), room)]
-    named = not (alone and style.blocks)       # else the device's bar has its name
+    lines = [drawn[at : at + room] for at in range(0, len(drawn), room)]
+    named = not (alone and style.blocks)  # else the device's bar has its name
     meaning = [f"{mark} {device}" for mark, device in zip(whole, devices, strict=False) if named]
     if any(mark in drawn for mark in part):
         meaning.append(f"{part if alone else 'small'} partly in RAM")
@@ -111,13 +158,20 @@ def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]
     groups: list[list[DeviceRow]] = []
     for device in devices:
         last = groups[-1][-1] if groups else None
-        if last is not None and not verbose and (last.description, last.total, last.free, bool(last.used)) == \
-                (device.description, device.total, device.free, bool(device.used)):
+        if (
+            last is not None
+            and not verbose
+            and (last.description, last.total, last.free, bool(last.used))
+            == (device.description, device.total, device.free, bool(device.used))
+        ):
             groups[-1].append(device)
         else:
             groups.append([device])
-    return [part for group in groups for part in ([group] if len(group) >= ALIKE
-                                                  else [[device] for device in group])]
+    return [
+        part
+        for group in groups
+        for part in ([group] if len(group) >= ALIKE else [[device] for device in group])
+    ]
 
 
 def name(group: Sequence[DeviceRow]) -> str:
@@ -129,16 +183,33 @@ def name(group: Sequence[DeviceRow]) -> str:
 def names(group: Sequence[DeviceRow]) -> str:
     """CUDA0, or CUDA0-3."""
     first, last = group[0].name, group[-1].name
-    return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')):]}"
+    return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')) :]}"
 
 
 def _device(device: DeviceRow) -> list[int]:
-    return [device.model, device.context, device.compute, device.extra, 0, 0, device.margin, device.remaining]
+    return [
+        device.model,
+        device.context,
+        device.compute,
+        device.extra,
+        0,
+        0,
+        device.margin,
+        device.remaining,
+    ]
 
 
 def _host(host: HostRow) -> list[int]:
-    return [host.model, host.context, host.compute, host.extra, host.shared, host.growing, host.margin,
-            host.remaining or 0]
+    return [
+        host.model,
+        host.context,
+        host.compute,
+        host.extra,
+        host.shared,
+        host.growing,
+        host.margin,
+        host.remaining or 0,
+    ]
 
 
 def _mark(i: int, style: Style) -> str:

@@ -1,6 +1,8 @@
-"""A plan in about thirteen lines, as people post it: model and machine, verdict, bars, command, alternatives.
+"""A plan in about thirteen lines, as people post it: model and machine, verdict, bars, command,
+alternatives.
 
-The figures of every part and the reasons are in text.py (`--table`); nothing of the memory is left out of a bar.
+The figures of every part and the reasons are in text.py (`--table`); nothing of the memory is left
+out of a bar.
 """
 
 from __future__ import annotations
@@ -13,7 +15,16 @@ from ..units import GiB
 from .measured import measured_words
 from .picture import HALF, PARTS, grouped, layers, name, names, placed
 from .table import Style, shortened, wrap
-from .text import assumed_words, bought, context_words, figures, fit_words, remedy_words, shortage, smaller_words
+from .text import (
+    assumed_words,
+    bought,
+    context_words,
+    figures,
+    fit_words,
+    remedy_words,
+    shortage,
+    smaller_words,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,26 +35,33 @@ if TYPE_CHECKING:
 
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
 _INDENT, _LABEL = 2, 11
-_NOTED = 1.02            # times the plan's rate: faster
-_LIMIT = "|"             # where a device ends, in a bar of more than it has
-_LEAST, _WIDEST = 10, 60      # columns of a bar
+_NOTED = 1.02  # times the plan's rate: faster
+_LIMIT = "|"  # where a device ends, in a bar of more than it has
+_LEAST, _WIDEST = 10, 60  # columns of a bar
 
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """What is known before the alternatives."""
     lines = [*_subject(plan, style), *_verdict(plan, style), "", *memory(plan, style)]
     drawn = _layers(plan, style)
-    lines += [f"{' ' * _INDENT}{'layers' if i == 0 else '':{_LABEL}}{line}" for i, line in enumerate(drawn)]
-    lines += wrap(plan.placement, style.width, f"{' ' * _INDENT}{'' if drawn else 'layers':{_LABEL}}",
-                  " " * (_INDENT + _LABEL))
+    lines += [
+        f"{' ' * _INDENT}{'layers' if i == 0 else '':{_LABEL}}{line}"
+        for i, line in enumerate(drawn)
+    ]
+    lines += wrap(
+        plan.placement,
+        style.width,
+        f"{' ' * _INDENT}{'' if drawn else 'layers':{_LABEL}}",
+        " " * (_INDENT + _LABEL),
+    )
     if not plan.fits:
         return "\n".join([*lines, ""]) + "\n"
     return "\n".join([*lines, "", *_command([*command, *plan.flags, *rest], style), ""]) + "\n"
 
 
 def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
-    """The alternatives, --fit's answer and the warnings. A plan that does not fit has its remedies first, then the
-    command, which cannot run."""
+    """The alternatives, --fit's answer and the warnings. A plan that does not fit has its remedies
+    first, then the command, which cannot run."""
     lines: list[str] = []
     for remedy in () if plan.fits else plan.remedies:
         lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
@@ -68,7 +86,9 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
 
 def _layers(plan: Plan, style: Style) -> list[str]:
     """The strip of layers, with its meaning on the same line where there is room."""
-    lines, meaning = layers(plan, Style(False, style.width - _INDENT - 1, style.drawn, style.blocks))
+    lines, meaning = layers(
+        plan, Style(False, style.width - _INDENT - 1, style.drawn, style.blocks)
+    )
     if not lines:
         return []
     fits = _INDENT + _LABEL + len(lines[0]) + 3 + len(meaning) <= style.width
@@ -85,7 +105,8 @@ def memory(plan: Plan, style: Style) -> list[str]:
     titles = [_short(group, len(groups)) for group in groups]
     rows: list[tuple[str, list[int], int | None]] = [
         (title, _of_device(device), device.free)
-        for title, device in zip(titles, fullest, strict=True)]
+        for title, device in zip(titles, fullest, strict=True)
+    ]
     rows.append(("RAM", _of_host(plan.host), plan.host.free))
     left = max(_LABEL, *(len(title) + 2 for title, _, _ in rows))
     amounts = [_amount(sizes, limit) for _, sizes, limit in rows]
@@ -93,13 +114,18 @@ def memory(plan: Plan, style: Style) -> list[str]:
     lines = []
     for (title, sizes, limit), amount in zip(rows, amounts, strict=True):
         place = "ram" if title == "RAM" else "gpu"
-        bar = style(drawn(sizes, limit, width, style), place) + "  " if style.drawn and width >= _LEAST else ""
+        bar = (
+            style(drawn(sizes, limit, width, style), place) + "  "
+            if style.drawn and width >= _LEAST
+            else ""
+        )
         lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{amount}")
     return lines
 
 
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
-    """The first alternative of each gain, the fastest of those that are faster; the table has them all."""
+    """The first alternative of each gain, the fastest of those that are faster; the table has them
+    all."""
     found: dict[str, Alternative] = {}
     for other in plan.alternatives:
         if other.speed.generation > plan.speed.generation * _NOTED:
@@ -120,8 +146,9 @@ def _amount(sizes: Sequence[int], limit: int | None) -> str:
 
 
 def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> str:
-    """A bar of `width` columns, and one more for the mark where the device ends if more is asked for than it has. A
-    cell is of the part that has its middle; the end of the weights is drawn in eighths."""
+    """A bar of `width` columns, and one more for the mark where the device ends if more is asked
+    for than it has. A cell is of the part that has its middle; the end of the weights is drawn in
+    eighths."""
     total = sum(sizes)
     whole = max(total, limit or 0) or 1
     marks = [PARTS[i][2 if style.blocks else 1] for i in range(len(sizes))]
@@ -173,15 +200,20 @@ def _verdict(plan: Plan, style: Style) -> list[str]:
     elif plan.host.free is None:
         word = f"FITS if {plan.host.needed / GiB:.1f} GiB of RAM are free"
     first, *others = wrap(said, style.width, f"{word}   ", "  ")
-    return [style(word, "bold") + first[len(word):], *others]
+    return [style(word, "bold") + first[len(word) :], *others]
 
 
 def _context(plan: Plan) -> str:
     """As context_words, shorter: the command has its digits."""
-    use, kinds = plan.breakdown, {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
+    use, kinds = (
+        plan.breakdown,
+        {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"},
+    )
     size = f"{use.n_ctx // 1024}k" if use.n_ctx >= 10 * 1024 else str(use.n_ctx)
     slots = f", {use.n_seq_max} slots" if use.n_seq_max > 1 else ""
-    return f"context {size}{slots}" + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
+    return f"context {size}{slots}" + (
+        "" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache"
+    )
 
 
 def _product(group: Sequence[DeviceRow]) -> str:
@@ -200,7 +232,15 @@ def _of_device(device: DeviceRow) -> list[int]:
 
 
 def _of_host(host: HostRow) -> list[int]:
-    return [host.model, host.context, host.compute, host.extra, host.shared, host.growing, host.margin]
+    return [
+        host.model,
+        host.context,
+        host.compute,
+        host.extra,
+        host.shared,
+        host.growing,
+        host.margin,
+    ]
 
 
 def _command(words: Sequence[str], style: Style) -> list[str]:
@@ -224,7 +264,10 @@ def _command(words: Sequence[str], style: Style) -> list[str]:
             lines[-1] += f" {text}" if lines[-1] else text
     indents = [" " * _INDENT, *[" " * (2 * _INDENT)] * (len(lines) - 1)]
     ends = [*[" \\"] * (len(lines) - 1), ""]
-    return [style(f"{indent}{line}{end}", "bold") for indent, line, end in zip(indents, lines, ends, strict=True)]
+    return [
+        style(f"{indent}{line}{end}", "bold")
+        for indent, line, end in zip(indents, lines, ends, strict=True)
+    ]
 
 
 def _labelled(label: str, text: str, style: Style) -> list[str]:

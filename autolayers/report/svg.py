@@ -1,4 +1,5 @@
-"""Text of a terminal as a picture to post: `--picture plan.svg`, or plan.png where librsvg's program is."""
+"""Text of a terminal as a picture to post: `--picture plan.svg`, or plan.png where librsvg's
+program is."""
 
 from __future__ import annotations
 
@@ -15,14 +16,19 @@ from .table import PLACES
 
 ENDINGS = (".svg", ".png")
 _CELL, _LINE, _MARGIN = 9, 20, 20
-_PAINT = {"": INK, "0": INK, "1": INK, **{PLACES[name]: colour for name, colour in (("gpu", GPU), ("ram", RAM))}}
+_PAINT = {
+    "": INK,
+    "0": INK,
+    "1": INK,
+    **{PLACES[name]: colour for name, colour in (("gpu", GPU), ("ram", RAM))},
+}
 _CODE = re.compile(r"\x1b\[(\d+)m")
-_MOST = 60           # seconds for librsvg
+_MOST = 60  # seconds for librsvg
 
 
 def write_picture(text: str, path: str) -> None:
-    """Writes the text to the file of that name, which ends in .svg or .png. Raises UsageError for another ending,
-    AutolayersError where a PNG cannot be made, OSError."""
+    """Writes the text to the file of that name, which ends in .svg or .png. Raises UsageError for
+    another ending, AutolayersError where a PNG cannot be made, OSError."""
     ending = Path(path).suffix.lower()
     if ending not in ENDINGS:
         raise UsageError(f"--picture {path}: expected a name that ends in .svg or .png")
@@ -31,26 +37,44 @@ def write_picture(text: str, path: str) -> None:
         return
     program = shutil.which("rsvg-convert")
     if program is None:
-        raise AutolayersError(f"--picture {path}: a PNG needs rsvg-convert (package librsvg2-bin); or write a .svg")
-    done = subprocess.run([program, "--zoom", "2", "-o", path], input=svg(text).encode(), capture_output=True,
-                          timeout=_MOST, check=False)
+        raise AutolayersError(
+            f"--picture {path}: a PNG needs rsvg-convert (package librsvg2-bin); or write a .svg"
+        )
+    done = subprocess.run(
+        [program, "--zoom", "2", "-o", path],
+        input=svg(text).encode(),
+        capture_output=True,
+        timeout=_MOST,
+        check=False,
+    )
     if done.returncode:
-        raise AutolayersError(f"--picture {path}: rsvg-convert failed: {done.stderr.decode(errors='replace').strip()}")
+        raise AutolayersError(
+            f"--picture {path}: rsvg-convert failed: {done.stderr.decode(errors='replace').strip()}"
+        )
 
 
 def svg(text: str) -> str:
-    """The lines in cells of one width, on white, in the colours of a painted Style; with the mark."""
+    """The lines in cells of one width, on white, in the colours of a painted Style; with the
+    mark."""
     lines = text.rstrip("\n").split("\n")
     width = 2 * _MARGIN + _CELL * max(len(_CODE.sub("", line)) for line in lines)
     height = 2 * _MARGIN + _LINE * (len(lines) + 1)
-    drawn = [part for i, line in enumerate(lines) for part in _line(line, _MARGIN + _LINE * (i + 1) - 5)]
+    drawn = [
+        part for i, line in enumerate(lines) for part in _line(line, _MARGIN + _LINE * (i + 1) - 5)
+    ]
     foot = height - _MARGIN
-    name = (f'<g transform="translate({width - _MARGIN - 112} {foot - 15})"><g transform="scale(.55)">{MARK}</g>'
-            f'<text x="22" y="15" fill="{SOFT}">autolayers</text></g>')
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-            f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans Mono, Menlo, Consolas, monospace" '
-            f'font-size="15" fill="{INK}"><rect width="{width}" height="{height}" fill="{PAPER}"/>\n'
-            + "\n".join([*drawn, name]) + "\n</svg>\n")
+    name = (
+        f'<g transform="translate({width - _MARGIN - 112} {foot - 15})"><g '
+        f'transform="scale(.55)">{MARK}</g>'
+        f'<text x="22" y="15" fill="{SOFT}">autolayers</text></g>'
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" font-family="DejaVu Sans Mono, Menlo, Consolas, '
+        f'monospace" '
+        f'font-size="15" fill="{INK}"><rect width="{width}" height="{height}" '
+        f'fill="{PAPER}"/>\n' + "\n".join([*drawn, name]) + "\n</svg>\n"
+    )
 
 
 def _line(line: str, y: int) -> list[str]:
@@ -60,7 +84,9 @@ def _line(line: str, y: int) -> list[str]:
     for code, run in zip(["", *others[::2]], [first, *others[1::2]], strict=True):
         if run.strip():
             if HALF in run:
-                found.append(_run("".join(FULL if mark == HALF else " " for mark in run), x, y, GPU, False))
+                found.append(
+                    _run("".join(FULL if mark == HALF else " " for mark in run), x, y, GPU, False)
+                )
             found.append(_run(run, x, y, _PAINT[code], code == "1"))
         x += _CELL * len(run)
     return found
@@ -68,4 +94,7 @@ def _line(line: str, y: int) -> list[str]:
 
 def _run(text: str, x: int, y: int, colour: str, bold: bool) -> str:
     more = (f' fill="{colour}"' if colour != INK else "") + (' font-weight="bold"' if bold else "")
-    return f'<text x="{x}" y="{y}" textLength="{_CELL * len(text)}" xml:space="preserve"{more}>{escape(text)}</text>'
+    return (
+        f'<text x="{x}" y="{y}" textLength="{_CELL * len(text)}" '
+        f'xml:space="preserve"{more}>{escape(text)}</text>'
+    )

@@ -15,14 +15,36 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
 
 # columns of the table: name and width, fixed because rows are printed before all of them are known
-_COLUMNS = (("context", 7), ("cache", 6), ("fits", 4), ("layers", 7), ("GPU GiB", 7), ("margin", 6),
-            ("RAM GiB", 7), ("t/s*", 6), ("full*", 6))
+_COLUMNS = (
+    ("context", 7),
+    ("cache", 6),
+    ("fits", 4),
+    ("layers", 7),
+    ("GPU GiB", 7),
+    ("margin", 6),
+    ("RAM GiB", 7),
+    ("t/s*", 6),
+    ("full*", 6),
+)
 _LEFT = ("cache",)
 _LEAST_BAR = 16
 
-FIELDS = ("model", "machine", "context", "cache_type", "fits", "n_gpu_layers", "n_layer", "device_bytes",
-          "margin_bytes", "ram_bytes", "prompt_tokens_per_second", "tokens_per_second",
-          "tokens_per_second_full_context", "flags")
+FIELDS = (
+    "model",
+    "machine",
+    "context",
+    "cache_type",
+    "fits",
+    "n_gpu_layers",
+    "n_layer",
+    "device_bytes",
+    "margin_bytes",
+    "ram_bytes",
+    "prompt_tokens_per_second",
+    "tokens_per_second",
+    "tokens_per_second_full_context",
+    "flags",
+)
 
 
 def title(point: Point, style: Style) -> str:
@@ -49,27 +71,43 @@ class SweepTable:
         plan = point.plan
         cells = {"context": str(point.n_ctx), "cache": point.cache_type, "fits": "no"}
         if plan is None:
-            return "\n".join([self._line(cells),
-                              *wrap(f"refused: {point.refusal}", self.style.width, "  ", "    ")])
+            return "\n".join(
+                [
+                    self._line(cells),
+                    *wrap(f"refused: {point.refusal}", self.style.width, "  ", "    "),
+                ]
+            )
         cells |= {
-            "fits": "yes" if plan.fits else "no", "layers": f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
-            "GPU GiB": _gib(_used(plan)), "margin": _gib(sum(d.margin for d in plan.devices)),
-            "RAM GiB": _gib(plan.host.resident), "t/s*": tokens(plan.speed.generation),
-            "full*": tokens(plan.speed.generation_full)}
+            "fits": "yes" if plan.fits else "no",
+            "layers": f"{plan.n_gpu_layers}/{plan.n_layer + 1}",
+            "GPU GiB": _gib(_used(plan)),
+            "margin": _gib(sum(d.margin for d in plan.devices)),
+            "RAM GiB": _gib(plan.host.resident),
+            "t/s*": tokens(plan.speed.generation),
+            "full*": tokens(plan.speed.generation_full),
+        }
         line, flags = self._line(cells), shell(plan.flags)
         together = len(line) + 2 + len(flags) <= self.style.width
-        return (line if plan.fits else self.style(line, "red")) + ("  " if together else "\n    ") + flags
+        return (
+            (line if plan.fits else self.style(line, "red"))
+            + ("  " if together else "\n    ")
+            + flags
+        )
 
     def _line(self, cells: dict[str, str]) -> str:
         texts = [(cells.get(name, ""), name, width) for name, width in self.columns]
-        return self.gap.join(text.ljust(width) if name in _LEFT else text.rjust(width)
-                             for text, name, width in texts).rstrip()
+        return self.gap.join(
+            text.ljust(width) if name in _LEFT else text.rjust(width) for text, name, width in texts
+        ).rstrip()
 
 
 class SweepBars:
     """Device memory as bars on one scale for all machines, with RAM and speed as numbers."""
 
-    notes = "# weights, = KV cache, + compute, | free memory; GPU + RAM GiB; tokens per second are predicted"
+    notes = (
+        "# weights, = KV cache, + compute, | free memory; GPU + RAM GiB; tokens per second are "
+        "predicted"
+    )
 
     def __init__(self, style: Style, cases: Sequence[Case]) -> None:
         self.style = style
@@ -93,11 +131,13 @@ class SweepBars:
             bar += mark * (round(end / self.most * (self.width - 1)) - len(bar))
         bar = bar.ljust(self.width)
         if len(bar) > self.width:
-            bar = bar[:self.width - 1] + ">"
+            bar = bar[: self.width - 1] + ">"
         at = round(_free(plan) / self.most * (self.width - 1))
-        bar = bar[:at] + "|" + bar[at + 1:]
-        line = (f"{start}{bar} {_gib(_used(plan)):>6} + {_gib(plan.host.resident):>6} GiB "
-                f"{tokens(plan.speed.generation):>6} t/s")
+        bar = bar[:at] + "|" + bar[at + 1 :]
+        line = (
+            f"{start}{bar} {_gib(_used(plan)):>6} + {_gib(plan.host.resident):>6} GiB "
+            f"{tokens(plan.speed.generation):>6} t/s"
+        )
         line += f" {plan.n_gpu_layers}/{plan.n_layer + 1}".rjust(9) if self.layers else ""
         return line if plan.fits else self.style(line, "red")
 
@@ -109,10 +149,19 @@ def fields(point: Point) -> list[object]:
     if plan is None:
         return [*start, "refused", *[""] * (len(FIELDS) - 6), point.refusal]
     speed = plan.speed
-    return [*start, "yes" if plan.fits else "no", plan.n_gpu_layers, plan.n_layer, _used(plan),
-            sum(d.margin for d in plan.devices), plan.host.resident, round(speed.prompt, 1),
-            round(speed.generation, 3),
-            round(speed.generation_full, 3), shell(plan.flags)]
+    return [
+        *start,
+        "yes" if plan.fits else "no",
+        plan.n_gpu_layers,
+        plan.n_layer,
+        _used(plan),
+        sum(d.margin for d in plan.devices),
+        plan.host.resident,
+        round(speed.prompt, 1),
+        round(speed.generation, 3),
+        round(speed.generation_full, 3),
+        shell(plan.flags),
+    ]
 
 
 def _gib(size: int) -> str:

@@ -15,27 +15,35 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _CODES = {name: code for code, name in COLOURS.items()}
-PLACES = {"gpu": "34", "ram": "33"}      # where memory is, in pictures alone: a white terminal shows no yellow
+# where memory is, in pictures alone: a white terminal shows no yellow
+PLACES = {"gpu": "34", "ram": "33"}
 
 
-WIDTH = 80           # columns, if no terminal says
-NARROWEST, WIDEST = 40, 1000      # columns that are drawn, whatever COLUMNS says
-LABEL = 10           # columns of the labels
-_NAME = 18           # of a name, at least
+WIDTH = 80  # columns, if no terminal says
+NARROWEST, WIDEST = 40, 1000  # columns that are drawn, whatever COLUMNS says
+LABEL = 10  # columns of the labels
+_NAME = 18  # of a name, at least
 
 
 class Style:
-    """Colour if the terminal shows it (NO_COLOR and TERM=dumb override FORCE_COLOR, which overrides isatty),
-    its width in columns (COLUMNS overrides the terminal), and whether to draw: on a terminal that is not dumb.
-    `painted`: of a picture, where bars have the colours of their places."""
+    """Colour if the terminal shows it (NO_COLOR and TERM=dumb override FORCE_COLOR, which overrides
+    isatty), its width in columns (COLUMNS overrides the terminal), and whether to draw: on a
+    terminal that is not dumb. `painted`: of a picture, where bars have the colours of their
+    places."""
 
-    def __init__(self, on: bool = False, width: int | None = WIDTH, drawn: bool = False, blocks: bool = False,
-                 painted: bool = False) -> None:
+    def __init__(
+        self,
+        on: bool = False,
+        width: int | None = WIDTH,
+        drawn: bool = False,
+        blocks: bool = False,
+        painted: bool = False,
+    ) -> None:
         self.on = on
         self.width = width or WIDTH
-        self.bounded = width is not None        # the width is known
-        self.drawn = drawn                      # bars and strips may be drawn,
-        self.blocks = blocks                    # with block characters
+        self.bounded = width is not None  # the width is known
+        self.drawn = drawn  # bars and strips may be drawn,
+        self.blocks = blocks  # with block characters
         self.painted = painted
 
     @property
@@ -49,7 +57,9 @@ class Style:
         dumb = environ.get("TERM") == "dumb"
         shown = stream.isatty() and not dumb
         blocks = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
-        coloured = not (dumb or environ.get("NO_COLOR")) and (bool(environ.get("FORCE_COLOR")) or shown)
+        coloured = not (dumb or environ.get("NO_COLOR")) and (
+            bool(environ.get("FORCE_COLOR")) or shown
+        )
         return cls(coloured, width, shown, blocks)
 
     def __call__(self, text: str, name: str) -> str:
@@ -78,12 +88,12 @@ def shortened(text: str, width: int) -> str:
     if len(text) <= width:
         return text
     left = (width - 2) // 2
-    return f"{text[:left]}..{text[len(text) - (width - 2 - left):]}"
+    return f"{text[:left]}..{text[len(text) - (width - 2 - left) :]}"
 
 
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
-    """The text in lines of at most `width` columns, broken only at spaces; `first` starts the first line,
-    `then` the others. A word longer than a line gets its own line."""
+    """The text in lines of at most `width` columns, broken only at spaces; `first` starts the first
+    line, `then` the others. A word longer than a line gets its own line."""
     lines, line = [], first
     for word in printable(text).split(" "):
         empty = line in (first, then)
@@ -95,12 +105,15 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
 
 
 def titled(title: str, verdict: str, style: Style, colour: str, more: str = "") -> list[str]:
-    """The first line of an answer: what it is about, `more` of it, and the verdict at the right edge, or below."""
+    """The first line of an answer: what it is about, `more` of it, and the verdict at the right
+    edge, or below."""
     room = style.width - len(more) - len(verdict) - (6 if more else 4)
     if room < 16:
         short = shortened(title, style.width - len(more) - 2)
-        return [f"{style(short, 'bold')}{'  ' if more else ''}{more}".rstrip(),
-                *[style(line, colour) for line in wrap(verdict, style.width)]]
+        return [
+            f"{style(short, 'bold')}{'  ' if more else ''}{more}".rstrip(),
+            *[style(line, colour) for line in wrap(verdict, style.width)],
+        ]
     title = shortened(title, room)
     left = f"{style(title, 'bold')}{'  ' if more else ''}{more}"
     space = style.width - len(title) - (len(more) + 2 if more else 0) - len(verdict)
@@ -115,18 +128,30 @@ def labelled(label: str, texts: Sequence[str], style: Style) -> list[str]:
     return lines
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | None = None,
-          left: Sequence[int] = (0,), marks: Mapping[int, str] | None = None) -> list[str]:
-    """Lines of a table: the columns in `left` flush left, the others right. Negative numbers are red, and
-    rows have the style in `marks`."""
+def table(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: Style | None = None,
+    left: Sequence[int] = (0,),
+    marks: Mapping[int, str] | None = None,
+) -> list[str]:
+    """Lines of a table: the columns in `left` flush left, the others right. Negative numbers are
+    red, and rows have the style in `marks`."""
     style = style or Style()
-    head, rows = [printable(cell) for cell in head], [[printable(cell) for cell in row] for row in rows]
+    head, rows = (
+        [printable(cell) for cell in head],
+        [[printable(cell) for cell in row] for row in rows],
+    )
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = []
     for number, row in enumerate((head, *rows)):
         cells = []
         for i, cell in enumerate(row):
-            padded = cell.ljust(widths[i] if i + 1 < len(row) else 0) if i in left else cell.rjust(widths[i])
+            padded = (
+                cell.ljust(widths[i] if i + 1 < len(row) else 0)
+                if i in left
+                else cell.rjust(widths[i])
+            )
             if number == 0:
                 padded = style(padded, "dim")
             elif cell.startswith("-") and cell[1:2].isdigit():
@@ -138,10 +163,17 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style | Non
     return lines
 
 
-def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),
-           marks: Mapping[int, str] | None = None, less: Sequence[int] = ()) -> list[str]:
-    """Lines of a table. If it is wider than the terminal, it lacks the columns `less`; then the first column's texts
-    are shortened; and if that is not enough, they are above the others."""
+def fitted(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: Style,
+    left: Sequence[int] = (0,),
+    marks: Mapping[int, str] | None = None,
+    less: Sequence[int] = (),
+) -> list[str]:
+    """Lines of a table. If it is wider than the terminal, it lacks the columns `less`; then the
+    first column's texts are shortened; and if that is not enough, they are above the others."""
+
     def wide(columns: Sequence[int]) -> int:
         return sum(max(len(printable(row[i])) for row in (head, *rows)) + 2 for i in columns) - 2
 
@@ -156,14 +188,22 @@ def fitted(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, lef
     return stacked(heads, cells, style, [kept.index(i) for i in left if i in kept], marks)
 
 
-def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, left: Sequence[int] = (0,),
-            marks: Mapping[int, str] | None = None, first: int = 1) -> list[str]:
-    """Lines of a table. If it is wider than the terminal, the `first` columns of each row are above the
-    others. On a pipe each row is one line."""
+def stacked(
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    style: Style,
+    left: Sequence[int] = (0,),
+    marks: Mapping[int, str] | None = None,
+    first: int = 1,
+) -> list[str]:
+    """Lines of a table. If it is wider than the terminal, the `first` columns of each row are above
+    the others. On a pipe each row is one line."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
     if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
         return table(head, rows, style, left, marks)
-    others = table(head[first:], [row[first:] for row in rows], style, [i - first for i in left], marks)
+    others = table(
+        head[first:], [row[first:] for row in rows], style, [i - first for i in left], marks
+    )
     lines: list[str] = []
     for number, (row, other) in enumerate(zip((head, *rows), others, strict=True)):
         mark = (marks or {}).get(number - 1) if number else "dim"
@@ -174,8 +214,8 @@ def stacked(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style, le
 
 
 def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
-    """Lines of a table that is at most as wide as the terminal: further columns go to tables below, each
-    after the first column."""
+    """Lines of a table that is at most as wide as the terminal: further columns go to tables below,
+    each after the first column."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
     parts: list[list[int]] = []
     for i in range(1, len(head)):
@@ -187,7 +227,9 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
     lines: list[str] = []
     for part in parts:
         lines += [""] if lines else []
-        lines += table([head[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], style)
+        lines += table(
+            [head[i] for i in (0, *part)], [[row[i] for i in (0, *part)] for row in rows], style
+        )
     return lines
 
 

@@ -1,5 +1,5 @@
-"""A plan for people, laid out for the terminal's width: first the verdict, the speed, the context, the memory of
-each device, the layers and the command, then the reasons."""
+"""A plan for people, laid out for the terminal's width: first the verdict, the speed, the context,
+the memory of each device, the layers and the command, then the reasons."""
 
 from __future__ import annotations
 
@@ -22,28 +22,46 @@ if TYPE_CHECKING:
     from ..planner.plan import Plan
     from ..work.speed import Speed
 
-LESS_SURE = 1.3      # times the plan's doubt: an alternative's is said
+LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
 
 
-def plan_text(plan: Plan, style: Style | None = None, rest: Sequence[str] = (), verbose: bool = False,
-              command: Sequence[str] = ()) -> str:
-    """The whole answer as text; `rest` are the user's words that do not affect memory, after the flags, and
-    `command` those before. `verbose` adds MiB, the parts of the margins and of the rest, and a row for every device."""
+def plan_text(
+    plan: Plan,
+    style: Style | None = None,
+    rest: Sequence[str] = (),
+    verbose: bool = False,
+    command: Sequence[str] = (),
+) -> str:
+    """The whole answer as text; `rest` are the user's words that do not affect memory, after the
+    flags, and `command` those before. `verbose` adds MiB, the parts of the margins and of the rest,
+    and a row for every device."""
     style = style or Style()
     return head_text(plan, style, rest, verbose, command) + reasons_text(plan, style, verbose)
 
 
-def head_text(plan: Plan, style: Style, rest: Sequence[str] = (), verbose: bool = False,
-              command: Sequence[str] = ()) -> str:
+def head_text(
+    plan: Plan,
+    style: Style,
+    rest: Sequence[str] = (),
+    verbose: bool = False,
+    command: Sequence[str] = (),
+) -> str:
     """The answer itself: everything that is known before its reasons."""
     lines = [*_title(plan, style), *wrap(figures(plan), style.width), ""]
     lines += memory(plan, style, verbose)
     drawn = strip(plan, style)
     lines += [*(f"{'layers' if i == 0 else '':{LABEL}}{line}" for i, line in enumerate(drawn))]
-    lines += wrap(plan.placement, style.width, "".ljust(LABEL) if drawn else "layers".ljust(LABEL), " " * LABEL)
+    lines += wrap(
+        plan.placement,
+        style.width,
+        "".ljust(LABEL) if drawn else "layers".ljust(LABEL),
+        " " * LABEL,
+    )
     lines += ["", style(shell([*command, *plan.flags, *rest]), "bold"), ""]
     if not plan.fits:
-        lines[-1:] = [style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)]
+        lines[-1:] = [
+            style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)
+        ]
     return "\n".join(lines) + "\n"
 
 
@@ -87,10 +105,18 @@ def figures(plan: Plan) -> str:
     if speed.requests is not None:
         return f"{each_words(speed)}   {context_words(plan)}"
     if plan.inputs is not None:
-        return f"{inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   {context_words(plan)}"
-    low, high = speed.generation / speed.generation_spread, speed.generation * speed.generation_spread
-    return (f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
-            f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}")
+        return (
+            f"{inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   "
+            f"{context_words(plan)}"
+        )
+    low, high = (
+        speed.generation / speed.generation_spread,
+        speed.generation * speed.generation_spread,
+    )
+    return (
+        f"about {tokens(speed.generation)} tokens/s ({tokens(low)} to {tokens(high)})   "
+        f"prompts {tokens(speed.prompt)}/s   {context_words(plan)}"
+    )
 
 
 def context_words(plan: Plan) -> str:
@@ -115,9 +141,12 @@ def _speed(plan: Plan) -> list[str]:
     speed, asked = plan.speed, plan.inputs
     if asked is None:
         return speed_words(speed)
-    return [f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within x{speed.prompt_spread:.2f}), "
-            f"{1 / asked.per_second:.3f} s for one of {asked.tokens} tokens" + calibrated_words(speed)
-            + assumed_words(speed)]
+    return [
+        f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within "
+        f"x{speed.prompt_spread:.2f}), "
+        f"{1 / asked.per_second:.3f} s for one of {asked.tokens} "
+        f"tokens" + calibrated_words(speed) + assumed_words(speed)
+    ]
 
 
 def speed_words(speed: Speed) -> list[str]:
@@ -133,33 +162,43 @@ def speed_words(speed: Speed) -> list[str]:
         f"x{speed.generation_spread:.2f}), "
         f"{tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
-        f"for {title}{asked}: {speed.request:.1f} s" + calibrated_words(speed) + assumed_words(speed) + narrowed(speed)]
+        f"for {title}{asked}: {speed.request:.1f} "
+        f"s" + calibrated_words(speed) + assumed_words(speed) + narrowed(speed),
+    ]
 
 
 def calibrated_words(speed: Speed) -> str:
-    """The measured launches that the prediction is corrected by, in one phrase; "" if there are none."""
+    """The measured launches that the prediction is corrected by, in one phrase; "" if there are
+    none."""
     known = speed.correction
     if not known.runs:
         return ""
     when = f" of {known.date[:10]}" if known.date else ""
-    return f"; calibrated by {known.runs} run{'s' * (known.runs != 1)}{when}{'' if known.own else ', other placements'}"
+    return (
+        f"; calibrated by {known.runs} "
+        f"run{'s' * (known.runs != 1)}{when}{'' if known.own else ', other placements'}"
+    )
 
 
 def assumed_words(speed: Speed) -> str:
     """The defaults that the prediction assumes, in one phrase; "" if there are none."""
     rates: dict[str, list[str]] = {}
-    cores = "".join(f"; {count:.0f} cores assumed" for what, count in speed.assumed if what == "cores")
+    cores = "".join(
+        f"; {count:.0f} cores assumed" for what, count in speed.assumed if what == "cores"
+    )
     for what, rate in speed.assumed:
         if what == "cores":
             continue
         said = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
         rates.setdefault(said, []).append(what)
-    return "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items()) + cores
+    return (
+        "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items()) + cores
+    )
 
 
 def narrowed(speed: Speed) -> str:
-    """The flag that makes the prediction most certain, where something is assumed that one says; RAM's speed counts
-    more than the number of cores."""
+    """The flag that makes the prediction most certain, where something is assumed that one says;
+    RAM's speed counts more than the number of cores."""
     names = {name for name, _ in speed.assumed}
     if "RAM" in names:
         return "; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most"
@@ -167,14 +206,18 @@ def narrowed(speed: Speed) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """"a, b and c" of at least one name."""
+    """ "a, b and c" of at least one name."""
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def shortage(plan: Plan) -> str:
     """The missing memory per device, as text."""
-    parts = [f"{human(-d.remaining)} missing on {d.name}" for d in plan.devices if d.used and d.remaining < 0]
+    parts = [
+        f"{human(-d.remaining)} missing on {d.name}"
+        for d in plan.devices
+        if d.used and d.remaining < 0
+    ]
     if plan.host.remaining is not None and plan.host.remaining < 0:
         parts.append(f"{human(-plan.host.remaining)} missing in RAM")
     return ", ".join(parts) or "no placement fits"
@@ -183,8 +226,10 @@ def shortage(plan: Plan) -> str:
 def remedy_words(remedy: Remedy) -> str:
     """One fix for a launch that does not fit."""
     if remedy.file:
-        return (f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
-                f"{remedy.bits_per_weight:g} bits per weight")
+        return (
+            f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
+            f"{remedy.bits_per_weight:g} bits per weight"
+        )
     speed = f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else ""
     flags = [shell(remedy.flags) + speed] if remedy.flags else []
     ram = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
@@ -197,7 +242,11 @@ def remedy_words(remedy: Remedy) -> str:
 def _instead(plan: Plan, style: Style) -> list[str]:
     """The alternatives and their gains."""
     flags = [shell(other.flags) for other in plan.alternatives]
-    column = LABEL + max([len(words) for words in flags if len(words) <= style.width // 3], default=0) + 2
+    column = (
+        LABEL
+        + max([len(words) for words in flags if len(words) <= style.width // 3], default=0)
+        + 2
+    )
     lines: list[str] = []
     for i, (words, other) in enumerate(zip(flags, plan.alternatives, strict=True)):
         first = ("" if i else "instead").ljust(LABEL) + words
@@ -206,17 +255,23 @@ def _instead(plan: Plan, style: Style) -> list[str]:
             first = ""
         lines += wrap(bought(plan, other), style.width, first.ljust(column), " " * column)
     if plan.smaller is not None:
-        lines += wrap(smaller_words(plan), style.width, ("" if lines else "instead").ljust(LABEL), " " * LABEL)
+        lines += wrap(
+            smaller_words(plan), style.width, ("" if lines else "instead").ljust(LABEL), " " * LABEL
+        )
     return lines
 
 
 def hints(plan: Plan) -> list[str]:
-    """What is much faster, for who sees no alternatives: a flag, and a smaller file where the launch is too slow."""
+    """What is much faster, for who sees no alternatives: a flag, and a smaller file where the
+    launch is too slow."""
     now = tokens(plan.speed.generation)
     found = []
     if plan.faster is not None:
-        found.append(f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s instead of {now}, as all "
-                     "weights are then on the GPU")
+        found.append(
+            f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s "
+            f"instead of {now}, as all "
+            "weights are then on the GPU"
+        )
     if plan.smaller is not None:
         found.append(f"about {now} tokens/s: {smaller_words(plan)}")
     return found
@@ -230,12 +285,17 @@ def smaller_words(plan: Plan) -> str:
         return "every token reads all weights from RAM: a smaller file or model is faster"
     gpus = f"GPU{'s' * (len(plan.devices) != 1)}"
     if not other.type:
-        return f"no quantisation of this model is wholly on the {gpus} at this context: a smaller model is faster"
+        return (
+            f"no quantisation of this model is wholly on the {gpus} at this context: a smaller "
+            f"model is faster"
+        )
     file = f"file of {other.type} ({human(other.size)})"
     if not other.rate:
         return f"a {file} or a smaller model would be wholly on the {gpus}"
-    return f"a {file} is wholly on the {gpus}: about {tokens(other.rate)} tokens/s instead of " \
-           f"{tokens(plan.speed.generation)}"
+    return (
+        f"a {file} is wholly on the {gpus}: about {tokens(other.rate)} tokens/s instead of "
+        f"{tokens(plan.speed.generation)}"
+    )
 
 
 def fit_words(plan: Plan) -> list[str]:
@@ -244,7 +304,10 @@ def fit_words(plan: Plan) -> list[str]:
     if rival is None:
         return []
     free = {device.name: device.free for device in plan.devices}
-    short = sum(max(0, usage.total - free.get(device, 0)) for device, usage in rival.breakdown.devices.items())
+    short = sum(
+        max(0, usage.total - free.get(device, 0))
+        for device, usage in rival.breakdown.devices.items()
+    )
     said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
     if plan.inputs is not None:
         said = f", {tokens(rival.speed.prompt)} tokens/s of inputs"
@@ -269,9 +332,12 @@ def bought(plan: Plan, other: Alternative) -> str:
         (gains if speed.generation > here.generation else losses).append(text)
     if not gains or speed.prompt > here.prompt * 1.1:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
-    if len(gains) + len(losses) == 1 and other.n_ctx > plan.breakdown.n_ctx:      # its price comes as it fills
-        losses.append(f"{tokens(speed.generation_full)} tokens/s with a full context instead of "
-                      f"{tokens(here.generation_full)}")
+    # its price comes as it fills
+    if len(gains) + len(losses) == 1 and other.n_ctx > plan.breakdown.n_ctx:
+        losses.append(
+            f"{tokens(speed.generation_full)} tokens/s with a full context instead of "
+            f"{tokens(here.generation_full)}"
+        )
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
     return ", ".join([*gains, *losses, *where, *filter(None, [other.note])])
@@ -279,16 +345,36 @@ def bought(plan: Plan, other: Alternative) -> str:
 
 # --- the breakdown
 
+
 def _table(plan: Plan, style: Style) -> list[str]:
     """The memory in MiB."""
     extra, host = any(device.extra for device in plan.devices), plan.host
-    rows = [(name([d]), d.free, d.model, d.context, d.compute, d.extra, d.margin, d.remaining) for d in plan.devices]
-    every = [*rows, ("RAM", host.free, host.model, host.context, host.compute, host.extra, host.margin or None,
-                     host.remaining)]
+    rows = [
+        (name([d]), d.free, d.model, d.context, d.compute, d.extra, d.margin, d.remaining)
+        for d in plan.devices
+    ]
+    every = [
+        *rows,
+        (
+            "RAM",
+            host.free,
+            host.model,
+            host.context,
+            host.compute,
+            host.extra,
+            host.margin or None,
+            host.remaining,
+        ),
+    ]
     heads = ["MiB", "free", "weights", "KV cache", "compute", "extra", "margin", "left"]
     kept = [i for i in range(len(heads)) if i != 5 or extra]
-    cells = [[shortened(text, max(12, style.width // 5)), *("" if size is None else in_mib(size) for size in sizes)]
-             for text, *sizes in every]
+    cells = [
+        [
+            shortened(text, max(12, style.width // 5)),
+            *("" if size is None else in_mib(size) for size in sizes),
+        ]
+        for text, *sizes in every
+    ]
     return blocks([heads[i] for i in kept], [[row[i] for i in kept] for row in cells], style)
 
 
@@ -297,14 +383,21 @@ def _memory_words(plan: Plan) -> list[str]:
     host = plan.host
     found = []
     if host.free is None:
-        growing = f", plus up to {human(host.growing)} for the prompt cache and checkpoints" if host.growing else ""
+        growing = (
+            f", plus up to {human(host.growing)} for the prompt cache and checkpoints"
+            if host.growing
+            else ""
+        )
         found.append(f"needs {human(host.needed)} of RAM{growing} (pass --ram to check)")
-    found += [f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
-             for group in grouped(plan.devices, False) if len(group) > 1]
+    found += [
+        f"{names(group)}: {len(group)} identical GPUs, the fullest is shown (-v shows each)"
+        for group in grouped(plan.devices, False)
+        if len(group) > 1
+    ]
     if host.free is None:
         return [*found, *_left_out(plan)]
     parts = [f"{human(host.shared)} of RAM are the GPU's"] if host.shared else []
-    if host.growing >= GiB // 20:      # less is 0.0 in the table
+    if host.growing >= GiB // 20:  # less is 0.0 in the table
         saved = plan.saved
         count = saved.count or 0 if saved else 0
         some = f"{count} saved conversation{'s' * (count > 1)}"
@@ -326,17 +419,24 @@ def _growing(plan: Plan) -> str:
 
 
 def _left_out(plan: Plan) -> list[str]:
-    """What the system has of the RAM, and that a GPU with all its memory free drives no display (an RPC
-    server reports the RAM of its machine)."""
-    host, local = plan.host, [device for device in plan.devices if not backend_of(device.name).remote]
+    """What the system has of the RAM, and that a GPU with all its memory free drives no display (an
+    RPC server reports the RAM of its machine)."""
+    host, local = (
+        plan.host,
+        [device for device in plan.devices if not backend_of(device.name).remote],
+    )
     parts = []
     if host.free is not None and host.total is not None and host.total > host.free:
-        parts.append(f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system")
+        parts.append(
+            f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system"
+        )
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)
     empty = bool(local) and all(device.total == device.free for device in local)
     if empty and not host.shared and not sized:
         first = local[0]
-        budget = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)" * (first.free >= 2 * GiB)
+        budget = f" (--budget {first.name}={first.free // GiB - 1}GiB leaves space for one)" * (
+            first.free >= 2 * GiB
+        )
         parts.append(f"nothing else is on the GPU, not even a display{budget}")
     return ["; ".join(parts)] if parts else []
 
@@ -350,9 +450,15 @@ def _parts(plan: Plan) -> list[str]:
             parts = [f"{part} {human(size)}" for part, size in row.margin_parts if size]
             lines.append(f"margin on {names(group)}: {', '.join(parts)}")
     extras = plan.breakdown.extras
-    for later, words in ((False, "in addition to the model on {}"), (True, "growing during use, on {}")):
+    for later, words in (
+        (False, "in addition to the model on {}"),
+        (True, "growing during use, on {}"),
+    ):
         for device in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
-            parts = [f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
-                     for e in extras if (e.upper_limit, e.device) == (later, device)]
+            parts = [
+                f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"
+                for e in extras
+                if (e.upper_limit, e.device) == (later, device)
+            ]
             lines.append(f"{words.format(device)}: {', '.join(parts)}")
     return lines

@@ -16,10 +16,16 @@ def each_words(speed: Speed) -> str:
     """What each of the people gets, with the prediction's uncertainty."""
     assert speed.requests is not None
     row: Mapping[str, Any] = speed.requests.to_dict()
-    rate, users, factor = row["per_request_tokens_per_second"], row["users"], speed.generation_spread
+    rate, users, factor = (
+        row["per_request_tokens_per_second"],
+        row["users"],
+        speed.generation_spread,
+    )
     each = f"for each of {users} users" if users > 1 else "for one user"
-    return (f"about {rate:.1f} tokens/s {each} ({rate / factor:.1f} to {rate * factor:.1f})   "
-            f"first token within {row['seconds_to_first_token']:.1f} s")
+    return (
+        f"about {rate:.1f} tokens/s {each} ({rate / factor:.1f} to {rate * factor:.1f})   "
+        f"first token within {row['seconds_to_first_token']:.1f} s"
+    )
 
 
 def users_table(speed: Speed) -> list[str]:
@@ -27,11 +33,21 @@ def users_table(speed: Speed) -> list[str]:
     if speed.requests is None:
         return []
     answer: Mapping[str, Any] = speed.requests.to_dict()
-    rows = [(str(row["users"]), f"{row['per_request_tokens_per_second']:.1f}",
-             f"{row['total_tokens_per_second']:.0f}", f"{row['seconds_to_first_token']:.1f} s",
-             human(row["context"])) for row in answer["table"]]
+    rows = [
+        (
+            str(row["users"]),
+            f"{row['per_request_tokens_per_second']:.1f}",
+            f"{row['total_tokens_per_second']:.0f}",
+            f"{row['seconds_to_first_token']:.1f} s",
+            human(row["context"]),
+        )
+        for row in answer["table"]
+    ]
     if not rows:
         return []
     rows.insert(0, ("users", "tokens/s each", "in all", "first token", "caches"))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True)) for row in rows]
+    return [
+        "  ".join(f"{text:>{width}}" for text, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

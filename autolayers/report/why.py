@@ -1,4 +1,5 @@
-"""`--why` as a table of at most ten lines, or as many blocks where a line is too long for the terminal."""
+"""`--why` as a table of at most ten lines, or as many blocks where a line is too long for the
+terminal."""
 
 from __future__ import annotations
 
@@ -13,11 +14,25 @@ if TYPE_CHECKING:
 def why_text(found: Why, style: Style | None = None) -> str:
     """One line a candidate, the chosen one marked, then what would change it."""
     style = style or Style(width=None)
-    rows = [(f"{'*' if row.chosen else ' '} {row.placement}", f"{row.devices / GiB:.1f}", f"{row.ram / GiB:.1f}",
-             str(row.n_ctx), f"{row.seconds:.2f} s", row.verdict) for row in found.candidates]
+    rows = [
+        (
+            f"{'*' if row.chosen else ' '} {row.placement}",
+            f"{row.devices / GiB:.1f}",
+            f"{row.ram / GiB:.1f}",
+            str(row.n_ctx),
+            f"{row.seconds:.2f} s",
+            row.verdict,
+        )
+        for row in found.candidates
+    ]
     marks = {i: "green" for i, row in enumerate(found.candidates) if row.chosen}
     lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
-    prices = [f"{what} {factor:.2f}" for row in found.candidates if row.chosen for what, factor in row.prices]
+    prices = [
+        f"{what} {factor:.2f}"
+        for row in found.candidates
+        if row.chosen
+        for what, factor in row.prices
+    ]
     counted = f"times the request's seconds: {', '.join(prices)}" if prices else ""
     texts = [text for text in (counted, found.more, found.smaller) if text]
     return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"

@@ -13,5 +13,14 @@ from .inputs import Inputs
 from .table import RULES, Answer, Example, Rule
 
 __all__ = [
-    "RULES", "Answer", "Comparison", "Example", "Inputs", "Result", "Rule", "compare", "evaluate",
-    "evaluate_all"]
+    "RULES",
+    "Answer",
+    "Comparison",
+    "Example",
+    "Inputs",
+    "Result",
+    "Rule",
+    "compare",
+    "evaluate",
+    "evaluate_all",
+]

@@ -20,10 +20,10 @@ class Result:
 
     rule: Rule
     value: float
-    working: str                        # the formula with the numbers in it
+    working: str  # the formula with the numbers in it
     note: str = ""
-    as_published: float | None = None   # the source's own figure where its arithmetic differs
-    gpus: int | None = None             # GPUs of the given size that hold the value
+    as_published: float | None = None  # the source's own figure where its arithmetic differs
+    gpus: int | None = None  # GPUs of the given size that hold the value
 
     @property
     def gb(self) -> float:
@@ -76,6 +76,9 @@ def apply_all(inputs: Inputs) -> tuple[dict[str, Result], dict[str, str]]:
         except UsageError as error:
             refused[rule.name] = str(error)
     if not results:
-        raise UsageError("nothing to compute: give a model file, --params (with --bits for serving), "
-                         "or --layers, --hidden and --sequence for the KV cache")
+        raise UsageError(
+            "nothing to compute: give a model file, --params (with --bits for "
+            "serving), "
+            "or --layers, --hidden and --sequence for the KV cache"
+        )
     return results, refused

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from ..model import Model
 
 FROM_FILE = ("params", "layers", "hidden", "intermediate", "heads", "kv_heads")
-DEFAULT_SEQUENCE = 8192   # long enough that the cache shows, short enough that the 20 % rules mean it
+# long enough that the cache shows, short enough that the 20 % rules mean it
+DEFAULT_SEQUENCE = 8192
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One rule's result and the exact figure in the same unit; None where nothing exact exists (training)."""
+    """One rule's result and the exact figure in the same unit; None where nothing exact exists
+    (training)."""
 
     result: Result
     exact: int | None = None
@@ -31,11 +33,12 @@ class Comparison:
 
 
 def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[str, str], Inputs]:
-    """The rules for this model against what llama-server allocates with every layer on one large enough GPU.
+    """The rules for this model against what llama-server allocates with every layer on one large
+    enough GPU.
 
-    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the comparisons, the
-    reasons of the rules left out, and the inputs used. Raises UsageError for nonsense and for inputs that the
-    file answers.
+    `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the
+    comparisons, the reasons of the rules left out, and the inputs used. Raises UsageError for
+    nonsense and for inputs that the file answers.
     """
     for name in FROM_FILE:
         if given.get(name) is not None:
@@ -43,12 +46,16 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
     inputs = inputs_of(model, read(given))
     results, refused = apply_all(inputs)
     exact = _exact(model, inputs)
-    return {name: Comparison(result, exact.get(name)) for name, result in results.items()}, refused, inputs
+    return (
+        {name: Comparison(result, exact.get(name)) for name, result in results.items()},
+        refused,
+        inputs,
+    )
 
 
 def inputs_of(model: Model, inputs: Inputs) -> Inputs:
-    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for all, as
-    the rules know one."""
+    """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for
+    all, as the rules know one."""
     hparams = model.hparams
     layers = range(hparams.n_layer)
     widest = max(layers, key=hparams.n_head_kv)
@@ -90,12 +97,19 @@ def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
     use = plan(model, everything, devices=[Device.hypothetical("1048576GiB")]).breakdown
     places = [*use.devices.values(), use.host]
     total = sum(place.total for place in places)
-    figures = {"holding": sum(place.model for place in places),
-               "kv_cache": sum(place.context for place in places),
-               "inference": total, "serving": total, "total": total}
+    figures = {
+        "holding": sum(place.model for place in places),
+        "kv_cache": sum(place.context for place in places),
+        "inference": total,
+        "serving": total,
+        "total": total,
+    }
     if inputs.gpu is not None:
-        fitting = plan(model, [*context, "--strategy", "layers"],
-                       devices=[Device.hypothetical(f"{inputs.gpu}B")])
+        fitting = plan(
+            model,
+            [*context, "--strategy", "layers"],
+            devices=[Device.hypothetical(f"{inputs.gpu}B")],
+        )
         # llama.cpp's first layer on the GPU is the output layer, which the rule does not count.
         figures["layers_that_fit"] = max(0, fitting.n_gpu_layers - 1)
     return figures

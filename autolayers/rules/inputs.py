@@ -14,13 +14,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-# Bits of one weight. ggml's types count the scales of their blocks, so q4_0 is 4.5; the names without a type
-# of ggml's are those that the rules' sources use.
+# Bits of one weight. ggml's types count the scales of their blocks, so q4_0 is 4.5; the names
+# without a type of ggml's are those that the rules' sources use.
 TYPES = {
-    "fp32": 32.0, "float": 32.0, "fp16": 16.0, "half": 16.0, "fp8": 8.0, "int8": 8.0, "int4": 4.0, "nf4": 4.0,
+    "fp32": 32.0,
+    "float": 32.0,
+    "fp16": 16.0,
+    "half": 16.0,
+    "fp8": 8.0,
+    "int8": 8.0,
+    "int4": 4.0,
+    "nf4": 4.0,
     **{type_.name.lower(): type_.type_size * 8 / type_.blck_size for type_ in GGML_TYPES},
 }
-OPTIMIZERS = {"adamw": 2, "sgd": 1}   # values kept per parameter, as the published rules count them
+OPTIMIZERS = {"adamw": 2, "sgd": 1}  # values kept per parameter, as the published rules count them
 SCHEMES = ("fp32", "mixed", "fp16", "lora", "qlora")
 
 _COUNT_SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
@@ -69,7 +76,7 @@ def _params(value: object) -> float:
         count = _number(digits, what, example) * factor
     except UsageError:
         raise UsageError(f"not {what}: {value!r} (write for example {example})") from None
-    if not 1000 <= count <= 1e18:      # 8 is most likely meant in billions
+    if not 1000 <= count <= 1e18:  # 8 is most likely meant in billions
         raise UsageError(f"not a possible parameter count: {value!r} (write for example {example})")
     return count
 
@@ -79,8 +86,9 @@ def _bits(value: object) -> float:
         return TYPES[value.strip().lower()]
     bits = _number(value, "a number of bits or a type", "16, fp16 or q4_k")
     if not 1 <= bits <= 64:
-        raise UsageError(f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as "
-                         "fp16)")
+        raise UsageError(
+            f"not a possible number of bits per weight: {value!r} (1 to 64, or a type such as fp16)"
+        )
     return bits
 
 
@@ -110,7 +118,9 @@ def _size(name: str, least: int) -> Callable[[object], int]:
         else:
             size = round(_number(value, f"a size for {name}", "24GiB"))
         if not least <= size <= 1 << 60:
-            raise UsageError(f"not a possible size for {name}: {value!r} (write for example 24GiB or 400MB)")
+            raise UsageError(
+                f"not a possible size for {name}: {value!r} (write for example 24GiB or 400MB)"
+            )
         return size
 
     return parse
@@ -120,8 +130,11 @@ def _gpu(value: object) -> int:
     if not isinstance(value, str):
         return _size("gpu", MiB)(value)
     if "," in value:
-        raise UsageError(f"one GPU size, please, not {value!r}: the answer is how many of that size")
-    if value.strip()[-2:].lower() in ("mb", "gb", "tb"):       # of 10**9 bytes, as the rules' sources count
+        raise UsageError(
+            f"one GPU size, please, not {value!r}: the answer is how many of that size"
+        )
+    # of 10**9 bytes, as the rules' sources count
+    if value.strip()[-2:].lower() in ("mb", "gb", "tb"):
         with suppress(UsageError):
             return _size("gpu", MiB)(value)
     # A card's name is worth what the planner takes it for.
@@ -160,12 +173,13 @@ FIELDS: dict[str, Callable[[object], object]] = {
 
 
 def flag(name: str) -> str:
-    """"--kv-heads" of "kv_heads": the option that gives a field."""
+    """ "--kv-heads" of "kv_heads": the option that gives a field."""
     return "--" + name.replace("_", "-")
 
 
 def read(given: Mapping[str, object]) -> Inputs:
-    """Inputs of words or numbers, None meaning not given. Raises UsageError for what no rule can mean."""
+    """Inputs of words or numbers, None meaning not given. Raises UsageError for what no rule can
+    mean."""
     parsed: dict[str, object] = {}
     for name, value in given.items():
         if name not in FIELDS:
@@ -177,7 +191,11 @@ def read(given: Mapping[str, object]) -> Inputs:
         if inputs.heads is None:
             raise UsageError("KV heads say nothing without the attention heads: give --heads too")
         if inputs.heads % inputs.kv_heads:
-            raise UsageError(f"{inputs.kv_heads} KV heads do not divide {inputs.heads} attention heads")
+            raise UsageError(
+                f"{inputs.kv_heads} KV heads do not divide {inputs.heads} attention heads"
+            )
     if inputs.heads is not None and inputs.hidden is not None and inputs.hidden < inputs.heads:
-        raise UsageError(f"a hidden size of {inputs.hidden} cannot hold {inputs.heads} attention heads")
+        raise UsageError(
+            f"a hidden size of {inputs.hidden} cannot hold {inputs.heads} attention heads"
+        )
     return inputs

@@ -1,8 +1,9 @@
-"""The published rules of thumb, one row each: formula, assumptions, what it leaves out, its own worked
-examples.
+"""The published rules of thumb, one row each: formula, assumptions, what it leaves out, its own
+worked examples.
 
-The command line, the documentation and the tests of the examples are all made from RULES. GB is 10**9 bytes
-here, as in the sources; a GPU's size is what its maker prints in binary units (an "80 GB" A100 holds 80 GiB).
+The command line, the documentation and the tests of the examples are all made from RULES. GB is
+10**9 bytes here, as in the sources; a GPU's size is what its maker prints in binary units (an "80
+GB" A100 holds 80 GiB).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Answer:
     value: float
     working: str
     note: str = ""
-    as_published: float | None = None   # where the source's own arithmetic gives another figure
+    as_published: float | None = None  # where the source's own arithmetic gives another figure
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Example:
     """A worked example: what is given (as a user types it) and the figure its source prints."""
 
     given: Mapping[str, object]
-    figure: str          # "168 GB": compared at the decimals written here
+    figure: str  # "168 GB": compared at the decimals written here
     gpus: int | None = None
-    published: bool = False   # the figure is the source's own arithmetic, `Answer.as_published`
+    published: bool = False  # the figure is the source's own arithmetic, `Answer.as_published`
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,10 @@ class Rule:
     leaves_out: str
     source: str
     examples: tuple[Example, ...]
-    takes: tuple[str, ...] = ()   # optional inputs
-    unit: str = "bytes"           # or "layers"
-    scheme: str | None = None     # the training scheme this rule is
-    erratum: str = ""             # where its source errs, what is right, and why
+    takes: tuple[str, ...] = ()  # optional inputs
+    unit: str = "bytes"  # or "layers"
+    scheme: str | None = None  # the training scheme this rule is
+    erratum: str = ""  # where its source errs, what is right, and why
 
 
 def _weights(inputs: Inputs) -> float:
@@ -80,21 +81,27 @@ def _times_weights(factor: float) -> Callable[[Inputs], Answer]:
     def compute(inputs: Inputs) -> Answer:
         assert inputs.params is not None
         lead = "" if factor == 1 else f"{factor:g} × "
-        return Answer(factor * _weights(inputs), f"{lead}{_count(inputs.params)} × {_bytes(inputs)}")
+        return Answer(
+            factor * _weights(inputs), f"{lead}{_count(inputs.params)} × {_bytes(inputs)}"
+        )
 
     return compute
 
 
 def _serving(inputs: Inputs) -> Answer:
     assert inputs.params is not None and inputs.bits is not None
-    return Answer(_weights(inputs) * (1 + inputs.overhead),
-                  f"{_count(inputs.params)} × 4 bytes / (32 / {inputs.bits:g}) × {1 + inputs.overhead:g}")
+    return Answer(
+        _weights(inputs) * (1 + inputs.overhead),
+        f"{_count(inputs.params)} × 4 bytes / (32 / {inputs.bits:g}) × {1 + inputs.overhead:g}",
+    )
 
 
 def _kv_cache(inputs: Inputs) -> Answer:
     assert inputs.layers is not None and inputs.hidden is not None and inputs.sequence is not None
     value: float = 2 * 2 * inputs.layers * inputs.hidden * inputs.sequence * inputs.batch
-    working = f"2 × 2 bytes × {inputs.layers} × {inputs.hidden} × {inputs.sequence} × {inputs.batch}"
+    working = (
+        f"2 × 2 bytes × {inputs.layers} × {inputs.hidden} × {inputs.sequence} × {inputs.batch}"
+    )
     note = ""
     if inputs.heads is not None and inputs.kv_heads is not None and inputs.kv_heads != inputs.heads:
         value = value * inputs.kv_heads / inputs.heads
@@ -112,43 +119,63 @@ def _layers_that_fit(inputs: Inputs) -> Answer:
     else:
         raise UsageError("layers_that_fit needs --layer-size, or --params, --bits and --layers")
     if inputs.extra > inputs.gpu:
-        raise UsageError(f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU holds "
-                         f"({inputs.gpu})")
+        raise UsageError(
+            f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU "
+            f"holds "
+            f"({inputs.gpu})"
+        )
     layers = (inputs.gpu - inputs.extra) / per_layer
-    working = f"({inputs.gpu / GB:.4g} GB - {inputs.extra / GB:.4g} GB) / {per_layer / MB:.4g} MB a layer"
+    working = (
+        f"({inputs.gpu / GB:.4g} GB - {inputs.extra / GB:.4g} GB) / {per_layer / MB:.4g} MB a layer"
+    )
     whole = floor(layers)
-    as_published = None if round(layers) == whole else round(layers)   # the source rounds
+    as_published = None if round(layers) == whole else round(layers)  # the source rounds
     if inputs.layers is not None and whole >= inputs.layers:
-        return Answer(inputs.layers, working, f"space for {whole}, so all {inputs.layers}", as_published)
+        return Answer(
+            inputs.layers, working, f"space for {whole}, so all {inputs.layers}", as_published
+        )
     return Answer(whole, working, as_published=as_published)
 
 
 def _optimizer(inputs: Inputs) -> Answer:
     assert inputs.params is not None
     copies = OPTIMIZERS[inputs.optimizer]
-    return Answer(copies * _weights(inputs), f"{copies} × {_count(inputs.params)} × {_bytes(inputs)}",
-                  inputs.optimizer)
+    return Answer(
+        copies * _weights(inputs),
+        f"{copies} × {_count(inputs.params)} × {_bytes(inputs)}",
+        inputs.optimizer,
+    )
 
 
 def _training_sum(inputs: Inputs) -> Answer:
     whole = 4 * _weights(inputs)
     gradients, states = _weights(inputs), _optimizer(inputs).value
-    return Answer(whole + gradients + states,
-                  f"{whole / GB:.4g} + {gradients / GB:.4g} + {states / GB:.4g} GB", inputs.optimizer)
+    return Answer(
+        whole + gradients + states,
+        f"{whole / GB:.4g} + {gradients / GB:.4g} + {states / GB:.4g} GB",
+        inputs.optimizer,
+    )
 
 
 def _training_margin(inputs: Inputs) -> Answer:
     summed = _training_sum(inputs).value
-    return Answer(summed * (1 + inputs.overhead), f"{summed / GB:.4g} GB × {1 + inputs.overhead:g}",
-                  inputs.optimizer)
+    return Answer(
+        summed * (1 + inputs.overhead),
+        f"{summed / GB:.4g} GB × {1 + inputs.overhead:g}",
+        inputs.optimizer,
+    )
 
 
-def _per_parameter(name: str, bytes_each: float, parts: str, adamw_only: bool) -> Callable[[Inputs], Answer]:
+def _per_parameter(
+    name: str, bytes_each: float, parts: str, adamw_only: bool
+) -> Callable[[Inputs], Answer]:
     def compute(inputs: Inputs) -> Answer:
         assert inputs.params is not None
         if adamw_only and inputs.optimizer != "adamw":
             raise UsageError(f"{name} is published for AdamW only, not {inputs.optimizer}")
-        return Answer(inputs.params * bytes_each, f"{_count(inputs.params)} × {bytes_each:g} bytes ({parts})")
+        return Answer(
+            inputs.params * bytes_each, f"{_count(inputs.params)} × {bytes_each:g} bytes ({parts})"
+        )
 
     return compute
 
@@ -161,9 +188,16 @@ def _training_batch(inputs: Inputs) -> Answer:
     # The source counts MB by the thousand but turns them into GB by dividing by 1024.
     as_published = fixed + each / MB * inputs.batch / 1024 * GB
     weights, states = _weights(inputs) / GB, _optimizer(inputs).value / GB
-    return Answer(fixed + each * inputs.batch, f"{weights:.4g} + {weights:.4g} + {states:.4g} + "
-                  f"{CUDA_CONTEXT / GB:g} GB + ({inputs.hidden} + {inputs.intermediate}) × {inputs.sequence} "
-                  f"× {inputs.layers} × {inputs.batch} × {_bytes(inputs)}", inputs.optimizer, as_published)
+    return Answer(
+        fixed + each * inputs.batch,
+        f"{weights:.4g} + {weights:.4g} + {states:.4g} + "
+        f"{CUDA_CONTEXT / GB:g} GB + ({inputs.hidden} + {inputs.intermediate}) × "
+        f"{inputs.sequence} "
+        f"× {inputs.layers} × {inputs.batch} × "
+        f"{_bytes(inputs)}",
+        inputs.optimizer,
+        as_published,
+    )
 
 
 def _total(inputs: Inputs) -> Answer:
@@ -171,8 +205,11 @@ def _total(inputs: Inputs) -> Answer:
     if inputs.layers is None or inputs.hidden is None or inputs.sequence is None:
         return Answer(serving.value, serving.working, "serving alone: no KV cache given")
     cache = _kv_cache(inputs)
-    return Answer(serving.value + cache.value, f"{serving.value / GB:.4g} GB + {cache.value / GB:.4g} GB",
-                  "serving + KV cache")
+    return Answer(
+        serving.value + cache.value,
+        f"{serving.value / GB:.4g} GB + {cache.value / GB:.4g} GB",
+        "serving + KV cache",
+    )
 
 
 _SUBSTRATUS = "Substratus, Calculating GPU memory for serving LLMs (2023)"
@@ -180,14 +217,25 @@ _COUNTING = "the bytes-per-parameter tables of model cards and memory calculator
 _COURSE = "course notes that count FP32 training as 4 + 8 + 4 + 8 bytes a parameter"
 _FACTORY = "the hardware table of LLaMA-Factory's README"
 _13B = {"params": "13B", "bits": "fp32"}
-_6B: dict[str, object] = {"params": "6B", "bits": "int8", "hidden": 4096, "intermediate": 11008,
-                          "sequence": 2048,
-                          "layers": 32, "batch": 50}
+_6B: dict[str, object] = {
+    "params": "6B",
+    "bits": "int8",
+    "hidden": 4096,
+    "intermediate": 11008,
+    "sequence": 2048,
+    "layers": 32,
+    "batch": 50,
+}
 _CACHE: dict[str, object] = {"layers": 32, "hidden": 4096, "sequence": 2048}
 _NO_ACTIVATIONS = "activations, which grow with batch and sequence; the framework's own memory"
-_TWICE = ("Four times the model already is weights + gradients + two AdamW states (1 + 1 + 2), so adding "
-          "gradients and optimiser to it counts both twice: 13B in FP32 needs 208 GB without activations, "
-          "250 GB with 20 %, not 437. The rule is kept because it is quoted; it errs on the safe side.")
+_TWICE = (
+    "Four times the model already is weights + gradients + two AdamW states (1 + 1 + 2), so "
+    "adding "
+    "gradients and optimiser to it counts both twice: 13B in FP32 needs 208 GB without "
+    "activations, "
+    "250 GB with 20 %, not 437. The rule is kept because it is quoted; it errs on the safe "
+    "side."
+)
 
 RULES: dict[str, Rule] = {
     rule.name: rule
@@ -206,11 +254,15 @@ RULES: dict[str, Rule] = {
                 Example({"params": "70B", "bits": 4, "gpu": "24GiB"}, "42 GB", gpus=2),
             ),
             takes=("overhead", "gpu"),
-            erratum="Two A100 80 GB are enough only because such a card holds 80 GiB (85.9 GB): 168 GB are 2.1 times "
-            '80 × 10^9 bytes, but 1.96 times 80 GiB. A derived "FP8 training" figure of 21 GB for 70B puts '
-            "1 byte for the 4 bytes and divides by 32 / 8 all the same, so it shrinks the weights twice: the "
+            erratum="Two A100 80 GB are enough only because such a card holds 80 GiB (85.9 GB): "
+            "168 GB are 2.1 times "
+            '80 × 10^9 bytes, but 1.96 times 80 GiB. A derived "FP8 training" figure of 21 GB for '
+            "70B puts "
+            "1 byte for the 4 bytes and divides by 32 / 8 all the same, so it shrinks the weights "
+            "twice: the "
             "formula "
-            "gives 70 × 4 / (32 / 8) × 1.2 = 84 GB, and that is serving. Training 70B takes 16 bytes a parameter "
+            "gives 70 × 4 / (32 / 8) × 1.2 = 84 GB, and that is serving. Training 70B takes 16 "
+            "bytes a parameter "
             "with "
             "mixed precision, 1120 GB before activations.",
         ),
@@ -221,7 +273,8 @@ RULES: dict[str, Rule] = {
             ("params", "bits"),
             _times_weights(1),
             "FP32 4, FP16 2, INT8 1, INT4 0.5 bytes a parameter; one type for every tensor",
-            "everything but weights; scales of quantised blocks unless Q counts them (q4_0 has 4.5 bits); tensors kept "
+            "everything but weights; scales of quantised blocks unless Q counts them (q4_0 has 4.5 "
+            "bits); tensors kept "
             "at a higher precision",
             _COUNTING,
             (
@@ -234,11 +287,21 @@ RULES: dict[str, Rule] = {
             takes=("gpu",),
         ),
         Rule(
-            "inference", "to run, about the model's size", "P × Q / 8", ("params", "bits"), _times_weights(1),
-            "the weights dominate", "KV cache and compute buffers, which exceed the weights at long contexts",
-            _COUNTING, (Example(_13B, "52 GB"),), takes=("gpu",), erratum="Some sources add gradients and "
-                    "optimiser states here. Inference keeps neither: no backward pass runs, so there is no "
-                    "gradient to store and nothing to optimise.",
+            "inference",
+            "to run, about the model's size",
+            "P × Q / 8",
+            ("params", "bits"),
+            _times_weights(1),
+            "the weights dominate",
+            "KV cache and compute buffers, which exceed the weights at long contexts",
+            _COUNTING,
+            (Example(_13B, "52 GB"),),
+            takes=("gpu",),
+            erratum="Some sources add "
+            "gradients and "
+            "optimiser states here. Inference keeps neither: no backward pass runs, so "
+            "there is no "
+            "gradient to store and nothing to optimise.",
         ),
         Rule(
             "kv_cache",
@@ -247,7 +310,8 @@ RULES: dict[str, Rule] = {
             ("layers", "hidden", "sequence"),
             _kv_cache,
             "K and V, each 2 bytes (FP16); MHA: KV heads = heads; MQA: one KV head; GQA: a few",
-            "padding of the cell count, sliding windows, recurrent layers, latent attention (MLA), head sizes that are "
+            "padding of the cell count, sliding windows, recurrent layers, latent attention (MLA), "
+            "head sizes that are "
             "not "
             "hidden / heads, quantised cache types",
             "transformer inference arithmetic as quoted for a 7B model",
@@ -271,14 +335,19 @@ RULES: dict[str, Rule] = {
             (
                 Example({"gpu": "14GB", "extra": "4GB", "layer_size": "400MB"}, "25 layers"),
                 Example({"params": "7B", "bits": 4, "layers": 80, "gpu": "8GB"}, "80 layers"),
-                Example({"params": "7B", "bits": 4, "layers": 80, "gpu": "8GB"}, "183 layers",
-                        published=True),
+                Example(
+                    {"params": "7B", "bits": 4, "layers": 80, "gpu": "8GB"},
+                    "183 layers",
+                    published=True,
+                ),
             ),
             takes=("extra", "layer_size", "params", "bits", "layers"),
             unit="layers",
-            erratum="8 GB / 43.75 MB is 182.9: the source rounds it to 183, but only 182 whole layers fit (all 80 of "
+            erratum="8 GB / 43.75 MB is 182.9: the source rounds it to 183, but only 182 whole "
+            "layers fit (all 80 of "
             "that model "
-            'either way). llama.cpp\'s n_gpu_layers counts the output layer too, so "all" is the layers + 1.',
+            'either way). llama.cpp\'s n_gpu_layers counts the output layer too, so "all" is the '
+            "layers + 1.",
         ),
         Rule(
             "training",
@@ -347,8 +416,11 @@ RULES: dict[str, Rule] = {
             "to train in FP32",
             "P × (4 + 20) bytes",
             ("params",),
-            _per_parameter("training_fp32", 24, "4 weights + 4 gradients + 8 AdamW + 8 activations", True),
-            "4 bytes to hold, 20 more to train: 8 AdamW, 4 gradients, 8 activations and temporaries",
+            _per_parameter(
+                "training_fp32", 24, "4 weights + 4 gradients + 8 AdamW + 8 activations", True
+            ),
+            "4 bytes to hold, 20 more to train: 8 AdamW, 4 gradients, 8 activations and "
+            "temporaries",
             "how activations grow with batch and sequence: 8 bytes a parameter is a guess",
             _COURSE,
             (Example({"params": "1B"}, "24 GB"),),
@@ -360,8 +432,9 @@ RULES: dict[str, Rule] = {
             "to train in mixed precision",
             "P × 16 bytes",
             ("params",),
-            _per_parameter("training_mixed", 16, "2 weights + 2 gradients + 4 master weights + 8 AdamW",
-                           True),
+            _per_parameter(
+                "training_mixed", 16, "2 weights + 2 gradients + 4 master weights + 8 AdamW", True
+            ),
             "AdamW; FP16 weights and gradients, FP32 master weights and moments",
             _NO_ACTIVATIONS,
             "mixed-precision accounting as in the ZeRO paper (2019)",
@@ -415,14 +488,17 @@ RULES: dict[str, Rule] = {
             "(hidden + feed-forward) × sequence × layers × batch × Q / 8",
             ("params", "bits", "hidden", "intermediate", "sequence", "layers"),
             _training_batch,
-            "all states at the precision of the weights; PyTorch's CUDA context takes 1.3 GB; one activation per "
+            "all states at the precision of the weights; PyTorch's CUDA context takes 1.3 GB; one "
+            "activation per "
             "hidden and "
             "feed-forward unit",
-            "attention scores, logits, temporaries; int8 AdamW as counted needs 8-bit optimiser states",
+            "attention scores, logits, temporaries; int8 AdamW as counted needs 8-bit optimiser "
+            "states",
             "worked example for LLaMA-6B in int8",
             (Example(_6B, "74.8 GB"), Example(_6B, "73.6 GB", published=True)),
             takes=("batch", "optimizer", "gpu"),
-            erratum="The source multiplies 990 MB by 50 and divides by 1024, which mixes units: 48.3 and so 73.6 GB in "
+            erratum="The source multiplies 990 MB by 50 and divides by 1024, which mixes units: "
+            "48.3 and so 73.6 GB in "
             "all. "
             "In one unit the activations are 49.5 GB and the sum 74.8 GB. Both are given.",
         ),
@@ -432,8 +508,10 @@ RULES: dict[str, Rule] = {
             "serving + KV cache",
             ("params", "bits"),
             _total,
-            "the KV cache comes on top of the 20 %, which then is for buffers: an upper figure at short contexts",
-            "what serving and KV cache leave out; without layers, hidden and sequence it is serving alone",
+            "the KV cache comes on top of the 20 %, which then is for buffers: an upper figure at "
+            "short contexts",
+            "what serving and KV cache leave out; without layers, hidden and sequence it is "
+            "serving alone",
             "the sum of the two rules above",
             (
                 Example({"params": "70B", "bits": 16, "gpu": "80GiB"}, "168 GB", gpus=2),

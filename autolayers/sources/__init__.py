@@ -8,9 +8,9 @@
 
     read_model(open_source(name))                            takes any of them
 
-A model of the Hub that llama-server or the Hub's own client has downloaded is read from their cache, without
-the network. Nothing is written to disk: other models are fetched each time.
-"""
+A model of the Hub that llama-server or the Hub's own client has downloaded is read from their
+cache, without the network. Nothing is written to disk: other models are fetched each time.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ _ELSEWHERE = ("http://", "https://", "hf:", "docker:", "ollama:")
 
 
 def needs_download(name: str) -> bool:
-    """Whether the model is not a file of this machine, so that it cannot be given to a launch as a path."""
+    """Whether the model is not a file of this machine, so that it cannot be given to a launch as a
+    path."""
     return not _path.exists(name) and (name.lower().startswith(_ELSEWHERE) or "://" in name)
 
 
@@ -61,27 +62,35 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
         try:
             hub = Hub(environ)
             if repository := hub.repository_of(name):
-                raise ModelError(f"{name}: a repository's page; for its models write hf:{repository}")
+                raise ModelError(
+                    f"{name}: a repository's page; for its models write hf:{repository}"
+                )
             return open_url(hub.file_url(name), hub.token_for)
         except NetError as error:
             raise ModelError(str(error)) from None
     if kind == "ollama":
         return _ollama(name.partition(":")[2].removeprefix("//"), environ)
-    raise ModelError(f"{name}: cannot be read from here; give a path, http(s)://..., hf:USER/REPO or "
-                     "ollama:NAME")
+    raise ModelError(
+        f"{name}: cannot be read from here; give a path, http(s)://..., hf:USER/REPO or ollama:NAME"
+    )
 
 
 def network_environ(environ: Mapping[str, str], arguments: Arguments) -> Mapping[str, str]:
     """The environment with the values of -hft and --offline."""
     token, offline = arguments.value("-hft"), arguments.value("--offline")
-    return {**environ, **({"HF_TOKEN": token} if token else {}),
-            **({"LLAMA_ARG_OFFLINE": "1"} if offline is not None else {})}
+    return {
+        **environ,
+        **({"HF_TOKEN": token} if token else {}),
+        **({"LLAMA_ARG_OFFLINE": "1"} if offline is not None else {}),
+    }
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
     """Whether llama-server or the Hub's client is told to stay off the network."""
-    return any(environ.get(name, "").strip().lower() in ("1", "on", "true", "yes", "enabled")
-               for name in ("LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE"))
+    return any(
+        environ.get(name, "").strip().lower() in ("1", "on", "true", "yes", "enabled")
+        for name in ("LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE")
+    )
 
 
 def _hub(name: str, environ: Mapping[str, str]) -> Header:
@@ -95,13 +104,18 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
     partly = hf_cache.what_is_unfinished(cached)
     try:
         if is_offline(environ):
-            raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)"
-                             f"{hf_cache.what_there_is(cached)}")
+            raise ModelError(
+                f"{name}: not in the caches of this machine, and the network is off "
+                f"(--offline)"
+                f"{hf_cache.what_there_is(cached)}"
+            )
         from .huggingface import Hub
 
         header = Hub(environ).header(name)
         notes = (*header.notes, partly) if partly else header.notes
-        return Header(header.version, header.alignment, header.metadata, header.tensors, header.files, notes)
+        return Header(
+            header.version, header.alignment, header.metadata, header.tensors, header.files, notes
+        )
     except (ModelError, NetError) as error:
         raise ModelError(f"{error}; {partly}" if partly else str(error)) from None
 

@@ -1,14 +1,14 @@
-"""Models of the Hugging Face Hub that are on this machine already: what `llama-server -hf` has downloaded
-before.
+"""Models of the Hugging Face Hub that are on this machine already: what `llama-server -hf` has
+downloaded before.
 
     DIRECTORY/models--USER--REPO/refs/main                           the commit that was last asked for
     DIRECTORY/models--USER--REPO/snapshots/COMMIT/path/FILE.gguf     links into blobs/
     DIRECTORY/models--USER--REPO/blobs/OID.downloadInProgress        not finished; .incomplete: by the Hub's own client
     LLAMA.CPP/manifest=USER=REPO=TAG.json, USER_REPO_path_FILE.gguf  of older builds of llama.cpp
 
-Mirrors hf_cache::get_cache_directory and get_cached_files (common/hf-cache.cpp, the same from b9093 to
-b11549), and of the older layout migrate_old_cache_to_hf_cache.
-"""
+Mirrors hf_cache::get_cache_directory and get_cached_files (common/hf-cache.cpp, the same from b9093
+to b11549), and of the older layout migrate_old_cache_to_hf_cache.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ _MANIFEST_SIZE = 1 << 20
 
 @dataclass(frozen=True)
 class Cached:
-    """The cached part of a repository. `files`: path in the repository -> path here; `unfinished`: files that
-    are not fully downloaded."""
+    """The cached part of a repository. `files`: path in the repository -> path here; `unfinished`:
+    files that are not fully downloaded."""
 
     repository: str
     files: dict[str, str] = field(default_factory=dict)
     unfinished: tuple[str, ...] = ()
-    elsewhere: str = ""         # the directory where llama-server looks instead, "" if it finds these
+    # the directory where llama-server looks instead, "" if it finds these
+    elsewhere: str = ""
 
     def model(self, wanted: str, quant: str) -> tuple[str, list[str]]:
         """(the model's path, warnings); ("", []) if it is not here or incomplete."""
@@ -58,68 +59,99 @@ class Cached:
         return all(part in self.files for part in parts_of(path, has_parts(path)))
 
 
-def look_up(name: str, environ: Mapping[str, str],
-            platform: str = sys.platform) -> tuple[Cached, str, list[str]]:
-    """What the caches have of the repository of an hf: name, the path of its model in it ("": not here) and
-    warnings. The first cache with the model is used. Raises ModelError for an invalid name."""
+def look_up(
+    name: str, environ: Mapping[str, str], platform: str = sys.platform
+) -> tuple[Cached, str, list[str]]:
+    """What the caches have of the repository of an hf: name, the path of its model in it ("": not
+    here) and warnings. The first cache with the model is used. Raises ModelError for an invalid
+    name."""
     repository, revision, wanted, quant = parse_name(name)
     nothing = Cached(repository)
     for found in _caches(repository, revision, environ, platform):
         path, notes = found.model(wanted, quant)
         if path:
             if found.elsewhere:
-                notes = [*notes, f"{found.files[path]} was read; llama-server looks only in "
-                                 f"{found.elsewhere} and "
-                                 "would download the model again"]
+                notes = [
+                    *notes,
+                    f"{found.files[path]} was read; llama-server looks only in "
+                    f"{found.elsewhere} and "
+                    "would download the model again",
+                ]
             return found, path, notes
-        nothing = Cached(repository, {**found.files, **nothing.files},
-                         (*nothing.unfinished, *found.unfinished))
+        nothing = Cached(
+            repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished)
+        )
     return nothing, "", []
 
 
 def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached]:
-    """The Header of an hf: name's model, under its name on the Hub; None if no cache has all of it. Raises
-    ModelError for an unreadable file."""
+    """The Header of an hf: name's model, under its name on the Hub; None if no cache has all of it.
+    Raises ModelError for an unreadable file."""
     found, path, notes = look_up(name, environ)
     if not path:
         return None, found
     read = read_header(found.files[path])
     at = "" if (revision := parse_name(name)[1]) == "main" else f"@{revision}"
-    files = tuple(FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
-                  for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True))
+    files = tuple(
+        FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
+        for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True)
+    )
     if mmproj := projector(found, path):
-        notes = [*notes, f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, "
-                         "which is not "
-                         f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with --no-mmproj"]
-    return Header(read.version, read.alignment, read.metadata, read.tensors, files,
-                  (*read.notes, *notes)), found
+        notes = [
+            *notes,
+            f"`llama-server -hf` loads {os.path.basename(mmproj)} of "
+            f"{found.repository} too, "
+            "which is not "
+            f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with "
+            f"--no-mmproj",
+        ]
+    return Header(
+        read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)
+    ), found
 
 
 def projector(found: Cached, model: str) -> str:
-    """The projector that `llama-server -hf` loads with a model, as a path of this machine; "" if none."""
+    """The projector that `llama-server -hf` loads with a model, as a path of this machine; "" if
+    none."""
     path = projector_of([*found.files], model)
     return found.files[path] if path and path != model else ""
 
 
 def what_there_is(found: Cached) -> str:
-    """"; there is: hf:USER/REPO:Q8_0" of the complete models that are here, "" if there are none."""
+    """ "; there is: hf:USER/REPO:Q8_0" of the complete models that are here, "" if there are
+    none."""
     models = [path for path in models_of([*found.files]) if found.whole(path)]
     return f"; {choices(found.repository, models)}" if models else ""
 
 
 def what_is_unfinished(found: Cached) -> str:
     """The unfinished download of the repository, and how to resume it; "" if there is none."""
-    return f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf " \
-        f"{shell([found.repository])}` resumes it" if found.unfinished else ""
+    return (
+        f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf "
+        f"{shell([found.repository])}` resumes it"
+        if found.unfinished
+        else ""
+    )
 
 
 def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
     """Directories with the Hub's layout; llama-server uses only the first."""
     home = "USERPROFILE" if platform == "win32" else "HOME"
-    places = (("LLAMA_CACHE", ""), ("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub"),
-              ("XDG_CACHE_HOME", "huggingface/hub"), (home, ".cache/huggingface/hub"))
-    return list(dict.fromkeys(os.path.join(environ[name], *below.split("/")).rstrip("/")
-                              for name, below in places if environ.get(name)))
+    places = (
+        ("LLAMA_CACHE", ""),
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+        (home, ".cache/huggingface/hub"),
+    )
+    return list(
+        dict.fromkeys(
+            os.path.join(environ[name], *below.split("/")).rstrip("/")
+            for name, below in places
+            if environ.get(name)
+        )
+    )
 
 
 def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> str:
@@ -127,20 +159,30 @@ def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> s
     if environ.get("LLAMA_CACHE"):
         return environ["LLAMA_CACHE"]
     home = environ.get("HOME", "")
-    root = environ.get("LOCALAPPDATA", "") if platform == "win32" else \
-        home and os.path.join(home, "Library", "Caches") if platform == "darwin" else \
-        environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
+    root = (
+        environ.get("LOCALAPPDATA", "")
+        if platform == "win32"
+        else home and os.path.join(home, "Library", "Caches")
+        if platform == "darwin"
+        else environ.get("XDG_CACHE_HOME") or (home and os.path.join(home, ".cache"))
+    )
     return root and os.path.join(root, "llama.cpp")
 
 
-def _caches(repository: str, revision: str, environ: Mapping[str, str], platform: str) -> Iterator[Cached]:
+def _caches(
+    repository: str, revision: str, environ: Mapping[str, str], platform: str
+) -> Iterator[Cached]:
     places = directories(environ, platform)
     for place in places:
-        found = _hub_layout(os.path.join(place, "models--" + repository.replace("/", "--")), repository,
-                            revision)
+        found = _hub_layout(
+            os.path.join(place, "models--" + repository.replace("/", "--")), repository, revision
+        )
         if found is not None:
-            yield found if place == places[0] else Cached(repository, found.files, found.unfinished,
-                                                          places[0])
+            yield (
+                found
+                if place == places[0]
+                else Cached(repository, found.files, found.unfinished, places[0])
+            )
     old = old_directory(environ, platform)
     if old and revision == "main":
         yield _old_layout(old, repository)
@@ -150,13 +192,15 @@ def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
     """get_cached_files; None if the repository was never requested."""
     if not os.path.isdir(place):
         return None
-    commit = revision if _COMMIT.fullmatch(revision) else _commit(os.path.join(place, "refs"), revision)
+    commit = (
+        revision if _COMMIT.fullmatch(revision) else _commit(os.path.join(place, "refs"), revision)
+    )
     files: dict[str, str] = {}
     root = os.path.join(place, "snapshots", commit) if commit else ""
     for here, _, names in os.walk(root) if root else ():
         for name in sorted(names):
             path = os.path.join(here, name)
-            if os.path.isfile(path):                # a link whose blob is gone does not count
+            if os.path.isfile(path):  # a link whose blob is gone does not count
                 files[os.path.relpath(path, root).replace(os.sep, "/")] = path
     files = {path: files[path] for path in sorted(files)}
     return Cached(repository, files, tuple(_unfinished(os.path.join(place, "blobs"))))
@@ -164,9 +208,12 @@ def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
 
 def _commit(refs: str, revision: str) -> str:
     """get_cached_ref: of main, otherwise of the first other branch; or only of a given revision."""
+
     def read(name: str) -> str:
         try:
-            with open(os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace") as file:
+            with open(
+                os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace"
+            ) as file:
                 commit = file.readline(64).strip()
         except (OSError, ValueError):
             return ""
@@ -191,8 +238,11 @@ def _old_layout(place: str, repository: str) -> Cached:
                 here = prefix + part.replace("/", "_")
                 if here in present:
                     files[part] = os.path.join(place, here)
-    return Cached(repository, files, tuple(path for path in _unfinished(place)
-                                           if os.path.basename(path).startswith(prefix)))
+    return Cached(
+        repository,
+        files,
+        tuple(path for path in _unfinished(place) if os.path.basename(path).startswith(prefix)),
+    )
 
 
 def _manifest(path: str) -> Iterator[str]:

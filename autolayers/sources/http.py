@@ -1,5 +1,5 @@
-"""A model's header over HTTP: Range requests (RFC 9110, section 14), or one stream where a server ignores
-them.
+"""A model's header over HTTP: Range requests (RFC 9110, section 14), or one stream where a server
+ignores them.
 
     part = Remote("https://example.org/model.gguf")
     # of the whole file, from Content-Range or Content-Length; None if the server does not say
@@ -22,16 +22,20 @@ if TYPE_CHECKING:
 
     from ..net import Response
 
-    Token = Callable[[str], str]         # URL -> the token that may be sent there, "" for none
+    Token = Callable[[str], str]  # URL -> the token that may be sent there, "" for none
 
-SILENCE = 30.0                  # seconds between two bytes
-PATIENCE = 300.0                # for all headers of one model; vocabularies make them 16 MiB at most
-FIRST, LARGEST = 1 << 20, 1 << 24       # bytes of the first range; each further one is 4 times as large
+SILENCE = 30.0  # seconds between two bytes
+# for all headers of one model; vocabularies make them 16 MiB at most
+PATIENCE = 300.0
+# bytes of the first range; each further one is 4 times as large
+FIRST, LARGEST = 1 << 20, 1 << 24
 MAX_RANGES = 256
 MAX_REDIRECTS = 10
 MAX_PARTS = 512
-MAX_LISTING = 8 << 20           # bytes of a page of files; the Hub's 1000 entries take less than 1 MiB
-MAX_ITEMS = 1 << 19             # of a page, each up to a hundred bytes in memory; 1000 entries have ten thousand
+# bytes of a page of files; the Hub's 1000 entries take less than 1 MiB
+MAX_LISTING = 8 << 20
+# of a page, each up to a hundred bytes in memory; 1000 entries have ten thousand
+MAX_ITEMS = 1 << 19
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,19}|\*)")
@@ -57,24 +61,29 @@ def open_url(url: str, token: Token = no_token, limit: Limit | None = None) -> l
     if part is None or count < 2:
         return [Remote(url, token, limit=limit)]
     if not 1 <= int(part[1]) <= count <= MAX_PARTS:
-        raise ModelError(f"{public(url)}: no part of a model has that number (at most {MAX_PARTS} parts)")
-    stem = split.path[:part.start()]
+        raise ModelError(
+            f"{public(url)}: no part of a model has that number (at most {MAX_PARTS} parts)"
+        )
+    stem = split.path[: part.start()]
     names = [f"{stem}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
     return [Remote(urlunsplit(split._replace(path=name)), token, limit=limit) for name in names]
 
 
 class Remote:
-    """A file on a server, read from its start; a gguf.Readable. Every failure is a ModelError of one line."""
+    """A file on a server, read from its start; a gguf.Readable. Every failure is a ModelError of
+    one line."""
 
-    def __init__(self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None) -> None:
+    def __init__(
+        self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None
+    ) -> None:
         self.get = Get(url, token, name, limit or patience())
         self.url, self.name = url, self.get.name
         self._at = 0
-        self._end = 0               # of the range that is being read
+        self._end = 0  # of the range that is being read
         self._step = FIRST
         self._ranges = 0
         self._size: int | None = None
-        self._tag = ("", "")        # the final URL and its ETag
+        self._tag = ("", "")  # the final URL and its ETag
         self._answer: Response | None = None
         self._ranged = self._done = False
 
@@ -93,7 +102,9 @@ class Remote:
                 continue
             chunk = b""
             if not self._ranged or self._at < self._end:
-                chunk = self.get.read(self._answer, min(n, self._end - self._at) if self._ranged else n)
+                chunk = self.get.read(
+                    self._answer, min(n, self._end - self._at) if self._ranged else n
+                )
             if chunk:
                 if not self._at:
                     self._check_start(chunk)
@@ -102,8 +113,9 @@ class Remote:
             self._answer.close()
             self._answer = None
             if self._at < (self._end if self._ranged else self._size or 0):
-                raise self.get.error(f"the connection broke after {self._at} of {self._size} bytes: try "
-                                     "again")
+                raise self.get.error(
+                    f"the connection broke after {self._at} of {self._size} bytes: try again"
+                )
             self._done = not self._ranged or self._at == self._size
         return b""
 
@@ -113,9 +125,12 @@ class Remote:
             self._step = min(self._step * 4, LARGEST)
         self._ranges += 1
         if self._ranges > MAX_RANGES:
-            raise self.get.error(f"the server sends its header in more than {MAX_RANGES} pieces; download "
-                                 "the file and "
-                                 "give its path")
+            raise self.get.error(
+                f"the server sends its header in more than {MAX_RANGES} pieces; "
+                f"download "
+                "the file and "
+                "give its path"
+            )
         last = self._at + self._step - 1
         if self._size is not None:
             last = min(last, self._size - 1)
@@ -164,10 +179,15 @@ class Remote:
     def _check_start(self, chunk: bytes) -> None:
         kind = self._answer.headers.get("Content-Type", "") if self._answer is not None else ""
         if chunk.startswith(b"version https://git-lfs"):
-            raise self.get.error("a Git LFS pointer instead of the file; use the link of the file itself")
+            raise self.get.error(
+                "a Git LFS pointer instead of the file; use the link of the file itself"
+            )
         if not chunk.startswith(b"G") and ("html" in kind.lower() or chunk.lstrip()[:1] == b"<"):
-            raise self.get.error("a web page, not a GGUF file; is it the file's page, or a login? Give the "
-                                 "link that downloads the file itself")
+            raise self.get.error(
+                "a web page, not a GGUF file; is it the file's page, or a login? "
+                "Give the "
+                "link that downloads the file itself"
+            )
 
 
 def _content_range(answer: Response) -> re.Match[str] | None:
@@ -177,20 +197,29 @@ def _content_range(answer: Response) -> re.Match[str] | None:
 class Get:
     """GET of one URL, with failures explained for someone who wants a model."""
 
-    def __init__(self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None) -> None:
+    def __init__(
+        self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None
+    ) -> None:
         self.url, self.name, self.limit = url, name or public(url), limit or patience()
         self._token = token
-        self._sent = ""             # the token of the last request
+        self._sent = ""  # the token of the last request
 
     def error(self, reason: str) -> ModelError:
         return ModelError(f"{self.name}: {reason}")
 
     def answer(self, headers: dict[str, str], expected: tuple[int, ...] = (200,)) -> Response:
-        """The answer after all redirects, before its body. Raises ModelError for any other status."""
+        """The answer after all redirects, before its body. Raises ModelError for any other
+        status."""
         self._sent = self._token(self.url)
         try:
-            answer = request("GET", self.url, self.limit, headers=headers, redirects=MAX_REDIRECTS,
-                             authorization=f"Bearer {self._sent}" if self._sent else "")
+            answer = request(
+                "GET",
+                self.url,
+                self.limit,
+                headers=headers,
+                redirects=MAX_REDIRECTS,
+                authorization=f"Bearer {self._sent}" if self._sent else "",
+            )
         except NetError as error:
             raise self._failed(error) from None
         if answer.status not in expected:
@@ -217,13 +246,18 @@ class Get:
             except NetError as error:
                 raise self._failed(error) from None
             except (ValueError, RecursionError):
-                raise self.error(f"{public(self.url)} does not answer with JSON; is HF_ENDPOINT "
-                                 "right?") from None
+                raise self.error(
+                    f"{public(self.url)} does not answer with JSON; is HF_ENDPOINT right?"
+                ) from None
 
     def _failed(self, error: NetError) -> ModelError:
         if error.kind == "credentials":
             return self.error("HF_TOKEN has invalid characters")
-        more = " for the header alone; download the file and give its path" if error.kind == "slow" else ""
+        more = (
+            " for the header alone; download the file and give its path"
+            if error.kind == "slow"
+            else ""
+        )
         return self.error(f"{error}{more}")
 
     def _refusal(self, answer: Response) -> str:
@@ -232,11 +266,17 @@ class Get:
         if answer.status == 401:
             if self._sent:
                 return f"the server does not accept the token in HF_TOKEN{said}"
-            return f"not public, or not there{said}; for a private or gated model of Hugging Face set HF_TOKEN"
+            return (
+                f"not public, or not there{said}; for a private or gated model of Hugging Face set "
+                f"HF_TOKEN"
+            )
         if answer.status == 403:
-            return (f"access denied{said}; accept a gated model's licence on its page, and use the HF_TOKEN "
-                    "of "
-                    "that account")
+            return (
+                f"access denied{said}; accept a gated model's licence on its page, and use the "
+                f"HF_TOKEN "
+                "of "
+                "that account"
+            )
         if answer.status in (404, 410):
             return f"not found{said}; check the name"
         if answer.status == 429:

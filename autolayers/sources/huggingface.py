@@ -1,11 +1,12 @@
-"""Models of the Hugging Face Hub: hf:USER/REPO[@REVISION][:QUANT] and hf:USER/REPO/path/FILE.gguf[@REVISION].
+"""Models of the Hugging Face Hub: hf:USER/REPO[@REVISION][:QUANT] and
+hf:USER/REPO/path/FILE.gguf[@REVISION].
 
     GET HF_ENDPOINT/api/models/USER/REPO/tree/REVISION?recursive=true     the files, 1000 a page
     GET HF_ENDPOINT/USER/REPO/resolve/REVISION/path/FILE.gguf             redirects to the file
 
 Among several files the one is chosen that `llama-server -hf` would load
-(common/download.cpp:find_best_model), because the plan is for that launch. If more than one matches, a
-warning names the others.
+(common/download.cpp:find_best_model), because the plan is for that launch. If more than one
+matches, a warning names the others.
 """
 
 from __future__ import annotations
@@ -26,16 +27,19 @@ if TYPE_CHECKING:
 
 HUB = "https://huggingface.co"
 MAX_PAGES = 100
-MAX_FILES = 100_000         # the Hub's pages have 1000 each
+MAX_FILES = 100_000  # the Hub's pages have 1000 each
 
-_DEFAULTS = ("Q4_K_M", "Q8_0")      # llama-server's, in this order, before the first file of all
+_DEFAULTS = ("Q4_K_M", "Q8_0")  # llama-server's, in this order, before the first file of all
 # in names of files that are not models
 _OTHERS = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _FILE = re.compile(r"hf:([\w.-]+/[\w.-]+)/(.+\.gguf)(?:@(.+))?", re.ASCII | re.IGNORECASE)
-_REPOSITORY = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE)
+_REPOSITORY = re.compile(
+    r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE
+)
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$", re.IGNORECASE)
-QUANT = re.compile(r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$",
-                   re.IGNORECASE)
+QUANT = re.compile(
+    r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE
+)
 
 
 class Hub:
@@ -73,7 +77,7 @@ class Hub:
 
     def listing_url(self, repository: str, revision: str) -> str:
         """The URL of a repository's list of files, as JSON."""
-        return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"
+        return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"  # noqa: E501
 
     def download_url(self, repository: str, revision: str, path: str) -> str:
         return f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
@@ -92,17 +96,28 @@ class Hub:
             path, notes = choose(repository, files, quant)
         projector = projector_of(files, path)
         if projector and path != projector:
-            notes.append(f"`llama-server -hf` loads {projector} of {repository} too, which is not in this "
-                         "plan: "
-                         "download it and give it with --mmproj, or launch with --no-mmproj")
+            notes.append(
+                f"`llama-server -hf` loads {projector} of {repository} too, which is not "
+                f"in this "
+                "plan: "
+                "download it and give it with --mmproj, or launch with --no-mmproj"
+            )
         parts = open_url(self.download_url(repository, revision, path), self.token_for, limit)
         paths = parts_of(path, len(parts))
         at = "" if revision == "main" else f"@{revision}"
-        named = [Remote(part.url, self.token_for, f"hf:{repository}/{file}{at}", limit)
-                 for part, file in zip(parts, paths, strict=True)]
+        named = [
+            Remote(part.url, self.token_for, f"hf:{repository}/{file}{at}", limit)
+            for part, file in zip(parts, paths, strict=True)
+        ]
         found = read_header(list(named))
-        return Header(found.version, found.alignment, found.metadata, found.tensors, found.files,
-                      (*found.notes, *notes))
+        return Header(
+            found.version,
+            found.alignment,
+            found.metadata,
+            found.tensors,
+            found.files,
+            (*found.notes, *notes),
+        )
 
     def files(self, repository: str, revision: str, name: str, limit: Limit) -> list[str]:
         """The paths of a repository's files, in the Hub's order. `name` is for errors."""
@@ -111,18 +126,28 @@ class Hub:
         for _ in range(MAX_PAGES):
             answer, following = Get(url, self.token_for, name, limit).json()
             if not isinstance(answer, list):
-                raise ModelError(f"{name}: {public(self.endpoint)} answers with no list of files; is "
-                                 "HF_ENDPOINT "
-                                 "right?")
-            found += [entry["path"] for entry in answer if isinstance(entry, dict)
-                      and entry.get("type") == "file"
-                      and isinstance(entry.get("path"), str) and entry["path"].isprintable()]
+                raise ModelError(
+                    f"{name}: {public(self.endpoint)} answers with no list of files; "
+                    f"is "
+                    "HF_ENDPOINT "
+                    "right?"
+                )
+            found += [
+                entry["path"]
+                for entry in answer
+                if isinstance(entry, dict)
+                and entry.get("type") == "file"
+                and isinstance(entry.get("path"), str)
+                and entry["path"].isprintable()
+            ]
             if len(found) > MAX_FILES:
                 break
             if not following or not _same_origin(following, url):
                 return found
             url = following
-        raise ModelError(f"{name}: its list of files does not end; name one: hf:{repository}/FILE.gguf")
+        raise ModelError(
+            f"{name}: its list of files does not end; name one: hf:{repository}/FILE.gguf"
+        )
 
 
 def _same_origin(one: str, other: str) -> bool:
@@ -136,26 +161,36 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
     """(the file that llama-server loads, warnings). Raises ModelError with the existing ones."""
     models = models_of(files)
     if not models:
-        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with "
-                         "-GGUF")
+        raise ModelError(
+            f"hf:{repository}: no GGUF model in it; look for a repository whose name "
+            f"ends with "
+            "-GGUF"
+        )
     for wanted in (quant,) if quant else _DEFAULTS:
-        matching = [path for path in models if re.search(re.escape(wanted) + "[.-]", path, re.IGNORECASE)]
+        matching = [
+            path for path in models if re.search(re.escape(wanted) + "[.-]", path, re.IGNORECASE)
+        ]
         if matching:
             first = wanted in (quant, _DEFAULTS[0])
             others = matching[1:] if first else [path for path in models if path != matching[0]]
             break
     else:
         if quant:
-            raise ModelError(f"hf:{repository}:{quant}: no such file; {choices(repository, models)}")
+            raise ModelError(
+                f"hf:{repository}:{quant}: no such file; {choices(repository, models)}"
+            )
         matching, others = models, models[1:]
     if not others:
         return matching[0], []
-    return matching[0], [f"{matching[0]} of {repository} is used, as by `llama-server -hf`; "
-                         f"{choices(repository, others, 'others')}"]
+    return matching[0], [
+        f"{matching[0]} of {repository} is used, as by `llama-server -hf`; "
+        f"{choices(repository, others, 'others')}"
+    ]
 
 
 def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
-    """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with its name."""
+    """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with
+    its name."""
     found = QUANT.search(path)
     if found and choose(repository, files, found[1])[0] == path:
         return "-hf", f"{repository}:{found[1]}"
@@ -163,7 +198,8 @@ def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
 
 
 def parse_name(name: str) -> tuple[str, str, str, str]:
-    """The parts of an hf: name: (repository, revision, file, quant), the last two "" if not given."""
+    """The parts of an hf: name: (repository, revision, file, quant), the last two "" if not
+    given."""
     if file := _FILE.fullmatch(name):
         path = file[2]
         if any(part in ("", ".", "..") for part in path.split("/")):
@@ -176,19 +212,27 @@ def parse_name(name: str) -> tuple[str, str, str, str]:
 
 def models_of(files: list[str]) -> list[str]:
     """The models among the files, a split one by its first shard (gguf_filename_is_model)."""
+
     def is_model(path: str) -> bool:
         part = _PART.search(path)
-        return (path.lower().endswith(".gguf")
-                and not any(word in path.rpartition("/")[2].lower() for word in _OTHERS)
-                and (part is None or int(part[1]) == 1))
+        return (
+            path.lower().endswith(".gguf")
+            and not any(word in path.rpartition("/")[2].lower() for word in _OTHERS)
+            and (part is None or int(part[1]) == 1)
+        )
 
     return [path for path in files if is_model(path)]
 
 
 def projector_of(files: list[str], model: str) -> str:
     """The projector that belongs to a model: in its directory or one above (find_best_mmproj)."""
-    found = [path for path in files if path.lower().endswith(".gguf") and "mmproj" in path
-             and (model.startswith(path.rpartition("/")[0] + "/") or "/" not in path)]
+    found = [
+        path
+        for path in files
+        if path.lower().endswith(".gguf")
+        and "mmproj" in path
+        and (model.startswith(path.rpartition("/")[0] + "/") or "/" not in path)
+    ]
     return max(found, key=lambda path: path.count("/"), default="")
 
 
@@ -202,7 +246,7 @@ def parts_of(path: str, count: int) -> list[str]:
     """The files of a model of `count` shards, given the first."""
     if count == 1:
         return [path]
-    stem = path[:-len("-00001-of-00001.gguf")]
+    stem = path[: -len("-00001-of-00001.gguf")]
     return [f"{stem}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
 
 

@@ -1,6 +1,8 @@
-"""All models of one name: the files of a repository of the Hub, of a directory, or of Ollama's store.
+"""All models of one name: the files of a repository of the Hub, of a directory, or of Ollama's
+store.
 
-    offers("hf:USER/REPO", environ)      # [Offer("Q4_K_M", "hf:USER/REPO/m-Q4_K_M.gguf", ("-hf", "USER/REPO:Q4_K_M"))]
+    # [Offer("Q4_K_M", "hf:USER/REPO/m-Q4_K_M.gguf", ("-hf", "USER/REPO:Q4_K_M"))]
+    offers("hf:USER/REPO", environ)
     offers("/models", environ)           # every GGUF below it
     offers("ollama:", environ)           # as in `ollama list`
 """
@@ -23,13 +25,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MAX_FILES = 10000      # of a directory tree
+MAX_FILES = 10000  # of a directory tree
 
 
 @dataclass(frozen=True)
 class Offer:
-    """A model to choose from: its short name, its name for open_source, llama-server's flags for it, and the command of
-    the program that has it."""
+    """A model to choose from: its short name, its name for open_source, llama-server's flags for
+    it, and the command of the program that has it."""
 
     name: str
     source: str
@@ -50,20 +52,26 @@ def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str
         return _ollama(environ), []
     if kind == "hf":
         return _repository(name, environ)
-    return [Offer(_bare(name.rpartition("/")[2]) or name, name, ("-mu", name) if "://" in name else ())], []
+    return [
+        Offer(_bare(name.rpartition("/")[2]) or name, name, ("-mu", name) if "://" in name else ())
+    ], []
 
 
 def _bare(name: str) -> str:
-    return name[:-len(".gguf")] if name.lower().endswith(".gguf") else name
+    return name[: -len(".gguf")] if name.lower().endswith(".gguf") else name
 
 
 def _directory(place: str) -> list[Offer]:
     found: list[str] = []
     for here, folders, files in os.walk(place):
         folders.sort()
-        found += [os.path.join(here, name) for name in sorted(files) if name.lower().endswith(".gguf")]
+        found += [
+            os.path.join(here, name) for name in sorted(files) if name.lower().endswith(".gguf")
+        ]
         if len(found) > MAX_FILES:
-            raise ModelError(f"{place}: more than {MAX_FILES} GGUF files; name a directory further down")
+            raise ModelError(
+                f"{place}: more than {MAX_FILES} GGUF files; name a directory further down"
+            )
     models = models_of([path.replace(os.sep, "/") for path in found])
     if not models:
         raise ModelError(f"{place}: no GGUF model in this directory or below it")
@@ -72,35 +80,51 @@ def _directory(place: str) -> list[Offer]:
 
 def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
     repository, revision, wanted, quant = parse_name(name)
-    words = "-hf", f"{repository}:{quant}" if quant else repository, *(("-hff", wanted) if wanted else ())
+    words = (
+        "-hf",
+        f"{repository}:{quant}" if quant else repository,
+        *(("-hff", wanted) if wanted else ()),
+    )
     if wanted or quant:
         return [Offer(wanted.rpartition("/")[2] or quant, name, words)], []
     notes: list[str] = []
     cached = look_up(name, environ)[0]
     try:
         if is_offline(environ):
-            raise ModelError(f"{name}: not in the caches of this machine, and the network is off (--offline)")
+            raise ModelError(
+                f"{name}: not in the caches of this machine, and the network is off (--offline)"
+            )
         files = Hub(environ).files(repository, revision, name, patience())
     except (ModelError, NetError) as error:
         files = [path for path in cached.files if cached.whole(path)]
         if not models_of(files):
-            raise ModelError("; ".join(filter(None, (str(error), what_is_unfinished(cached))))) from None
+            raise ModelError(
+                "; ".join(filter(None, (str(error), what_is_unfinished(cached))))
+            ) from None
         notes.append(f"{error}; these are the files on this machine")
     models = models_of(files)
     if not models:
-        raise ModelError(f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with "
-                         "-GGUF")
+        raise ModelError(
+            f"hf:{repository}: no GGUF model in it; look for a repository whose name "
+            f"ends with "
+            "-GGUF"
+        )
     quants = [found[1] if (found := QUANT.search(path)) else "" for path in models]
     distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
     at = "" if revision == "main" else f"@{revision}"
-    return [Offer(quant if distinct else path, f"hf:{repository}/{path}{at}",
-                  words_of(repository, files, path))
-            for path, quant in zip(models, quants, strict=True)], notes
+    return [
+        Offer(
+            quant if distinct else path,
+            f"hf:{repository}/{path}{at}",
+            words_of(repository, files, path),
+        )
+        for path, quant in zip(models, quants, strict=True)
+    ], notes
 
 
 def _ollama(environ: Mapping[str, str]) -> list[Offer]:
     found: list[Offer] = []
-    known: set[tuple[str, tuple[str, ...]]] = set()      # two tags of one file are one offer
+    known: set[tuple[str, tuple[str, ...]]] = set()  # two tags of one file are one offer
     for name in sorted(names(environ), key=lambda name: str(name).endswith(":latest")):
         if name.is_cloud:
             continue
@@ -109,7 +133,7 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
         except StoreUnreadable:
             words = ()
         except ModelError:
-            continue                  # made of safetensors
+            continue  # made of safetensors
         same = str(name).rpartition(":")[0], words
         if words and same in known:
             continue
@@ -122,5 +146,7 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
     except OllamaError as error:
         raise ModelError(f"ollama: no model in its store, and {error}") from None
     if not listed:
-        raise ModelError("ollama: no model in its store, nor on the server: `ollama pull NAME` downloads one")
+        raise ModelError(
+            "ollama: no model in its store, nor on the server: `ollama pull NAME` downloads one"
+        )
     return [Offer(name, f"ollama:{name}", (), ("ollama", "run", name)) for name in listed if name]

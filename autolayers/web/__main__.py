@@ -1,5 +1,5 @@
-"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|common|all|CARD,...]`: the page
-as static files."""
+"""`python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists
+chips|common|all|CARD,...]`: the page as static files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from pathlib import Path
 from ..errors import AutolayersError
 from .build import build
 
-USAGE = "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists chips|common|all|CARD,...]"
+USAGE = (
+    "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists "
+    "chips|common|all|CARD,...]"
+)
 
 
 def main(words: list[str]) -> int:
@@ -19,7 +22,7 @@ def main(words: list[str]) -> int:
         if name in words[:-1]:
             at = words.index(name)
             options[name] = words[at + 1]
-            words = words[:at] + words[at + 2:]
+            words = words[:at] + words[at + 2 :]
     if len(words) != 2 or words[0] != "build" or words[1].startswith("-"):
         print(f"usage: {USAGE}", file=sys.stderr)
         return 2

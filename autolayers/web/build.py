@@ -1,8 +1,9 @@
 """The page as static files for any host: Python in the browser, nothing uploaded.
 
-    build(Path("site"))                                     # Pyodide from its public hosts, checked by SHA-256
-    build(Path("site"), pyodide="node_modules/pyodide")     # a folder with Pyodide's files is copied into the site
-    build(Path("site"), url="https://example.org/x")        # with pages "MODEL on CARD", an index of them, a sitemap
+build(Path("site"))                                     # Pyodide from its public hosts, checked by
+SHA-256 build(Path("site"), pyodide="node_modules/pyodide")     # a folder with Pyodide's files is
+copied into the site build(Path("site"), url="https://example.org/x")        # with pages "MODEL on
+CARD", an index of them, a sitemap
 """
 
 from __future__ import annotations
@@ -29,41 +30,77 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a long
-# graph
+# Python 3.13: the 3.14 of Pyodide 314.0.7 overflows a worker's stack when it frees the tensors of a
+# long graph
 PYODIDE_VERSION = "0.29.5"
-PYODIDE = (f"https://cdn.jsdelivr.net/npm/pyodide@{PYODIDE_VERSION}/", f"https://unpkg.com/pyodide@{PYODIDE_VERSION}/")
+PYODIDE = (
+    f"https://cdn.jsdelivr.net/npm/pyodide@{PYODIDE_VERSION}/",
+    f"https://unpkg.com/pyodide@{PYODIDE_VERSION}/",
+)
 # of the npm package of that version: bytes and SHA-256
 PYODIDE_FILES = {
     "pyodide.mjs": (17616, "510ca14305230018f50c40fb81be673afd68080e70ce7733fcce6600dd6a1714"),
     "pyodide.asm.js": (1074322, "356c42f69e1695397e9d8670bd3c2e678248cde76e18bdae1731e848537b47d7"),
-    "pyodide.asm.wasm": (8647684, "54309a5a2cfd757b1f0fdbc9093c92503f7b341500110329d932487183912718"),
-    "pyodide-lock.json": (122027, "14d2c2dba101277999e17135e653d8f15389ad1437f53eae213bf0c3cdff723d"),
-    "python_stdlib.zip": (2424003, "831fd1e535084b972f87c6a35275de3d236efd5166f5e77ce89497710635e73c"),
+    "pyodide.asm.wasm": (
+        8647684,
+        "54309a5a2cfd757b1f0fdbc9093c92503f7b341500110329d932487183912718",
+    ),
+    "pyodide-lock.json": (
+        122027,
+        "14d2c2dba101277999e17135e653d8f15389ad1437f53eae213bf0c3cdff723d",
+    ),
+    "python_stdlib.zip": (
+        2424003,
+        "831fd1e535084b972f87c6a35275de3d236efd5166f5e77ce89497710635e73c",
+    ),
 }
-# Machines beside the chips whose list is written for `common`: a card without a name, two cards, laptops, Macs
+# Machines beside the chips whose list is written for `common`: a card without a name, two cards,
+# laptops, Macs
 SIZES = ("6", "8", "12", "16", "24", "32", "48", "96")
-PAIRS = ("rtx-3060,rtx-3060", "rtx-4060-ti-16g,rtx-4060-ti-16g", "rtx-3090,rtx-3090", "rtx-5090,rtx-5090")
-OTHERS = ("rtx-3060-laptop", "rtx-4060-laptop", "rtx-4070-laptop", "radeon-780m-32g", "strix-halo-128g", "m2-16g",
-          "m4-16g", "m4-max-64g", "m3-ultra-256g")
-LISTS = {"chips": list(CHIPS), "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS], "all": [*CARDS, *SIZES, *PAIRS, "none"]}
+PAIRS = (
+    "rtx-3060,rtx-3060",
+    "rtx-4060-ti-16g,rtx-4060-ti-16g",
+    "rtx-3090,rtx-3090",
+    "rtx-5090,rtx-5090",
+)
+OTHERS = (
+    "rtx-3060-laptop",
+    "rtx-4060-laptop",
+    "rtx-4070-laptop",
+    "radeon-780m-32g",
+    "strix-halo-128g",
+    "m2-16g",
+    "m4-16g",
+    "m4-max-64g",
+    "m3-ultra-256g",
+)
+LISTS = {
+    "chips": list(CHIPS),
+    "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS],
+    "all": [*CARDS, *SIZES, *PAIRS, "none"],
+}
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
 def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> list[str]:
-    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the files of
-    PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files' digests. `url`: where the site
-    will be, for pages of single answers. `lists`: the machines whose list of models is
-    written ("chips", "common", "all", or names with commas; "" for none), some 15 s of computing each.
-    Raises UsageError, OSError."""
+    """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the
+    files of PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files'
+    digests. `url`: where the site will be, for pages of single answers. `lists`: the machines whose
+    list of models is written ("chips", "common", "all", or names with commas; "" for none), some 15
+    s of computing each. Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
         raise UsageError(f"{pyodide}: not a Pyodide folder: it lacks {', '.join(missing)}")
-    other = [name for name, (_, digest) in PYODIDE_FILES.items()
-             if local and sha256((Path(pyodide) / name).read_bytes()).hexdigest() != digest]
+    other = [
+        name
+        for name, (_, digest) in PYODIDE_FILES.items()
+        if local and sha256((Path(pyodide) / name).read_bytes()).hexdigest() != digest
+    ]
     if other:
-        raise UsageError(f"{pyodide}: {', '.join(other)}: not as in the npm package pyodide@{PYODIDE_VERSION}")
+        raise UsageError(
+            f"{pyodide}: {', '.join(other)}: not as in the npm package pyodide@{PYODIDE_VERSION}"
+        )
     if url and not url.startswith(("https://", "http://")):
         raise UsageError(f"--url {url}: expected https://...")
     written = page_files()
@@ -74,20 +111,32 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
     written["first.json"] = _compact(_first(engine, offer))
-    answers = {json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())}
+    answers = {
+        json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())
+    }
     for question, name in answers.items():
         written[name] = _compact(whole_answer(engine, json.loads(question)))
     found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in _machines(lists)}
     written |= {name: _compact(known_list(gpus, engine)) for gpus, name in found.items()}
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
-    config = {"engine": "pyodide", "pyodide": sources, "wheel": WHEEL, "first": "first.json", "sizes": sizes,
-              "cards": "cards.json", "answers": answers, "lists": found,
-              "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
-              "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
-              "files": sorted(written)}
+    config = {
+        "engine": "pyodide",
+        "pyodide": sources,
+        "wheel": WHEEL,
+        "first": "first.json",
+        "sizes": sizes,
+        "cards": "cards.json",
+        "answers": answers,
+        "lists": found,
+        "pages": {"models": MODELS, "machines": MACHINES, "ram": RAM} if url else None,
+        "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
+        "files": sorted(written),
+    }
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
-    written["config.json"] = json.dumps({**config, "version": sha256(stamp).hexdigest()[:12]}).encode()
+    written["config.json"] = json.dumps(
+        {**config, "version": sha256(stamp).hexdigest()[:12]}
+    ).encode()
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in written.items():
         (folder / name).write_bytes(data)
@@ -101,9 +150,12 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
 
 def _with_address(page: bytes, url: str) -> bytes:
     url = escape(url.rstrip("/"), quote=True)
-    more = (f'<link rel="canonical" href="{url}/"><meta property="og:url" content="{url}/">'
-            f'<meta property="og:image" content="{url}/on/{PRESET["model"]}-on-{PRESET["gpu"]}.{_image()}">'
-            '<meta name="twitter:card" content="summary_large_image">\n</head>')
+    more = (
+        f'<link rel="canonical" href="{url}/"><meta property="og:url" content="{url}/">'
+        f'<meta property="og:image" '
+        f'content="{url}/on/{PRESET["model"]}-on-{PRESET["gpu"]}.{_image()}">'
+        '<meta name="twitter:card" content="summary_large_image">\n</head>'
+    )
     index = b'<footer><p><a href="on/">Which model runs on which graphics card?</a></p>'
     return page.replace(b"</head>", more.encode(), 1).replace(b"<footer>", index, 1)
 
@@ -116,7 +168,11 @@ def _answers(folder: Path, url: str) -> list[str]:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data.replace(b'.IMAGE"', f'.{_image()}"'.encode()))
         if name.startswith("on/") and name.endswith(".svg") and _image() == "png":
-            subprocess.run(["rsvg-convert", "-o", str(path.with_suffix(".png")), str(path)], check=True, timeout=60)
+            subprocess.run(
+                ["rsvg-convert", "-o", str(path.with_suffix(".png")), str(path)],
+                check=True,
+                timeout=60,
+            )
     return sorted(written)
 
 
@@ -129,8 +185,11 @@ def _compact(answer: object) -> bytes:
 
 
 def _chip_questions() -> list[dict[str, str]]:
-    """The preset on the other cards that the page offers as chips; what shares its memory has no RAM of its own."""
-    return [{**PRESET, "gpu": card, "ram": _ram_of(card)} for card in CHIPS if card != PRESET["gpu"]]
+    """The preset on the other cards that the page offers as chips; what shares its memory has no
+    RAM of its own."""
+    return [
+        {**PRESET, "gpu": card, "ram": _ram_of(card)} for card in CHIPS if card != PRESET["gpu"]
+    ]
 
 
 def _ram_of(card: str) -> str:
@@ -138,27 +197,40 @@ def _ram_of(card: str) -> str:
 
 
 def _machines(lists: str) -> list[str]:
-    """The GPUs of the lists, as the form has them. Raises UsageError for a card that is not known."""
+    """The GPUs of the lists, as the form has them. Raises UsageError for a card that is not
+    known."""
     if lists in LISTS:
         return LISTS[lists]
     names = [name for name in lists.split(",") if name]
     for name in names:
         if name not in CARDS and name != "none":
-            raise UsageError(f"--lists: {name} is no known card: {', '.join(LISTS)}, or names of autolayers --gpu list")
+            raise UsageError(
+                f"--lists: {name} is no known card: {', '.join(LISTS)}, or names of "
+                f"autolayers --gpu list"
+            )
     return names
 
 
 def known_list(gpus: str, engine: Engine) -> dict[str, Any]:
-    """What these GPUs run: {"question", "rows"}, a row for each model of today, its quantisation chosen."""
+    """What these GPUs run: {"question", "rows"}, a row for each model of today, its quantisation
+    chosen."""
     question = {"gpu": gpus, "ram": _ram_of(gpus)}
     models = engine.call("start", {})["known"]
-    return {"question": question, "rows": [engine.call("take", {**question, "model": model}) for model in models]}
+    return {
+        "question": question,
+        "rows": [engine.call("take", {**question, "model": model}) for model in models],
+    }
 
 
 def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
-    """What the page shows while Python loads: the answer to the form's presets. cards.json has the other cards."""
+    """What the page shows while Python loads: the answer to the form's presets. cards.json has the
+    other cards."""
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
-    return {"offer": {**offer, "cards": few}, "question": PRESET, "answer": whole_answer(engine, PRESET)}
+    return {
+        "offer": {**offer, "cards": few},
+        "question": PRESET,
+        "answer": whole_answer(engine, PRESET),
+    }
 
 
 def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
@@ -170,19 +242,31 @@ def whole_answer(engine: Engine, question: dict[str, str]) -> dict[str, Any]:
 
 
 def wheel() -> bytes:
-    """The installed package as a wheel, byte-identical each time (the binary distribution format, PEP
-    427)."""
+    """The installed package as a wheel, byte-identical each time (the binary distribution format,
+    PEP 427)."""
     info = f"autolayers-{__version__}.dist-info"
     root = Path(str(files("autolayers")))
-    members = {f"autolayers/{path.relative_to(root).as_posix()}": path.read_bytes()
-               for path in sorted(root.rglob("*")) if path.is_file() and "__pycache__" not in path.parts}
-    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: autolayers\nVersion: {__version__}\n".encode()
-    members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: autolayers\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    digests = {name: urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode()
-               for name, data in members.items()}
-    members[f"{info}/RECORD"] = "".join(
-        f"{name},sha256={digest},{len(members[name])}\n" for name, digest in digests.items()).encode() \
+    members = {
+        f"autolayers/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    members[f"{info}/METADATA"] = (
+        f"Metadata-Version: 2.1\nName: autolayers\nVersion: {__version__}\n".encode()
+    )
+    members[f"{info}/WHEEL"] = (
+        b"Wheel-Version: 1.0\nGenerator: autolayers\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    digests = {
+        name: urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode()
+        for name, data in members.items()
+    }
+    members[f"{info}/RECORD"] = (
+        "".join(
+            f"{name},sha256={digest},{len(members[name])}\n" for name, digest in digests.items()
+        ).encode()
         + f"{info}/RECORD,,\n".encode()
+    )
     out = BytesIO()
     with ZipFile(out, "w", ZIP_DEFLATED) as archive:
         for name, data in members.items():

@@ -1,12 +1,14 @@
-"""The page's questions and their answers, as JSON. The same code behind the loopback server and in the
-browser.
+"""The page's questions and their answers, as JSON. The same code behind the loopback server and in
+the browser.
 
     engine = Engine()
     engine.call("plan", {"model": "llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ram": "64", "ctx": "8192"})
-    engine.add("model.gguf", 4920739232, first_bytes)      # {"need": 8388608}: send that many; or {"model": {...}}
+    # {"need": 8388608}: send that many; or {"model": {...}}
+    engine.add("model.gguf", 4920739232, first_bytes)
 
-form.py reads a question's launch, names.py its model's name; verdict.py has the sentence for everybody.
-"""
+form.py reads a question's launch, names.py its model's name; verdict.py has the sentence for
+everybody.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -45,7 +47,15 @@ from ..report.table import Style
 from ..report.text import bought, remedy_words
 from ..request import with_draft_checked
 from ..sources.http import open_url
-from ..sources.huggingface import Hub, choose, has_parts, models_of, parse_name, projector_of, words_of
+from ..sources.huggingface import (
+    Hub,
+    choose,
+    has_parts,
+    models_of,
+    parse_name,
+    projector_of,
+    words_of,
+)
 from ..sources.offers import offers
 from .export import NAMES, export
 from .form import error_of, request_of, text, texts
@@ -66,19 +76,30 @@ if TYPE_CHECKING:
     Question = Mapping[str, Any]
     Answer = dict[str, Any]
 
-FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20     # bytes of a header that are requested at first, and at most
+# bytes of a header that are requested at first, and at most
+FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20
 HUB = "https://huggingface.co"
-COLUMNS = 80                # of a picture
-LEAST = 2048                # the slider's first context
-MAX_LOG = 64 << 20          # characters of a log
-MAX_MODELS = 64             # kept at once; the oldest is dropped
+COLUMNS = 80  # of a picture
+LEAST = 2048  # the slider's first context
+MAX_LOG = 64 << 20  # characters of a log
+MAX_MODELS = 64  # kept at once; the oldest is dropped
 MAX_PARTS = 512
-MAX_LAUNCHES = 1024         # measured ones that are kept for the next questions
-MAX_STEPS = 4               # questions whose reasons are under way
-AHEAD = 8                   # contexts whose memory the slider shows while it is dragged
+MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
+MAX_STEPS = 4  # questions whose reasons are under way
+AHEAD = 8  # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
-PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}      # of somebody without a machine here
-CHIPS = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rtx-4090", "rtx-5090", "rx-7900-xtx", "m4-pro-24g", "none")
+# of somebody without a machine here
+PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}
+CHIPS = (
+    "rtx-3060",
+    "rtx-4060-ti-16g",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-5090",
+    "rx-7900-xtx",
+    "m4-pro-24g",
+    "none",
+)
 
 
 class NotOpened(UsageError):
@@ -99,7 +120,7 @@ class _Part:
     def read(self, n: int) -> bytes:
         if self._at >= len(self._data) and (self.size is None or self._at < self.size):
             raise NeedMore
-        found = self._data[self._at:self._at + n]
+        found = self._data[self._at : self._at + n]
         self._at += len(found)
         return found
 
@@ -107,27 +128,53 @@ class _Part:
 class Engine:
     """Answers questions about models that were opened by name, sent as bytes, or are bundled.
 
-    `open_model` reads a model by name (None: names cannot be opened); `here`: this machine's own devices may
-    be used.
+    `open_model` reads a model by name (None: names cannot be opened); `here`: this machine's own
+    devices may be used.
     """
 
-    def __init__(self, open_model: Callable[[str], Model] | None = None, here: bool = False) -> None:
+    def __init__(
+        self, open_model: Callable[[str], Model] | None = None, here: bool = False
+    ) -> None:
         self._open, self._here = open_model, here
         self._models: dict[str, Model] = {}
         self._bundled: dict[str, Model] = {}
-        self._opened: set[str] = set()                      # by name, so that a launch finds them there too
-        self._words: dict[str, tuple[str, ...]] = {}        # llama-server's flags for models of the Hub
+        # by name, so that a launch finds them there too
+        self._opened: set[str] = set()
+        # llama-server's flags for models of the Hub
+        self._words: dict[str, tuple[str, ...]] = {}
         self._projectors: dict[str, Header] = {}
-        self._parts: dict[str, dict[int, Header]] = {}      # model's name -> part's number -> its header
+        # model's name -> part's number -> its header
+        self._parts: dict[str, dict[int, Header]] = {}
         self._steps: dict[str, tuple[Lock, Iterator[Plan]]] = {}
-        self._plans: dict[str, Plan] = {}                   # of the same questions, with what is known
-        self._known: tuple[object, object, Known] = None, None, Known()      # model and build of the latest question
-        asked = (self.start, self.name, self.open, self.plan, self.more, self.ahead, self.picture, self.row, self.take,
-                 self.rows, self.curve, self.file, self.locate, self.card, self.machine, self.explain)
-        self._methods: dict[str, Callable[[Question], Answer]] = {method.__name__: method for method in asked}
+        # of the same questions, with what is known
+        self._plans: dict[str, Plan] = {}
+        # model and build of the latest question
+        self._known: tuple[object, object, Known] = None, None, Known()
+        asked = (
+            self.start,
+            self.name,
+            self.open,
+            self.plan,
+            self.more,
+            self.ahead,
+            self.picture,
+            self.row,
+            self.take,
+            self.rows,
+            self.curve,
+            self.file,
+            self.locate,
+            self.card,
+            self.machine,
+            self.explain,
+        )
+        self._methods: dict[str, Callable[[Question], Answer]] = {
+            method.__name__: method for method in asked
+        }
 
     def call(self, method: str, question: Question) -> Answer:
-        """The answer, or {"error": one line, "kind": the error's class, "field": the form's, "" for none}."""
+        """The answer, or {"error": one line, "kind": the error's class, "field": the form's, "" for
+        none}."""
         try:
             if method not in self._methods:
                 raise UsageError(f"no such question: {method}")
@@ -138,50 +185,80 @@ class Engine:
     def start(self, question: Question) -> Answer:
         """What the form offers."""
         return {
-            "version": __version__, "build": NEWEST, "here": self._here, "opens": self._open is not None,
-            "preset": PRESET, "home": _home(),
-            "models": [*self._models, *bundled.models()], "known": _current(), "chips": list(CHIPS),
+            "version": __version__,
+            "build": NEWEST,
+            "here": self._here,
+            "opens": self._open is not None,
+            "preset": PRESET,
+            "home": _home(),
+            "models": [*self._models, *bundled.models()],
+            "known": _current(),
+            "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
-            "cards": [{"name": name, "description": card.description, "gib": round(card.usable / 1024, 1),
-                       **({"ram": card.ram} if card.ram else {})} for name, card in CARDS.items()],
+            "cards": [
+                {
+                    "name": name,
+                    "description": card.description,
+                    "gib": round(card.usable / 1024, 1),
+                    **({"ram": card.ram} if card.ram else {}),
+                }
+                for name, card in CARDS.items()
+            ],
             "cache_types": list(CACHE_TYPES),
             "formats": [{"name": name, "file": file} for name, file in NAMES.items()],
-            "workloads": [*WORKLOADS, "2048+512@16k"], "first_slice": FIRST_SLICE,
+            "workloads": [*WORKLOADS, "2048+512@16k"],
+            "first_slice": FIRST_SLICE,
         }
 
     # --- models
 
     def name(self, question: Question) -> Answer:
-        """What was typed or pasted as {"name"}: {"name": that opens it}, or {"near": [bundled models]}."""
+        """What was typed or pasted as {"name"}: {"name": that opens it}, or {"near": [bundled
+        models]}."""
         typed = text(question, "name")
         if typed in self._models or (self._open is not None and os.path.exists(typed)):
             return {"name": typed}
         found = understood(typed)
-        if found in self._models or found in bundled.models() or found.startswith("hf:") or "://" in found:
+        if (
+            found in self._models
+            or found in bundled.models()
+            or found.startswith("hf:")
+            or "://" in found
+        ):
             return {"name": found}
-        if self._open is not None and (found.startswith("ollama:") or os.sep in found or found.endswith(".gguf")):
+        if self._open is not None and (
+            found.startswith("ollama:") or os.sep in found or found.endswith(".gguf")
+        ):
             return {"name": found}
         return {"near": near(found)}
 
     def open(self, question: Question) -> Answer:
-        """Opens a model by name: {"name"} -> {"model": summary}, of a repository also its "files"."""
+        """Opens a model by name: {"name"} -> {"model": summary}, of a repository also its
+        "files"."""
         name = text(question, "name")
         answer: Answer = {"model": _summary(name, self.model(name))}
         if self._open is not None and name.startswith("hf:"):
             repository = parse_name(name)[0]
             with suppress(AutolayersError):
-                answer["models"] = [self._offered(offer) for offer in offers(f"hf:{repository}", os.environ)[0]]
+                answer["models"] = [
+                    self._offered(offer) for offer in offers(f"hf:{repository}", os.environ)[0]
+                ]
         return answer
 
     def _offered(self, offer: Offer) -> Answer:
         self._words[offer.source] = offer.words
-        return {"name": offer.source, "file": offer.source.rpartition("/")[2], "label": offer.name, "size": 0}
+        return {
+            "name": offer.source,
+            "file": offer.source.rpartition("/")[2],
+            "label": offer.name,
+            "size": 0,
+        }
 
     def model(self, name: str) -> Model:
         """The model by the page's name for it. Raises ModelError or UsageError."""
         name = name.removeprefix(BUNDLED)
         if name in self._models:
-            self._models[name] = self._models.pop(name)        # the newest
+            self._models[name] = self._models.pop(name)  # the newest
             return self._models[name]
         if name in self._bundled or name in bundled.models():
             if name not in self._bundled:
@@ -196,9 +273,9 @@ class Engine:
         return found
 
     def add(self, name: str, size: int | None, data: bytes) -> Answer:
-        """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]} while
-        shards of a split model are missing, {"model": summary} once it is complete, {"projector": name} for one.
-        `size` is the whole file's, None if unknown."""
+        """A file's first bytes: {"need": n} for its first n bytes instead, {"missing": [part, ...]}
+        while shards of a split model are missing, {"model": summary} once it is complete,
+        {"projector": name} for one. `size` is the whole file's, None if unknown."""
         try:
             part = read_part(_Part(name, size, data))
             if is_projector(part):
@@ -210,9 +287,13 @@ class Engine:
         except NeedMore:
             if len(data) < LARGEST_SLICE:
                 return {"need": min(max(4 * len(data), FIRST_SLICE), LARGEST_SLICE)}
-            return {"error": f"{name}: its header does not end within {LARGEST_SLICE >> 20} MiB, which no "
-                             "model's does",
-                    "kind": "ModelError", "field": "model"}
+            return {
+                "error": f"{name}: its header does not end within {LARGEST_SLICE >> 20} MiB, "
+                f"which no "
+                "model's does",
+                "kind": "ModelError",
+                "field": "model",
+            }
         except AutolayersError as error:
             return {**error_of(error, {}), "field": "model"}
 
@@ -237,17 +318,23 @@ class Engine:
         return model
 
     def locate(self, question: Question) -> Answer:
-        """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls": [one for
-        each part]}. For a repository first {"listing": url}; when called again with its "files", [[path, bytes]],
-        also its "models" and "notes"."""
+        """Where the browser finds a model by {"name"}, an address or hf:USER/REPO[:QUANT]: {"urls":
+        [one for each part]}. For a repository first {"listing": url}; when called again with its
+        "files", [[path, bytes]], also its "models" and "notes"."""
         name, hub = text(question, "name"), Hub({})
         if not name.startswith("hf:"):
             if not name.startswith(("https://", "http://")):
-                raise UsageError(f"{name}: an address (https://...), hf:USER/REPO or hf:USER/REPO:QUANT")
+                raise UsageError(
+                    f"{name}: an address (https://...), hf:USER/REPO or hf:USER/REPO:QUANT"
+                )
             return {"urls": [part.url for part in open_url(hub.file_url(name))]}
         repository, revision, path, quant = parse_name(name)
         if path and name in self._words:
-            return {"urls": [part.url for part in open_url(hub.download_url(repository, revision, path))]}
+            return {
+                "urls": [
+                    part.url for part in open_url(hub.download_url(repository, revision, path))
+                ]
+            }
         if "files" not in question:
             return {"listing": hub.listing_url(repository, revision)}
         sizes = {path: size for path, size in _pairs(question) if path.isprintable()}
@@ -259,8 +346,12 @@ class Engine:
         for row in models:
             self._words[row["name"]] = self._hub_words(repository, files, row["file"])
         self._words[name] = self._hub_words(repository, files, path)
-        return {"models": models, "notes": notes, "file": path, "urls": [
-            part.url for part in open_url(hub.download_url(repository, revision, path))]}
+        return {
+            "models": models,
+            "notes": notes,
+            "file": path,
+            "urls": [part.url for part in open_url(hub.download_url(repository, revision, path))],
+        }
 
     def _hub_words(self, repository: str, files: list[str], path: str) -> tuple[str, ...]:
         if path not in files:
@@ -272,12 +363,14 @@ class Engine:
     # --- logs
 
     def explain(self, question: Question) -> Answer:
-        """Why the launch of {"log": text} failed or is slow. The form's model and machine are those of the launch that
-        works, where they are given."""
+        """Why the launch of {"log": text} failed or is slow. The form's model and machine are those
+        of the launch that works, where they are given."""
         model = self.model(text(question, "model")) if text(question, "model") else None
         asked: dict[str, Any] = {}
         if any(text(question, field) for field in ("gpu", "ram", "machine")):
-            request = request_of({key: question.get(key) for key in ("gpu", "ram", "machine")}, self._here)
+            request = request_of(
+                {key: question.get(key) for key in ("gpu", "ram", "machine")}, self._here
+            )
             asked["own"] = request.arguments.own
             if text(question, "machine"):
                 asked["devices"], asked["host"] = request.machine.devices, request.host
@@ -286,7 +379,8 @@ class Engine:
     # --- plans
 
     def plan(self, question: Question) -> Answer:
-        """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by `more`."""
+        """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by
+        `more`."""
         name, request = text(question, "model"), self._request(question)
         steps = plan_in_steps(self.model(name), request, known=self._known_of(name, request))
         plan = next(steps)
@@ -298,14 +392,14 @@ class Engine:
         return answer
 
     def ahead(self, question: Question) -> Answer:
-        """The memory of the question's plan at other contexts, all else as placed: {"points": [{"n_ctx", "devices",
-        "host"}]}, for a slider that is dragged."""
+        """The memory of the question's plan at other contexts, all else as placed: {"points":
+        [{"n_ctx", "devices", "host"}]}, for a slider that is dragged."""
         name, request = text(question, "model"), self._request(question)
         plan = self._planned(question)
         model = self.model(name)
         longest = max(model.n_ctx_train, CONTEXTS[0])
         steps = (longest / LEAST) ** (1 / (AHEAD - 1))
-        contexts = {min(longest, round(LEAST * steps ** i / 1024) * 1024) for i in range(AHEAD)}
+        contexts = {min(longest, round(LEAST * steps**i / 1024) * 1024) for i in range(AHEAD)}
         points = []
         for n_ctx in sorted({*contexts, plan.breakdown.n_ctx}):
             params = replace(plan.params, n_ctx=n_ctx)
@@ -351,32 +445,53 @@ class Engine:
         return self._drawn(question, self._request(question), found, True)
 
     def _drawn(self, question: Question, request: Request, plan: Plan, reasons: bool) -> Answer:
-        """"instead": the alternatives and their gains; "remedies": what would make it fit."""
-        words = ["llama-server", *self._launch_words(question), *plan.flags,
-                 *without_secrets(request.arguments.rest)[0]]
-        answer: Answer = {"plan": plan.to_dict(), "verdict": verdict(plan), "layers": _layers(plan),
-                  "command": {"bash": posix(words), "powershell": powershell(words)},
-                  "get": self._get(question)}
+        """ "instead": the alternatives and their gains; "remedies": what would make it fit."""
+        words = [
+            "llama-server",
+            *self._launch_words(question),
+            *plan.flags,
+            *without_secrets(request.arguments.rest)[0],
+        ]
+        answer: Answer = {
+            "plan": plan.to_dict(),
+            "verdict": verdict(plan),
+            "layers": _layers(plan),
+            "command": {"bash": posix(words), "powershell": powershell(words)},
+            "get": self._get(question),
+        }
         if reasons:
-            answer["instead"] = [{"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives]
+            answer["instead"] = [
+                {"flags": other.flags, "buys": bought(plan, other)} for other in plan.alternatives
+            ]
             answer["faster"] = faster(plan)
-            answer["remedies"] = [{"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies]
+            answer["remedies"] = [
+                {"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies
+            ]
         return answer
 
     def rows(self, question: Question) -> Answer:
-        """The rows of "which quantisation": the bundled ones of {"model"}, or what types its tensors could have."""
+        """The rows of "which quantisation": the bundled ones of {"model"}, or what types its
+        tensors could have."""
         name = text(question, "model").removeprefix(BUNDLED)
         models = family(name) if name in bundled.models() else []
         if len(models) > 1:
-            return {"rows": [{"model": model, "label": quantisation(model)}
-                             for model in sorted(models, key=lambda model: -self.model(model).size)]}
+            return {
+                "rows": [
+                    {"model": model, "label": quantisation(model)}
+                    for model in sorted(models, key=lambda model: -self.model(model).size)
+                ]
+            }
         whole = self.model(name)
-        return {"rows": [{"model": name, "label": quantisation(name) or "this file"},
-                         *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in below(whole))]}
+        return {
+            "rows": [
+                {"model": name, "label": quantisation(name) or "this file"},
+                *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in below(whole)),
+            ]
+        }
 
     def row(self, question: Question) -> Answer:
-        """One model of a table on the form's machine; with {"as"}, as if all of it had that type; with {"at"}, at that
-        context, where it fits, so that rows are compared alike."""
+        """One model of a table on the form's machine; with {"as"}, as if all of it had that type;
+        with {"at"}, at that context, where it fits, so that rows are compared alike."""
         model, kind = self.model(text(question, "model")), text(question, "as")
         if kind:
             if kind not in QUANTISATIONS:
@@ -384,10 +499,16 @@ class Engine:
             model = model.quantised(kind, larger=True)
         quality = usual(model)
         bits = bits_per_weight(model)
-        row = {"model": text(question, "model"), "size": model.size, **_traits(text(question, "model")),
-               "bits": round(bits, 2),
-               "quality": quality.to_dict() if quality else None, "loss": loss(level(quality, None, bits)),
-               "context": 0, "rate": 0.0}
+        row = {
+            "model": text(question, "model"),
+            "size": model.size,
+            **_traits(text(question, "model")),
+            "bits": round(bits, 2),
+            "quality": quality.to_dict() if quality else None,
+            "loss": loss(level(quality, None, bits)),
+            "context": 0,
+            "rate": 0.0,
+        }
         try:
             plan = self._row_plan(model, question)
         except LaunchRefused as refusal:
@@ -395,11 +516,18 @@ class Engine:
         found = verdict(plan)
         if not plan.fits:
             return {**row, "state": "no", "where": found["title"]}
-        return {**row, "state": found["state"], "where": where(plan), "needed": needed(plan),
-                "context": plan.breakdown.n_ctx, "rate": plan.speed.generation}
+        return {
+            **row,
+            "state": found["state"],
+            "where": where(plan),
+            "needed": needed(plan),
+            "context": plan.breakdown.n_ctx,
+            "rate": plan.speed.generation,
+        }
 
     def _row_plan(self, model: Model, question: Question) -> Plan:
-        """At the context of the row, otherwise, where that is none or does not fit, at the form's."""
+        """At the context of the row, otherwise, where that is none or does not fit, at the
+        form's."""
         at = question.get("at")
         if isinstance(at, int) and 0 < at <= model.n_ctx_train and not text(question, "ctx"):
             plan = plan_request(model, self._request({**question, "ctx": str(at)}))
@@ -408,11 +536,13 @@ class Engine:
         return plan_request(model, self._request(question))
 
     def take(self, question: Question) -> Answer:
-        """The row of {"model"}'s largest bundled quantisation that writes faster than one reads on the form's machine,
-        else of its usual one."""
+        """The row of {"model"}'s largest bundled quantisation that writes faster than one reads on
+        the form's machine, else of its usual one."""
         name = text(question, "model").removeprefix(BUNDLED)
         sizes = sorted(family(name), key=lambda other: -self.model(other).size)
-        rows = (self.row({**question, "model": other}) for other in sizes if published.download(other))
+        rows = (
+            self.row({**question, "model": other}) for other in sizes if published.download(other)
+        )
         best = next((row for row in rows if row["state"] == "yes"), None)
         return best or self.row({**question, "model": name})
 
@@ -423,7 +553,10 @@ class Engine:
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
         request = self._request({**question, "ctx": "", "ctk": "", "ctv": ""})
         points = sweep(cases([model], [("", request)], contexts, texts(question, "types")))
-        return {"n_layer": model.hparams.n_layer_all, "points": [point.to_dict() for point in points]}
+        return {
+            "n_layer": model.hparams.n_layer_all,
+            "points": [point.to_dict() for point in points],
+        }
 
     def file(self, question: Question) -> Answer:
         """The launch as a file of {"format"}: its "text", "file" name and "notes"."""
@@ -444,13 +577,22 @@ class Engine:
                 return self._words[name]
             if name.startswith("hf:"):
                 repository, _, path, quant = parse_name(name)
-                return ("-hf", f"{repository}:{quant}" if quant else repository, *(("-hff", path) if path else ()))
-            if name in bundled.models() and name not in self._models and (words := published.download(name)):
+                return (
+                    "-hf",
+                    f"{repository}:{quant}" if quant else repository,
+                    *(("-hff", path) if path else ()),
+                )
+            if (
+                name in bundled.models()
+                and name not in self._models
+                and (words := published.download(name))
+            ):
                 return tuple(words[:2]) if text(question, "mmproj") else tuple(words)
         return ("-m", self._path(question, ""))
 
     def _get(self, question: Question) -> str:
-        """The page of the model's repository; "" if none is known, or the file is on the user's computer."""
+        """The page of the model's repository; "" if none is known, or the file is on the user's
+        computer."""
         words = self._launch_words(question)
         return f"{HUB}/{words[1].partition(':')[0]}" if words[0] == "-hf" else ""
 
@@ -479,8 +621,15 @@ class Engine:
         """The machine as a machine file's text."""
         found = self._request(question).machine
         ram = found.ram or 0
-        host = Host(found.ram_total or ram, ram, "given", found.ram_bandwidth, found.bus_bandwidth,
-                    found.cores, found.disk_bandwidth)
+        host = Host(
+            found.ram_total or ram,
+            ram,
+            "given",
+            found.ram_bandwidth,
+            found.bus_bandwidth,
+            found.cores,
+            found.disk_bandwidth,
+        )
         written = machine_file.to_dict(found.devices, host)
         return {"text": json.dumps(written if ram else {**written, "host": None}, indent=1)}
 
@@ -492,18 +641,26 @@ class Engine:
             return request
         if projector and projector not in self._projectors:
             raise UsageError(f"{projector}: drop the projector's file again")
-        params = replace(request.params, mmproj=f"/path/to/{projector}" if projector else request.params.mmproj,
-                         model_draft=f"/path/to/{draft}" if draft else request.params.model_draft)
-        beside = Companions(self._projectors.get(projector) or request.companions.mmproj,
-                            self.model(draft) if draft else request.companions.draft, request.companions.loras)
-        found = replace(request, arguments=replace(request.arguments, params=params), companions=beside)
+        params = replace(
+            request.params,
+            mmproj=f"/path/to/{projector}" if projector else request.params.mmproj,
+            model_draft=f"/path/to/{draft}" if draft else request.params.model_draft,
+        )
+        beside = Companions(
+            self._projectors.get(projector) or request.companions.mmproj,
+            self.model(draft) if draft else request.companions.draft,
+            request.companions.loras,
+        )
+        found = replace(
+            request, arguments=replace(request.arguments, params=params), companions=beside
+        )
         model = text(question, "model")
         return with_draft_checked(self.model(model), found, used=True) if draft and model else found
 
 
 def explain_log(log: str, **asked: Any) -> Answer:
-    """The JSON of `autolayers explain` with its page as "text"; `asked` as in explain(). Nothing that the log names is
-    opened."""
+    """The JSON of `autolayers explain` with its page as "text"; `asked` as in explain(). Nothing
+    that the log names is opened."""
     answer = explain(log.encode("utf-8", "replace"), files=False, **asked)
     return {**answer.to_dict(), "text": answer.text()}
 
@@ -545,9 +702,18 @@ def _pairs(question: Question) -> Iterator[tuple[str, int]]:
 def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
     """A row of a repository: its size is that of all its parts."""
     count = has_parts(path)
-    stem = path[:-len("-00001-of-00001.gguf")] if count > 1 else ""
-    size = sum(size for file, size in sizes.items() if file.startswith(f"{stem}-")) if stem else sizes.get(path, 0)
-    return {"name": f"hf:{repository}/{path}", "file": path, "label": quantisation(path) or path, "size": size}
+    stem = path[: -len("-00001-of-00001.gguf")] if count > 1 else ""
+    size = (
+        sum(size for file, size in sizes.items() if file.startswith(f"{stem}-"))
+        if stem
+        else sizes.get(path, 0)
+    )
+    return {
+        "name": f"hf:{repository}/{path}",
+        "file": path,
+        "label": quantisation(path) or path,
+        "size": size,
+    }
 
 
 def _traits(name: str) -> Answer:
@@ -557,14 +723,20 @@ def _traits(name: str) -> Answer:
 
 
 def _summary(name: str, model: Model) -> Answer:
-    return {"name": name, "title": model.name, "architecture": model.architecture, "size": model.size,
-            "n_layer": model.hparams.n_layer_all, "n_ctx_train": model.n_ctx_train,
-            "warnings": list(model.header.warnings)}
+    return {
+        "name": name,
+        "title": model.name,
+        "architecture": model.architecture,
+        "size": model.size,
+        "n_layer": model.hparams.n_layer_all,
+        "n_ctx_train": model.n_ctx_train,
+        "warnings": list(model.header.warnings),
+    }
 
 
 def _layers(plan: Plan) -> list[Answer]:
-    """Each layer: the device that computes it, and the bytes of its weights by buffer. The input layer is
-    shown if a device has any of it."""
+    """Each layer: the device that computes it, and the bytes of its weights by buffer. The input
+    layer is shown if a device has any of it."""
     first, *others = plan.layers
     names = {device.name for device in plan.devices}
     shown = plan.layers if not names.isdisjoint(first.buffers) else others

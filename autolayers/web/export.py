@@ -1,4 +1,5 @@
-"""A plan as a file for other launchers: those of --format, Ollama's Modelfile, and LM Studio's command.
+"""A plan as a file for other launchers: those of --format, Ollama's Modelfile, and LM Studio's
+command.
 
     export("compose", model, request, "/models/qwen3-8b.gguf")      # (text, notes)
 """
@@ -24,16 +25,27 @@ if TYPE_CHECKING:
 
 OLLAMA, LM_STUDIO = "ollama", "lm-studio"
 # Format -> its usual file name
-NAMES = {OLLAMA: "Modelfile", LM_STUDIO: "lm-studio.sh", "systemd": "llama-server.service", "docker": "run.sh",
-         "compose": "compose.yaml", "llama-swap": "config.yaml", "preset": "preset.ini", "llama-cpp-python": "run.py",
-         "koboldcpp": "koboldcpp.sh", "llama-swap-matrix": "config.yaml", "nixos": "llama-cpp.nix",
-         "kubernetes": "kubernetes.yaml", "gpustack": "gpustack.yaml",
-         "llmkube": "llmkube.yaml"}
+NAMES = {
+    OLLAMA: "Modelfile",
+    LM_STUDIO: "lm-studio.sh",
+    "systemd": "llama-server.service",
+    "docker": "run.sh",
+    "compose": "compose.yaml",
+    "llama-swap": "config.yaml",
+    "preset": "preset.ini",
+    "llama-cpp-python": "run.py",
+    "koboldcpp": "koboldcpp.sh",
+    "llama-swap-matrix": "config.yaml",
+    "nixos": "llama-cpp.nix",
+    "kubernetes": "kubernetes.yaml",
+    "gpustack": "gpustack.yaml",
+    "llmkube": "llmkube.yaml",
+}
 
 
 def export(kind: str, model: Model, request: Request, path: str) -> tuple[str, list[str]]:
-    """(the file's text, notes for its user); `path`: the model's file or hf: name. Raises UsageError for a launch that
-    the format cannot express."""
+    """(the file's text, notes for its user); `path`: the model's file or hf: name. Raises
+    UsageError for a launch that the format cannot express."""
     if kind not in NAMES:
         raise UsageError(f"expected one of {', '.join(NAMES)}")
     if kind == OLLAMA:
@@ -61,21 +73,34 @@ def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str
     source = "hf.co/" + path.removeprefix("hf:") if path.startswith("hf:") else path
     target = Target(source, model, model.size)
     context = plan_request(model, request).breakdown.n_ctx_seq
-    advice = advise(target, Settings.from_environment({}), request.machine.devices, request.host, num_ctx=context,
-                    explain=False)
+    advice = advise(
+        target,
+        Settings.from_environment({}),
+        request.machine.devices,
+        request.host,
+        num_ctx=context,
+        explain=False,
+    )
     written = minimal(source, advice.parameters, [*advice.summary, *advice.notes])
     return written.decode(), [*advice.server, *_about(path)]
 
 
 def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     """LM Studio's `lms load`, which places whole layers, by their share."""
-    arguments = replace(request.arguments, own={"strategy": "layers", "engine": LM_STUDIO, **request.arguments.own},
-                        params=replace(request.params, n_parallel=1))
+    arguments = replace(
+        request.arguments,
+        own={"strategy": "layers", "engine": LM_STUDIO, **request.arguments.own},
+        params=replace(request.params, n_parallel=1),
+    )
     plan = plan_request(model, request.asking(arguments))
     layers, whole = plan.n_gpu_layers, plan.n_layer + 1
     part = f"{layers * 100 // whole / 100:g}"
     share = "off" if not layers or not plan.devices else "max" if layers >= whole else part
     key = path.replace("\\", "/").rpartition("/")[2].partition(":")[0].lower()
     key = key.removesuffix(".gguf").removesuffix("-gguf")
-    command = posix(["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)])
-    return f"# {plan.placement}\n{command}\n", ["`lms ls` lists the names that models have in LM Studio"]
+    command = posix(
+        ["lms", "load", key, "--gpu", share, "--context-length", str(plan.breakdown.n_ctx)]
+    )
+    return f"# {plan.placement}\n{command}\n", [
+        "`lms ls` lists the names that models have in LM Studio"
+    ]

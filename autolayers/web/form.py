@@ -1,10 +1,11 @@
 """The page's form as a request, and its errors in the page's words.
 
-    request_of({"gpu": "rtx-3060", "ram": "32", "ctx": "16,384"})      # sizes in GiB; "" or "none": no GPU
+    # sizes in GiB; "" or "none": no GPU
+    request_of({"gpu": "rtx-3060", "ram": "32", "ctx": "16,384"})
     error_of(error, question)          # {"error": "GPU: ...", "kind": "UsageError", "field": "gpu"}
 
-A question's launch is the content of the form, all text: model, path, machine (a machine file's text) or gpu, ram,
-ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
+A question's launch is the content of the form, all text: model, path, machine (a machine file's
+text) or gpu, ram, ctx, np, ctk, ctv, ub, fa, strategy, workload, flags.
 """
 
 from __future__ import annotations
@@ -30,19 +31,30 @@ if TYPE_CHECKING:
     Question = Mapping[str, Any]
 
 MAX_TEXT = 1 << 16
-MOST_REPEATS = 4       # in a pattern of -ot: 40 letters in up to 4 ways are a second for all tensors of a model
-MOST_GIB = 256         # of a GPU without a unit
-NEAR = 12              # cards that are offered for a name that is none
+# in a pattern of -ot: 40 letters in up to 4 ways are a second for all tensors of a model
+MOST_REPEATS = 4
+MOST_GIB = 256  # of a GPU without a unit
+NEAR = 12  # cards that are offered for a name that is none
 NO_GPU = ("0", "none", "no", "cpu")
 # Form field -> its flag (llama-server's, or autolayers' own) and its label
-FIELDS = {"gpu": ("--gpu", "GPU"), "ram": ("--ram", "RAM"), "ctx": ("-c", "Context"), "np": ("-np", "Slots"),
-          "ctk": ("-ctk", "K cache"), "ctv": ("-ctv", "V cache"), "ub": ("-ub", "Micro-batch"),
-          "fa": ("-fa", "Flash attention"), "strategy": ("--strategy", "Strategy"),
-          "workload": ("--workload", "Workload")}
+FIELDS = {
+    "gpu": ("--gpu", "GPU"),
+    "ram": ("--ram", "RAM"),
+    "ctx": ("-c", "Context"),
+    "np": ("-np", "Slots"),
+    "ctk": ("-ctk", "K cache"),
+    "ctv": ("-ctv", "V cache"),
+    "ub": ("-ub", "Micro-batch"),
+    "fa": ("-fa", "Flash attention"),
+    "strategy": ("--strategy", "Strategy"),
+    "workload": ("--workload", "Workload"),
+}
 # Hints that name flags, and what stands for them on the page
-_HERE = (("--gpu list shows them all; or write its memory: 24GiB", "or write its memory in GiB: 24"),
-         ("write for example 24GiB,12GiB or 2x24GiB", "write its name, or its memory in GiB"),
-         ("write for example 24GiB or 512MiB", "write for example 24 or 24GiB"))
+_HERE = (
+    ("--gpu list shows them all; or write its memory: 24GiB", "or write its memory in GiB: 24"),
+    ("write for example 24GiB,12GiB or 2x24GiB", "write its name, or its memory in GiB"),
+    ("write for example 24GiB or 512MiB", "write for example 24 or 24GiB"),
+)
 
 
 def text(question: Question, key: str, longest: int = MAX_TEXT) -> str:
@@ -64,11 +76,13 @@ def texts(question: Question, key: str) -> list[str]:
 
 
 def request_of(question: Question, here: bool = False) -> Request:
-    """The request of the form and its machine; `here`: without a GPU it is this machine, otherwise one without any.
-    Raises AutolayersError."""
+    """The request of the form and its machine; `here`: without a GPU it is this machine, otherwise
+    one without any. Raises AutolayersError."""
     arguments = _arguments(question)
     if "machine" in arguments.own:
-        raise UsageError("--machine reads a file of the machine that serves this page: open it in the page")
+        raise UsageError(
+            "--machine reads a file of the machine that serves this page: open it in the page"
+        )
     if arguments.params.model is not None:
         raise UsageError("-m: the model has a field of its own")
     for pattern, _ in arguments.params.overrides:
@@ -89,7 +103,9 @@ def _arguments(question: Question) -> Arguments:
         flags = shlex.split(text(question, "flags"))
     except ValueError as error:
         raise UsageError(f"flags: {error}") from None
-    arguments = read("plan", [*(word for field in FIELDS for word in _words(question, field)), *flags])
+    arguments = read(
+        "plan", [*(word for field in FIELDS for word in _words(question, field)), *flags]
+    )
     if arguments.positional:
         raise UsageError(f"not a flag: {arguments.positional[0]!r}")
     return arguments
@@ -99,10 +115,13 @@ def _words(question: Question, field: str) -> list[str]:
     """A field as a flag and its value. Raises UsageError."""
     value = text(question, field)
     if field == "gpu":
-        value = "" if text(question, "machine") or value.lower() in NO_GPU \
+        value = (
+            ""
+            if text(question, "machine") or value.lower() in NO_GPU
             else ",".join(map(_in_gib, value.split(",")))
+        )
     elif field == "ram":
-        value = re.sub(r"^(\d+),(\d{1,2})$", r"\1.\2", value)       # a decimal comma
+        value = re.sub(r"^(\d+),(\d{1,2})$", r"\1.\2", value)  # a decimal comma
         value = value and re.sub(r"^\d{1,4}$", r"\g<0>GiB", _in_gib(value))
     elif field in ("ctx", "ub", "np"):
         value = re.sub(r"(?<=[\d])[ ,_'\u202f\u00a0](?=[\dkKmM])", "", value)
@@ -114,15 +133,20 @@ def _words(question: Question, field: str) -> list[str]:
 def _in_gib(value: str) -> str:
     """The value with GiB after a bare number; larger ones are GPUs' names."""
     value = value.strip()
-    found = re.fullmatch(r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) *g?", value, re.ASCII | re.IGNORECASE)
+    found = re.fullmatch(
+        r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) "
+        r"*g?",
+        value,
+        re.ASCII | re.IGNORECASE,
+    )
     if not found or float(found[2]) > MOST_GIB:
         return value
     return f"{(found[1] or '').replace('×', 'x')}{found[2]}GiB"
 
 
 def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
-    """The error as one line in the page's words, and the field that it is about ("" for none); of GPUs the cards that
-    could be meant, as "near"."""
+    """The error as one line in the page's words, and the field that it is about ("" for none); of
+    GPUs the cards that could be meant, as "near"."""
     said = " ".join(str(error).split())
     field = _field_of(error, question) if isinstance(error, UsageError) else ""
     for flag, here in _HERE:
@@ -132,7 +156,12 @@ def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
         said = said.removeprefix(flag).lstrip(" :")
         said = f"{label}: {said}"
     near = cards_near(text(question, "gpu")) if field == "gpu" else []
-    return {"error": said, "kind": type(error).__name__, "field": field, **({"near": near} if near else {})}
+    return {
+        "error": said,
+        "kind": type(error).__name__,
+        "field": field,
+        **({"near": near} if near else {}),
+    }
 
 
 def cards_near(gpus: str) -> list[str]:

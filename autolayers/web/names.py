@@ -1,8 +1,8 @@
 """What people paste or type for a model, as the name by which it is opened.
 
-    understood("https://huggingface.co/Qwen/Qwen3-8B-GGUF")     # "hf:Qwen/Qwen3-8B-GGUF"
-    understood("ollama.com/library/qwen3:8b")                   # "ollama:qwen3:8b"
-    near("qwen3 8b")                                            # ["qwen3-8b-q4_k_m", "qwen3-8b-q8_0"]
+understood("https://huggingface.co/Qwen/Qwen3-8B-GGUF")     # "hf:Qwen/Qwen3-8B-GGUF"
+understood("ollama.com/library/qwen3:8b")                   # "ollama:qwen3:8b"
+near("qwen3 8b")                                            # ["qwen3-8b-q4_k_m", "qwen3-8b-q8_0"]
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from ..sources.huggingface import QUANT
 BUNDLED = "bundled:"
 _SHOWN = 8
 _REPOSITORY = re.compile(r"(?:hf:)?([\w-][\w.-]*/[\w-][\w.-]*)(:[\w.-]+)?", re.ASCII)
-_HUB = re.compile(r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)/(?:models/)?([\w.-]+/[\w.-]+?)"
-                  r"(?::([\w.-]+)|/(?:tree|blob|resolve|raw)/([^/?#]+)(?:/([^?#]+))?)?/?(?:[?#].*)?", re.ASCII)
-_OLLAMA = re.compile(r"(?:https?://)?(?:www\.|registry\.)?ollama\.(?:com|ai)/(?:library/)?([\w.-]+(?:/[\w.-]+)?"
-                     r"(?::[\w.-]+)?)/?(?:[?#].*)?", re.ASCII)
+_HUB = re.compile(
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)/(?:models/)?([\w.-]+/[\w.-]+?)"
+    r"(?::([\w.-]+)|/(?:tree|blob|resolve|raw)/([^/?#]+)(?:/([^?#]+))?)?/?(?:[?#].*)?",
+    re.ASCII,
+)
+_OLLAMA = re.compile(
+    r"(?:https?://)?(?:www\.|registry\.)?ollama\.(?:com|ai)/(?:library/)?([\w.-]+(?:/[\w.-]+)?"
+    r"(?::[\w.-]+)?)/?(?:[?#].*)?",
+    re.ASCII,
+)
 _TAG = re.compile(r"(?:ollama:)?[\w.-]+:[\w.-]+", re.ASCII)
-_VECTORS = re.compile(r"bge|jina|modernbert|nomic|embedding")        # names of models that write nothing
+# names of models that write nothing
+_VECTORS = re.compile(r"bge|jina|modernbert|nomic|embedding")
 _KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGNORECASE)
 
 
@@ -48,14 +55,27 @@ def understood(name: str) -> str:
 
 
 def near(words: str) -> list[str]:
-    """The bundled models that have all these words, or all their letters; the best known quantisations first."""
-    wanted = _letters(re.sub(r"^(ollama:|hf:)", "", words.lower()).rpartition("/")[2].removesuffix("gguf"))
-    parts = [part for part in re.split(r"[^a-z0-9.]+", words.lower()) if part not in ("", "gguf", "ollama", "hf")]
+    """The bundled models that have all these words, or all their letters; the best known
+    quantisations first."""
+    wanted = _letters(
+        re.sub(r"^(ollama:|hf:)", "", words.lower()).rpartition("/")[2].removesuffix("gguf")
+    )
+    parts = [
+        part
+        for part in re.split(r"[^a-z0-9.]+", words.lower())
+        if part not in ("", "gguf", "ollama", "hf")
+    ]
     if not wanted:
         return []
-    found = [name for name in bundled.models()
-             if wanted in _letters(name)
-             or (len(max(parts, default="", key=len)) > 2 and all(_letters(part) in _letters(name) for part in parts))]
+    found = [
+        name
+        for name in bundled.models()
+        if wanted in _letters(name)
+        or (
+            len(max(parts, default="", key=len)) > 2
+            and all(_letters(part) in _letters(name) for part in parts)
+        )
+    ]
     return sorted(found, key=lambda name: ("q4_k_m" not in name, len(name), name))[:_SHOWN]
 
 

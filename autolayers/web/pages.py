@@ -1,6 +1,8 @@
-"""Static pages "MODEL on CARD" with their figures, a picture and a badge, for search engines and previews of links.
+"""Static pages "MODEL on CARD" with their figures, a picture and a badge, for search engines and
+previews of links.
 
-    pages("https://example.org/autolayers")     # {"on/qwen3-8b-q4_k_m-on-rtx-3060.html": b"...", "sitemap.xml": ...}
+    # {"on/qwen3-8b-q4_k_m-on-rtx-3060.html": b"...", "sitemap.xml": ...}
+    pages("https://example.org/autolayers")
 """
 
 from __future__ import annotations
@@ -30,13 +32,22 @@ if TYPE_CHECKING:
 
     from ..planner import Plan
 
-MODELS = ("qwen3-4b-q4_k_m", "qwen3-8b-q4_k_m", "llama-3.1-8b-q4_k_m", "gemma-3-12b-q4_k_m", "gpt-oss-20b-mxfp4",
-          "gemma-3-27b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "qwen3-32b-q4_k_m", "llama-3.3-70b-q4_k_m",
-          "gpt-oss-120b-mxfp4")
+MODELS = (
+    "qwen3-4b-q4_k_m",
+    "qwen3-8b-q4_k_m",
+    "llama-3.1-8b-q4_k_m",
+    "gemma-3-12b-q4_k_m",
+    "gpt-oss-20b-mxfp4",
+    "gemma-3-27b-q4_k_m",
+    "qwen3-30b-a3b-q4_k_m",
+    "qwen3-32b-q4_k_m",
+    "llama-3.3-70b-q4_k_m",
+    "gpt-oss-120b-mxfp4",
+)
 MACHINES = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rx-7900-xtx", "rtx-5090")
 RAM = "64"
 COLOURS = {"yes": "#166534", "if": "#92400e", "no": "#b91c1c"}
-LEFT, BAR = 200, 940      # of the bars in a picture, 1200 wide
+LEFT, BAR = 200, 940  # of the bars in a picture, 1200 wide
 _DOCUMENT = Template("""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>$title</title><meta name="description" content="$about"><link rel="canonical" href="$url/$place">
@@ -47,9 +58,9 @@ _DOCUMENT = Template("""<!doctype html>
 <main class="article"><h1>$title</h1>
 $body
 </main></body></html>
-""")
+""")  # noqa: E501
 _IMAGE = Template("""
-<meta property="og:image" content="$url/$image.IMAGE"><meta name="twitter:card" content="summary_large_image">""")
+<meta property="og:image" content="$url/$image.IMAGE"><meta name="twitter:card" content="summary_large_image">""")  # noqa: E501
 _ANSWER = Template("""<h2 class="$state">$sentence</h2>
 <p>$plain</p>
 <p class="hint">$assumed</p>
@@ -58,19 +69,19 @@ _ANSWER = Template("""<h2 class="$state">$sentence</h2>
 <a href="./">All models and cards</a></p>
 <img class="picture" src="$name.svg" width="1200" height="630" alt="Memory of the GPU and of the RAM">
 <table>$rows</table>
-<p class="hint">$placement. $exact Speeds are predicted. Planned for llama.cpp b$build on $date.</p>""")
+<p class="hint">$placement. $exact Speeds are predicted. Planned for llama.cpp b$build on $date.</p>""")  # noqa: E501
 _PICTURE = Template("""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
  role="img" aria-label="$label" font-family="system-ui, sans-serif"><rect width="1200" height="630" fill="$paper"/>
 $drawn
 <g transform="translate(60 578)">$mark</g>
 <text x="104" y="603" font-size="24" fill="$soft">autolayers: exact memory of llama.cpp</text>
 </svg>
-""")
+""")  # noqa: E501
 _BADGE = Template("""<svg xmlns="http://www.w3.org/2000/svg" width="$total" height="20" role="img" aria-label="$label"
  font-family="Verdana, sans-serif" font-size="11" fill="#fff" text-anchor="middle">
 <rect width="$total" height="20" rx="3" fill="#334155"/><rect x="$at" width="$rest" height="20" rx="3" fill="$colour"/>
 <text x="$one" y="14">$left</text><text x="$two" y="14">$right</text></svg>
-""")
+""")  # noqa: E501
 
 
 def pages(url: str) -> dict[str, bytes]:
@@ -86,17 +97,36 @@ def pages(url: str) -> dict[str, bytes]:
             found[f"on/{name}.svg"] = picture(plan, model, card, said)
             found[f"badge/{name}.svg"] = badge(card, said)
             found[f"on/{name}.html"] = _page(url, name, model, card, plan, said)
-            cells.append(f'<td class="left how {said["state"]}"><a href="{name}.html">{short(said)}</a></td>')
-        rows.append(f'<tr><th scope="row">{escape(published.product(model))}</th>{"".join(cells)}</tr>')
+            cells.append(
+                f'<td class="left how {said["state"]}"><a href="{name}.html">{short(said)}</a></td>'
+            )
+        rows.append(
+            f'<tr><th scope="row">{escape(published.product(model))}</th>{"".join(cells)}</tr>'
+        )
     heads = "".join(f'<th scope="col">{escape(card)}</th>' for card in MACHINES)
-    about = f"Tokens per second of {len(MODELS)} models on {len(MACHINES)} cards with {RAM} GiB of RAM."
-    table = f'<thead><tr><th scope="col">Model</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
-    found["on/index.html"] = _document(url, "on/", "Which model runs on which graphics card?", about,
-                                       f'<p>{about}</p><div class="scroll"><table>{table}</table></div>')
-    places = ["", *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html"))]
-    found["sitemap.xml"] = '<?xml version="1.0" encoding="UTF-8"?>\n' \
-        '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n' \
-        + "".join(f"<url><loc>{escape(f'{url}/{place}')}</loc></url>\n" for place in places) + "</urlset>\n"
+    about = (
+        f"Tokens per second of {len(MODELS)} models on {len(MACHINES)} cards with {RAM} GiB of RAM."
+    )
+    table = (
+        f'<thead><tr><th scope="col">Model</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody>'
+    )
+    found["on/index.html"] = _document(
+        url,
+        "on/",
+        "Which model runs on which graphics card?",
+        about,
+        f'<p>{about}</p><div class="scroll"><table>{table}</table></div>',
+    )
+    places = [
+        "",
+        *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html")),
+    ]
+    found["sitemap.xml"] = (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
+        + "".join(f"<url><loc>{escape(f'{url}/{place}')}</loc></url>\n" for place in places)
+        + "</urlset>\n"
+    )
     found["robots.txt"] = f"User-agent: *\nAllow: /\nSitemap: {url}/sitemap.xml\n"
     return {name: text.encode() for name, text in found.items()}
 
@@ -105,10 +135,14 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
     """1200 x 630, as previews of links want it."""
     parts = said["parts"]
     lines = [said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
-    drawn = [_text(110, 46, INK, published.product(model), 700),
-             _text(170, 36, SOFT, f"{CARDS[card].description}, {RAM} GiB of RAM")]
-    drawn += [_text(265 + 62 * i, 44 if i else 54, COLOURS[said["state"]], line, 400 if i else 700)
-              for i, line in enumerate(lines)]
+    drawn = [
+        _text(110, 46, INK, published.product(model), 700),
+        _text(170, 36, SOFT, f"{CARDS[card].description}, {RAM} GiB of RAM"),
+    ]
+    drawn += [
+        _text(265 + 62 * i, 44 if i else 54, COLOURS[said["state"]], line, 400 if i else 700)
+        for i, line in enumerate(lines)
+    ]
     for i, (name, whole, pieces) in enumerate(_bars(plan)):
         y = 440 + 80 * i
         drawn += [_text(y + 32, 30, INK, name), _rect(LEFT, y, BAR, FREE)]
@@ -117,11 +151,16 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
             width = max(0.0, min(BAR * size / whole, LEFT + BAR - x))
             drawn.append(_rect(x, y, width, colour))
             x += width
-    return _PICTURE.substitute(label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT)
+    return _PICTURE.substitute(
+        label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
+    )
 
 
 def _text(y: int, size: int, colour: str, text: str, weight: int = 400) -> str:
-    return f'<text x="60" y="{y}" font-size="{size}" font-weight="{weight}" fill="{colour}">{escape(text)}</text>'
+    return (
+        f'<text x="60" y="{y}" font-size="{size}" font-weight="{weight}" '
+        f'fill="{colour}">{escape(text)}</text>'
+    )
 
 
 def _rect(x: float, y: int, width: float, colour: str) -> str:
@@ -132,9 +171,17 @@ def badge(card: str, said: dict[str, Any]) -> str:
     """For a model card: the GPU, and how the model runs on it."""
     left, right = card, short(said)
     at, rest = (14 + 7 * len(text) for text in (left, right))
-    return _BADGE.substitute(total=at + rest, at=at, rest=rest, colour=COLOURS[said["state"]], one=at / 2,
-                             two=at + rest / 2, left=escape(left), right=escape(right),
-                             label=escape(f"{left}: {right}"))
+    return _BADGE.substitute(
+        total=at + rest,
+        at=at,
+        rest=rest,
+        colour=COLOURS[said["state"]],
+        one=at / 2,
+        two=at + rest / 2,
+        left=escape(left),
+        right=escape(right),
+        label=escape(f"{left}: {right}"),
+    )
 
 
 def _today() -> str:
@@ -153,33 +200,85 @@ def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
         yield "GPU", device.free, [*parts, (device.margin, MARGIN)]
     host = plan.host
     title = f"RAM, +{host.growing / GiB:.0f} saved" if host.growing else "RAM"
-    yield title, host.free or host.needed, [(host.resident, RAM_COLOUR), (host.growing, shade(RAM_COLOUR, "extra")),
-                                            (host.margin, MARGIN)]
+    yield (
+        title,
+        host.free or host.needed,
+        [
+            (host.resident, RAM_COLOUR),
+            (host.growing, shade(RAM_COLOUR, "extra")),
+            (host.margin, MARGIN),
+        ],
+    )
 
 
 def _page(url: str, name: str, model: str, card: str, plan: Plan, said: dict[str, Any]) -> str:
     parts = said["parts"]
-    sentence = ". ".join([said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]) + "."
-    rows = [(row.description, f"{row.used / GiB:.2f} of {row.free / GiB:.2f} GiB") for row in plan.devices]
-    rows.append(("RAM needed", f"{plan.host.needed / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB"))
+    sentence = (
+        ". ".join([said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]) + "."
+    )
+    rows = [
+        (row.description, f"{row.used / GiB:.2f} of {row.free / GiB:.2f} GiB")
+        for row in plan.devices
+    ]
+    rows.append(
+        ("RAM needed", f"{plan.host.needed / GiB:.2f} of {(plan.host.free or 0) / GiB:.2f} GiB")
+    )
     if plan.host.growing:
         rows.append(("RAM that saved prompts may add", f"up to {plan.host.growing / GiB:.2f} GiB"))
     if plan.fits:
-        rows += [("Tokens per second", rate(plan.speed.generation)),
-                 ("Prompt tokens per second", rate(plan.speed.prompt)), ("Context", f"{plan.breakdown.n_ctx:,}")]
+        rows += [
+            ("Tokens per second", rate(plan.speed.generation)),
+            ("Prompt tokens per second", rate(plan.speed.prompt)),
+            ("Context", f"{plan.breakdown.n_ctx:,}"),
+        ]
     body = _ANSWER.substitute(
-        state=said["state"], sentence=escape(sentence), plain=escape(said["plain"]), name=name, card=quote(card),
-        model=quote(model), ram=RAM, placement=escape(plan.placement),
-        assumed=escape(said["assumed"]), build=NEWEST, date=_today(),
+        state=said["state"],
+        sentence=escape(sentence),
+        plain=escape(said["plain"]),
+        name=name,
+        card=quote(card),
+        model=quote(model),
+        ram=RAM,
+        placement=escape(plan.placement),
+        assumed=escape(said["assumed"]),
+        build=NEWEST,
+        date=_today(),
         exact="Memory is exact to the byte." if plan.exact else "Memory is an upper bound.",
-        command=escape(posix(["llama-server", *(published.download(model) or ("-m", f"{model}.gguf")), *plan.flags])),
-        rows="".join(f'<tr><th scope="row">{escape(title)}</th><td>{escape(value)}</td></tr>' for title, value in rows))
-    title = f"{published.product(model)} on {CARDS[card].description} with {RAM} GB of RAM: does it run?"
-    return _document(url, f"on/{name}.html", title,
-                     f"{sentence} With {RAM} GB of RAM. {said['plain']}", body, f"on/{name}")
+        command=escape(
+            posix(
+                [
+                    "llama-server",
+                    *(published.download(model) or ("-m", f"{model}.gguf")),
+                    *plan.flags,
+                ]
+            )
+        ),
+        rows="".join(
+            f'<tr><th scope="row">{escape(title)}</th><td>{escape(value)}</td></tr>'
+            for title, value in rows
+        ),
+    )
+    title = (
+        f"{published.product(model)} on {CARDS[card].description} with {RAM} GB of RAM: does it "
+        f"run?"
+    )
+    return _document(
+        url,
+        f"on/{name}.html",
+        title,
+        f"{sentence} With {RAM} GB of RAM. {said['plain']}",
+        body,
+        f"on/{name}",
+    )
 
 
 def _document(url: str, place: str, title: str, about: str, body: str, image: str = "") -> str:
     """The page; .IMAGE stands for the ending that its picture has."""
-    return _DOCUMENT.substitute(url=url, place=place, title=escape(title), about=escape(about), body=body,
-                                image=_IMAGE.substitute(url=url, image=image) if image else "")
+    return _DOCUMENT.substitute(
+        url=url,
+        place=place,
+        title=escape(title),
+        about=escape(about),
+        body=body,
+        image=_IMAGE.substitute(url=url, image=image) if image else "",
+    )

@@ -28,23 +28,34 @@ from ..output import say
 from .engine import LARGEST_SLICE, MAX_LOG, Engine
 
 TOKEN_HEADER = "X-Autolayers-Token"
-MAX_QUESTION = 1 << 20          # bytes of a question
-_DIGITS = 18                    # digits of a size in bytes
-SILENCE = 30.0                  # seconds that a connection may be silent
-_DRAIN = 2.0                    # seconds of reading after a refusal
+MAX_QUESTION = 1 << 20  # bytes of a question
+_DIGITS = 18  # digits of a size in bytes
+SILENCE = 30.0  # seconds that a connection may be silent
+_DRAIN = 2.0  # seconds of reading after a refusal
 _PIECE = 1 << 16
 # the Hub is asked only for the words of a search, when that is chosen
-CSP = ("default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' https://huggingface.co; "
-       "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
-TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "svg": "image/svg+xml",
-         "js": "text/javascript; charset=utf-8", "json": "application/json"}
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' "
+    "https://huggingface.co; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml",
+    "js": "text/javascript; charset=utf-8",
+    "json": "application/json",
+}
 CONFIG = {"engine": "server"}
 
 
 def page_files() -> dict[str, bytes]:
     """The page's static files by name."""
-    return {path.name: path.read_bytes() for path in files(__package__).joinpath("static").iterdir()
-            if path.name.rpartition(".")[2] in TYPES}
+    return {
+        path.name: path.read_bytes()
+        for path in files(__package__).joinpath("static").iterdir()
+        if path.name.rpartition(".")[2] in TYPES
+    }
 
 
 def hosts(port: int) -> set[str]:
@@ -54,10 +65,12 @@ def hosts(port: int) -> set[str]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves on 127.0.0.1 only, to who has the token ("": a new one). Raises OSError if the port is taken."""
+    """Serves on 127.0.0.1 only, to who has the token ("": a new one). Raises OSError if the port is
+    taken."""
 
     daemon_threads = True
-    request_queue_size = 256         # connections that wait to be accepted; socketserver's 5 resets the others
+    # connections that wait to be accepted; socketserver's 5 resets the others
+    request_queue_size = 256
 
     def __init__(self, port: int, handler: type[Handler], token: str = "") -> None:
         super().__init__(("127.0.0.1", port), handler)
@@ -71,7 +84,10 @@ class Server(ThreadingHTTPServer):
             return
         say(f"a defect, please report it: {type(error).__name__}: {error}")
         with suppress(OSError):
-            request.sendall(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            request.sendall(
+                b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: "
+                b"0\r\nConnection: close\r\n\r\n"
+            )
 
 
 class PageServer(Server):
@@ -107,16 +123,18 @@ class Handler(BaseHTTPRequestHandler):
         return True
 
     def from_here(self, page: bool = False) -> bool:
-        """Whether the request is from this machine's own page or programs, or a link opens the `page`; otherwise
-        sends the refusal."""
+        """Whether the request is from this machine's own page or programs, or a link opens the
+        `page`; otherwise sends the refusal."""
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
         asked = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
         if page and asked == ("navigate", "document"):
             site = None
-        if self.headers.get("Host") in hosts and (origin is None
-                                                  or origin in {f"http://{host}" for host in hosts}) \
-                and site in (None, "same-origin", "none"):
+        if (
+            self.headers.get("Host") in hosts
+            and (origin is None or origin in {f"http://{host}" for host in hosts})
+            and site in (None, "same-origin", "none")
+        ):
             return True
         self.close_connection = True
         self.refuse(HTTPStatus.FORBIDDEN, "not for other sites")
@@ -133,15 +151,20 @@ class Handler(BaseHTTPRequestHandler):
     def body(self, largest: int) -> bytes | None:
         """The request's body; None if it was refused."""
         length = self.headers.get("Content-Length", "")
-        if not length.isascii() or not length.isdecimal() or len(length) > _DIGITS or int(length) > largest:
+        if (
+            not length.isascii()
+            or not length.isdecimal()
+            or len(length) > _DIGITS
+            or int(length) > largest
+        ):
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
             self._drain(largest)
             return None
         return self.rfile.read(int(length))
 
     def _drain(self, most: int) -> None:
-        """Read what is still sent after a refusal: a socket closed with unread bytes resets the connection, and
-        the client never sees the answer."""
+        """Read what is still sent after a refusal: a socket closed with unread bytes resets the
+        connection, and the client never sees the answer."""
         self.close_connection = True
         end = time.monotonic() + _DRAIN
         with suppress(OSError):
@@ -169,11 +192,15 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, status: HTTPStatus, body: bytes, kind: str) -> None:
         self.send_response(status)
-        for name, value in (("Content-Type", kind), ("Content-Length", str(len(body))),
-                            ("Cache-Control", "no-store"),
-                            ("Content-Security-Policy", CSP), ("X-Content-Type-Options", "nosniff"),
-                            ("Referrer-Policy", "no-referrer"),
-                            ("Cross-Origin-Resource-Policy", "same-origin")):
+        for name, value in (
+            ("Content-Type", kind),
+            ("Content-Length", str(len(body))),
+            ("Cache-Control", "no-store"),
+            ("Content-Security-Policy", CSP),
+            ("X-Content-Type-Options", "nosniff"),
+            ("Referrer-Policy", "no-referrer"),
+            ("Cross-Origin-Resource-Policy", "same-origin"),
+        ):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)
@@ -198,12 +225,13 @@ class _Handler(Handler):
 
     def do_POST(self) -> None:
         """/call/METHOD with a question as JSON, or /add?name=&size= with a file's first bytes."""
-        self.close_connection = True          # an unread body must not become the next request
+        self.close_connection = True  # an unread body must not become the next request
         split = urlsplit(self.path)
         if not self.from_here():
             return
-        if not secrets.compare_digest(self.headers.get(TOKEN_HEADER, "").encode(),
-                                      self.server.token.encode()):
+        if not secrets.compare_digest(
+            self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()
+        ):
             return self.refuse(HTTPStatus.FORBIDDEN, "open the address that autolayers web printed")
         if split.path == "/add":
             query = parse_qs(split.query)
@@ -211,8 +239,11 @@ class _Handler(Handler):
             name = unquote(query.get("name", ["file.gguf"])[0])
             known = size.isascii() and size.isdecimal() and len(size) < _DIGITS
             body = self.body(LARGEST_SLICE)
-            return None if body is None else self._answer(
-                self.server.engine.add(name, int(size) if known else None, body))
+            return (
+                None
+                if body is None
+                else self._answer(self.server.engine.add(name, int(size) if known else None, body))
+            )
         question = self.question(MAX_LOG if split.path == "/call/explain" else MAX_QUESTION)
         if question is not None:
             self._answer(self.server.engine.call(split.path.removeprefix("/call/"), question))

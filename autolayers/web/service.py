@@ -5,9 +5,9 @@
     POST /explain           {"log", "flags"}: what explain --json prints
     POST /choose            {"models", "flags"}: each file's choice, and which to take
 
-`flags` are words, as on the command line, or an object by name: {"gpu": "rtx-3060", "ctx": 8192}. Every POST needs
-the token as "Authorization: Bearer TOKEN". An error is {"error", "exit_code"}, the command line's line and code; a
-key that a question has not is one.
+`flags` are words, as on the command line, or an object by name: {"gpu": "rtx-3060", "ctx": 8192}.
+Every POST needs the token as "Authorization: Bearer TOKEN". An error is {"error", "exit_code"}, the
+command line's line and code; a key that a question has not is one.
 """
 
 from __future__ import annotations
@@ -38,19 +38,27 @@ if TYPE_CHECKING:
 
     Answer = dict[str, Any]
 
-MOST_MODELS = 64        # of one question
-MOST_AT_ONCE = 4        # questions that share the processor, so that small ones pass large ones
-_LOOK = 0.2             # seconds between two looks whether a client is still there
-_STATUS = {UsageError: HTTPStatus.BAD_REQUEST, LaunchRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
-           ModelError: HTTPStatus.NOT_FOUND}
+MOST_MODELS = 64  # of one question
+MOST_AT_ONCE = 4  # questions that share the processor, so that small ones pass large ones
+_LOOK = 0.2  # seconds between two looks whether a client is still there
+_STATUS = {
+    UsageError: HTTPStatus.BAD_REQUEST,
+    LaunchRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
+    ModelError: HTTPStatus.NOT_FOUND,
+}
 
 
 class Service(Server):
-    """Answers on 127.0.0.1 only, a few questions at a time and none for a client that has gone. `token` "": a new one.
-    Raises OSError if the port is taken."""
+    """Answers on 127.0.0.1 only, a few questions at a time and none for a client that has gone.
+    `token` "": a new one. Raises OSError if the port is taken."""
 
-    def __init__(self, open_model: Callable[[str], Model], environ: Mapping[str, str], port: int = 0,
-                 token: str = "") -> None:
+    def __init__(
+        self,
+        open_model: Callable[[str], Model],
+        environ: Mapping[str, str],
+        port: int = 0,
+        token: str = "",
+    ) -> None:
         super().__init__(port, _Handler, token)
         self.open_model, self.environ = open_model, environ
         self.lanes = threading.BoundedSemaphore(MOST_AT_ONCE)
@@ -73,8 +81,13 @@ class Service(Server):
             self.lanes.release()
 
     def plan(self, question: Answer, has_gone: Callable[[], bool]) -> Answer:
-        found = plan_within(Watched(has_gone), self.open_model(_text(question, "model")), _words(question),
-                            self.environ, explain=question.get("explain") is not False)
+        found = plan_within(
+            Watched(has_gone),
+            self.open_model(_text(question, "model")),
+            _words(question),
+            self.environ,
+            explain=question.get("explain") is not False,
+        )
         return found.to_dict()
 
     def explain(self, question: Answer, _: Callable[[], bool]) -> Answer:
@@ -83,18 +96,36 @@ class Service(Server):
 
     def choose(self, question: Answer, _: Callable[[], bool]) -> Answer:
         names = question.get("models")
-        if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        if (
+            not isinstance(names, list)
+            or not names
+            or not all(isinstance(name, str) for name in names)
+        ):
             raise UsageError('"models" is a list of names')
         if len(names) > MOST_MODELS:
             raise UsageError(f'"models" has {len(names)} names, at most {MOST_MODELS} are compared')
-        found = choose([self.open_model(name) for name in names], _words(question, "choose"), environ=self.environ)
+        found = choose(
+            [self.open_model(name) for name in names],
+            _words(question, "choose"),
+            environ=self.environ,
+        )
         advice = advise(found)
-        return {"schema": 1, "autolayers": __version__,
-                "files": [{"name": name, **choice.to_dict()} for name, choice in zip(names, found, strict=True)],
-                "advice": {"take": names[advice.take] if advice else None}}
+        return {
+            "schema": 1,
+            "autolayers": __version__,
+            "files": [
+                {"name": name, **choice.to_dict()}
+                for name, choice in zip(names, found, strict=True)
+            ],
+            "advice": {"take": names[advice.take] if advice else None},
+        }
 
 
-_KEYS = {"/plan": ("model", "flags", "explain"), "/explain": ("log", "flags"), "/choose": ("models", "flags")}
+_KEYS = {
+    "/plan": ("model", "flags", "explain"),
+    "/explain": ("log", "flags"),
+    "/choose": ("models", "flags"),
+}
 
 
 class Watched(Meter):
@@ -114,7 +145,10 @@ class Watched(Meter):
 
 
 _PATHS: dict[str, Callable[[Service, Answer, Callable[[], bool]], Answer]] = {
-    "/plan": Service.plan, "/explain": Service.explain, "/choose": Service.choose}
+    "/plan": Service.plan,
+    "/explain": Service.explain,
+    "/choose": Service.choose,
+}
 
 
 class _Handler(Handler):
@@ -129,13 +163,15 @@ class _Handler(Handler):
             self.refuse(HTTPStatus.NOT_FOUND, "GET /openapi.json says what there is")
 
     def do_POST(self) -> None:
-        self.close_connection = True          # an unread body must not become the next request
+        self.close_connection = True  # an unread body must not become the next request
         path = urlsplit(self.path).path
         if not self.from_here():
             return
         given = self.headers.get("Authorization", "").encode()
         if not secrets.compare_digest(given, f"Bearer {self.server.token}".encode()):
-            return self.refuse(HTTPStatus.UNAUTHORIZED, "Authorization: Bearer and the token of autolayers serve")
+            return self.refuse(
+                HTTPStatus.UNAUTHORIZED, "Authorization: Bearer and the token of autolayers serve"
+            )
         if path not in _PATHS:
             return self.refuse(HTTPStatus.NOT_FOUND, f"POST {', '.join(_PATHS)}")
         question = self.question(MAX_LOG if path == "/explain" else MAX_QUESTION)
@@ -146,7 +182,10 @@ class _Handler(Handler):
             if answer is not None:
                 self.send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])
         except AutolayersError as error:
-            status = next((_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS), HTTPStatus.CONFLICT)
+            status = next(
+                (_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS),
+                HTTPStatus.CONFLICT,
+            )
             body = {"error": str(error), "exit_code": error.exit_code}
             self.send(status, json.dumps(body).encode(), TYPES["json"])
 
@@ -159,10 +198,13 @@ def _text(question: Answer, name: str) -> str:
 
 
 def _unknown(path: str, name: str) -> str:
-    """Why a key is refused. One that is a flag's name would else be a plan for the server's own machine."""
+    """Why a key is refused. One that is a flag's name would else be a plan for the server's own
+    machine."""
     keys = ", ".join(f'"{key}"' for key in _KEYS[path])
     if is_flag(name, path.lstrip("/")):
-        return f'"{name:.60}" is a flag: "flags": {{"{name:.60}": ...}}; the keys of {path} are {keys}'
+        return (
+            f'"{name:.60}" is a flag: "flags": {{"{name:.60}": ...}}; the keys of {path} are {keys}'
+        )
     return f'unknown key "{name:.60}": those of {path} are {keys}'
 
 
@@ -178,32 +220,83 @@ def _words(question: Answer, command: str = "plan") -> list[str]:
 
 def openapi() -> Answer:
     """The interface as an OpenAPI document."""
-    flags = {"description": "words, or flags by name", "oneOf": [
-        {"type": "array", "items": {"type": "string"}}, {"type": "object"}]}
+    flags = {
+        "description": "words, or flags by name",
+        "oneOf": [{"type": "array", "items": {"type": "string"}}, {"type": "object"}],
+    }
     text = {"type": "string"}
     asked: dict[str, tuple[str, list[str], Answer]] = {
-        "/plan": ("The best launch: the document of autolayers MODEL --json, schema 1", ["model"], {
-            "model": {**text, "description": "a file, https://..., hf:USER/REPO[:QUANT] or ollama:NAME"},
-            "flags": flags,
-            "explain": {"type": "boolean", "description": "with reasons, alternatives and --fit's answer (default)"}}),
-        "/explain": ("Why a launch failed or is slow: the document of autolayers explain --json", ["log"], {
-            "log": text, "flags": flags}),
-        "/choose": ("Which of these files to take", ["models"], {
-            "models": {"type": "array", "items": text, "maxItems": MOST_MODELS}, "flags": flags})}
+        "/plan": (
+            "The best launch: the document of autolayers MODEL --json, schema 1",
+            ["model"],
+            {
+                "model": {
+                    **text,
+                    "description": "a file, https://..., hf:USER/REPO[:QUANT] or ollama:NAME",
+                },
+                "flags": flags,
+                "explain": {
+                    "type": "boolean",
+                    "description": "with reasons, alternatives and --fit's answer (default)",
+                },
+            },
+        ),
+        "/explain": (
+            "Why a launch failed or is slow: the document of autolayers explain --json",
+            ["log"],
+            {"log": text, "flags": flags},
+        ),
+        "/choose": (
+            "Which of these files to take",
+            ["models"],
+            {"models": {"type": "array", "items": text, "maxItems": MOST_MODELS}, "flags": flags},
+        ),
+    }
     said = {"type": "object", "properties": {"error": text, "exit_code": {"type": "integer"}}}
 
     def answers(description: str) -> Answer:
-        wrong = {"description": "the command line's error and exit code",
-                 "content": {"application/json": {"schema": said}}}
-        return {"200": {"description": description, "content": {"application/json": {"schema": {"type": "object"}}}},
-                **{str(int(status)): wrong for status in sorted({*_STATUS.values(), HTTPStatus.CONFLICT})},
-                "401": {"description": "no token, or another one"}}
+        wrong = {
+            "description": "the command line's error and exit code",
+            "content": {"application/json": {"schema": said}},
+        }
+        return {
+            "200": {
+                "description": description,
+                "content": {"application/json": {"schema": {"type": "object"}}},
+            },
+            **{
+                str(int(status)): wrong
+                for status in sorted({*_STATUS.values(), HTTPStatus.CONFLICT})
+            },
+            "401": {"description": "no token, or another one"},
+        }
 
     return {
-        "openapi": "3.1.0", "info": {"title": "autolayers", "version": __version__},
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}}, "security": [{"token": []}],
-        "paths": {path: {"post": {
-            "summary": summary, "operationId": path.lstrip("/"), "responses": answers(summary),
-            "requestBody": {"required": True, "content": {"application/json": {"schema": {
-                "type": "object", "required": needed, "properties": fields, "additionalProperties": False}}}}}}
-            for path, (summary, needed, fields) in asked.items()}}
+        "openapi": "3.1.0",
+        "info": {"title": "autolayers", "version": __version__},
+        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+        "paths": {
+            path: {
+                "post": {
+                    "summary": summary,
+                    "operationId": path.lstrip("/"),
+                    "responses": answers(summary),
+                    "requestBody": {
+                        "required": True,
+                        "content": {
+                            "application/json": {
+                                "schema": {
+                                    "type": "object",
+                                    "required": needed,
+                                    "properties": fields,
+                                    "additionalProperties": False,
+                                }
+                            }
+                        },
+                    },
+                }
+            }
+            for path, (summary, needed, fields) in asked.items()
+        },
+    }

@@ -1,9 +1,11 @@
 """A plan in words for everybody: one sentence, and what its figures mean.
 
-    verdict(plan)      # {"state": "yes", "title": "Fits", "parts": ["About 40 tokens/s", "16k context", "..."],
+    # {"state": "yes", "title": "Fits", "parts": ["About 40 tokens/s", "16k context", "..."],
+    verdict(plan)
                        #  "plain": "It answers with about 30 words a second ..."}
 
-states: yes; if (it fits where enough RAM is free, but the RAM is not known, or it writes slower than one reads); no.
+states: yes; if (it fits where enough RAM is free, but the RAM is not known, or it writes slower
+than one reads); no.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ if TYPE_CHECKING:
     from ..planner import Plan
     from ..work.speed import Speed
 
-WORDS_PER_TOKEN = 0.75       # of English
-READING = 4                  # words a second
-PAGE = 400                   # words
-NOTED = 1.1                  # times the plan's rate
+WORDS_PER_TOKEN = 0.75  # of English
+READING = 4  # words a second
+PAGE = 400  # words
+NOTED = 1.1  # times the plan's rate
 
 
 def verdict(plan: Plan) -> dict[str, Any]:
@@ -36,15 +38,27 @@ def verdict(plan: Plan) -> dict[str, Any]:
         parts = []
     parts += [f"{thousands(plan.breakdown.n_ctx)} context", place(plan)]
     if not plan.fits:
-        return {"state": "no", "title": f"Does not fit: {shortage(plan)}", "parts": [],
-                "plain": "", "assumed": "", "rate": 0.0}
+        return {
+            "state": "no",
+            "title": f"Does not fit: {shortage(plan)}",
+            "parts": [],
+            "plain": "",
+            "assumed": "",
+            "rate": 0.0,
+        }
     unknown = plan.host.free is None
     slow = _is_slow(plan)
     title = "Runs, but slowly" if slow else "Fits"
     if unknown:
         title = f"{title} if {_gib(plan.host.needed)} of RAM are free"
-    return {"state": "if" if unknown or slow else "yes", "title": title, "parts": parts, "plain": _plain(plan),
-            "assumed": assumed(plan), "rate": asked.per_second if asked is not None else plan.speed.generation}
+    return {
+        "state": "if" if unknown or slow else "yes",
+        "title": title,
+        "parts": parts,
+        "plain": _plain(plan),
+        "assumed": assumed(plan),
+        "rate": asked.per_second if asked is not None else plan.speed.generation,
+    }
 
 
 def _is_slow(plan: Plan) -> bool:
@@ -77,25 +91,39 @@ def needed(plan: Plan) -> int:
 
 
 def faster(plan: Plan) -> dict[str, Any] | None:
-    """The fastest alternative that may be faster, but surely is not: {"flags", "words"}, so that the first sight says
-    why the plan does not take it."""
+    """The fastest alternative that may be faster, but surely is not: {"flags", "words"}, so that
+    the first sight says why the plan does not take it."""
     here = plan.speed
-    found = [other for other in plan.alternatives if other.speed.generation > here.generation * NOTED
-             and other.n_ctx >= plan.breakdown.n_ctx and other.speed.generation_spread > here.generation_spread]
+    found = [
+        other
+        for other in plan.alternatives
+        if other.speed.generation > here.generation * NOTED
+        and other.n_ctx >= plan.breakdown.n_ctx
+        and other.speed.generation_spread > here.generation_spread
+    ]
     if not found or not plan.fits:
         return None
     best = max(found, key=lambda other: other.speed.generation)
     low, high = (f"{rate(value)}" for value in ends(best.speed))
     worse = best.speed.generation / best.speed.generation_spread < here.generation
-    why = f"not taken, because it may be slower than {rate(here.generation)}" if worse else "less sure"
-    words = (f"Perhaps {rate(best.speed.generation)} tokens/s ({low} to {high}) with {posix(best.flags)}: {why}. "
-             "Measure both with autolayers tune.")
+    why = (
+        f"not taken, because it may be slower than {rate(here.generation)}"
+        if worse
+        else "less sure"
+    )
+    words = (
+        f"Perhaps {rate(best.speed.generation)} tokens/s ({low} to {high}) with "
+        f"{posix(best.flags)}: {why}. "
+        "Measure both with autolayers tune."
+    )
     return {"flags": list(best.flags), "words": words}
 
 
 def loss(bits: int) -> str:
     """What a quantisation of this level costs: "least", "little", "noticeable" or "heavy"."""
-    return "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
+    return (
+        "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
+    )
 
 
 def place(plan: Plan) -> str:
@@ -103,7 +131,11 @@ def place(plan: Plan) -> str:
     if not plan.devices or not plan.n_gpu_layers:
         return "All of it on the CPU"
     gpus = {device.name for device in plan.devices}
-    whole = all(row.device in gpus and gpus.issuperset(row.buffers) for row in plan.layers if row.name != "input")
+    whole = all(
+        row.device in gpus and gpus.issuperset(row.buffers)
+        for row in plan.layers
+        if row.name != "input"
+    )
     return "All of it on the GPU" if whole else "Partly in RAM"
 
 
@@ -128,17 +160,33 @@ def thousands(tokens: int) -> str:
     if tokens < 1024:
         return str(tokens)
     tenths = tokens * 10 // 1024
-    return f"{tenths // 10}k" if tenths >= 100 or tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}k"
+    return (
+        f"{tenths // 10}k"
+        if tenths >= 100 or tenths % 10 == 0
+        else f"{tenths // 10}.{tenths % 10}k"
+    )
 
 
 def _plain(plan: Plan) -> str:
     if is_embedding(plan.model):
-        return "A model for embeddings: it turns texts into vectors and writes nothing. Start it with --embedding."
+        return (
+            "A model for embeddings: it turns texts into vectors and writes nothing. Start it with "
+            "--embedding."
+        )
     words = plan.speed.generation * WORDS_PER_TOKEN
-    pace = "faster than" if words > READING * 1.2 else "slower than" if words < READING / 1.2 else "about as fast as"
+    pace = (
+        "faster than"
+        if words > READING * 1.2
+        else "slower than"
+        if words < READING / 1.2
+        else "about as fast as"
+    )
     held = plan.breakdown.n_ctx_seq * WORDS_PER_TOKEN
-    return (f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
-            f"{round(held, -3 if held >= 10000 else -2):,.0f} words ({max(1, round(held / PAGE)):,} pages) in mind.")
+    return (
+        f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
+        f"{round(held, -3 if held >= 10000 else -2):,.0f} words "
+        f"({max(1, round(held / PAGE)):,} pages) in mind."
+    )
 
 
 def _gib(size: int) -> str:

@@ -2,8 +2,8 @@
 
     Calibration(machine.measured).of("MoE in RAM", "tg")     # Correction(factor=0.81, runs=3, ...)
 
-A class of launches that was measured takes its ratio; the other classes take the part of it that a machine's classes
-share (benchmarks/fit_speed.py).
+A class of launches that was measured takes its ratio; the other classes take the part of it that a
+machine's classes share (benchmarks/fit_speed.py).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
     from ..machine import Ratio
 
-SHARED = 0.5      # of a ratio's logarithm
+SHARED = 0.5  # of a ratio's logarithm
 
 
 @dataclass(frozen=True)
 class Correction:
-    """What a predicted rate is multiplied by, and the measured runs that say so. `own`: they are of its class."""
+    """What a predicted rate is multiplied by, and the measured runs that say so. `own`: they are of
+    its class."""
 
     factor: float = 1.0
     runs: int = 0
@@ -54,5 +55,8 @@ class Calibration:
         for row in rows:
             classes.setdefault(row.placement, []).append(log(row.ratio))
         means = [sum(values) / len(values) for values in classes.values()]
-        return Correction(exp(SHARED * sum(means) / len(means)), sum(row.n for row in rows),
-                          max(row.date for row in rows))
+        return Correction(
+            exp(SHARED * sum(means) / len(means)),
+            sum(row.n for row in rows),
+            max(row.date for row in rows),
+        )

@@ -1,18 +1,18 @@
 """The seconds of a launch's graphs: a Work on the figures of a machine.
 
-    seconds of n tokens  =  token                                  whatever is read
-      + on each device      weights   hypot(bytes / bandwidth, arithmetic / fp16 rate)
-                            experts   the same, of those that n tokens choose, by tokens per expert
-                            cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth,
-                                      and without flash attention the scores' bytes / bandwidth
-                            kernels   one for each node of the graph
-      + on the CPU          weights and cache by RAM's bandwidth and cores
-      + copies              of weights in RAM that a device computes with, of a cache that is read elsewhere
-      + handovers, hops     each time the graph goes from a device to the CPU or back, or to another device
-      + network             for each visit to an RPC server a round trip, and what is sent there and back
-      + disk                what of the weights in RAM has no space there
-      + expert cache        chosen experts that it does not have, and a handover for each layer
-"""
+seconds of n tokens  =  token                                  whatever is read
+  + on each device      weights   hypot(bytes / bandwidth, arithmetic / fp16 rate)
+                        experts   the same, of those that n tokens choose, by tokens per expert
+                        cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth,
+                                  and without flash attention the scores' bytes / bandwidth
+                        kernels   one for each node of the graph
+  + on the CPU          weights and cache by RAM's bandwidth and cores
+  + copies              of weights in RAM that a device computes with, of a cache that is read elsewhere
+  + handovers, hops     each time the graph goes from a device to the CPU or back, or to another device
+  + network             for each visit to an RPC server a round trip, and what is sent there and back
+  + disk                what of the weights in RAM has no space there
+  + expert cache        chosen experts that it does not have, and a handover for each layer
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from .rates import Rates, Shared
     from .work import Attention, Load, Weights, Work
 
-MANY = 32       # least tokens for which matrix kernels are those of prompts and weights in RAM are copied
-# Heads that compute on one head's f16 cache, an operation for each of its bytes; twice those of measured launches
+# least tokens for which matrix kernels are those of prompts and weights in RAM are copied
+MANY = 32
+# Heads that compute on one head's f16 cache, an operation for each of its bytes; twice those of
+# measured launches
 GROUP = 16
 
 
 def sent(weights: Weights, depth: float) -> float:
-    """Bytes that a token's visit to an RPC server transfers: activations both ways in f32, the mask in
-    f16."""
+    """Bytes that a token's visit to an RPC server transfers: activations both ways in f32, the mask
+    in f16."""
     return 2 * 4 * weights.n_embd + 2 * depth
 
 
@@ -50,7 +52,8 @@ class Sums:
 
     def __init__(self, load: Load, caches: Sequence[Attention | None]) -> None:
         self.load = load
-        self.places: dict[str, list[float]] = {}      # dense, experts, work, expert work, bf16, kernels
+        # dense, experts, work, expert work, bf16, kernels
+        self.places: dict[str, list[float]] = {}
         # dense, experts: weights in RAM that devices compute with
         self.copied = [0.0, 0.0]
         for row in load.rows:
@@ -75,19 +78,40 @@ class Sums:
 class Clock:
     """The seconds of one launch's graphs."""
 
-    def __init__(self, weights: Weights, work: Work, caches: Sequence[Attention | None],
-                 devices: Mapping[str, Figures], host: HostFigures, shared: Shared = SHARED, *,
-                 n_batch: int = N_BATCH, n_ubatch: int = 512, pipelined: bool = False,
-                 shares: Mapping[str, float] | None = None, reduced: bool = False, missing: float = 0.0,
-                 cached: ExpertCache | None = None, apart: float = 0.0, pinned: bool = False) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        work: Work,
+        caches: Sequence[Attention | None],
+        devices: Mapping[str, Figures],
+        host: HostFigures,
+        shared: Shared = SHARED,
+        *,
+        n_batch: int = N_BATCH,
+        n_ubatch: int = 512,
+        pipelined: bool = False,
+        shares: Mapping[str, float] | None = None,
+        reduced: bool = False,
+        missing: float = 0.0,
+        cached: ExpertCache | None = None,
+        apart: float = 0.0,
+        pinned: bool = False,
+    ) -> None:
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
-        self.weights, self.work, self.devices, self.host, self.shared = weights, work, devices, host, shared
+        self.weights, self.work, self.devices, self.host, self.shared = (
+            weights,
+            work,
+            devices,
+            host,
+            shared,
+        )
         self.n_batch, self.n_ubatch, self.pipelined = n_batch, n_ubatch, pipelined
         self.shares, self.missing, self.cached = shares, missing, cached
-        self.reduced = reduced       # by the devices themselves (split mode tensor): slices have kernels of their own
-        self.pinned = pinned     # weights in RAM, so that devices copy them without the CPU
-        self.apart = apart       # seconds of a prompt's token in a delta net that is not one op
+        # by the devices themselves (split mode tensor): slices have kernels of their own
+        self.reduced = reduced
+        self.pinned = pinned  # weights in RAM, so that devices copy them without the CPU
+        self.apart = apart  # seconds of a prompt's token in a delta net that is not one op
         self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
 
     @property
@@ -102,13 +126,18 @@ class Clock:
         dense, experts, *_ = self.tokens.places.get(HOST, (0.0, 0.0))
         return dense + experts * self.weights.used
 
-    def step(self, n: int, depth: float, sequences: int = 1, *, few: bool = False) -> tuple[float, dict[str, float]]:
-        """Seconds of a graph of n tokens with `depth` before each in its sequence: the part of no device, and
-        each device's part. `few`: tokens that are decoded or checked, whose kernels are those of a token."""
+    def step(
+        self, n: int, depth: float, sequences: int = 1, *, few: bool = False
+    ) -> tuple[float, dict[str, float]]:
+        """Seconds of a graph of n tokens with `depth` before each in its sequence: the part of no
+        device, and each device's part. `few`: tokens that are decoded or checked, whose kernels are
+        those of a token."""
         shared, host = self.shared, self.host
         few = few and n > 1
         many = n >= MANY and not few
-        in_tokens = not many and (n < MANY or not self.on_cpu) and (self.cached is None or n <= MOST_TOKENS)
+        in_tokens = (
+            not many and (n < MANY or not self.on_cpu) and (self.cached is None or n <= MOST_TOKENS)
+        )
         sums = self.tokens if in_tokens else self.prompts
         used = self.weights.used
         chosen = self._chosen(n, CPU.spread if few else 1.0)
@@ -122,12 +151,17 @@ class Clock:
             if place == HOST:
                 dense, experts, multiplies, expert_multiplies, _, kernels = values
                 in_ram += dense + experts * chosen
-                common += self._on_cpu(n, dense, experts * chosen, multiplies, expert_multiplies, few)
+                common += self._on_cpu(
+                    n, dense, experts * chosen, multiplies, expert_multiplies, few
+                )
                 common += kernels * shared.core_kernel * 1e-6
                 continue
             for name, share in self._parts(place):
-                stages[name] += self._few(self.devices[name], n, values, share) if few else \
-                    self._on_device(self.devices[name], n, many, chosen, values, share)
+                stages[name] += (
+                    self._few(self.devices[name], n, values, share)
+                    if few
+                    else self._on_device(self.devices[name], n, many, chosen, values, share)
+                )
         for (place, lies, cache), count in sums.caches.items():
             cells = min(depth, cache.window)
             size = count * cells * cache.cell * sequences
@@ -136,7 +170,11 @@ class Clock:
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
-                attends = flops / self._core_flops(n) if many else min(flops, GROUP * size) / self._core_attention(n)
+                attends = (
+                    flops / self._core_flops(n)
+                    if many
+                    else min(flops, GROUP * size) / self._core_attention(n)
+                )
                 common += hypot((size + state) / (host.ram * shared.ram), attends)
                 continue
             for name, share in self._parts(place):
@@ -144,7 +182,9 @@ class Clock:
                 rates = device.rates
                 read = rates.cache * (rates.quantised if cache.quantised and not many else 1.0)
                 rate = device.fp16 * (rates.matmul if cache.scores else rates.attention)
-                stages[name] += share * hypot((size + state) / (device.bandwidth * read), flops / rate)
+                stages[name] += share * hypot(
+                    (size + state) / (device.bandwidth * read), flops / rate
+                )
                 moved = n * cache.scores + (0 if many else sequences * cache.again)
                 stages[name] += share * count * cells * moved / (device.bandwidth * rates.read)
         load = sums.load
@@ -153,24 +193,25 @@ class Clock:
         common += load.hops * shared.hop * 1e-6
         common += self._network(load, n, depth, sequences)
         common += in_ram * self.missing / host.disk
-        if self.cached is not None and n <= MOST_TOKENS:      # each layer waits for its chosen experts
+        # each layer waits for its chosen experts
+        if self.cached is not None and n <= MOST_TOKENS:
             common += self.cached.size * chosen * self.cached.missed / self.cached.upload
             common += self.cached.layers * handover * 1e-6
-        if self.shares:          # each device waits for the others twice per layer
+        if self.shares:  # each device waits for the others twice per layer
             common += 2 * self.weights.n_layer * self._sum(n) + max(stages.values())
             stages = dict.fromkeys(stages, 0.0)
         return common, stages
 
     def _sum(self, n: int) -> float:
-        """Seconds in which the devices sum a layer's results of n tokens, in f32. With split mode tensor each sends to
-        each of the others, whatever links them."""
+        """Seconds in which the devices sum a layer's results of n tokens, in f32. With split mode
+        tensor each sends to each of the others, whatever links them."""
         others = max(1, len(self.shares or ()) - 1) if self.reduced else 1
         wait = self.shared.reduction if self.reduced else self.shared.hop
         return others * (wait * 1e-6 + 4 * n * self.weights.n_embd / self.host.bus)
 
     def _parts(self, home: str) -> Sequence[tuple[str, float]]:
-        """What computes on a layer's device, and which share: with split modes row and tensor, each device
-        its slice."""
+        """What computes on a layer's device, and which share: with split modes row and tensor, each
+        device its slice."""
         return tuple(self.shares.items()) if self.shares else ((home, 1.0),)
 
     def _chosen(self, n: int, spread: float) -> float:
@@ -184,22 +225,35 @@ class Clock:
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         dense *= self.weights.low_dense
-        seconds = hypot(streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n), 2 * n * multiplies / rate)
+        seconds = hypot(
+            streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n),
+            2 * n * multiplies / rate,
+        )
         if experts:
             chosen = self._chosen(n, streams.spread)
-            seconds += slow_experts * hypot(experts * chosen * self.weights.low / (bandwidth * rates.chosen),
-                                            2 * n * expert_multiplies / (rate * rates.experts))
+            seconds += slow_experts * hypot(
+                experts * chosen * self.weights.low / (bandwidth * rates.chosen),
+                2 * n * expert_multiplies / (rate * rates.experts),
+            )
         return seconds * slow + self._kernels(rates, sums[5], share)
 
     def _bf16(self, rates: Rates, bf16: float, read: float) -> tuple[float, float]:
-        """How many times slower matrices are because of the bytes that are bf16 among those read, and experts once
-        more."""
+        """How many times slower matrices are because of the bytes that are bf16 among those read,
+        and experts once more."""
         share = bf16 / max(1.0, read)
         return 1 + (1 / rates.bf16 - 1) * share, 1 + (1 / rates.bf16_experts - 1) * share
 
-    def _on_device(self, device: Figures, n: int, many: bool, touched: float, sums: Sequence[float],
-                   share: float) -> float:
-        """Seconds for `share` of each matrix, plus kernel launches, which do not shrink with the share."""
+    def _on_device(
+        self,
+        device: Figures,
+        n: int,
+        many: bool,
+        touched: float,
+        sums: Sequence[float],
+        share: float,
+    ) -> float:
+        """Seconds for `share` of each matrix, plus kernel launches, which do not shrink with the
+        share."""
         shared, rates = self.shared, device.rates
         dense, experts, multiplies, expert_multiplies, bf16 = [share * value for value in sums[:5]]
         kernels = sums[5]
@@ -210,25 +264,35 @@ class Clock:
         dense *= 1.0 if many else self.weights.low_dense
         seconds = hypot(dense / bandwidth, 2 * n * multiplies / rate) * slow
         if experts:
-            each = n * self.weights.used          # tokens per expert
+            each = n * self.weights.used  # tokens per expert
             rate *= rates.experts
             if many:
                 rate *= each / (each + shared.expert_tokens)
-            reading = experts * touched / (bandwidth * shared.prompt_experts) if many else \
-                experts * touched * self.weights.low / (bandwidth * rates.chosen)
+            reading = (
+                experts * touched / (bandwidth * shared.prompt_experts)
+                if many
+                else experts * touched * self.weights.low / (bandwidth * rates.chosen)
+            )
             seconds += hypot(reading, 2 * n * expert_multiplies / rate) * slow * slow_experts
-        return seconds + self._kernels(rates, kernels, share) * (shared.prompt_kernel if many else 1.0)
+        return seconds + self._kernels(rates, kernels, share) * (
+            shared.prompt_kernel if many else 1.0
+        )
 
     def _kernels(self, rates: Rates, kernels: float, share: float) -> float:
-        """Several devices' graphs change with each token, so that they are not launched whole (CUDA graphs); those of
-        a slice's `share` are as much shorter (split mode tensor)."""
-        return kernels * rates.kernel * 1e-6 * (share if self.reduced else 1.0) * (
-            self.shared.several if len(self.devices) > 1 else 1.0)
+        """Several devices' graphs change with each token, so that they are not launched whole (CUDA
+        graphs); those of a slice's `share` are as much shorter (split mode tensor)."""
+        return (
+            kernels
+            * rates.kernel
+            * 1e-6
+            * (share if self.reduced else 1.0)
+            * (self.shared.several if len(self.devices) > 1 else 1.0)
+        )
 
     def _network(self, load: Load, n: int, depth: float, sequences: int) -> float:
-        """Each visit sends a server the activations and the mask of n tokens, and returns the activations, or
-        the logits at the end; commands and results are one message each (ggml-rpc.cpp: all but GET_TENSOR are
-        sent without waiting)."""
+        """Each visit sends a server the activations and the mask of n tokens, and returns the
+        activations, or the logits at the end; commands and results are one message each
+        (ggml-rpc.cpp: all but GET_TENSOR are sent without waiting)."""
         seconds = 0.0
         for name, visits in load.visits.items():
             device = self.devices.get(name)
@@ -236,26 +300,40 @@ class Clock:
                 continue
             seconds += visits * device.visit(n * sent(self.weights, depth))
             if name == load.last:
-                seconds += 4 * (sequences * self.weights.n_vocab - n * self.weights.n_embd) / device.network
+                seconds += (
+                    4
+                    * (sequences * self.weights.n_vocab - n * self.weights.n_embd)
+                    / device.network
+                )
         return seconds
 
-    def _on_cpu(self, n: int, dense: float, experts: float, multiplies: float, expert_multiplies: float,
-                few: bool) -> float:
+    def _on_cpu(
+        self,
+        n: int,
+        dense: float,
+        experts: float,
+        multiplies: float,
+        expert_multiplies: float,
+        few: bool,
+    ) -> float:
         shared, host = self.shared, self.host
         cores = self._cores(n) * shared.core * 1e9
 
         def read(size: float, share: float) -> float:
             share *= 1.0 if self.devices else shared.alone
-            return float(size * ((host.ram * share) ** -4 + cores ** -4) ** 0.25)
+            return float(size * ((host.ram * share) ** -4 + cores**-4) ** 0.25)
 
         seconds = read(dense, shared.ram)
         if few:
             seconds = CPU.read(seconds, read(2 * multiplies, shared.ram), n)
-        return hypot(seconds + read(experts, shared.ram_experts),
-                     2 * n * (multiplies + expert_multiplies / shared.core_experts) / self._core_flops(n))
+        return hypot(
+            seconds + read(experts, shared.ram_experts),
+            2 * n * (multiplies + expert_multiplies / shared.core_experts) / self._core_flops(n),
+        )
 
     def _cores(self, n: int) -> int:
-        """The cores of a graph of n tokens: -tb's of more than one (llama_context::graph_compute)."""
+        """The cores of a graph of n tokens: -tb's of more than one
+        (llama_context::graph_compute)."""
         return self.host.batch_cores or self.host.cores if n > 1 else self.host.cores
 
     def _core_attention(self, n: int) -> float:

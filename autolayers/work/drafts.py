@@ -2,9 +2,10 @@
 
     speedup = (1 + n accepted) / (1 + checked + n pass + fixed + n more)      in units of one token's seconds
 
-`accepted` is the share of the n drafted tokens that the model keeps: it depends on the text and not on the machine.
-`pass` is one pass of the draft, `checked` what n + 1 tokens take longer than one: by the work of both.
-"""
+`accepted` is the share of the n drafted tokens that the model keeps: it depends on the text and not
+on the machine. `pass` is one pass of the draft, `checked` what n + 1 tokens take longer than one:
+by the work of both.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -21,27 +22,30 @@ if TYPE_CHECKING:
     from ..model import Model
     from .clock import Clock
 
-# Accepted share of n = 1, 2, ... drafted tokens, by text: heads of a model of 27B parameters on 40 machines. A model of
+# Accepted share of n = 1, 2, ... drafted tokens, by text: heads of a model of 27B parameters on 40
+# machines. A model of
 # 1B parameters that drafts for one of 8B reached 0.72 too (n = 3)
 ACCEPTED = {
     "mixed": (0.884, 0.80, 0.72, 0.65, 0.59, 0.535),
     "code": (0.95, 0.91, 0.88, 0.85, 0.81, 0.76),
     "prose": (0.75, 0.57, 0.47, 0.39, 0.33, 0.28),
 }
-NAMED = 9102             # the build from which on --spec-type names drafts, and --spec-draft-n-max their tokens
-MOST = 6                 # drafted tokens: beyond there are no rows
-NEARLY = 0.97            # the fewest drafted tokens that reach this share of the best speedup
-GAIN = 1.1               # a draft is chosen for this much
-WITHIN = 1.25            # nine of ten speedups are within this factor
-MIXTURE = 0.15           # a mixture's kernels for a few tokens, besides the experts that they read: per token
-KERNELS = 2.5            # per matrix of a draft
-AT_ONCE = ("draft-dflash", "draft-dspark")      # one pass for all n
+# the build from which on --spec-type names drafts, and --spec-draft-n-max their tokens
+NAMED = 9102
+MOST = 6  # drafted tokens: beyond there are no rows
+NEARLY = 0.97  # the fewest drafted tokens that reach this share of the best speedup
+GAIN = 1.1  # a draft is chosen for this much
+WITHIN = 1.25  # nine of ten speedups are within this factor
+# a mixture's kernels for a few tokens, besides the experts that they read: per token
+MIXTURE = 0.15
+KERNELS = 2.5  # per matrix of a draft
+AT_ONCE = ("draft-dflash", "draft-dspark")  # one pass for all n
 
 
 @dataclass(frozen=True)
 class Checks:
-    """What drafting costs besides the work of its graphs: seconds per drafted token and per step, in units of one
-    token's."""
+    """What drafting costs besides the work of its graphs: seconds per drafted token and per step,
+    in units of one token's."""
 
     more: float
     fixed: float = 0.05
@@ -49,9 +53,9 @@ class Checks:
 
 @dataclass(frozen=True)
 class Drafting:
-    """How a launch drafts. `model`: the draft's file, None for the model's own MTP block; `place`: the device that has
-    it, HOST, or "" for where the model ends; `n`: drafted tokens a step, None to be chosen; `share`: the accepted
-    share of that many drafted tokens, if it was measured."""
+    """How a launch drafts. `model`: the draft's file, None for the model's own MTP block; `place`:
+    the device that has it, HOST, or "" for where the model ends; `n`: drafted tokens a step, None
+    to be chosen; `share`: the accepted share of that many drafted tokens, if it was measured."""
 
     kind: str
     model: Model | None = None
@@ -72,9 +76,14 @@ class Drafted:
     rates: tuple[tuple[str, float], ...]
 
     def to_dict(self) -> dict[str, object]:
-        return {"type": self.kind, "n": self.n, "place": self.place, "acceptance": round(self.accepted, 3),
-                "without": round(self.plain, 3),
-                "tokens_per_second": {text: round(rate, 3) for text, rate in self.rates}}
+        return {
+            "type": self.kind,
+            "n": self.n,
+            "place": self.place,
+            "acceptance": round(self.accepted, 3),
+            "without": round(self.plain, 3),
+            "tokens_per_second": {text: round(rate, 3) for text, rate in self.rates},
+        }
 
 
 # By backend and generation (fixtures/levers/draft.jsonl)
@@ -89,7 +98,8 @@ CHECKS = {
     ("MTL", ""): Checks(0.42),
     ("", ""): Checks(0.1),
 }
-# What a drafted token of a hybrid model costs more under CUDA by builds before (an RTX PRO 6000, a V100)
+# What a drafted token of a hybrid model costs more under CUDA by builds before (an RTX PRO 6000, a
+# V100)
 STATES_BEFORE, STATES = 10440, 0.18
 
 
@@ -105,8 +115,8 @@ def checks_of(device: Device | None, build: int = NEWEST, hybrid: bool = False) 
 
 
 def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None) -> float:
-    """The accepted share of n drafted tokens. `given`: a share that was measured, and its n; for other n as if each
-    token were accepted with one probability."""
+    """The accepted share of n drafted tokens. `given`: a share that was measured, and its n; for
+    other n as if each token were accepted with one probability."""
     if given is None:
         table = ACCEPTED[text]
         return table[min(n, len(table)) - 1] * (1.0 if n <= len(table) else len(table) / n)
@@ -119,8 +129,9 @@ def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None
 
 
 def _kept(each: float, n: int) -> float:
-    """The accepted share of n tokens if each is accepted with this probability after the one before it was."""
-    return sum(each ** i for i in range(1, n + 1)) / n
+    """The accepted share of n tokens if each is accepted with this probability after the one before
+    it was."""
+    return sum(each**i for i in range(1, n + 1)) / n
 
 
 class Step:
@@ -131,19 +142,22 @@ class Step:
         self.one = clock.token(depth, sequences)
 
     def passes(self, draft: Model, place: str, head: bool = False) -> float:
-        """Seconds of one pass of a draft on a device, or on the CPU if `place` is none; with `head` of the model's own
-        MTP block and its output."""
+        """Seconds of one pass of a draft on a device, or on the CPU if `place` is none; with `head`
+        of the model's own MTP block and its output."""
         size, matrices = read_of(draft, head)
         device, host = self.clock.devices.get(place), self.clock.host
         if device is None:
             seconds = size / host.ram + matrices * KERNELS * SHARED.core_kernel * 1e-6
         else:
             rates = device.rates
-            seconds = size / (device.bandwidth * rates.read) + matrices * KERNELS * rates.kernel * 1e-6
+            seconds = (
+                size / (device.bandwidth * rates.read) + matrices * KERNELS * rates.kernel * 1e-6
+            )
         return seconds / self.clock.paces[1]
 
     def speedup(self, n: int, share: float, passes: float, costs: Checks) -> float:
-        """Of n drafted tokens, with this share accepted; `passes`: seconds of a step's passes of the draft."""
+        """Of n drafted tokens, with this share accepted; `passes`: seconds of a step's passes of
+        the draft."""
         checked = self.clock.checked(n + 1, self.depth, self.sequences)
         more = costs.more + (MIXTURE if self.clock.weights.n_expert else 0.0)
         return (1 + n * share) / ((checked + passes) / self.one + costs.fixed + n * more)
@@ -157,14 +171,17 @@ def best(gain: Callable[[int], float], most: int = MOST) -> int:
 
 
 def read_of(model: Model, head: bool = False) -> tuple[float, int]:
-    """Bytes that one pass of a draft model reads, and its matrices; with `head` those of the model's own MTP block and
-    its output."""
+    """Bytes that one pass of a draft model reads, and its matrices; with `head` those of the
+    model's own MTP block and its output."""
     hparams = model.hparams
     used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
     size, matrices = 0.0, 0
     for weight in model.weights:
         mine = weight.op.startswith("MUL_MAT") and (
-            not head or weight.layer == "output" or (weight.layer == "repeating" and weight.block >= hparams.n_layer))
+            not head
+            or weight.layer == "output"
+            or (weight.layer == "repeating" and weight.block >= hparams.n_layer)
+        )
         if mine:
             size += weight.info.n_bytes * (used if weight.op == "MUL_MAT_ID" else 1.0)
             matrices += 1

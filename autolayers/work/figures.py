@@ -1,4 +1,5 @@
-"""The bandwidth and compute rates of devices and the rest of a machine, with defaults for unknown figures."""
+"""The bandwidth and compute rates of devices and the rest of a machine, with defaults for unknown
+figures."""
 
 from __future__ import annotations
 
@@ -17,15 +18,27 @@ if TYPE_CHECKING:
     from ..machine import Device, Machine
     from .rates import Rates
 
-_IGPU_BANDWIDTH = 51e9         # bytes per second of an unknown integrated GPU: two channels of DDR4-3200
-# RAM of desktops and laptops by what was sold with a GPU of that time, at what reading it reaches: DDR4, then DDR5 of
+# bytes per second of an unknown integrated GPU: two channels of DDR4-3200
+_IGPU_BANDWIDTH = 51e9
+# RAM of desktops and laptops by what was sold with a GPU of that time, at what reading it reaches:
+# DDR4, then DDR5 of
 # 4800 to 6000 MT/s in two channels, which has 77e9 to 96e9 at the peak
-_RAM_BANDWIDTH = {"Pascal": 26e9, "Volta": 30e9, "Turing": 26e9, "Ampere": 42e9, "Ada": 56e9, "Blackwell": 62e9,
-                  "RDNA3": 54e9, "RDNA4": 60e9, "Arc": 48e9}
+_RAM_BANDWIDTH = {
+    "Pascal": 26e9,
+    "Volta": 30e9,
+    "Turing": 26e9,
+    "Ampere": 42e9,
+    "Ada": 56e9,
+    "Blackwell": 62e9,
+    "RDNA3": 54e9,
+    "RDNA4": 60e9,
+    "Arc": 48e9,
+}
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 DISK = 2.5e9
-NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4     # the link to a server of unknown rates
+# the link to a server of unknown rates
+NETWORK, NETWORK_RATE, ROUND_TRIP = "network", 1.25e8, 3e-4
 
 
 @dataclass(frozen=True)
@@ -36,27 +49,45 @@ class Figures:
     bandwidth: float
     fp16: float
     known: bool
-    round_trip: float = 0.0      # seconds, to the server that has it
-    network: float = 0.0         # bytes per second; 0: no server
+    round_trip: float = 0.0  # seconds, to the server that has it
+    network: float = 0.0  # bytes per second; 0: no server
     streams: Streams = STREAMS["", ""]
 
     @classmethod
     def of(cls, device: Device, ram: float | None = None, build: int = NEWEST) -> Figures:
-        """`ram`: bytes per second at which the machine's RAM, an integrated GPU's memory, is read."""
+        """`ram`: bytes per second at which the machine's RAM, an integrated GPU's memory, is
+        read."""
         generation, kind = generation_of(device), backend(device.backend)
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
         if device.kind == "igpu" and not device.bandwidth:
             bandwidth = ram / OF_PEAK if ram else built_in[1] if built_in else _IGPU_BANDWIDTH
         per_byte = kind.fp16_per_bandwidth or FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
-        fp16 = device.fp16_tflops * 1e12 if device.fp16_tflops else built_in[0] if built_in else bandwidth * per_byte
-        network, round_trip = (0.0, 0.0) if device.kind != "rpc" else (
-            device.link or NETWORK_RATE, ROUND_TRIP if device.latency is None else device.latency)
+        fp16 = (
+            device.fp16_tflops * 1e12
+            if device.fp16_tflops
+            else built_in[0]
+            if built_in
+            else bandwidth * per_byte
+        )
+        network, round_trip = (
+            (0.0, 0.0)
+            if device.kind != "rpc"
+            else (
+                device.link or NETWORK_RATE,
+                ROUND_TRIP if device.latency is None else device.latency,
+            )
+        )
         reading, computing = shares(device)
-        return cls(aged(rates_of(device), device.engine or device.backend, build), bandwidth * reading,
-                   fp16 * computing,
-                   bool((device.bandwidth or (built_in and ram)) and generation), round_trip, network,
-                   streams_of(device))
+        return cls(
+            aged(rates_of(device), device.engine or device.backend, build),
+            bandwidth * reading,
+            fp16 * computing,
+            bool((device.bandwidth or (built_in and ram)) and generation),
+            round_trip,
+            network,
+            streams_of(device),
+        )
 
     def visit(self, size: float) -> float:
         """Seconds of a visit to its server that transfers this many bytes; 0 without a server."""
@@ -71,14 +102,16 @@ class HostFigures:
     bus: float
     cores: int
     disk: float
-    known: bool          # RAM's bandwidth is not a default
-    counted: bool        # the number of cores is not a default
-    batch_cores: int = 0       # those of prompts (-tb); 0: the same
+    known: bool  # RAM's bandwidth is not a default
+    counted: bool  # the number of cores is not a default
+    batch_cores: int = 0  # those of prompts (-tb); 0: the same
 
-    def with_threads(self, n_threads: int | None, n_threads_batch: int | None = None) -> HostFigures:
-        """With so many threads (-t, and -tb for prompts): one a core computes and reads, and more of them share the
-        cores; below 1 and None are llama.cpp's default, a thread per core, and for prompts as many as for tokens. A
-        number of cores that is not known is theirs."""
+    def with_threads(
+        self, n_threads: int | None, n_threads_batch: int | None = None
+    ) -> HostFigures:
+        """With so many threads (-t, and -tb for prompts): one a core computes and reads, and more
+        of them share the cores; below 1 and None are llama.cpp's default, a thread per core, and
+        for prompts as many as for tokens. A number of cores that is not known is theirs."""
         few, many = self._cores(n_threads), self._cores(n_threads_batch)
         counted = self.counted or few > 0 or many > 0
         return replace(self, cores=few or self.cores, batch_cores=many, counted=counted)
@@ -95,13 +128,29 @@ class HostFigures:
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         beside = [found[1] for device in unified if (found := integrated(device.description))]
         kind = kind_of(machine.ram_total, machine.cores)
-        sold = [_RAM_BANDWIDTH.get(generation_of(device), 0) for device in machine.devices if device.kind != "rpc"]
+        sold = [
+            _RAM_BANDWIDTH.get(generation_of(device), 0)
+            for device in machine.devices
+            if device.kind != "rpc"
+        ]
         usual = (max(sold, default=0) or kind.bandwidth) if kind is DESKTOP else kind.bandwidth
         ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) or usual
-        bus = machine.bus_bandwidth or (_UNIFIED_BUS if unified else 0) \
-            or min([device.link for device in machine.devices if device.link and device.kind != "rpc"],
-                   default=0.0) \
+        bus = (
+            machine.bus_bandwidth
+            or (_UNIFIED_BUS if unified else 0)
+            or min(
+                [device.link for device in machine.devices if device.link and device.kind != "rpc"],
+                default=0.0,
+            )
             or _BUS
-        cores = machine.threads or machine.cores          # a plan's -t, where llama.cpp's own is wrong
-        return cls(ram, bus, cores or kind.cores, machine.disk_bandwidth or DISK,
-                   bool(machine.ram_bandwidth or shared), machine.cores is not None)
+        )
+        # a plan's -t, where llama.cpp's own is wrong
+        cores = machine.threads or machine.cores
+        return cls(
+            ram,
+            bus,
+            cores or kind.cores,
+            machine.disk_bandwidth or DISK,
+            bool(machine.ram_bandwidth or shared),
+            machine.cores is not None,
+        )

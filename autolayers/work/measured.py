@@ -1,5 +1,6 @@
 """Published measurements of launches, to show beside a prediction: measured.csv, made by `python
-fixtures/measured.py` of the rows that the constants are fitted to. It is read when it is asked for, never to plan.
+fixtures/measured.py` of the rows that the constants are fitted to. It is read when it is asked for,
+never to plan.
 
     asked = Asked.of(model, devices, "MoE in RAM", share=0.4, depth=2048)
     row = nearest(asked, "tg")
@@ -27,20 +28,22 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-TWIN = 0.05          # active bytes this close are those of a twin
-ENOUGH = 3           # measurements that a prediction is drawn to
-_SHARE = 0.1         # of the weights: a placement this close is the same
-_TENTH = 10.0        # how much a tenth of the weights elsewhere counts, in halvings of the depth
+TWIN = 0.05  # active bytes this close are those of a twin
+ENOUGH = 3  # measurements that a prediction is drawn to
+_SHARE = 0.1  # of the weights: a placement this close is the same
+_TENTH = 10.0  # how much a tenth of the weights elsewhere counts, in halvings of the depth
 _KILO = 1024
-_NO_SOURCE = 1.0     # nobody can read of it: as much as a halving
-_OLD, _AGED = "2025", 4.0      # builds of before were slower, which counts as much as these halvings of the depth
+_NO_SOURCE = 1.0  # nobody can read of it: as much as a halving
+# builds of before were slower, which counts as much as these halvings of the depth
+_OLD, _AGED = "2025", 4.0
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured rate in tokens per second: `kind` tg (tokens) or pp (prompts). `active`: bytes of weights that a
-    token reads, `size` of all weights. `share`: the part of the active bytes that devices read. `ram`: bytes per
-    second, None if it was not said. `predicted`: by the constants of this version."""
+    """One measured rate in tokens per second: `kind` tg (tokens) or pp (prompts). `active`: bytes
+    of weights that a token reads, `size` of all weights. `share`: the part of the active bytes that
+    devices read. `ram`: bytes per second, None if it was not said. `predicted`: by the constants of
+    this version."""
 
     id: str
     kind: str
@@ -62,17 +65,29 @@ class Row:
     cores: int | None
     build: int | None
     date: str
-    source: str          # where to read of it, "" if its address is not known
+    source: str  # where to read of it, "" if its address is not known
 
     def to_dict(self) -> dict[str, object]:
         """With the names that the rows of fixtures/speeds and `tune --share` have."""
         return {
-            "id": self.id, "kind": self.kind, "measured": self.rate, "predicted": self.predicted,
-            "class": self.placement, "cards": list(self.cards), "backend": self.backend, "model": self.model,
-            "architecture": self.architecture, "active": self.active, "size": self.size,
+            "id": self.id,
+            "kind": self.kind,
+            "measured": self.rate,
+            "predicted": self.predicted,
+            "class": self.placement,
+            "cards": list(self.cards),
+            "backend": self.backend,
+            "model": self.model,
+            "architecture": self.architecture,
+            "active": self.active,
+            "size": self.size,
             "workload": {"prompt": self.prompt, "generate": self.generate, "depth": self.depth},
-            "words": self.words.split(), "ram_bandwidth": self.ram, "cores": self.cores, "build": self.build,
-            "date": self.date, "source": self.source,
+            "words": self.words.split(),
+            "ram_bandwidth": self.ram,
+            "cores": self.cores,
+            "build": self.build,
+            "date": self.date,
+            "source": self.source,
         }
 
 
@@ -81,18 +96,36 @@ def rows() -> tuple[Row, ...]:
     """All of them, of launches with stock settings, by llama-bench or a server."""
     import csv  # on demand
 
-    return tuple([_row(values) for values in csv.DictReader(text("work/measured.csv").splitlines())])
+    return tuple(
+        [_row(values) for values in csv.DictReader(text("work/measured.csv").splitlines())]
+    )
 
 
 def _row(values: dict[str, str]) -> Row:
     """A line of the table."""
     return Row(
-        values["id"], values["kind"], float(values["rate"]), float(values["predicted"]), values["class"],
-        tuple(filter(None, values["cards"].split("+"))), values["backend"], values["model"], values["architecture"],
-        int(values["active"]), int(values["size"]), float(values["share"]), int(values["prompt"]),
-        int(values["generate"]), int(values["depth"]), values["words"],
-        float(values["ram"]) if values["ram"] else None, int(values["cores"]) if values["cores"] else None,
-        int(values["build"]) if values["build"] else None, values["date"], values["source"])
+        values["id"],
+        values["kind"],
+        float(values["rate"]),
+        float(values["predicted"]),
+        values["class"],
+        tuple(filter(None, values["cards"].split("+"))),
+        values["backend"],
+        values["model"],
+        values["architecture"],
+        int(values["active"]),
+        int(values["size"]),
+        float(values["share"]),
+        int(values["prompt"]),
+        int(values["generate"]),
+        int(values["depth"]),
+        values["words"],
+        float(values["ram"]) if values["ram"] else None,
+        int(values["cores"]) if values["cores"] else None,
+        int(values["build"]) if values["build"] else None,
+        values["date"],
+        values["source"],
+    )
 
 
 @dataclass(frozen=True)
@@ -108,10 +141,19 @@ class Asked:
     depth: float = 0.0
 
     @classmethod
-    def of(cls, model: Model, cards: Sequence[str], backend: str, placement: str, share: float = 1.0,
-           depth: float = 0.0) -> Asked:
+    def of(
+        cls,
+        model: Model,
+        cards: Sequence[str],
+        backend: str,
+        placement: str,
+        share: float = 1.0,
+        depth: float = 0.0,
+    ) -> Asked:
         """Of a model on these cards (the names of `--gpu`)."""
-        return cls(model.architecture, active(model), tuple(cards), backend, placement, share, depth)
+        return cls(
+            model.architecture, active(model), tuple(cards), backend, placement, share, depth
+        )
 
     def sharing(self, share: float) -> Asked:
         """With devices that read this part of the active bytes."""
@@ -130,16 +172,19 @@ def active(model: Model) -> int:
 
 
 def card_of(description: str, total: int) -> str:
-    """The name of `--gpu` of a device with this description and as many bytes; "" if it is none that is known."""
+    """The name of `--gpu` of a device with this description and as many bytes; "" if it is none
+    that is known."""
     card = described(description, total >> 20)
     return next((name for name, known in CARDS.items() if known is card), "")
 
 
 def alike(asked: Asked, kind: str) -> list[Row]:
-    """The rows of that model or a twin of it, placed alike on those cards; the nearest first, of equal ones the
-    newest."""
+    """The rows of that model or a twin of it, placed alike on those cards; the nearest first, of
+    equal ones the newest."""
     found = [row for row in rows() if row.kind == kind and _is(row, asked)]
-    return sorted(found, key=lambda row: (_distance(row, asked), [-ord(letter) for letter in row.date]))
+    return sorted(
+        found, key=lambda row: (_distance(row, asked), [-ord(letter) for letter in row.date])
+    )
 
 
 def nearest(asked: Asked, kind: str) -> Row | None:
@@ -148,7 +193,11 @@ def nearest(asked: Asked, kind: str) -> Row | None:
 
 
 def _is(row: Row, asked: Asked) -> bool:
-    if (row.architecture, row.backend, row.placement) != (asked.architecture, asked.backend, asked.placement):
+    if (row.architecture, row.backend, row.placement) != (
+        asked.architecture,
+        asked.backend,
+        asked.placement,
+    ):
         return False
     return abs(log(row.active / asked.active)) <= log(1 + TWIN) and same(row.cards, asked.cards)
 
@@ -172,11 +221,15 @@ def _distance(row: Row, asked: Asked) -> float:
 
 
 def drawn(asked: Asked, kind: str, predicted: float, within: float) -> tuple[float, int] | None:
-    """What measurements make of a prediction that is off by more than `within`: tokens per second, and how many there
-    are; None with fewer than ENOUGH, or if they do not contradict it. Each counts by how far its own prediction is
-    off, so that depth and placement do not matter, and builds of before 2025 do not."""
-    ratios = [row.rate / row.predicted for row in alike(asked, kind)
-              if abs(row.share - asked.share) <= _SHARE and row.date >= _OLD]
+    """What measurements make of a prediction that is off by more than `within`: tokens per second,
+    and how many there are; None with fewer than ENOUGH, or if they do not contradict it. Each
+    counts by how far its own prediction is off, so that depth and placement do not matter, and
+    builds of before 2025 do not."""
+    ratios = [
+        row.rate / row.predicted
+        for row in alike(asked, kind)
+        if abs(row.share - asked.share) <= _SHARE and row.date >= _OLD
+    ]
     if len(ratios) < ENOUGH:
         return None
     slower, faster = max(ratios) < 1 / within, min(ratios) > within
@@ -187,11 +240,13 @@ def drawn(asked: Asked, kind: str, predicted: float, within: float) -> tuple[flo
 
 
 def wanted(cards: Sequence[str]) -> str:
-    """The class of launches whose row would help a machine with these cards most: the least measured there, of
-    equal ones the one whose predictions are the least sure."""
+    """The class of launches whose row would help a machine with these cards most: the least
+    measured there, of equal ones the one whose predictions are the least sure."""
     if not cards:
         return HOST
-    count = dict.fromkeys([name for name in CLASSES if (name == "multi-GPU") == (len(cards) > 1) and name != HOST], 0)
+    count = dict.fromkeys(
+        [name for name in CLASSES if (name == "multi-GPU") == (len(cards) > 1) and name != HOST], 0
+    )
     for row in of_cards(cards):
         if row.placement in count:
             count[row.placement] += 1

@@ -1,9 +1,11 @@
 """What a power limit leaves of a card's rates.
 
-    reading, computing = shares(device)      # of its bandwidth and of its arithmetic; 1.0 without a limit
+    # of its bandwidth and of its arithmetic; 1.0 without a limit
+    reading, computing = shares(device)
 
-Rates stay as they are down to a share of the watts as sold, and fall below it: measured on an RTX PRO 6000 (600 W) at
-500 to 200 W, an RTX 3090 at 250 of 350 W and an RTX 4090 at 275 of 450 W (tests/planner/test_cost.py).
+Rates stay as they are down to a share of the watts as sold, and fall below it: measured on an RTX
+PRO 6000 (600 W) at 500 to 200 W, an RTX 3090 at 250 of 350 W and an RTX 4090 at 275 of 450 W
+(tests/planner/test_cost.py).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 READING = {"Ampere": 1.0, "Ada": 0.74, "Blackwell": 0.53}
 READING_UNKNOWN = 0.74
 COMPUTING = 0.72
-FALLS = 0.8          # a rate falls as this power of the watts
+FALLS = 0.8  # a rate falls as this power of the watts
 
 
 def shares(device: Device) -> tuple[float, float]:

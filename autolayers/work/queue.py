@@ -1,11 +1,14 @@
-"""Several people on one llama-server: its own batching, simulated with the predicted seconds of its graphs.
+"""Several people on one llama-server: its own batching, simulated with the predicted seconds of its
+graphs.
 
     served = simulate(clock, Workload(1024, 256), users=8, slots=8, n_ctx_seq=16384)
-    served.rate, served.total, served.first      # tokens/s of each and of all, seconds to the first token
+    # tokens/s of each and of all, seconds to the first token
+    served.rate, served.total, served.first
 
-Mirrors update_slots of tools/server/server-context.cpp: each iteration decodes one batch, of a token for each slot that
-answers and then as many prompt tokens as n_batch still has room for, slot by slot. Everyone asks again as soon as the
-answer is there, so this is the busiest that these people can make it.
+Mirrors update_slots of tools/server/server-context.cpp: each iteration decodes one batch, of a
+token for each slot that answers and then as many prompt tokens as n_batch still has room for, slot
+by slot. Everyone asks again as soon as the answer is there, so this is the busiest that these
+people can make it.
 """
 
 from __future__ import annotations
@@ -20,15 +23,16 @@ if TYPE_CHECKING:
     from ..flags.workload import Workload
     from .clock import Clock
 
-ROUNDS = 4          # requests of each person; the first is not counted, as they do not begin together
-WAITED = 0.95       # share of the requests whose first token came within `Served.first`
-_DEPTHS = 256       # tokens: depths this close take the same time
+# requests of each person; the first is not counted, as they do not begin together
+ROUNDS = 4
+WAITED = 0.95  # share of the requests whose first token came within `Served.first`
+_DEPTHS = 256  # tokens: depths this close take the same time
 
 
 @dataclass(frozen=True)
 class Served:
-    """What each person and all together get: tokens per second of an answer, and of all answers with their prompts;
-    seconds to the first token, of 19 in 20 requests."""
+    """What each person and all together get: tokens per second of an answer, and of all answers
+    with their prompts; seconds to the first token, of 19 in 20 requests."""
 
     rate: float
     total: float
@@ -36,11 +40,14 @@ class Served:
 
 
 class _Slot:
-    """A slot at work: tokens of the prompt and of the answer that are left, and those that are in its cache."""
+    """A slot at work: tokens of the prompt and of the answer that are left, and those that are in
+    its cache."""
 
     __slots__ = ("asked", "counts", "depth", "first", "left", "prompt", "user")
 
-    def __init__(self, user: int, asked: float, work: Workload, n_ctx_seq: int, counts: bool) -> None:
+    def __init__(
+        self, user: int, asked: float, work: Workload, n_ctx_seq: int, counts: bool
+    ) -> None:
         self.user, self.asked, self.counts = user, asked, counts
         self.prompt, self.left = min(work.prompt, n_ctx_seq), work.generate
         self.depth = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate))
@@ -70,14 +77,17 @@ class _Server:
         if key not in self._prompts:
             self._prompts[key] = self.clock.prompt(size, key[1] * _DEPTHS)
         # the weights are read for the prompt anyway: of the answers their caches are left
-        return self._prompts[key] + max(0.0, self.token(answering) - self.clock.token(0, len(answering))
-                                        if answering else 0.0)
+        return self._prompts[key] + max(
+            0.0, self.token(answering) - self.clock.token(0, len(answering)) if answering else 0.0
+        )
 
 
 def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:
     """`users` people with this request each, on a server with this many slots."""
     server = _Server(clock, n_ctx_seq)
-    alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(work.depth)
+    alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(
+        work.depth
+    )
     waiting = deque((i * alone / users, i) for i in range(users))
     asked = [0] * users
     busy: list[_Slot] = []

@@ -1,7 +1,7 @@
-"""The share of their rated figures that GPUs reach under llama.cpp, by backend and generation. Every number
-in rates.csv, doubts.csv and SHARED is fitted: `python benchmarks/fit_speed.py` derives them from the measured launches
-in fixtures/speeds and prints the prediction errors; --write writes them. A generation without measured launches uses
-its backend's figures."""
+"""The share of their rated figures that GPUs reach under llama.cpp, by backend and generation.
+Every number in rates.csv, doubts.csv and SHARED is fitted: `python benchmarks/fit_speed.py` derives
+them from the measured launches in fixtures/speeds and prints the prediction errors; --write writes
+them. A generation without measured launches uses its backend's figures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rates:
-    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of the latter
-    for quantised caches. `kernel`: microseconds per node of the graph. `matmul` and `attention`: shares of
-    the dense fp16 rate, `experts` of the former for many matrices with few tokens each. `handover`:
-    microseconds from the device to the CPU or back. `bf16`: relative to f16's speed, `bf16_experts`: of
-    experts, whose kernels have no bf16 of their own under Vulkan. `chosen`: reading a token's experts,
-    relative to reading one matrix."""
+    """`read` and `cache`: shares of the bandwidth for weights and for the KV cache, `quantised` of
+    the latter for quantised caches. `kernel`: microseconds per node of the graph. `matmul` and
+    `attention`: shares of the dense fp16 rate, `experts` of the former for many matrices with few
+    tokens each. `handover`: microseconds from the device to the CPU or back. `bf16`: relative to
+    f16's speed, `bf16_experts`: of experts, whose kernels have no bf16 of their own under Vulkan.
+    `chosen`: reading a token's experts, relative to reading one matrix."""
 
     read: float
     cache: float
@@ -33,13 +33,14 @@ class Rates:
     experts: float = 0.7
     bf16_experts: float = 1.0
     chosen: float = 0.9
-    n: int = 0                # measured launches that it is fitted to
+    n: int = 0  # measured launches that it is fitted to
 
 
 @dataclass(frozen=True)
 class Age:
-    """How builds before `before` differ from today's: kernels were fused since, so a token's nodes took `kernel`
-    times as long, and prompts' matrices were multiplied at `prompt` of today's rate."""
+    """How builds before `before` differ from today's: kernels were fused since, so a token's nodes
+    took `kernel` times as long, and prompts' matrices were multiplied at `prompt` of today's
+    rate."""
 
     before: int
     kernel: float
@@ -48,27 +49,27 @@ class Age:
 
 @dataclass(frozen=True)
 class Shared:
-    """What does not depend on the GPU. Seconds are microseconds and rates are shares, unless a unit is
-    given."""
+    """What does not depend on the GPU. Seconds are microseconds and rates are shares, unless a unit
+    is given."""
 
-    token: float              # constant per token
-    prompt_experts: float     # reading experts for a prompt, relative to reading one matrix
-    expert_tokens: float      # tokens per expert at which half of that rate is reached
-    prompt_read: float        # reading weights during arithmetic, relative to reading them alone
-    prompt_kernel: float      # kernels of a prompt, relative to those of a token
-    hop: float                # from one device to another
-    reduction: float          # a sum over two devices' slices, with split mode tensor
-    ram: float                # share of RAM's bandwidth for matrices
+    token: float  # constant per token
+    prompt_experts: float  # reading experts for a prompt, relative to reading one matrix
+    expert_tokens: float  # tokens per expert at which half of that rate is reached
+    prompt_read: float  # reading weights during arithmetic, relative to reading them alone
+    prompt_kernel: float  # kernels of a prompt, relative to those of a token
+    hop: float  # from one device to another
+    reduction: float  # a sum over two devices' slices, with split mode tensor
+    ram: float  # share of RAM's bandwidth for matrices
     ram_experts: float
-    alone: float              # of both, if the CPU computes everything
-    core: float               # 10**9 bytes per second per core
-    core_flops: float         # 10**9 operations per second per core
-    core_experts: float       # share of it for experts
-    core_attention: float     # 10**9 operations of attention per second per core
-    core_kernel: float        # microseconds of CPU time per node of the graph
-    ram_copy: float           # weights that the CPU copies for the bus, share of RAM's bandwidth
-    copied: float             # how quickly tokens spread over the experts that are copied
-    several: float            # kernels of a launch on several devices
+    alone: float  # of both, if the CPU computes everything
+    core: float  # 10**9 bytes per second per core
+    core_flops: float  # 10**9 operations per second per core
+    core_experts: float  # share of it for experts
+    core_attention: float  # 10**9 operations of attention per second per core
+    core_kernel: float  # microseconds of CPU time per node of the graph
+    ram_copy: float  # weights that the CPU copies for the bus, share of RAM's bandwidth
+    copied: float  # how quickly tokens spread over the experts that are copied
+    several: float  # kernels of a launch on several devices
     # several devices: the part of the other stages that does not overlap with the slowest
     stages: float
 
@@ -87,56 +88,97 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("Ada", "8.9", r"RTX 40\d\d|\bAda\b|\bL4\b|\bL20\b|\bL40S?\b"),
     ("Ampere", "8.6 8.7 8.8", r"RTX 30\d\d|RTX A\d000|\bA[124]0?0?0\b|\bA16\b|Orin"),
     ("Strix Halo", "", r"80[456]0S|Strix Halo|Ryzen AI M(ax|AX)|(?i:gfx1151)"),
-    ("RDNA3 integrated", "", r"Radeon.* [78][46789]0M|RADV (PHOENIX|STRIX1|KRACKAN)|(?i:gfx1103|gfx115[02])"),
-    ("RDNA2 integrated", "", r"Radeon.* 6[168]0M|RADV (REMBRANDT|RAPHAEL|VANGOGH)|Custom GPU 0[49]|(?i:gfx103[3567])"),
+    (
+        "RDNA3 integrated",
+        "",
+        r"Radeon.* [78][46789]0M|RADV "
+        r"(PHOENIX|STRIX1|KRACKAN)|(?i:gfx1103|gfx115[02])",
+    ),
+    (
+        "RDNA2 integrated",
+        "",
+        r"Radeon.* 6[168]0M|RADV (REMBRANDT|RAPHAEL|VANGOGH)|Custom GPU "
+        r"0[49]|(?i:gfx103[3567])",
+    ),
     ("RDNA4", "", r"RX 90\d\d|R9[67]00|(?i:gfx120\d)"),
     ("RDNA3", "", r"RX 7\d\d\d|PRO W7\d00|(?i:gfx11\d\d)"),
     ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|PRO V620|(?i:gfx103\d)"),
     ("RDNA1", "", r"RX 5[3567]\d\d|(?i:gfx101\d)"),
     ("CDNA", "", r"Instinct|MI\d\d\d?X?\b|(?i:gfx9(06|08|0a|4\w|50))"),
-    ("Vega", "", r"Vega|Radeon.* VII\b|RX [45]\d0\b|RADV (RENOIR|RAVEN|POLARIS)|(?i:gfx(803|900|902|90c))"),
+    (
+        "Vega",
+        "",
+        r"Vega|Radeon.* VII\b|RX [45]\d0\b|RADV "
+        r"(RENOIR|RAVEN|POLARIS)|(?i:gfx(803|900|902|90c))",
+    ),
     ("Xe2 integrated", "", r"1[34]0V|B3[79]0|\((LNL|PTL)\)"),
-    ("Xe integrated", "", r"UHD|Iris|HD Graphics|Arc\(TM\) Graphics$|\((MTL|TGL|ADL|RPL|KBL|CFL|CML)\b"),
+    (
+        "Xe integrated",
+        "",
+        r"UHD|Iris|HD Graphics|Arc\(TM\) "
+        r"Graphics$|\((MTL|TGL|ADL|RPL|KBL|CFL|CML)\b",
+    ),
     ("Arc", "", r"\bArc\b|Intel"),
     ("M5", "", r"Apple M5"),
     ("Apple", "", r"Apple M\d"),
 )
 
-_GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"      # up to 2020
+_GEN9 = r"HD Graphics [56]\d\d|\((SKL|KBL|CFL|CML|GLK)\b"  # up to 2020
 
 # dense fp16 TFLOPS per 10**12 bytes per second of bandwidth, for GPUs of unknown compute rate
-FP16_PER_BANDWIDTH = {"Pascal": 25.0, "Volta": 125.0, "Turing": 160.0, "A100": 160.0, "Hopper": 300.0,
-                      "Datacenter Blackwell": 290.0, "GB10": 450.0, "Blackwell": 240.0, "Ada": 320.0,
-                      "Ampere": 160.0,
-                      "Strix Halo": 230.0, "RDNA3 integrated": 190.0, "RDNA2 integrated": 90.0,
-                      "RDNA4": 300.0, "RDNA3": 128.0, "RDNA2": 75.0, "RDNA1": 40.0, "CDNA": 190.0,
-                      "Vega": 27.0,
-                      "Xe integrated": 80.0, "Xe2 integrated": 300.0, "Arc": 240.0, "M5": 60.0, "Apple": 34.0}
+FP16_PER_BANDWIDTH = {
+    "Pascal": 25.0,
+    "Volta": 125.0,
+    "Turing": 160.0,
+    "A100": 160.0,
+    "Hopper": 300.0,
+    "Datacenter Blackwell": 290.0,
+    "GB10": 450.0,
+    "Blackwell": 240.0,
+    "Ada": 320.0,
+    "Ampere": 160.0,
+    "Strix Halo": 230.0,
+    "RDNA3 integrated": 190.0,
+    "RDNA2 integrated": 90.0,
+    "RDNA4": 300.0,
+    "RDNA3": 128.0,
+    "RDNA2": 75.0,
+    "RDNA1": 40.0,
+    "CDNA": 190.0,
+    "Vega": 27.0,
+    "Xe integrated": 80.0,
+    "Xe2 integrated": 300.0,
+    "Arc": 240.0,
+    "M5": 60.0,
+    "Apple": 34.0,
+}
 FP16_UNKNOWN = 150.0
 
 # --- made by benchmarks/fit_speed.py
 
-SHARED = Shared(token=163,
-                prompt_experts=0.961,
-                expert_tokens=33.2,
-                prompt_read=0.929,
-                prompt_kernel=1.64,
-                hop=65,
-                reduction=34,
-                ram=1,
-                ram_experts=0.959,
-                alone=0.843,
-                core=14.1,
-                core_flops=63.8,
-                core_experts=0.607,
-                core_attention=3.06,
-                core_kernel=1.94,
-                ram_copy=0.553,
-                copied=0.332,
-                several=1.56,
-                stages=0.275)
+SHARED = Shared(
+    token=163,
+    prompt_experts=0.961,
+    expert_tokens=33.2,
+    prompt_read=0.929,
+    prompt_kernel=1.64,
+    hop=65,
+    reduction=34,
+    ram=1,
+    ram_experts=0.959,
+    alone=0.843,
+    core=14.1,
+    core_flops=63.8,
+    core_experts=0.607,
+    core_attention=3.06,
+    core_kernel=1.94,
+    ram_copy=0.553,
+    copied=0.332,
+    several=1.56,
+    stages=0.275,
+)
 
-AGES: dict[str, tuple[Age, ...]] = {       # before, kernel, prompt
+AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt
     "CUDA": (Age(6700, 1.19, 0.799), Age(9400, 1.02, 0.856)),
     "MTL": (Age(6700, 0.961, 0.897), Age(9400, 1.07, 1.06)),
     "ROCm": (Age(6700, 1.01, 0.393), Age(9400, 0.996, 1.05)),
@@ -151,28 +193,39 @@ UNKNOWN_RAM = {"pp": 1.41, "tg": 1.33}
 
 
 def _rates(row: dict[str, str]) -> Rates:
-    figures = {name: float(text) for name, text in row.items() if name not in ("backend", "generation", "n")}
+    figures = {
+        name: float(text)
+        for name, text in row.items()
+        if name not in ("backend", "generation", "n")
+    }
     return Rates(**figures, n=int(row["n"]))
 
 
 # by backend and generation; "" for all others
 RATES = {(row["backend"], row["generation"]): _rates(row) for row in rows("work/rates.csv")}
 
-# By class and kind of rate, for sources left out of the fit: the 80th percentile of the prediction error, as a factor;
-# the same after one measured launch of the class on the machine; and for comparisons of two launches there
-DOUBT, CALIBRATED, BETWEEN = ({(row["class"], row["kind"]): float(row[name]) for row in rows("work/doubts.csv")}
-                              for name in ("doubt", "calibrated", "between"))
+# By class and kind of rate, for sources left out of the fit: the 80th percentile of the prediction
+# error, as a factor; the same after one measured launch of the class on the machine; and for
+# comparisons of two launches there
+DOUBT, CALIBRATED, BETWEEN = (
+    {(row["class"], row["kind"]): float(row[name]) for row in rows("work/doubts.csv")}
+    for name in ("doubt", "calibrated", "between")
+)
 
 
 def generation_of(device: Device) -> str:
-    """The generation of a device's GPU, by its compute capability, its name or its gfx number; "" if unknown."""
+    """The generation of a device's GPU, by its compute capability, its name or its gfx number; ""
+    if unknown."""
     if device.compute_capability is not None:
         capability = ".".join(map(str, device.compute_capability))
         for name, capabilities, _ in GENERATIONS:
             if capability in capabilities.split():
                 return name
     version = (device.limits or {}).get("gfx_target_version", 0)
-    texts = (device.description, f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else "")
+    texts = (
+        device.description,
+        f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else "",
+    )
     for text in filter(None, texts):
         import re  # few calls
 
@@ -183,8 +236,8 @@ def generation_of(device: Device) -> str:
 
 
 def row_of(device: Device) -> str:
-    """The generation in RATES: Intel's integrated GPUs of before Xe read at less than half of the rate of those
-    since."""
+    """The generation in RATES: Intel's integrated GPUs of before Xe read at less than half of the
+    rate of those since."""
     found = generation_of(device)
     if found == "Xe integrated":
         import re  # few calls
@@ -194,8 +247,8 @@ def row_of(device: Device) -> str:
 
 
 def rates_of(device: Device) -> Rates:
-    """The Rates of a device: its generation's under its backend (for a server's device, the server's), otherwise
-    its backend's."""
+    """The Rates of a device: its generation's under its backend (for a server's device, the
+    server's), otherwise its backend's."""
     backend = device.engine or device.backend
     return RATES.get((backend, row_of(device))) or RATES.get((backend, "")) or RATES["", ""]
 
@@ -204,5 +257,7 @@ def aged(rates: Rates, backend: str, build: int) -> Rates:
     """The rates with an older build."""
     for age in AGES.get(backend, ()):
         if build < age.before:
-            return replace(rates, kernel=rates.kernel * age.kernel, matmul=rates.matmul * age.prompt)
+            return replace(
+                rates, kernel=rates.kernel * age.kernel, matmul=rates.matmul * age.prompt
+            )
     return rates

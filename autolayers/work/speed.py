@@ -1,7 +1,7 @@
-"""How fast a launch would be: a prediction from its Work and the machine's figures, never a measurement. The
-share of their rated figures that GPUs reach is in rates.py, fitted to measured launches. Unknown figures of
-the machine have defaults, which make the prediction less certain. A Speed states its uncertainty, by
-class."""
+"""How fast a launch would be: a prediction from its Work and the machine's figures, never a
+measurement. The share of their rated figures that GPUs reach is in rates.py, fitted to measured
+launches. Unknown figures of the machine have defaults, which make the prediction less certain. A
+Speed states its uncertainty, by class."""
 
 from __future__ import annotations
 
@@ -54,34 +54,37 @@ if TYPE_CHECKING:
 
     L = TypeVar("L", bound=Launch)
 
-IN_RAM = ("MoE in RAM", "dense partial", "CPU")      # kinds of placement that RAM's bandwidth dominates
-_LONG = 1 << 17           # a context longer than every sliding window
+# kinds of placement that RAM's bandwidth dominates
+IN_RAM = ("MoE in RAM", "dense partial", "CPU")
+_LONG = 1 << 17  # a context longer than every sliding window
 _SHORT = 4096
-DEEP = 8192               # tokens of a sequence, up to which an empty context stands for all of it
+DEEP = 8192  # tokens of a sequence, up to which an empty context stands for all of it
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and `spread`
-    times of the whole request's; `prompt_spread` and `generation_spread` are its parts'."""
+    """Predicted tokens per second for a workload. The truth is expected between a `spread`-th and
+    `spread` times of the whole request's; `prompt_spread` and `generation_spread` are its
+    parts'."""
 
     workload: Workload
     prompt: float
-    generation: float         # of all requests together, halfway through the answer
-    generation_full: float    # with one slot's context full
-    request: float            # seconds of the whole workload
+    generation: float  # of all requests together, halfway through the answer
+    generation_full: float  # with one slot's context full
+    request: float  # seconds of the whole workload
     prompt_spread: float
     generation_spread: float
-    kind: str = ""            # of the placement, whose residuals give the spreads
+    kind: str = ""  # of the placement, whose residuals give the spreads
     # figures that are defaults: (RAM or a device, bytes per second), or ("cores", their number)
     assumed: tuple[tuple[str, float], ...] = ()
     # by launches that were measured on this machine
     prompt_correction: Correction = NONE
     generation_correction: Correction = NONE
     draft: Drafted | None = None
-    requests: Answers | None = None       # what each of several people gets
-    over_depths: float | None = None      # `request` as the mean of several depths, if launches are compared there
-    in_ram: float = 0.0                   # bytes of weights that the CPU reads for a token
+    requests: Answers | None = None  # what each of several people gets
+    # `request` as the mean of several depths, if launches are compared there
+    over_depths: float | None = None
+    in_ram: float = 0.0  # bytes of weights that the CPU reads for a token
 
     @property
     def compared(self) -> float:
@@ -91,45 +94,62 @@ class Speed:
     @property
     def correction(self) -> Correction:
         """The one of more runs, of this class if there is one."""
-        return max(self.generation_correction, self.prompt_correction, key=lambda row: (row.own, row.runs))
+        return max(
+            self.generation_correction, self.prompt_correction, key=lambda row: (row.own, row.runs)
+        )
 
     @property
     def spread(self) -> float:
-        prompt, answer = self.workload.prompt / self.prompt, self.workload.generate / self.generation
+        prompt, answer = (
+            self.workload.prompt / self.prompt,
+            self.workload.generate / self.generation,
+        )
         return (prompt * self.prompt_spread + answer * self.generation_spread) / (prompt + answer)
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "predicted": True, "workload": self.workload.to_dict(),
+            "predicted": True,
+            "workload": self.workload.to_dict(),
             "prompt_tokens_per_second": round(self.prompt, 1),
             "generation_tokens_per_second": round(self.generation, 3),
             "generation_tokens_per_second_full_context": round(self.generation_full, 3),
-            "seconds": round(self.request, 3), "uncertainty_factor": round(self.spread, 2),
+            "seconds": round(self.request, 3),
+            "uncertainty_factor": round(self.spread, 2),
             "prompt_uncertainty_factor": round(self.prompt_spread, 2),
             "generation_uncertainty_factor": round(self.generation_spread, 2),
             "assumed": dict(self.assumed),
             "calibrated": {
-                "runs": self.correction.runs, "date": self.correction.date,
+                "runs": self.correction.runs,
+                "date": self.correction.date,
                 "prompt_factor": round(self.prompt_correction.factor, 3),
                 "generation_factor": round(self.generation_correction.factor, 3),
-            } if self.correction.runs else None,
+            }
+            if self.correction.runs
+            else None,
             **({} if self.draft is None else {"draft": self.draft.to_dict()}),
             **({} if self.requests is None else {"requests": self.requests.to_dict()}),
         }
 
 
 class CostModel:
-    """Predicts the speed of launches of one model on one machine, each only once. `deep`: launches are compared by
-    the mean of an empty, a half full and a full context, as somebody gave it who will fill it."""
+    """Predicts the speed of launches of one model on one machine, each only once. `deep`: launches
+    are compared by the mean of an empty, a half full and a full context, as somebody gave it who
+    will fill it."""
 
-    def __init__(self, estimator: Estimator, machine: Machine, workload: Workload | None = None,
-                 drafting: Drafting | None = None, deep: bool = False) -> None:
+    def __init__(
+        self,
+        estimator: Estimator,
+        machine: Machine,
+        workload: Workload | None = None,
+        drafting: Drafting | None = None,
+        deep: bool = False,
+    ) -> None:
         self.estimator, self.machine, self.workload = estimator, machine, workload or CHAT
         self.drafting, self.deep = drafting, deep
         self._speeds: dict[Params, Speed] = {}
-        self._settled: dict[Params, Speed] = {}                       # of any context
-        self._own: dict[Params, Speed] = {}                           # by the launch's own graphs
-        self._seconds: dict[object, dict[str, list[float]]] = {}      # of layer_seconds
+        self._settled: dict[Params, Speed] = {}  # of any context
+        self._own: dict[Params, Speed] = {}  # by the launch's own graphs
+        self._seconds: dict[object, dict[str, list[float]]] = {}  # of layer_seconds
         self._caches: dict[object, list[Attention | None]] = {}
         self._homes: dict[object, Homes] = {}
         self._scripts: dict[object, Steps | None] = {}
@@ -163,8 +183,10 @@ class CostModel:
 
     @lazy
     def devices(self) -> dict[str, Figures]:
-        return {device.name: Figures.of(device, self.machine.ram_bandwidth, self.estimator.rules.number)
-                for device in self.machine.devices}
+        return {
+            device.name: Figures.of(device, self.machine.ram_bandwidth, self.estimator.rules.number)
+            for device in self.machine.devices
+        }
 
     @lazy
     def calibration(self) -> Calibration:
@@ -191,19 +213,24 @@ class CostModel:
         return self._own[key]
 
     def own(self, launch: Launch) -> Clock:
-        """Seconds by the launch's own graphs, if they are known and the token graph has as many tokens as
-        there are requests: it is measured with one per slot."""
+        """Seconds by the launch's own graphs, if they are known and the token graph has as many
+        tokens as there are requests: it is measured with one per slot."""
         steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)
-        return self.clock(launch.params, use,
-                          work_of(self.weights, steps, self._where(self.placement(launch.params))))
+        return self.clock(
+            launch.params,
+            use,
+            work_of(self.weights, steps, self._where(self.placement(launch.params))),
+        )
 
     def fallen(self, launch: Launch) -> dict[tuple[str, str], int]:
-        """Operations that run on the CPU because a kernel is missing: by device and op, the number of
-        layers."""
+        """Operations that run on the CPU because a kernel is missing: by device and op, the number
+        of layers."""
         steps = getattr(launch.breakdown, "steps", None)
-        return fallen(steps, self._where(self.placement(launch.params))) if steps is not None else {}
+        return (
+            fallen(steps, self._where(self.placement(launch.params))) if steps is not None else {}
+        )
 
     def predict(self, params: Params, use: Static) -> Speed:
         """The speed of a launch; only its context, its batches and what is in RAM matter."""
@@ -213,7 +240,8 @@ class CostModel:
         return self._speeds[key]
 
     def at_any_context(self, params: Params, use: Static) -> Speed:
-        """The speed of a launch, but for `generation_full`: of any context that holds the whole workload."""
+        """The speed of a launch, but for `generation_full`: of any context that holds the whole
+        workload."""
         work = self.workload
         holds = use.n_ctx_seq >= work.depth + work.prompt + work.generate
         if self.deep or work.requests > 1 or not holds or self._missing(use):
@@ -255,26 +283,39 @@ class CostModel:
         rates = tuple([(text, speed.generation * gain(n, text)) for text in texts])
         answers = work.generate * work.requests / speed.generation
         saved = answers * (1 - 1 / gain(n))
-        over = None if speed.over_depths is None else speed.over_depths * (1 - saved / speed.request)
-        return replace(speed, over_depths=over,
-                       generation=speed.generation * gain(n), generation_full=speed.generation_full * gain(n),
-                       request=speed.request - saved,
-                       generation_spread=exp(hypot(log(speed.generation_spread), log(WITHIN))),
-                       draft=Drafted(drafting.kind, n, place, accepted(n, "mixed", drafting.share), speed.generation,
-                                     rates))
+        over = (
+            None if speed.over_depths is None else speed.over_depths * (1 - saved / speed.request)
+        )
+        return replace(
+            speed,
+            over_depths=over,
+            generation=speed.generation * gain(n),
+            generation_full=speed.generation_full * gain(n),
+            request=speed.request - saved,
+            generation_spread=exp(hypot(log(speed.generation_spread), log(WITHIN))),
+            draft=Drafted(
+                drafting.kind,
+                n,
+                place,
+                accepted(n, "mixed", drafting.share),
+                speed.generation,
+                rates,
+            ),
+        )
 
     def later(self, launch: Launch) -> Callable[[], Speed]:
-        """A function that computes `price`; if that is known already, it keeps nothing else in memory."""
+        """A function that computes `price`; if that is known already, it keeps nothing else in
+        memory."""
         known = self._own.get(_key(launch.params, launch.breakdown))
         if known is None:
             return lambda: self.price(launch)
         return lambda: known
 
     def _where(self, placement: Placement) -> list[str]:
-        """The device of each layer that takes part in plain generation, the output layer last; HOST for
-        none."""
+        """The device of each layer that takes part in plain generation, the output layer last; HOST
+        for none."""
         devices = layer_devices(placement)
-        return [*devices[:self.weights.n_layer], devices[-1]]
+        return [*devices[: self.weights.n_layer], devices[-1]]
 
     def placement(self, params: Params) -> Placement:
         return self.estimator.placement(params, self.machine.devices)
@@ -285,11 +326,15 @@ class CostModel:
         fused = params if use.flash_attn else replace(params, flash_attn="off")
         devices = {device.name: self.devices[device.name] for device in placement.devices}
         rules = self.estimator.rules
-        pipelined = (len(devices) > 1 and params.kv_offload is not False and not params.overrides
-                     and not any(device.network for device in devices.values())
-                     and all(on(device, rules=rules).pipelines() for device in placement.devices)
-                     and params.split_mode in (None, "layer")
-                     and placement.n_gpu_layers > len(placement.dev_layer))
+        pipelined = (
+            len(devices) > 1
+            and params.kv_offload is not False
+            and not params.overrides
+            and not any(device.network for device in devices.values())
+            and all(on(device, rules=rules).pipelines() for device in placement.devices)
+            and params.split_mode in (None, "layer")
+            and placement.n_gpu_layers > len(placement.dev_layer)
+        )
         cached = self._expert_cache(params, placement)
         if work is None:
             homes, where = self.homes(fused, placement), self._where(placement)
@@ -298,18 +343,39 @@ class CostModel:
                 fused = replace(params, flash_attn="off")
                 homes = self.homes(fused, placement)
                 work = homes.work(placement, where)
-            if cached is not None:           # a token's experts run on their layers' devices
-                resident = self.placement(replace(params, overrides=tuple(
-                    rule for rule in params.overrides if EXPERTS_REGEX not in rule[0])))
+            if cached is not None:  # a token's experts run on their layers' devices
+                resident = self.placement(
+                    replace(
+                        params,
+                        overrides=tuple(
+                            rule for rule in params.overrides if EXPERTS_REGEX not in rule[0]
+                        ),
+                    )
+                )
                 work = replace(work, token=homes.work(resident, where).token)
         host = self.host.with_threads(params.n_threads, params.n_threads_batch)
-        clock = Clock(self.weights, work, self.caches(fused), devices, host, n_batch=use.n_batch,
-                      n_ubatch=use.n_ubatch, pipelined=pipelined, shares=placement.shares or None,
-                      reduced=params.split_mode == "tensor", missing=self._missing(use), cached=cached,
-                      apart=self._apart(params, placement, devices), pinned=pinned(placement))
+        clock = Clock(
+            self.weights,
+            work,
+            self.caches(fused),
+            devices,
+            host,
+            n_batch=use.n_batch,
+            n_ubatch=use.n_ubatch,
+            pipelined=pipelined,
+            shares=placement.shares or None,
+            reduced=params.split_mode == "tensor",
+            missing=self._missing(use),
+            cached=cached,
+            apart=self._apart(params, placement, devices),
+            pinned=pinned(placement),
+        )
         if self.calibration.measured and cached is None:
             kind = self.kind(clock)
-            clock.paces = self.calibration.of(kind, "pp").factor, self.calibration.of(kind, "tg").factor
+            clock.paces = (
+                self.calibration.of(kind, "pp").factor,
+                self.calibration.of(kind, "tg").factor,
+            )
         return clock
 
     def _apart(self, params: Params, placement: Placement, devices: Mapping[str, Figures]) -> float:
@@ -321,37 +387,66 @@ class CostModel:
 
     def parts(self, launch: Launch) -> bool:
         """Whether the launch's delta net is not one op, though the build has one (see unfused)."""
-        return unfused.parts(self.estimator.model, launch.params, self.estimator.rules, self.placement(launch.params))
+        return unfused.parts(
+            self.estimator.model, launch.params, self.estimator.rules, self.placement(launch.params)
+        )
 
     def _expert_cache(self, params: Params, placement: Placement) -> ExpertCache | None:
         """What the cache of experts has of them."""
         if not params.moe_cache_mib:
             return None
         banks = self.estimator.expert_banks(params, placement)
-        return ExpertCache.of(banks, self.weights.hparams.n_expert_used_max, self.machine, self.host.bus)
+        return ExpertCache.of(
+            banks, self.weights.hparams.n_expert_used_max, self.machine, self.host.bus
+        )
 
     def homes(self, params: Params, placement: Placement) -> Homes:
         """Who computes what in launches of this kind, for any placement of the layers."""
         offload = params.op_offload is not False and placement.slices is None
         names = tuple(device.name for device in placement.devices)
-        kind = params.cache_type_k, params.cache_type_v, params.flash_attn, params.kv_offload, offload
+        kind = (
+            params.cache_type_k,
+            params.cache_type_v,
+            params.flash_attn,
+            params.kv_offload,
+            offload,
+        )
         key = (kind, params.device, params.split_mode, names, self._alike)
         if key not in self._homes:
             script, listed = self._script(params, kind, names)
-            self._homes[key] = Homes(self.weights, script, listed, params.kv_offload is not False, offload, names)
+            self._homes[key] = Homes(
+                self.weights, script, listed, params.kv_offload is not False, offload, names
+            )
         return self._homes[key]
 
-    def _script(self, params: Params, kind: object, names: tuple[str, ...]) -> tuple[Steps | None, tuple[str, ...]]:
-        """The graphs' steps, and the devices that its bits mean: of all devices in llama.cpp's own order, if these
-        are some of them."""
+    def _script(
+        self, params: Params, kind: object, names: tuple[str, ...]
+    ) -> tuple[Steps | None, tuple[str, ...]]:
+        """The graphs' steps, and the devices that its bits mean: of all devices in llama.cpp's own
+        order, if these are some of them."""
         own = replace(params, device=None, split_mode=None, main_gpu=None)
-        listed = tuple([device.name for device in model_devices(own, self.machine.devices, self.estimator.rules)[0]])
+        listed = tuple(
+            [
+                device.name
+                for device in model_devices(own, self.machine.devices, self.estimator.rules)[0]
+            ]
+        )
         if params.split_mode not in (None, "layer", "none") or not set(names) <= set(listed):
             own, listed = params, names
         key = kind, own.device, own.split_mode, listed, self._alike
         if key not in self._scripts:
-            alike = replace(own, n_ctx=_SHORT, n_parallel=1, kv_unified=None, kv_unified_per_slot=None,
-                            n_gpu_layers=None, tensor_split=None, overrides=(), n_ubatch=None, n_batch=None)
+            alike = replace(
+                own,
+                n_ctx=_SHORT,
+                n_parallel=1,
+                kv_unified=None,
+                kv_unified_per_slot=None,
+                n_gpu_layers=None,
+                tensor_split=None,
+                overrides=(),
+                n_ubatch=None,
+                n_batch=None,
+            )
             try:
                 self._scripts[key] = self.estimator.script(alike, self.machine.devices)
             except LaunchRefused:
@@ -361,13 +456,20 @@ class CostModel:
     @lazy
     def _unknown(self) -> list[tuple[str, float]]:
         """Devices of unknown bandwidth, and the assumed value."""
-        return [(device.name, self.devices[device.name].bandwidth) for device in self.machine.devices
-                if not device.bandwidth and not (device.kind == "igpu" and self.machine.ram_bandwidth)]
+        return [
+            (device.name, self.devices[device.name].bandwidth)
+            for device in self.machine.devices
+            if not device.bandwidth and not (device.kind == "igpu" and self.machine.ram_bandwidth)
+        ]
 
     @lazy
     def _remote(self) -> list[str]:
         """Devices of servers with an unknown link."""
-        return [device.name for device in self.machine.devices if device.kind == "rpc" and not device.link]
+        return [
+            device.name
+            for device in self.machine.devices
+            if device.kind == "rpc" and not device.link
+        ]
 
     def _assumed(self, clock: Clock, kind: str) -> tuple[tuple[str, float], ...]:
         """Unknown figures that decide this launch's speed."""
@@ -386,7 +488,13 @@ class CostModel:
         ram = self.machine.ram
         if ram is None or not use.host_resident:
             return 0.0
-        lacking = use.host_resident + use.host.context + use.host.compute + shared(use, self.machine.devices) - ram
+        lacking = (
+            use.host_resident
+            + use.host.context
+            + use.host.compute
+            + shared(use, self.machine.devices)
+            - ram
+        )
         return min(1.0, max(0.0, lacking / use.host_resident))
 
     def kind(self, clock: Clock) -> str:
@@ -407,7 +515,9 @@ class CostModel:
         """The error factor of comparisons between this kind of placement and another."""
         prompt = self.workload.prompt / speed.prompt
         answer = self.workload.generate / speed.generation
-        return (BETWEEN[speed.kind, "pp"] * prompt + BETWEEN[speed.kind, "tg"] * answer) / (prompt + answer)
+        return (BETWEEN[speed.kind, "pp"] * prompt + BETWEEN[speed.kind, "tg"] * answer) / (
+            prompt + answer
+        )
 
     def in_ram(self, launch: Launch) -> bool:
         """Whether a significant part of the weights is in RAM."""
@@ -420,7 +530,9 @@ class CostModel:
 
     def copies(self, launch: Launch) -> bool:
         """Whether prompts copy weights in RAM to a device."""
-        return any(row.copied for row in self.clock(launch.params, launch.breakdown).work.prompt.rows)
+        return any(
+            row.copied for row in self.clock(launch.params, launch.breakdown).work.prompt.rows
+        )
 
     def fastest(self, launches: Sequence[L]) -> L:
         """The launch with the shortest request; on a tie, the first."""
@@ -436,11 +548,13 @@ class CostModel:
         """Seconds that visits to a device's server add to the request."""
         work, device = self.workload, self.devices[name]
         size = sent(self.weights, work.depth + work.prompt)
-        return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(n_ubatch * size)
+        return work.generate * device.visit(size) + work.prompt / n_ubatch * device.visit(
+            n_ubatch * size
+        )
 
     def layer_seconds(self, params: Params, n_ctx_seq: int) -> dict[str, list[float]]:
-        """The time of the request in each layer (output last) on each device. Weights in RAM take the same
-        time wherever their layer is, and are left out."""
+        """The time of the request in each layer (output last) on each device. Weights in RAM take
+        the same time wherever their layer is, and are left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
         if self.deep and n_ctx_seq > DEEP:
@@ -462,17 +576,21 @@ class CostModel:
                 seconds[-1] = work.generate * 4 * self.weights.n_vocab / device.network
             read, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
             weights = self.weights
-            last = weights.n_layer            # MTP blocks come before it
+            last = weights.n_layer  # MTP blocks come before it
             for row in graphs.token.rows:
                 if row.place != HOST:
                     experts = row.experts * weights.used * weights.low / rates.chosen
                     size = row.dense * weights.low_dense + experts
                     seconds[row.layer if row.layer < last else -1] += work.generate * (
-                        size / read + row.kernels * rates.kernel * 1e-6)
+                        size / read + row.kernels * rates.kernel * 1e-6
+                    )
             for row in graphs.prompt.rows:
-                seconds[row.layer if row.layer < last else -1] += work.prompt * 2 * (
-                    row.work + 2 * row.expert_work) / rate
-            for layer, (cache, where) in enumerate(zip(caches, graphs.token.attention, strict=False)):
+                seconds[row.layer if row.layer < last else -1] += (
+                    work.prompt * 2 * (row.work + 2 * row.expert_work) / rate
+                )
+            for layer, (cache, where) in enumerate(
+                zip(caches, graphs.token.attention, strict=False)
+            ):
                 if cache is not None and where is not None and where[0] != HOST:
                     size = min(depth, cache.window) * cache.cell + 2 * cache.state
                     seconds[layer] += work.generate * size / (device.bandwidth * rates.cache)
@@ -484,24 +602,34 @@ class CostModel:
 
     def caches(self, params: Params) -> list[Attention | None]:
         """What attention reads and computes in each layer."""
-        windows = self.estimator.model.hparams.is_swa_any        # their cells depend on the micro-batch
-        key = (self._alike, params.cache_type_k, params.cache_type_v, params.flash_attn,
-               (params.swa_full, params.n_ubatch) if windows else ())
+        # their cells depend on the micro-batch
+        windows = self.estimator.model.hparams.is_swa_any
+        key = (
+            self._alike,
+            params.cache_type_k,
+            params.cache_type_v,
+            params.flash_attn,
+            (params.swa_full, params.n_ubatch) if windows else (),
+        )
         if key not in self._caches:
             # without the copies of states that drafts are rolled back to
-            alone = replace(params, n_ctx=_LONG, n_parallel=1, kv_unified=None, kv_offload=None, spec_type=())
+            alone = replace(
+                params, n_ctx=_LONG, n_parallel=1, kv_unified=None, kv_offload=None, spec_type=()
+            )
             try:
                 placement = self.placement(replace(params, n_gpu_layers=0, tensor_split=None))
                 memory = self.estimator.caches(alone, placement)
-                self._caches[key] = self.weights.attention(memory, _LONG, params.flash_attn != "off")
+                self._caches[key] = self.weights.attention(
+                    memory, _LONG, params.flash_attn != "off"
+                )
             except LaunchRefused:
                 self._caches[key] = []
         return self._caches[key]
 
 
 def _unfuses(params: Params, work: Work) -> bool:
-    """Whether -fa auto ends without flash attention, as a layer's cache is on a device that has no kernel for it
-    (llama_context's constructor: "Flash Attention was auto, set to disabled")."""
+    """Whether -fa auto ends without flash attention, as a layer's cache is on a device that has no
+    kernel for it (llama_context's constructor: "Flash Attention was auto, set to disabled")."""
     if params.flash_attn not in (None, "auto"):
         return False
     return any(where is not None and where[0] != where[1] for where in work.token.attention)
@@ -512,7 +640,8 @@ def _key(params: Params, use: Static) -> Params:
 
 
 def pinned(placement: Placement) -> bool:
-    """Whether weights in RAM are in memory that devices copy from directly, as they are unless the file is mapped."""
+    """Whether weights in RAM are in memory that devices copy from directly, as they are unless the
+    file is mapped."""
     buffers = {on(device).host_buffer for device in placement.devices} - {""}
     return not placement.mapped and any(placement.buffers.get(name) for name in buffers)
 
@@ -524,12 +653,16 @@ def layer_devices(placement: Placement) -> list[str]:
 
 
 def _middle(work: Workload, use: Static) -> tuple[float, int]:
-    """The depth of a request halfway through its answer, and how many run together: as many as the slots and the
-    cache's cells allow. A request that does not fit into a slot is cut."""
+    """The depth of a request halfway through its answer, and how many run together: as many as the
+    slots and the cache's cells allow. A request that does not fit into a slot is cut."""
     n_ctx_seq = use.n_ctx_seq
-    before = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate)) + min(work.prompt, n_ctx_seq)
+    before = min(work.depth, max(0, n_ctx_seq - work.prompt - work.generate)) + min(
+        work.prompt, n_ctx_seq
+    )
     cells = min(n_ctx_seq, before + work.generate)
-    return min(n_ctx_seq, before + work.generate / 2), max(1, min(work.requests, use.n_seq_max, use.n_ctx // cells))
+    return min(n_ctx_seq, before + work.generate / 2), max(
+        1, min(work.requests, use.n_seq_max, use.n_ctx // cells)
+    )
 
 
 def _parts(clock: Clock, work: Workload, use: Static) -> tuple[float, float, int]:
@@ -554,8 +687,14 @@ def _over_depths(clock: Clock, work: Workload, use: Static) -> float:
     return seconds / 3
 
 
-def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[tuple[str, float], ...],
-           corrections: tuple[Correction, Correction]) -> Speed:
+def _speed(
+    clock: Clock,
+    work: Workload,
+    use: Static,
+    kind: str,
+    assumed: tuple[tuple[str, float], ...],
+    corrections: tuple[Correction, Correction],
+) -> Speed:
     """The Speed of a workload: its prompts one after another, its answers together."""
     n_ctx_seq = use.n_ctx_seq
     first, token, together = _parts(clock, work, use)
@@ -564,18 +703,30 @@ def _speed(clock: Clock, work: Workload, use: Static, kind: str, assumed: tuple[
     ram_known = all(name != "RAM" for name, _ in assumed)
     prompts, tokens = corrections
     upload = 1.0
-    if clock.cached is not None:          # its pace is not that of launches without one
+    if clock.cached is not None:  # its pace is not that of launches without one
         upload = CACHE_DOUBT if clock.cached.measured else DOUBT_UNKNOWN
-    return Speed(work, work.prompt / first, work.requests / token, together / full,
-                 first * work.requests + work.generate * token,
-                 _doubt(kind, "pp", known, ram_known, prompts.own),
-                 _doubt(kind, "tg", known, ram_known, tokens.own and clock.cached is None, upload), kind, assumed,
-                 prompts, tokens, in_ram=clock.in_ram)
+    return Speed(
+        work,
+        work.prompt / first,
+        work.requests / token,
+        together / full,
+        first * work.requests + work.generate * token,
+        _doubt(kind, "pp", known, ram_known, prompts.own),
+        _doubt(kind, "tg", known, ram_known, tokens.own and clock.cached is None, upload),
+        kind,
+        assumed,
+        prompts,
+        tokens,
+        in_ram=clock.in_ram,
+    )
 
 
-def _doubt(kind: str, part: str, known: bool, ram_known: bool, measured: bool, upload: float = 1.0) -> float:
-    """The factor that 80 % of this class's predictions are within; more if figures of the machine are
-    defaults, less if a launch of the class was `measured` there. `upload`: that of an expert cache."""
+def _doubt(
+    kind: str, part: str, known: bool, ram_known: bool, measured: bool, upload: float = 1.0
+) -> float:
+    """The factor that 80 % of this class's predictions are within; more if figures of the machine
+    are defaults, less if a launch of the class was `measured` there. `upload`: that of an expert
+    cache."""
     if measured:
         return CALIBRATED[kind, part]
     spread = log(DOUBT[kind, part])

@@ -1,7 +1,7 @@
 """What each further sequence of a decoding step costs, by backend (docs/levers.md).
 
-    STREAMS["CUDA", ""].read(read, f16, 8)     # seconds of a matrix for 8 tokens
-    touched(4 / 128, 8, 0.8)                   # the share of the experts that 8 tokens choose
+STREAMS["CUDA", ""].read(read, f16, 8)     # seconds of a matrix for 8 tokens
+touched(4 / 128, 8, 0.8)                   # the share of the experts that 8 tokens choose
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..machine import Device
 
-# reading and writing the states of a further sequence with a selective scan (Mamba), relative to those of one
-# or the share of one sequence's step that a further one takes in all, if that is less
+# reading and writing the states of a further sequence with a selective scan (Mamba), relative to
+# those of one or the share of one sequence's step that a further one takes in all, if that is less
 STATE, SCANNED = 8.0, 0.4
 
 
 @dataclass(frozen=True)
 class Streams:
-    """How a backend's kernels take a few tokens. Below `matrix` tokens each further one costs as much as reading
-    `more` of the weights in f16: these kernels are bound by arithmetic, which a smaller type does not make less. From
-    there on matrix kernels take at least `least` times as long as reading. n tokens choose as many different experts
-    as they would by chance, to the power of `spread`."""
+    """How a backend's kernels take a few tokens. Below `matrix` tokens each further one costs as
+    much as reading `more` of the weights in f16: these kernels are bound by arithmetic, which a
+    smaller type does not make less. From there on matrix kernels take at least `least` times as
+    long as reading. n tokens choose as many different experts as they would by chance, to the power
+    of `spread`."""
 
     more: float
     matrix: int = 1 << 30
@@ -31,17 +32,19 @@ class Streams:
     spread: float = 0.8
 
     def read(self, read: float, f16: float, n: int) -> float:
-        """Seconds of a matrix for n tokens without a prompt's arithmetic; `read` and `f16` are those of reading it as
-        it is and in f16."""
+        """Seconds of a matrix for n tokens without a prompt's arithmetic; `read` and `f16` are
+        those of reading it as it is and in f16."""
         vector = read + self.more * f16 * (min(n, self.matrix - 1) - 1)
         return vector if n < self.matrix else max(vector, self.least * read)
 
 
-# By backend and generation, from launches measured with several sequences (fixtures/levers/batch.jsonl) and drafts
+# By backend and generation, from launches measured with several sequences
+# (fixtures/levers/batch.jsonl) and drafts
 STREAMS = {
     ("CUDA", ""): Streams(0.014, 9, 1.35),
     ("ROCm", ""): Streams(0.03),
-    ("MTL", ""): Streams(0.13, 32, 3.5, 1.0),      # its kernels read the experts of each token by themselves
+    # its kernels read the experts of each token by themselves
+    ("MTL", ""): Streams(0.13, 32, 3.5, 1.0),
     ("Vulkan", ""): Streams(0.015, 9, 1.5),
     ("Vulkan", "Vega"): Streams(0.12, 9, 5.9),
     ("CPU", ""): Streams(0.1),

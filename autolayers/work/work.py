@@ -1,9 +1,11 @@
 """Who computes what: the graphs of a launch as rows, one per layer and place.
 
     work_of(weights, steps, homes)     # of a launch that was measured: as its graphs are scheduled
-    Homes(weights, script, ...)        # of others: one graph's steps, wherever a placement has their weights
+    # of others: one graph's steps, wherever a placement has their weights
+    Homes(weights, script, ...)
 
-A token's graph and a prompt's differ: for many tokens, weights in RAM are copied to a device (op offload).
+A token's graph and a prompt's differ: for many tokens, weights in RAM are copied to a device (op
+offload).
 """
 
 from __future__ import annotations
@@ -28,23 +30,46 @@ HOST = "Host"
 
 # matrix kernels' rate by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
 TYPE_WORK = {
-    "f32": 0.5, "f16": 0.99, "bf16": 1.05, "q8_0": 1.02, "q6_K": 0.75, "q5_K": 1.0, "q4_K": 1.0, "q3_K": 0.87,
-    "q2_K": 0.8, "q4_0": 0.95, "q5_0": 0.95, "q4_1": 0.95, "q5_1": 0.95, "mxfp4": 1.2,
+    "f32": 0.5,
+    "f16": 0.99,
+    "bf16": 1.05,
+    "q8_0": 1.02,
+    "q6_K": 0.75,
+    "q5_K": 1.0,
+    "q4_K": 1.0,
+    "q3_K": 0.87,
+    "q2_K": 0.8,
+    "q4_0": 0.95,
+    "q5_0": 0.95,
+    "q4_1": 0.95,
+    "q5_1": 0.95,
+    "mxfp4": 1.2,
 }
-# reading a token's matrices of types that are unpacked slower than they are read, by llama.cpp's mul_mat_vec kernels
-TYPE_READ = {"q2_K": 1.3, "iq1_s": 1.3, "iq1_m": 1.3, "iq2_xxs": 1.3, "iq2_xs": 1.3, "iq2_s": 1.3, "iq3_xxs": 1.2,
-             "iq3_s": 1.2, "iq4_nl": 1.15, "iq4_xs": 1.1}
-KERNELS_UNKNOWN = 2.5       # per matrix, if the architecture's graph is unknown
-# A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of _MANY
-# kernels or more costs a full handover each way, a shorter one at least _LEAST of it
+# reading a token's matrices of types that are unpacked slower than they are read, by llama.cpp's
+# mul_mat_vec kernels
+TYPE_READ = {
+    "q2_K": 1.3,
+    "iq1_s": 1.3,
+    "iq1_m": 1.3,
+    "iq2_xxs": 1.3,
+    "iq2_xs": 1.3,
+    "iq2_s": 1.3,
+    "iq3_xxs": 1.2,
+    "iq3_s": 1.2,
+    "iq4_nl": 1.15,
+    "iq4_xs": 1.1,
+}
+KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
+# A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of
+# _MANY kernels or more costs a full handover each way, a shorter one at least _LEAST of it
 _MANY, _LEAST = 16, 0.2
-_SCORE = 16                 # bytes of a score without flash attention: f32, written and read twice
+_SCORE = 16  # bytes of a score without flash attention: f32, written and read twice
 
 
 @dataclass(frozen=True)
 class Reads:
-    """The cost of reading one weight: bytes, and multiply-adds of one token in q4_K's, with experts apart
-    (bytes: of all of them), and the bytes of both in bf16."""
+    """The cost of reading one weight: bytes, and multiply-adds of one token in q4_K's, with experts
+    apart (bytes: of all of them), and the bytes of both in bf16."""
 
     dense: int
     experts: int
@@ -55,8 +80,8 @@ class Reads:
 
 @dataclass(frozen=True)
 class Row:
-    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that are in
-    RAM."""
+    """What one layer (n_layer: the output) makes one place read and compute. `copied`: weights that
+    are in RAM."""
 
     layer: int
     place: str
@@ -71,13 +96,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Load:
-    """One graph. `attention` is per layer where its cache is read and where it is stored, None without one;
-    `visits` counts how often the graph enters each place, `last` is where it ends."""
+    """One graph. `attention` is per layer where its cache is read and where it is stored, None
+    without one; `visits` counts how often the graph enters each place, `last` is where it ends."""
 
     rows: tuple[Row, ...]
     attention: tuple[tuple[str, str] | None, ...]
-    handovers: float    # between a device and the CPU; fewer kernels count as a fraction
-    hops: int           # between devices
+    handovers: float  # between a device and the CPU; fewer kernels count as a fraction
+    hops: int  # between devices
     visits: Mapping[str, int]
     last: str
 
@@ -92,9 +117,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Attention:
-    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell` bytes,
-    computes `flops` on each of them, and reads and writes `state` bytes; without flash attention it moves
-    `scores` bytes for each, and reads `again` where each head reads the latent cache that they share."""
+    """One layer's cache. A token with `depth` tokens before it reads min(depth, window) x `cell`
+    bytes, computes `flops` on each of them, and reads and writes `state` bytes; without flash
+    attention it moves `scores` bytes for each, and reads `again` where each head reads the latent
+    cache that they share."""
 
     cell: float
     window: int
@@ -119,11 +145,14 @@ class Weights:
         read, low, size = 0.0, 0.0, 0
         for weight in model.weights:
             info = weight.info
-            table = weight.layer == "input" or (weight.layer == "output" and weight.op == "GET_ROWS")
+            table = weight.layer == "input" or (
+                weight.layer == "output" and weight.op == "GET_ROWS"
+            )
             if weight.op in ("NONE", "ROPE") or (table and info.name != "token_embd.weight"):
-                continue             # only single rows of tables are read, and rope factors are tiny
+                # only single rows of tables are read, and rope factors are tiny
+                continue
             if weight.layer == "repeating" and weight.block >= hparams.n_layer:
-                continue             # MTP blocks take no part in plain generation
+                continue  # MTP blocks take no part in plain generation
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
             work = info.n_elements / TYPE_WORK.get(info.type, 0.95)
             bf16 = info.n_bytes * (self.used if expert else 1) if info.type == "bf16" else 0
@@ -131,9 +160,13 @@ class Weights:
             read += slower if expert else 0
             low += 0 if expert else slower
             size += 0 if expert else info.n_bytes
-            self.reads[info.name] = Reads(0, info.n_bytes, 0.0, work * self.used, bf16) if expert else \
-                Reads(info.n_bytes, 0, work, 0.0, bf16)
-        # reading a token's experts and its other matrices, relative to types that only bandwidth limits
+            self.reads[info.name] = (
+                Reads(0, info.n_bytes, 0.0, work * self.used, bf16)
+                if expert
+                else Reads(info.n_bytes, 0, work, 0.0, bf16)
+            )
+        # reading a token's experts and its other matrices, relative to types that only bandwidth
+        # limits
         self.low = read / max(1, sum(each.experts for each in self.reads.values())) if read else 1.0
         self.low_dense = low / max(1, size) if low else 1.0
 
@@ -142,7 +175,11 @@ class Weights:
         if step.kind != WEIGHT or step.op == "GET_ROWS":
             return None
         found = self.reads.get(step.name)
-        return self.reads.get("token_embd.weight") if found is None and step.name == "output.weight" else found
+        return (
+            self.reads.get("token_embd.weight")
+            if found is None and step.name == "output.weight"
+            else found
+        )
 
     @lazy
     def script(self) -> tuple[Step, ...]:
@@ -152,8 +189,17 @@ class Weights:
             if weight.info.name in self.reads and weight.layer != "input":
                 matrix = sum(n > 1 for n in weight.info.ne) > 1
                 layer = weight.block if weight.layer == "repeating" else OUTPUT
-                found.append(Step(WEIGHT, weight.op, weight.info.name, "", layer, 0,
-                                  KERNELS_UNKNOWN if matrix else 0))
+                found.append(
+                    Step(
+                        WEIGHT,
+                        weight.op,
+                        weight.info.name,
+                        "",
+                        layer,
+                        0,
+                        KERNELS_UNKNOWN if matrix else 0,
+                    )
+                )
         if "output.weight" not in self.model.tensors:
             found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, KERNELS_UNKNOWN))
         return tuple(sorted(found, key=lambda step: step.layer))
@@ -168,7 +214,9 @@ class Weights:
             ratio = 1.0 if sliding else min(1.0, cache.n_cells / n_ctx)
             window = cache.n_cells if sliding else 1 << 62
             readers = [(layer.il, layer) for layer in cache.layers]
-            readers += [(il, layer) for il in cache.reused if (layer := cache.layer(il)) is not None]
+            readers += [
+                (il, layer) for il in cache.reused if (layer := cache.layer(il)) is not None
+            ]
             for il, layer in readers:
                 if il >= hp.n_layer:
                     continue
@@ -178,16 +226,29 @@ class Weights:
                     found[il] = replace(before, state=before.state + state)
                     continue
                 k, v = layer.k, layer.v
-                size = sum(tensor.size for tensor in layer.tensors) / cache.n_cells / max(1, cache.n_stream)
+                size = (
+                    sum(tensor.size for tensor in layer.tensors)
+                    / cache.n_cells
+                    / max(1, cache.n_stream)
+                )
                 wide = (k.ne[0] if k else 0) + (v.ne[0] if v else k.ne[0] if k else 0)
                 attends = cache.kind in ("attn", "swa")
                 flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
-                again = size * ratio * (hp.n_head(il) - 1) if scores and k is not None and v is None else 0
-                found[il] = Attention(before.cell + size * ratio, min(before.window, window),
-                                      before.flops + flops, before.state,
-                                      k is not None and k.type not in ("f32", "f16", "bf16"),
-                                      before.scores + scores, before.again + again)
+                again = (
+                    size * ratio * (hp.n_head(il) - 1)
+                    if scores and k is not None and v is None
+                    else 0
+                )
+                found[il] = Attention(
+                    before.cell + size * ratio,
+                    min(before.window, window),
+                    before.flops + flops,
+                    before.state,
+                    k is not None and k.type not in ("f32", "f16", "bf16"),
+                    before.scores + scores,
+                    before.again + again,
+                )
         return found
 
 
@@ -197,7 +258,7 @@ class _Sums:
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
         self.sums: dict[tuple[int, str, bool], list[float]] = {}
-        self.walk: list[tuple[str, float]] = []      # places, total changes, and kernels there
+        self.walk: list[tuple[str, float]] = []  # places, total changes, and kernels there
         self.attention: dict[int, tuple[str, str]] = {}
 
     def add(self, step: Step, place: str, lies: str) -> None:
@@ -225,13 +286,17 @@ class _Sums:
 
     @lazy
     def rows(self) -> tuple[Row, ...]:
-        return tuple([Row(layer, place, copied, int(row[0]), int(row[1]), *row[2:])
-                      for (layer, place, copied), row in self.sums.items()])
+        return tuple(
+            [
+                Row(layer, place, copied, int(row[0]), int(row[1]), *row[2:])
+                for (layer, place, copied), row in self.sums.items()
+            ]
+        )
 
 
 def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
-    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last, HOST for
-    none."""
+    """The Work of a launch by its own graphs; `homes`: the device of each layer, the output last,
+    HOST for none."""
     devices = steps.places[:-1]
 
     def load(graph: Sequence[Step]) -> Load:
@@ -239,20 +304,29 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
         for step in graph:
             if step.layer != INPUT:
                 place = HOST if step.place >= len(devices) else devices[step.place]
-                sums.add(step, place,
-                         step.source if step.source in devices else HOST if step.source else place)
+                sums.add(
+                    step,
+                    place,
+                    step.source if step.source in devices else HOST if step.source else place,
+                )
         return _load(weights, sums.rows, sums.walk, sums.attention, homes)
 
     return Work(load(steps.token), load(steps.prompt))
 
 
 def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
-    """A token's operations that run on the CPU because a kernel is missing: by device and op, the number of
-    layers. Layers that have weights or a cache in RAM are not counted, since these may be the reason."""
+    """A token's operations that run on the CPU because a kernel is missing: by device and op, the
+    number of layers. Layers that have weights or a cache in RAM are not counted, since these may be
+    the reason."""
     host = len(steps.places) - 1
-    in_ram = {step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host}
-    found = {(homes[step.layer], step.op, step.layer) for step in steps.token
-             if step.place == host and 0 <= step.layer < len(homes) and step.layer not in in_ram}
+    in_ram = {
+        step.layer for step in steps.token if step.kind in (WEIGHT, CACHE) and step.place == host
+    }
+    found = {
+        (homes[step.layer], step.op, step.layer)
+        for step in steps.token
+        if step.place == host and 0 <= step.layer < len(homes) and step.layer not in in_ram
+    }
     counts: dict[tuple[str, str], int] = {}
     for device, op, _ in found:
         if device != HOST:
@@ -260,8 +334,13 @@ def fallen(steps: Steps, homes: Sequence[str]) -> dict[tuple[str, str], int]:
     return counts
 
 
-def _load(weights: Weights, rows: tuple[Row, ...], walk: Iterable[tuple[str, float]],
-          attention: Mapping[int, tuple[str, str]], homes: Sequence[str]) -> Load:
+def _load(
+    weights: Weights,
+    rows: tuple[Row, ...],
+    walk: Iterable[tuple[str, float]],
+    attention: Mapping[int, tuple[str, str]],
+    homes: Sequence[str],
+) -> Load:
     stays: list[tuple[str, float]] = []
     for place, kernels in walk:
         if stays and stays[-1][0] == place:
@@ -274,28 +353,46 @@ def _load(weights: Weights, rows: tuple[Row, ...], walk: Iterable[tuple[str, flo
     handovers, hops = 0.0, 0
     for (here, before), (there, after) in itertools.pairwise(stays):
         if HOST in (here, there):
-            handovers += _LEAST + (1 - _LEAST) * min(1.0, (after if here == HOST else before) / _MANY)
+            handovers += _LEAST + (1 - _LEAST) * min(
+                1.0, (after if here == HOST else before) / _MANY
+            )
         else:
             hops += 1
-    read = tuple([attention.get(layer, (home, home)) for layer, home in enumerate(homes[:weights.n_layer])])
+    read = tuple(
+        [attention.get(layer, (home, home)) for layer, home in enumerate(homes[: weights.n_layer])]
+    )
     return Load(rows, (*read, None), handovers, hops, visits, stays[-1][0] if stays else HOST)
 
 
 class Homes:
     """Works of launches that were not measured: the steps of one graph, with a placement's weights.
 
-    An op runs where its weight is; attention runs on the layer's device; other nodes run where their
-    neighbours do, devices first (passes 1 and 2 of ggml_backend_sched_split_graph). If a device lacks a
-    kernel, the node runs on the CPU. `script` are the graphs' steps (None: unknown), `devices` the meaning of
-    its bits, `order` the launch's own devices in their order (None: the same), `kv_offload`: caches are on
-    devices, `op_offload`: weights in RAM may be copied to one.
+    An op runs where its weight is; attention runs on the layer's device; other nodes run where
+    their neighbours do, devices first (passes 1 and 2 of ggml_backend_sched_split_graph). If a
+    device lacks a kernel, the node runs on the CPU. `script` are the graphs' steps (None: unknown),
+    `devices` the meaning of its bits, `order` the launch's own devices in their order (None: the
+    same), `kv_offload`: caches are on devices, `op_offload`: weights in RAM may be copied to one.
     """
 
-    def __init__(self, weights: Weights, script: Steps | None, devices: Sequence[str], kv_offload: bool,
-                 op_offload: bool, order: Sequence[str] | None = None) -> None:
-        self.weights, self.kv_offload, self.devices, self.op_offload = weights, kv_offload, devices, op_offload
+    def __init__(
+        self,
+        weights: Weights,
+        script: Steps | None,
+        devices: Sequence[str],
+        kv_offload: bool,
+        op_offload: bool,
+        order: Sequence[str] | None = None,
+    ) -> None:
+        self.weights, self.kv_offload, self.devices, self.op_offload = (
+            weights,
+            kv_offload,
+            devices,
+            op_offload,
+        )
         # the bit of each device
-        self.bits = {name: 1 << devices.index(name) for name in (devices if order is None else order)}
+        self.bits = {
+            name: 1 << devices.index(name) for name in (devices if order is None else order)
+        }
         self.tokens = self._by_layer(script.token if script else weights.script)
         self.prompts = self._by_layer(script.prompt if script else weights.script)
         self._known: dict[object, tuple[_Sums, _Sums]] = {}
@@ -308,33 +405,53 @@ class Homes:
         return found
 
     def work(self, placement: Placement, homes: Sequence[str]) -> Work:
-        """The Work of a placement; `homes`: the device of each layer, the output last, HOST for none."""
+        """The Work of a placement; `homes`: the device of each layer, the output last, HOST for
+        none."""
         groups: dict[int, tuple[WeightGroup, ...]] = {}
         for group in placement.groups:
             if group.layer >= 0:
                 layer = min(group.layer, self.weights.n_layer)
                 groups[layer] = (*groups.get(layer, ()), group)
-        found = [self._layer(layer, groups.get(layer, ()), placement, homes[layer])
-                 for layer in sorted(self.tokens)]
-        token, prompt = [
-            _load(self.weights, tuple([row for sums in graph for row in sums.rows]),
-                  [visit for sums in graph for visit in sums.walk],
-                  {layer: places for sums in graph for layer, places in sums.attention.items()}, homes)
-            for graph in zip(*found, strict=True)] if found else [_load(self.weights, (), (), {}, homes)] * 2
+        found = [
+            self._layer(layer, groups.get(layer, ()), placement, homes[layer])
+            for layer in sorted(self.tokens)
+        ]
+        token, prompt = (
+            [
+                _load(
+                    self.weights,
+                    tuple([row for sums in graph for row in sums.rows]),
+                    [visit for sums in graph for visit in sums.walk],
+                    {layer: places for sums in graph for layer, places in sums.attention.items()},
+                    homes,
+                )
+                for graph in zip(*found, strict=True)
+            ]
+            if found
+            else [_load(self.weights, (), (), {}, homes)] * 2
+        )
         return Work(token, prompt)
 
-    def _layer(self, layer: int, groups: tuple[WeightGroup, ...], placement: Placement,
-               home: str) -> tuple[_Sums, _Sums]:
+    def _layer(
+        self, layer: int, groups: tuple[WeightGroup, ...], placement: Placement, home: str
+    ) -> tuple[_Sums, _Sums]:
         """Of a token's graph and of a prompt's."""
         key = layer, groups, home
         if key not in self._known:
             tensors = {name: tensor for group in groups for name, tensor in group.tensors.items()}
-            self._known[key] = (self._sums(self.tokens[layer], tensors, placement, home),
-                                self._sums(self.prompts.get(layer, ()), tensors, placement, home))
+            self._known[key] = (
+                self._sums(self.tokens[layer], tensors, placement, home),
+                self._sums(self.prompts.get(layer, ()), tensors, placement, home),
+            )
         return self._known[key]
 
-    def _sums(self, steps: Sequence[Step], tensors: Mapping[str, PlacedTensor], placement: Placement,
-              home: str) -> _Sums:
+    def _sums(
+        self,
+        steps: Sequence[Step],
+        tensors: Mapping[str, PlacedTensor],
+        placement: Placement,
+        home: str,
+    ) -> _Sums:
         cache = home if self.kv_offload else HOST
         places: list[str] = []
         lies: list[str] = []
@@ -342,7 +459,8 @@ class Homes:
             place = lie = ""
             if step.kind == WEIGHT:
                 tensor = tensors.get(step.name) or (
-                    tensors.get("token_embd.weight") if step.name == "output.weight" else None)
+                    tensors.get("token_embd.weight") if step.name == "output.weight" else None
+                )
                 if tensor is not None:
                     place = lie = HOST if placement.is_host(tensor.buffer) else tensor.buffer
                     if place == HOST and step.place and self.op_offload and tensor.buffer != REPACK:
@@ -366,8 +484,8 @@ class Homes:
 
 
 def _spread(places: list[str]) -> None:
-    """Assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous one's
-    first."""
+    """Assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous
+    one's first."""
     for skip in (HOST, ""):
         for order in (range(len(places)), range(len(places) - 1, -1, -1)):
             current = ""

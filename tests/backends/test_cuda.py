@@ -1,4 +1,5 @@
-"""CUDA's own rules: which flash-attention kernel runs, the scratch behind its result, what fusions keep alive."""
+"""CUDA's own rules: which flash-attention kernel runs, the scratch behind its result, what fusions
+keep alive."""
 
 from __future__ import annotations
 
@@ -27,48 +28,90 @@ def keep_alive(nodes: list[Tensor], after: Tensor | None = None) -> dict[int, li
     return {until: list(kept.values()) for until, kept in deps.items()}
 
 
-def attention(head: int = 128, n_head: int = 32, n_head_kv: int = 8, n: int = 512, n_kv: int = 4096, k: str = "f16",
-              v: str = "f16", head_v: int = 0, alibi: bool = False, masked: bool = True) -> Tensor:
+def attention(
+    head: int = 128,
+    n_head: int = 32,
+    n_head_kv: int = 8,
+    n: int = 512,
+    n_kv: int = 4096,
+    k: str = "f16",
+    v: str = "f16",
+    head_v: int = 0,
+    alibi: bool = False,
+    masked: bool = True,
+) -> Tensor:
     g = Graph()
     mask = g.new("f16", n_kv, n) if masked else None
-    return g.flash_attn(g.new("f32", head, n, n_head), g.new(k, head, n_kv, n_head_kv),
-                        g.new(v, head_v or head, n_kv, n_head_kv), mask, None, alibi)
+    return g.flash_attn(
+        g.new("f32", head, n, n_head),
+        g.new(k, head, n_kv, n_head_kv),
+        g.new(v, head_v or head, n_kv, n_head_kv),
+        mask,
+        None,
+        alibi,
+    )
 
 
-@pytest.mark.parametrize(("shape", "kernel"), [
-    ({}, "mma"),                                                   # a prompt
-    ({"n": 1}, "vec"),                                             # one token, unquantised
-    ({"n": 1, "n_kv": 8192}, "vec"),                               # 4 heads per KV head are not more than 4
-    ({"n": 1, "n_kv": 8192, "n_head_kv": 4}, "mma"),               # 8 are, and the cache is long
-    ({"n": 1, "head": 256, "n_head_kv": 4}, "mma"),
-    ({"n": 2, "k": "q8_0", "v": "q8_0"}, "vec"),                   # quantised: up to two tokens
-    ({"n": 3, "k": "q8_0", "v": "q8_0"}, "mma"),
-    ({"head": 40}, "tile"), ({"head": 72}, "tile"),                # no tensor-core kernel for these
-    ({"head": 64}, "mma"), ({"head": 80}, "mma"), ({"head": 96}, "mma"), ({"head": 112}, "mma"), ({"head": 256}, "mma"),
-    ({"head": 32}, "none"), ({"head": 48}, "none"), ({"head": 160}, "none"), ({"head": 224}, "none"),
-    ({"head": 128, "head_v": 64}, "none"),
-    ({"head": 192, "head_v": 128, "n_head_kv": 4}, "mma"),         # DeepSeek without absorption: 8 heads per KV head
-    ({"head": 192, "head_v": 128, "n_head_kv": 8}, "none"),
-    ({"head": 192, "head_v": 192}, "none"),
-    ({"head": 320, "head_v": 256, "n_head_kv": 1}, "mma"), ({"head": 320, "head_v": 256, "n_head_kv": 2}, "none"),
-    ({"head": 576, "head_v": 512, "n_head_kv": 1}, "mma"),         # MLA
-    ({"head": 576, "head_v": 512, "n_head_kv": 32}, "none"),       # not grouped
-    ({"head": 576, "head_v": 512, "n_head_kv": 1, "masked": False}, "none"),
-    ({"head": 512, "n_head_kv": 1, "alibi": True}, "none"),
-    ({"k": "iq4_nl"}, "none"), ({"v": "q6_K"}, "none"), ({"k": "q5_1", "v": "q4_1"}, "mma"),
-    ({"k": "bf16", "v": "bf16"}, "mma"),
-])
+@pytest.mark.parametrize(
+    ("shape", "kernel"),
+    [
+        ({}, "mma"),  # a prompt
+        ({"n": 1}, "vec"),  # one token, unquantised
+        # 4 heads per KV head are not more than 4
+        ({"n": 1, "n_kv": 8192}, "vec"),
+        ({"n": 1, "n_kv": 8192, "n_head_kv": 4}, "mma"),  # 8 are, and the cache is long
+        ({"n": 1, "head": 256, "n_head_kv": 4}, "mma"),
+        ({"n": 2, "k": "q8_0", "v": "q8_0"}, "vec"),  # quantised: up to two tokens
+        ({"n": 3, "k": "q8_0", "v": "q8_0"}, "mma"),
+        ({"head": 40}, "tile"),
+        ({"head": 72}, "tile"),  # no tensor-core kernel for these
+        ({"head": 64}, "mma"),
+        ({"head": 80}, "mma"),
+        ({"head": 96}, "mma"),
+        ({"head": 112}, "mma"),
+        ({"head": 256}, "mma"),
+        ({"head": 32}, "none"),
+        ({"head": 48}, "none"),
+        ({"head": 160}, "none"),
+        ({"head": 224}, "none"),
+        ({"head": 128, "head_v": 64}, "none"),
+        # DeepSeek without absorption: 8 heads per KV head
+        ({"head": 192, "head_v": 128, "n_head_kv": 4}, "mma"),
+        ({"head": 192, "head_v": 128, "n_head_kv": 8}, "none"),
+        ({"head": 192, "head_v": 192}, "none"),
+        ({"head": 320, "head_v": 256, "n_head_kv": 1}, "mma"),
+        ({"head": 320, "head_v": 256, "n_head_kv": 2}, "none"),
+        ({"head": 576, "head_v": 512, "n_head_kv": 1}, "mma"),  # MLA
+        ({"head": 576, "head_v": 512, "n_head_kv": 32}, "none"),  # not grouped
+        ({"head": 576, "head_v": 512, "n_head_kv": 1, "masked": False}, "none"),
+        ({"head": 512, "n_head_kv": 1, "alibi": True}, "none"),
+        ({"k": "iq4_nl"}, "none"),
+        ({"v": "q6_K"}, "none"),
+        ({"k": "q5_1", "v": "q4_1"}, "mma"),
+        ({"k": "bf16", "v": "bf16"}, "mma"),
+    ],
+)
 def test_the_kernel_on_ada(shape: dict, kernel: str) -> None:
     op = attention(**shape)
     assert flash_kernel(op, 890, NEWEST_RULES) == kernel
     assert supports(op) == (kernel != "none")
 
 
-@pytest.mark.parametrize(("cc", "shape", "kernel"), [
-    (610, {}, "tile"), (610, {"n": 1, "n_head_kv": 32}, "vec"), (610, {"n": 2, "k": "q8_0"}, "vec"),
-    (700, {}, "mma"), (700, {"n": 4}, "tile"), (700, {"n": 1, "n_head_kv": 32}, "vec"),
-    (750, {}, "mma"), (750, {"n": 2, "k": "q8_0"}, "mma"), (750, {"n": 1, "k": "q8_0"}, "vec"), (860, {"n": 1}, "mma"),
-])
+@pytest.mark.parametrize(
+    ("cc", "shape", "kernel"),
+    [
+        (610, {}, "tile"),
+        (610, {"n": 1, "n_head_kv": 32}, "vec"),
+        (610, {"n": 2, "k": "q8_0"}, "vec"),
+        (700, {}, "mma"),
+        (700, {"n": 4}, "tile"),
+        (700, {"n": 1, "n_head_kv": 32}, "vec"),
+        (750, {}, "mma"),
+        (750, {"n": 2, "k": "q8_0"}, "mma"),
+        (750, {"n": 1, "k": "q8_0"}, "vec"),
+        (860, {"n": 1}, "mma"),
+    ],
+)
 def test_older_cards_choose_otherwise(cc: int, shape: dict, kernel: str) -> None:
     assert flash_kernel(attention(**shape), cc, NEWEST_RULES) == kernel
 
@@ -78,15 +121,22 @@ def test_f16_caches_take_nothing_more() -> None:
     assert alloc_size(op) == op.nbytes == 128 * 32 * 512 * 4
 
 
-@pytest.mark.parametrize(("k", "v", "converted"), [
-    ("q8_0", "q8_0", 2), ("q8_0", "f16", 1), ("f16", "q4_0", 1), ("bf16", "bf16", 2)])
+@pytest.mark.parametrize(
+    ("k", "v", "converted"),
+    [("q8_0", "q8_0", 2), ("q8_0", "f16", 1), ("f16", "q4_0", 1), ("bf16", "bf16", 2)],
+)
 def test_other_caches_are_converted_beside_the_result(k: str, v: str, converted: int) -> None:
     op = attention(k=k, v=v)
-    assert alloc_size(op) == op.nbytes + converted * 2 * 128 * 4096 * 8      # all cells, f16
+    assert alloc_size(op) == op.nbytes + converted * 2 * 128 * 4096 * 8  # all cells, f16
 
 
 def test_the_vector_kernel_reads_some_pairs_as_they_are() -> None:
-    for k, v, extra in (("q8_0", "q8_0", 0), ("q4_0", "q4_0", 0), ("q5_1", "q5_1", 2), ("q8_0", "q4_0", 2)):
+    for k, v, extra in (
+        ("q8_0", "q8_0", 0),
+        ("q4_0", "q4_0", 0),
+        ("q5_1", "q5_1", 2),
+        ("q8_0", "q4_0", 2),
+    ):
         op = attention(n=1, k=k, v=v)
         assert flash_kernel(op, 890, NEWEST_RULES) == "vec"
         assert alloc_size(op) == op.nbytes + extra * 2 * 128 * 4096 * 8, (k, v)
@@ -111,7 +161,12 @@ def test_rows_of_work_per_operation() -> None:
     g = Graph()
     x = g.new("f32", 128, 40)
     assert batch_size(g.mul_mat(g.new("f16", 128, 16), x)) == 40
-    assert batch_size(g.mul_mat_id(g.new("f16", 128, 16, 8), g.new("f32", 128, 1, 40), g.new("i32", 2, 40))) == 40
+    assert (
+        batch_size(
+            g.mul_mat_id(g.new("f16", 128, 16, 8), g.new("f32", 128, 1, 40), g.new("i32", 2, 40))
+        )
+        == 40
+    )
     assert batch_size(g.get_rows(x, g.new("i32", 1000))) == 0
     assert batch_size(g.rms_norm(x)) == 40
 
@@ -138,6 +193,7 @@ def test_operations_cuda_lacks() -> None:
 
 # fusions
 
+
 def experts(used: int, n: int = 32, leak: bool = False) -> tuple[Graph, Tensor, Tensor]:
     """The weighted sum of `used` experts, the experts' results, their weights."""
     g = Graph()
@@ -158,7 +214,9 @@ def experts(used: int, n: int = 32, leak: bool = False) -> tuple[Graph, Tensor, 
     return g, made, weights
 
 
-@pytest.mark.parametrize(("used", "kept"), [(1, False), (2, True), (8, True), (15, True), (16, False)])
+@pytest.mark.parametrize(
+    ("used", "kept"), [(1, False), (2, True), (8, True), (15, True), (16, False)]
+)
 def test_a_weighted_sum_of_experts_keeps_its_operands_to_the_end(used: int, kept: bool) -> None:
     g, made, weights = experts(used)
     deps = keep_alive(g.nodes)
@@ -181,34 +239,56 @@ def routing(n_expert: int, used: int = 8, n: int = 32) -> tuple[Graph, Tensor]:
     return g, weights
 
 
-@pytest.mark.parametrize(("n_expert", "fused"), [
-    (64, True), (128, True), (512, True), (288, True), (576, True), (60, False), (1024, False)])
+@pytest.mark.parametrize(
+    ("n_expert", "fused"),
+    [(64, True), (128, True), (512, True), (288, True), (576, True), (60, False), (1024, False)],
+)
 def test_the_choice_of_experts_is_one_operation_for_some_counts(n_expert: int, fused: bool) -> None:
     g, weights = routing(n_expert)
     deps = keep_alive(g.nodes)
     if not fused:
         assert not deps
         return
-    (until, kept), = deps.items()
-    assert until == id(g.nodes[-1])                   # the first node after the weights
-    assert {t.op for t in kept if t.op != "NONE"} == {"MUL_MAT", "SOFT_MAX", "RESHAPE", "ARGSORT", "VIEW", "GET_ROWS"}
+    ((until, kept),) = deps.items()
+    assert until == id(g.nodes[-1])  # the first node after the weights
+    assert {t.op for t in kept if t.op != "NONE"} == {
+        "MUL_MAT",
+        "SOFT_MAX",
+        "RESHAPE",
+        "ARGSORT",
+        "VIEW",
+        "GET_ROWS",
+    }
     assert any(t is weights for t in kept)
 
 
 def test_a_fusion_at_the_end_of_its_split_holds_until_the_next() -> None:
     g, _ = routing(64)
     assert list(keep_alive(g.nodes[:-1], g.nodes[-1])) == [id(g.nodes[-1])]
-    assert not keep_alive(g.nodes[:-1])               # nothing follows
+    assert not keep_alive(g.nodes[:-1])  # nothing follows
 
 
-@pytest.mark.parametrize(("gfx", "shape", "kernel"), [
-    (0x1100, {"n": 2}, "tile"), (0x1100, {"n": 3}, "mma"),              # more than 8 columns, 4 heads of each group
-    (0x1100, {"n": 4, "head": 256}, "tile"), (0x1100, {"n": 5, "head": 256}, "mma"),               # more than 16
-    (0x1100, {"head": 512}, "tile"), (0x1100, {"n_head_kv": 32}, "tile"), (0x1030, {}, "tile"),
-    (0x908, {"n": 2, "head": 64}, "tile"), (0x908, {"n": 3, "head": 64}, "mma"),
-    (0x90a, {"n": 4}, "tile"), (0x90a, {"n": 5}, "mma"),
-    (0x942, {"n": 16, "head": 256}, "tile"), (0x942, {"n": 17, "head": 256}, "mma"),               # more than 64
-])
+@pytest.mark.parametrize(
+    ("gfx", "shape", "kernel"),
+    [
+        # more than 8 columns, 4 heads of each group
+        (0x1100, {"n": 2}, "tile"),
+        (0x1100, {"n": 3}, "mma"),
+        # more than 16
+        (0x1100, {"n": 4, "head": 256}, "tile"),
+        (0x1100, {"n": 5, "head": 256}, "mma"),
+        (0x1100, {"head": 512}, "tile"),
+        (0x1100, {"n_head_kv": 32}, "tile"),
+        (0x1030, {}, "tile"),
+        (0x908, {"n": 2, "head": 64}, "tile"),
+        (0x908, {"n": 3, "head": 64}, "mma"),
+        (0x90A, {"n": 4}, "tile"),
+        (0x90A, {"n": 5}, "mma"),
+        # more than 64
+        (0x942, {"n": 16, "head": 256}, "tile"),
+        (0x942, {"n": 17, "head": 256}, "mma"),
+    ],
+)
 def test_amds_matrix_cores_pay_off_from_some_columns_on(gfx: int, shape: dict, kernel: str) -> None:
     assert flash_kernel(attention(**shape), 0x1000000 + gfx, NEWEST_RULES) == kernel
 
@@ -216,11 +296,18 @@ def test_amds_matrix_cores_pay_off_from_some_columns_on(gfx: int, shape: dict, k
 def test_cards_of_one_generation_have_the_same_kernels() -> None:
     """What a launch allocates on one of them is taken for all: Backend.kind."""
     ccs = [350, 520, 610, 700, 720, 750, 800, 860, 890, 900, 1030, 1200, 1210]
-    ccs += [AMD + gfx for gfx in (0, 0x803, 0x906, 0x908, 0x90A, 0x942, 0x1010, 0x1030, 0x1100, 0x1151, 0x1201)]
+    ccs += [
+        AMD + gfx
+        for gfx in (0, 0x803, 0x906, 0x908, 0x90A, 0x942, 0x1010, 0x1030, 0x1100, 0x1151, 0x1201)
+    ]
     values = {192: 128, 320: 256, 576: 512}
-    shapes = [attention(head, heads, kv, n, 4096, k, k, values.get(head, head))
-              for head in (40, 64, 128, *values) for heads, kv in ((32, 32), (32, 8), (32, 1))
-              for n in (1, 2, 4, 17, 512) for k in ("f16", "q8_0")]
+    shapes = [
+        attention(head, heads, kv, n, 4096, k, k, values.get(head, head))
+        for head in (40, 64, 128, *values)
+        for heads, kv in ((32, 32), (32, 8), (32, 1))
+        for n in (1, 2, 4, 17, 512)
+        for k in ("f16", "q8_0")
+    ]
     found: dict[tuple[int, int], set[tuple[str, ...]]] = {}
     for cc in ccs:
         for build in (NEWEST_RULES, rules(6100)):
@@ -230,6 +317,8 @@ def test_cards_of_one_generation_have_the_same_kernels() -> None:
 
 
 def test_a_kind_has_one_generation_of_cards_and_one_build_option() -> None:
-    ada, blackwell, turing = [on(Device("CUDA0", 1, 1, compute_capability=cc)) for cc in ((8, 9), (12, 0), (7, 5))]
+    ada, blackwell, turing = [
+        on(Device("CUDA0", 1, 1, compute_capability=cc)) for cc in ((8, 9), (12, 0), (7, 5))
+    ]
     quants = on(Device("CUDA0", 1, 1, compute_capability=(8, 9), limits={"fa_all_quants": 1}))
     assert ada.kind == blackwell.kind and len({ada.kind, turing.kind, quants.kind}) == 3

@@ -12,13 +12,44 @@ from autolayers.backends.ops import Matmul, Ops, Scan
 MiB = 1 << 20
 
 # Llama 3.1 8B as Q4_K: 32 heads of 128, 8 of them with keys and values
-LLAMA = Ops(512, 8192, 1, 32, 128, 1024, True, (
-    Matmul("q4_K", 4096, 4096), Matmul("q4_K", 4096, 1024), Matmul("q4_K", 4096, 14336), Matmul("q6_K", 14336, 4096)),
-    (Matmul("q6_K", 4096, 128256),))
-QWEN_MOE = Ops(512, 8192, 1, 32, 128, 512, True, (Matmul("q4_K", 2048, 768, 128, 8), Matmul("q6_K", 768, 2048, 128, 8)))
+LLAMA = Ops(
+    512,
+    8192,
+    1,
+    32,
+    128,
+    1024,
+    True,
+    (
+        Matmul("q4_K", 4096, 4096),
+        Matmul("q4_K", 4096, 1024),
+        Matmul("q4_K", 4096, 14336),
+        Matmul("q6_K", 14336, 4096),
+    ),
+    (Matmul("q6_K", 4096, 128256),),
+)
+QWEN_MOE = Ops(
+    512,
+    8192,
+    1,
+    32,
+    128,
+    512,
+    True,
+    (Matmul("q4_K", 2048, 768, 128, 8), Matmul("q6_K", 768, 2048, 128, 8)),
+)
 GPT_OSS = Ops(512, 8192, 1, 64, 64, 512, True, (Matmul("mxfp4", 2880, 2880, 32, 4),))
 LLAMA_70B = replace(LLAMA, weights=(Matmul("q6_K", 28672, 8192),))
-DEEPSEEK = Ops(512, 8192, 1, 128, 512, 576, True, (Matmul("q4_K", 7168, 2048, 256, 8), Matmul("q8_0", 128, 512, 128)))
+DEEPSEEK = Ops(
+    512,
+    8192,
+    1,
+    128,
+    512,
+    576,
+    True,
+    (Matmul("q4_K", 7168, 2048, 256, 8), Matmul("q8_0", 128, 512, 128)),
+)
 
 
 def before_the_reserve(size):
@@ -26,12 +57,23 @@ def before_the_reserve(size):
     return size / 1.1 / MiB
 
 
-@pytest.mark.parametrize("ops, n512, n2048", [
-    (LLAMA, 16, 40), (QWEN_MOE, 17, 44), (GPT_OSS, 15, 35), (LLAMA_70B, 24, 71), (DEEPSEEK, 44, 152)])
+@pytest.mark.parametrize(
+    "ops, n512, n2048",
+    [
+        (LLAMA, 16, 40),
+        (QWEN_MOE, 17, 44),
+        (GPT_OSS, 15, 35),
+        (LLAMA_70B, 24, 71),
+        (DEEPSEEK, 44, 152),
+    ],
+)
 def test_quantised_weights_with_flash_attention(ops, n512, n2048):
     for n, expected in ((512, n512), (2048, n2048)):
         size = pool(replace(ops, n_tokens=n), n_sm=128)
-        assert before_the_reserve(size) - 2 <= expected <= before_the_reserve(size) + 0.6 and size % (2 * MiB) == 0
+        assert (
+            before_the_reserve(size) - 2 <= expected <= before_the_reserve(size) + 0.6
+            and size % (2 * MiB) == 0
+        )
 
 
 def test_the_formula_to_the_byte():
@@ -47,12 +89,17 @@ def test_without_flash_attention_half_the_attention_matrix_comes_again(n_kv, mib
 
 
 def test_without_flash_attention_and_many_streams_the_keys_count():
-    assert pool(replace(LLAMA, flash_attn=False, n_tokens=16, n_stream=8), n_sm=128) >= 4 * 8192 * 8 * 1024
+    assert (
+        pool(replace(LLAMA, flash_attn=False, n_tokens=16, n_stream=8), n_sm=128)
+        >= 4 * 8192 * 8 * 1024
+    )
 
 
 def test_bf16_weights_on_turing_are_expanded_whole():
     head = Matmul("bf16", 4096, 128256)
-    turing, ampere = (pool(replace(LLAMA, weights=(head,)), capability=cc) for cc in ((7, 5), (8, 6)))
+    turing, ampere = (
+        pool(replace(LLAMA, weights=(head,)), capability=cc) for cc in ((7, 5), (8, 6))
+    )
     assert 0 <= before_the_reserve(turing) - 4 * 4096 * 128256 / MiB < 2
     assert ampere < 30 * MiB
 
@@ -60,15 +107,23 @@ def test_bf16_weights_on_turing_are_expanded_whole():
 def test_f16_output_layer_when_every_token_is_an_output():
     head = replace(LLAMA, outputs=(Matmul("f16", 4096, 128256),))
     assert pool(head, n_sm=128) == pool(LLAMA, n_sm=128)
-    assert pool(replace(head, n_outputs=512), n_sm=128) / 1.1 == pytest.approx(2 * 512 * (4096 + 128256), rel=0.02)
+    assert pool(replace(head, n_outputs=512), n_sm=128) / 1.1 == pytest.approx(
+        2 * 512 * (4096 + 128256), rel=0.02
+    )
 
 
 def test_cards_without_the_fast_way_for_quantised_weights():
     weight = replace(LLAMA, weights=(Matmul("q4_K", 4096, 14336),))
     expanded = 2 * 4096 * 14336
-    assert pool(weight, capability=(7, 0)) > expanded + 2 * 512 * 4096 > pool(weight, capability=(6, 1))
-    assert pool(weight, capability=(5, 2)) > 2 * expanded                   # f32
-    assert pool(replace(LLAMA, weights=(Matmul("iq1_m", 4096, 14336),)), capability=(8, 9)) > expanded
+    assert (
+        pool(weight, capability=(7, 0))
+        > expanded + 2 * 512 * 4096
+        > pool(weight, capability=(6, 1))
+    )
+    assert pool(weight, capability=(5, 2)) > 2 * expanded  # f32
+    assert (
+        pool(replace(LLAMA, weights=(Matmul("iq1_m", 4096, 14336),)), capability=(8, 9)) > expanded
+    )
     assert pool(weight, nvidia=False) > expanded
 
 
@@ -86,4 +141,7 @@ def test_mamba_2_works_in_chunks():
 def test_flash_attentions_partial_results_are_two_blocks_of_64_columns_a_multiprocessor():
     for n_sm in (10_000, 20_000):
         need = n_sm * 2 * 64 * (128 // 2 + 2) * 8
-        assert pool(replace(LLAMA, weights=(), outputs=()), n_sm=n_sm) == -(-(need + need // 10) // (2 * MiB)) * 2 * MiB
+        assert (
+            pool(replace(LLAMA, weights=(), outputs=()), n_sm=n_sm)
+            == -(-(need + need // 10) // (2 * MiB)) * 2 * MiB
+        )

@@ -26,14 +26,31 @@ def test_every_type_has_a_row(table: dict[str, str]) -> None:
     assert table.keys() == CACHE_TYPES.keys()
 
 
-@pytest.mark.parametrize(("backend", "lacking"), [
-    ("CUDA", {"iq4_nl"}), ("ROCm", {"iq4_nl"}), ("MTL", {"iq4_nl"}), ("Vulkan", set()),
-    ("SYCL", {"q4_1", "q5_0", "q5_1", "iq4_nl"})])
+@pytest.mark.parametrize(
+    ("backend", "lacking"),
+    [
+        ("CUDA", {"iq4_nl"}),
+        ("ROCm", {"iq4_nl"}),
+        ("MTL", {"iq4_nl"}),
+        ("Vulkan", set()),
+        ("SYCL", {"q4_1", "q5_0", "q5_1", "iq4_nl"}),
+    ],
+)
 def test_flash_attention_of_a_token_with_each_type(backend: str, lacking: set[str]) -> None:
     device = on(Device(f"{backend}0", 1 << 34, 1 << 34, backend=backend))
     g = Graph()
-    found = {type_ for type_ in CACHE_TYPES if not device.supports_op(g.flash_attn(
-        g.new("f32", 128, 1, 32), g.new(type_, 128, 4096, 8), g.new(type_, 128, 4096, 8), g.new("f16", 4096, 1)))}
+    found = {
+        type_
+        for type_ in CACHE_TYPES
+        if not device.supports_op(
+            g.flash_attn(
+                g.new("f32", 128, 1, 32),
+                g.new(type_, 128, 4096, 8),
+                g.new(type_, 128, 4096, 8),
+                g.new("f16", 4096, 1),
+            )
+        )
+    }
     assert found == lacking
 
 
@@ -46,18 +63,25 @@ def test_a_build_without_the_type_refuses_it(monkeypatch: pytest.MonkeyPatch) ->
     assert estimate(model("llama-dense"), words, gpus(8192), build=11434).exact
 
 
-@pytest.mark.parametrize(("words", "refused"), [("-fa on -ctk q4_1 -ctv q4_1", False), ("-ctk q5_1", False),
-                                                ("-ctk q8_0 -ctv q4_0", True)])
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [("-fa on -ctk q4_1 -ctv q4_1", False), ("-ctk q5_1", False), ("-ctk q8_0 -ctv q4_0", True)],
+)
 def test_a_cuda_build_with_all_pairs_of_types_is_not_guessed(words: str, refused: bool) -> None:
     """GGML_CUDA_FA_ALL_QUANTS, before b10878: b9093 of q4_1 takes what it takes of q8_0."""
     params = parse(["-ngl", "99", "-c", "8192", *words.split()]).params
     llama, gpu = model("llama-3.1-8b-q4_k_m:8"), gpus(24576)[0]
     every = estimate(llama, params, [replace(gpu, limits={"fa_all_quants": 1})], 9093)
-    as_q8_0 = parse(["-ngl", "99", "-c", "8192", "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"]).params
+    as_q8_0 = parse(
+        ["-ngl", "99", "-c", "8192", "-fa", "on", "-ctk", "q8_0", "-ctv", "q8_0"]
+    ).params
     if refused:
         with pytest.raises(LaunchRefused, match="requires Flash Attention"):
             estimate(llama, params, [replace(gpu, limits={"fa_all_quants": 0})], 9093)
-        assert every.devices["CUDA0"].compute == estimate(llama, as_q8_0, [gpu], 9093).devices["CUDA0"].compute
+        assert (
+            every.devices["CUDA0"].compute
+            == estimate(llama, as_q8_0, [gpu], 9093).devices["CUDA0"].compute
+        )
         return
     few = estimate(llama, params, [replace(gpu, limits={"fa_all_quants": 0})], 9093)
     assert few.exact and every.exact and few.devices != every.devices
@@ -66,15 +90,21 @@ def test_a_cuda_build_with_all_pairs_of_types_is_not_guessed(words: str, refused
     for name in ("CUDA0", "Host"):
         sizes = [{**use.devices, "Host": use.host}[name].compute for use in (few, every, found)]
         assert sizes[2] == max(sizes[:2])
-    assert estimate(llama, params, [gpu], 11434).exact            # any pair of types
+    assert estimate(llama, params, [gpu], 11434).exact  # any pair of types
 
 
-@pytest.mark.parametrize(("library", "expected"), [(b"\0FA_ALL_QUANTS\0", 1), (b"GGML_CUDA_FA_ALL_QUANTS for all", 0)])
-def test_the_programs_library_says_which_pairs_it_has(library: bytes, expected: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("library", "expected"), [(b"\0FA_ALL_QUANTS\0", 1), (b"GGML_CUDA_FA_ALL_QUANTS for all", 0)]
+)
+def test_the_programs_library_says_which_pairs_it_has(
+    library: bytes, expected: int, tmp_path: Path
+) -> None:
     program = tmp_path / "llama-server"
     program.write_text("#!/bin/sh\necho 'version: 9093 (abcdef12)'\n")
     program.chmod(0o755)
     (tmp_path / "libggml-cuda.so").write_bytes(b"ELF" + library + b"\0")
     request = Request.of(["-ctk", "q4_1"], devices=gpus(8192), program=[str(program)])
     assert request.machine.devices[0].limits == {"fa_all_quants": expected}
-    assert Request.of([], devices=gpus(8192), program=[str(program)]).machine.devices[0].limits is None
+    assert (
+        Request.of([], devices=gpus(8192), program=[str(program)]).machine.devices[0].limits is None
+    )

@@ -1,4 +1,5 @@
-"""Nothing outside autolayers/backends knows a backend by name, but for the tables of measured rates."""
+"""Nothing outside autolayers/backends knows a backend by name, but for the tables of measured
+rates."""
 
 from __future__ import annotations
 
@@ -14,11 +15,18 @@ from autolayers.machine import Device
 PACKAGE = ROOT / "autolayers"
 # Tables of measurements, with a row for each backend
 FITTED = {PACKAGE / "work" / name for name in ("rates.py", "streams.py", "drafts.py")}
-FORMATS = {PACKAGE / "launch" / "formats" / name for name in ("llmkube.py", "nixos.py")}     # other programs' words
-BELOW = {(PACKAGE / "flags" / "params.py", HOST), (PACKAGE / "machine.py", DEFAULT.name),
-         (PACKAGE / "machine.py", HOST), (PACKAGE / "work" / "speed.py", HOST)}  # these two: a class of launches
+# other programs' words
+FORMATS = {PACKAGE / "launch" / "formats" / name for name in ("llmkube.py", "nixos.py")}
+BELOW = {
+    (PACKAGE / "flags" / "params.py", HOST),
+    (PACKAGE / "machine.py", DEFAULT.name),
+    # these two: a class of launches
+    (PACKAGE / "machine.py", HOST),
+    (PACKAGE / "work" / "speed.py", HOST),
+}
 NAMES = sorted({*BACKENDS, *ALIASES}, key=len, reverse=True)
-# a backend, one of its devices ("CUDA0", also the first piece of f"CUDA{i}") or one of its buffer types
+# a backend, one of its devices ("CUDA0", also the first piece of f"CUDA{i}") or one of its buffer
+# types
 NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Mapped)?")
 
 
@@ -26,15 +34,26 @@ def named(text: str) -> list[tuple[int, str]]:
     """(line, string) of a module's strings that name a backend; docstrings may."""
     tree = ast.parse(text)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [(node.lineno, node.value) for node in strings if id(node) not in docs and NAMED.fullmatch(node.value)]
+    strings = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return [
+        (node.lineno, node.value)
+        for node in strings
+        if id(node) not in docs and NAMED.fullmatch(node.value)
+    ]
 
 
 def test_no_backend_is_named_outside_its_folder() -> None:
-    found = [f"{path.relative_to(ROOT)}:{line}: {string!r}"
-             for path in sorted(PACKAGE.rglob("*.py")) if PACKAGE / "backends" not in path.parents
-             and path not in FITTED | FORMATS
-             for line, string in named(path.read_text()) if (path, string) not in BELOW]
+    found = [
+        f"{path.relative_to(ROOT)}:{line}: {string!r}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if PACKAGE / "backends" not in path.parents and path not in FITTED | FORMATS
+        for line, string in named(path.read_text())
+        if (path, string) not in BELOW
+    ]
     assert not found, "\n".join(found)
 
 
@@ -45,5 +64,5 @@ def test_what_is_named_below_the_backends_is_theirs() -> None:
 
 
 def test_the_search_finds_what_it_must() -> None:
-    text = '"""CUDA"""\nx = f"CUDA{i}"\ny = ["CUDA_VISIBLE_DEVICES", "Vulkan0", "CPU_REPACK", "a CUDA context"]\n'
+    text = '"""CUDA"""\nx = f"CUDA{i}"\ny = ["CUDA_VISIBLE_DEVICES", "Vulkan0", "CPU_REPACK", "a CUDA context"]\n'  # noqa: E501
     assert named(text) == [(2, "CUDA"), (3, "Vulkan0"), (3, "CPU_REPACK")]

@@ -1,4 +1,5 @@
-"""Backends that reorder a split: every node once, and after all that it depends on, whatever the architecture."""
+"""Backends that reorder a split: every node once, and after all that it depends on, whatever the
+architecture."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ def check(before: list[Tensor], after: list[Tensor]) -> None:
     """The same nodes; what reads or writes memory that another writes keeps its side of it."""
     assert sorted(map(id, before)) == sorted(map(id, after))
     place = {id(node): i for i, node in enumerate(after)}
-    touching: dict[int, list[tuple[Tensor, bool]]] = {}          # by memory: nodes in their order, whether they write
+    # by memory: nodes in their order, whether they write
+    touching: dict[int, list[tuple[Tensor, bool]]] = {}
     for node in before:
         for source in node.src:
             assert id(source) not in place or source is node or place[id(source)] < place[id(node)]
@@ -36,11 +38,18 @@ def check(before: list[Tensor], after: list[Tensor]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [Vulkan, Metal])
-def test_no_node_runs_before_what_it_depends_on(backend: type, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_node_runs_before_what_it_depends_on(
+    backend: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = backend.graph_optimize
     moved = 0
 
-    def checked(self: object, nodes: list[Tensor], after: Tensor | None, add: Callable[[Tensor, Tensor], None]):
+    def checked(
+        self: object,
+        nodes: list[Tensor],
+        after: Tensor | None,
+        add: Callable[[Tensor, Tensor], None],
+    ):
         nonlocal moved
         before = list(nodes)
         found = own(self, nodes, after, add)
@@ -51,8 +60,11 @@ def test_no_node_runs_before_what_it_depends_on(backend: type, monkeypatch: pyte
     monkeypatch.setattr(backend, "graph_optimize", checked)
     for name in NAMES[::4]:
         try:
-            estimate(model(name), parse(["-c", "2048", "-np", "2", "-ub", "64"]).params,
-                     [Device(f"{backend.name}0", 1 << 36, 1 << 36, backend=backend.name)])
+            estimate(
+                model(name),
+                parse(["-c", "2048", "-np", "2", "-ub", "64"]).params,
+                [Device(f"{backend.name}0", 1 << 36, 1 << 36, backend=backend.name)],
+            )
         except LaunchRefused:
             continue
     assert moved > 1000

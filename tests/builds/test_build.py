@@ -23,31 +23,54 @@ def help_of(number: int) -> frozenset[str]:
     return frozenset(name for row in rows for name in (*row.names, *row.negated))
 
 
-@pytest.mark.parametrize("number", [6000, 8000, 9093, 9600, 10435, 10680, 10868, 11311, 11434, NEWEST])
+@pytest.mark.parametrize(
+    "number", [6000, 8000, 9093, 9600, 10435, 10680, 10868, 11311, 11434, NEWEST]
+)
 def test_flags_date_a_build(number: int) -> None:
     low, high = dates(help_of(number))
     assert low <= number <= high
     rules = Build(0, flags=help_of(number)).rules
-    assert low <= rules.number <= high and not rules.exact and f"build, {rules.number}" in rules.warning
+    assert (
+        low <= rules.number <= high
+        and not rules.exact
+        and f"build, {rules.number}" in rules.warning
+    )
 
 
 def program(folder: Path, version: str, *flags: str) -> list[str]:
     path = folder / "llama-server"
     lines = "\n".join(f"{flag}   what it does" for flag in flags)
-    path.write_text(f"#!/bin/sh\ncase $1 in --version) echo '{version}';; *) cat <<'EOF'\n{lines}\nEOF\nesac\n")
+    path.write_text(
+        f"#!/bin/sh\ncase $1 in --version) echo '{version}';; *) cat <<'EOF'\n{lines}\nEOF\nesac\n"
+    )
     path.chmod(0o755)
     return [str(path)]
 
 
-@pytest.mark.parametrize(("version", "flags", "said"), [
-    ("version: 0.5.0 (build 11434, commit abcdef12)", ("-ngl, --n-gpu-layers N",), ""),
-    ("version: 1 (abcdef12)", ("-ngl, --n-gpu-layers N", "--moe-cache-mib N"), "by its flags"),
-    ("version: 0 (unknown)", ("-ngl, --n-gpu-layers N", "-lm, --load-mode M", "--mmap"), "by its flags"),
-    ("version: 4012 (abcdef12)", ("-ngl, --n-gpu-layers N", "-rtr, --run-time-repack"), "ik_llama.cpp"),
-    ("", ("--gpulayers [L]", "--contextsize N"), "KoboldCpp"),
-    ("GNU cat 9.4", ("--show-all",), "does not answer"),
-    ("version: 0.9.0 (build 99999, commit abcdef12)", ("-ngl, --n-gpu-layers N",), "newer than the rules known"),
-])
+@pytest.mark.parametrize(
+    ("version", "flags", "said"),
+    [
+        ("version: 0.5.0 (build 11434, commit abcdef12)", ("-ngl, --n-gpu-layers N",), ""),
+        ("version: 1 (abcdef12)", ("-ngl, --n-gpu-layers N", "--moe-cache-mib N"), "by its flags"),
+        (
+            "version: 0 (unknown)",
+            ("-ngl, --n-gpu-layers N", "-lm, --load-mode M", "--mmap"),
+            "by its flags",
+        ),
+        (
+            "version: 4012 (abcdef12)",
+            ("-ngl, --n-gpu-layers N", "-rtr, --run-time-repack"),
+            "ik_llama.cpp",
+        ),
+        ("", ("--gpulayers [L]", "--contextsize N"), "KoboldCpp"),
+        ("GNU cat 9.4", ("--show-all",), "does not answer"),
+        (
+            "version: 0.9.0 (build 99999, commit abcdef12)",
+            ("-ngl, --n-gpu-layers N",),
+            "newer than the rules known",
+        ),
+    ],
+)
 def test_programs(tmp_path: Path, version: str, flags: tuple[str, ...], said: str) -> None:
     build = detect(program(tmp_path, version, *flags), {"PATH": "/usr/bin:/bin"})
     words = parse(["-ngl", "99", "-c", "4096"]).params
@@ -58,11 +81,16 @@ def test_programs(tmp_path: Path, version: str, flags: tuple[str, ...], said: st
 
 @pytest.mark.parametrize("number", [9713, 10435, 10566, 11063])
 def test_the_names_in_its_library_date_a_build(tmp_path: Path, number: int) -> None:
-    """The linker keeps some strings as the end of a longer one: those are neither there nor missing."""
+    """The linker keeps some strings as the end of a longer one: those are neither there nor
+    missing."""
     words = [name for name in NAMES if architecture(name).after < number]
-    kept = b"\0".join(b"chat" + name.encode() if name == "glm4" else name.encode() for name in words)
+    kept = b"\0".join(
+        b"chat" + name.encode() if name == "glm4" else name.encode() for name in words
+    )
     (tmp_path / "libllama.so.0").write_bytes(b"\x7fELF\0" + kept + b"\0")
-    path = program(tmp_path, "version: 1 (abcdef12)", "-ngl, --n-gpu-layers N", *sorted(help_of(number)))
+    path = program(
+        tmp_path, "version: 1 (abcdef12)", "-ngl, --n-gpu-layers N", *sorted(help_of(number))
+    )
     build = detect(path, {"PATH": "/usr/bin:/bin"})
     assert build.between is not None
     low, high = build.between

@@ -16,12 +16,20 @@ from autolayers.memory.estimate import Estimator
 
 def test_rows() -> None:
     rows = list(Rules.rows())
-    assert [row.part for row in rows] == sorted((row.part for row in rows), key=[row.part for row in rows].index)
+    assert [row.part for row in rows] == sorted(
+        (row.part for row in rows), key=[row.part for row in rows].index
+    )
     for row in rows:
-        assert row.after < row.first and (not row.last or row.first <= row.last < row.until), row.name
+        assert row.after < row.first and (not row.last or row.first <= row.last < row.until), (
+            row.name
+        )
         newest = max(NEWEST, *sources.RECORDED)
-        assert max(row.first, row.last) <= newest, f"{row.name}: that build is not in builds/sources.py"
-        assert row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#")), row.name
+        assert max(row.first, row.last) <= newest, (
+            f"{row.name}: that build is not in builds/sources.py"
+        )
+        assert (
+            row.clause and "\n" not in row.clause and (not row.pull or row.pull.startswith("#"))
+        ), row.name
 
 
 def test_the_newest_build_is_the_last_whose_source_is_known() -> None:
@@ -30,10 +38,15 @@ def test_the_newest_build_is_the_last_whose_source_is_known() -> None:
 
 
 def test_every_rule_is_read_by_its_name() -> None:
-    """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name` in a row of another table."""
+    """As an attribute, of which a type checker finds typos: `rules.name`, or `Rules.name` in a row
+    of another table."""
     paths = (ROOT / "autolayers").rglob("*.py")
-    read = {node.attr for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Attribute)}
+    read = {
+        node.attr
+        for path in paths
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute)
+    }
     assert {row.name for row in Rules.rows()} <= read
 
 
@@ -42,10 +55,18 @@ class Few(RuleSet):
     went = Rule("graph", 100, "", "came and went", last=300, until=310)
 
 
-@pytest.mark.parametrize(("number", "came", "went", "doubts"), [
-    (99, False, False, []), (100, False, True, []), (195, False, True, ["came"]), (200, True, True, []),
-    (300, True, True, []), (305, True, False, ["went"]), (310, True, False, []),
-])
+@pytest.mark.parametrize(
+    ("number", "came", "went", "doubts"),
+    [
+        (99, False, False, []),
+        (100, False, True, []),
+        (195, False, True, ["came"]),
+        (200, True, True, []),
+        (300, True, True, []),
+        (305, True, False, ["went"]),
+        (310, True, False, []),
+    ],
+)
 def test_dates(number: int, came: bool, went: bool, doubts: list[str]) -> None:
     few = Few(number)
     for _ in "twice":
@@ -71,8 +92,11 @@ def builds_compared(path: Path) -> list[str]:
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Compare) or "build" not in ast.unparse(node).lower():
             continue
-        numbers = [side.value for side in (node.left, *node.comparators)
-                   if isinstance(side, ast.Constant) and isinstance(side.value, int)]
+        numbers = [
+            side.value
+            for side in (node.left, *node.comparators)
+            if isinstance(side, ast.Constant) and isinstance(side.value, int)
+        ]
         if any(number > 500 for number in numbers):
             found.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     return found
@@ -87,36 +111,62 @@ def test_no_number_is_compared_in_place(tmp_path: Path) -> None:
     assert not [line for path in sorted(paths) for line in builds_compared(path)]
 
 
-@pytest.mark.parametrize(("name", "build", "newer"), [
-    ("llada-dense", 10825, 10830), ("deepseek4-moe", 10760, 11311), ("dflash-8b", 10456, 11311),
-    ("dspark", 11063, 11311), ("eagle3-d2t", 10068, 11311), ("dots3note-moe", 10568, 10581),
-    ("qwen35-dense", 9294, 9493), ("mtp-cohere", 10816, 11063),
-])
+@pytest.mark.parametrize(
+    ("name", "build", "newer"),
+    [
+        ("llada-dense", 10825, 10830),
+        ("deepseek4-moe", 10760, 11311),
+        ("dflash-8b", 10456, 11311),
+        ("dspark", 11063, 11311),
+        ("eagle3-d2t", 10068, 11311),
+        ("dots3note-moe", 10568, 10581),
+        ("qwen35-dense", 9294, 9493),
+        ("mtp-cohere", 10816, 11063),
+    ],
+)
 def test_files_that_a_build_refuses(name: str, build: int, newer: int) -> None:
-    """An architecture, a tensor or a list of recurrent layers that its loader does not know, or a key that it wants."""
+    """An architecture, a tensor or a list of recurrent layers that its loader does not know, or a
+    key that it wants."""
     params = parse(["-c", "512"]).params
-    with pytest.raises(AutolayersError, match=r"number of tensors|does not load|unknown model|key not found"):
+    with pytest.raises(
+        AutolayersError,
+        match=r"number of tensors|does not load|unknown model|key "
+        r"not found",
+    ):
         estimate(model(name), params, gpus(8192), build=build)
     assert estimate(model(name), params, gpus(8192), build=newer).host.model
 
 
 def test_drafts_are_exact_from_their_own_build_on() -> None:
-    """DFlash was compared from b10816 on; attn_output.weight is not the output.weight that older loaders lack."""
+    """DFlash was compared from b10816 on; attn_output.weight is not the output.weight that older
+    loaders lack."""
     draft = str(ROOT / "fixtures" / "more" / "headers" / "bor-dflash.gguf")
     words = ["-c", "4096", "-ngl", "99", "-md", draft, "--spec-type", "draft-dflash"]
     for build, exact in ((10280, False), (10816, True)):
         found = estimate(model("qwen3-8b-q4_k_m"), parse(words).params, gpus(24576), build=build)
-        drafts = [extra for extra in found.extras if extra.name.startswith("draft") and "output" not in extra.name]
+        drafts = [
+            extra
+            for extra in found.extras
+            if extra.name.startswith("draft") and "output" not in extra.name
+        ]
         assert drafts and all(extra.exact is exact for extra in drafts)
         assert any("dflash was compared from" in warning for warning in found.warnings) is not exact
 
 
-@pytest.mark.parametrize(("name", "build", "older", "newer", "words"), [
-    ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"), ("qwen3-8b-q4_k_m", 7520, 7490, 7540, "-c 8192 -ngl 20"),
-    ("qwen3-8b-q4_k_m", 8600, 8571, 8607, "-c 8192 -ctk q8_0 -ctv q8_0"),
-])
-def test_between_two_known_builds_the_larger_holds(name: str, build: int, older: int, newer: int, words: str) -> None:
-    """Where it is not known whether a build has a change, each part is as large as with it and as without it."""
+@pytest.mark.parametrize(
+    ("name", "build", "older", "newer", "words"),
+    [
+        ("qwen3-8b-q4_k_m", 11396, 11393, 11400, "-c 8192"),
+        ("qwen3-8b-q4_k_m", 7520, 7490, 7540, "-c 8192 -ngl 20"),
+        ("qwen3-8b-q4_k_m", 8600, 8571, 8607, "-c 8192 -ctk q8_0 -ctv q8_0"),
+    ],
+)
+def test_between_two_known_builds_the_larger_holds(
+    name: str, build: int, older: int, newer: int, words: str
+) -> None:
+    """Where it is not known whether a build has a change, each part is as large as with it and as
+    without it."""
+
     def parts(number: int) -> list[int]:
         launch = estimate(model(name), parse(words.split()).params, gpus(8192), build=number)
         assert not launch.exact or number != build
@@ -128,16 +178,27 @@ def test_between_two_known_builds_the_larger_holds(name: str, build: int, older:
 
 def test_flash_attention_is_off_by_default_in_old_builds() -> None:
     """Up to b6324 -fa is a switch."""
+
     def compute(build: int, *words: str) -> int:
-        return estimate(model("qwen3-8b-q4_k_m"), parse(["-c", "8192", *words]).params, gpus(24576),
-                        build=build).devices["CUDA0"].compute
+        return (
+            estimate(
+                model("qwen3-8b-q4_k_m"),
+                parse(["-c", "8192", *words]).params,
+                gpus(24576),
+                build=build,
+            )
+            .devices["CUDA0"]
+            .compute
+        )
 
     assert compute(5900) == compute(5900, "-fa", "off") > compute(5900, "-fa", "on")
     assert compute(6325) == compute(6325, "-fa", "on")
 
 
 def test_a_build_without_a_number_is_as_large_as_the_oldest_that_it_may_be() -> None:
-    launch = Estimator(model("qwen3-8b-q4_k_m"), Build(flags=frozenset({"--fit"}), between=(9388, 11549)))
+    launch = Estimator(
+        model("qwen3-8b-q4_k_m"), Build(flags=frozenset({"--fit"}), between=(9388, 11549))
+    )
     params = parse(["-c", "65536"]).params
     found = launch.breakdown(params, gpus(24576))
     for build in (9388, 11549):
@@ -148,11 +209,15 @@ def test_a_build_without_a_number_is_as_large_as_the_oldest_that_it_may_be() -> 
 
 
 def test_a_build_that_only_its_library_is_known_of() -> None:
-    """b11739, recorded from the wheel of llama-cpp-py-sync: exact there, the rules of b11549 before and no others."""
+    """b11739, recorded from the wheel of llama-cpp-py-sync: exact there, the rules of b11549 before
+    and no others."""
     assert rules(11739).exact and rules(11739).pads_uncached and not rules().pads_uncached
     between = rules(11640)
     assert not between.exact and "was not compared" in between.warning
     assert "newer than the rules known (build 11739)" in rules(11800).warning
     for name, exact in (("qwen3-8b-q4_k_m", True), ("qwen4exp-80b", False)):
         found = estimate(model(name), ["-c", "4096"], ["24GiB"], 11739)
-        assert found.exact is exact and ("another graph from llama.cpp build 11739 on" in str(found.warnings)) != exact
+        assert (
+            found.exact is exact
+            and ("another graph from llama.cpp build 11739 on" in str(found.warnings)) != exact
+        )

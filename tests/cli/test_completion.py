@@ -45,17 +45,28 @@ def ask(shell: str, script: Path, line: str, folder: Path) -> set[str]:
         command = ["fish", "-N", "-c", FISH.format(script=script, line=shlex.quote(line))]
     else:
         words = " ".join(map(shlex.quote, [*before, last]))
-        command = [shell, *(["-f"] if shell == "zsh" else ["--norc"]), "-c", (ZSH if shell == "zsh" else BASH).format(
-            script=script, words=words)]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60,
-                          check=False)
+        command = [
+            shell,
+            *(["-f"] if shell == "zsh" else ["--norc"]),
+            "-c",
+            (ZSH if shell == "zsh" else BASH).format(script=script, words=words),
+        ]
+    done = subprocess.run(
+        command, cwd=folder, env=environ, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.stderr == "" and done.returncode == 0, done.stderr
-    found = {re.sub(r"\\", "", answer.partition("\t")[0].rpartition(",")[2]) for answer in done.stdout.splitlines()}
-    return {answer for answer in found if answer.startswith(last.rpartition(",")[2])} - {""}     # as zsh would do
+    found = {
+        re.sub(r"\\", "", answer.partition("\t")[0].rpartition(",")[2])
+        for answer in done.stdout.splitlines()
+    }
+    # as zsh would do
+    return {answer for answer in found if answer.startswith(last.rpartition(",")[2])} - {""}
 
 
 @pytest.fixture(params=["bash", "zsh", "fish"])
-def offers(request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> object:
+def offers(
+    request: pytest.FixtureRequest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> object:
     shell = request.param
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} here")
@@ -77,17 +88,24 @@ def test_the_first_word_is_a_command_or_a_model(offers) -> None:  # type: ignore
     assert offers("autolayers sw") == {"sweep"}
 
 
-@pytest.mark.parametrize(("line", "flag", "other"), [
-    ("autolayers m.gguf --", "--strategy", "--retry"), ("autolayers m.gguf -", "-ngl", "--dry-run"),
-    ("autolayers run --", "--dry-run", "--ctx-size"),
-    ("autolayers run --gpu 24GiB nice llama-server --", "--ctx-size", "--dry-run"),
-    ("autolayers tune --", "--share", "--gpu"),
-    ("autolayers tune --limit 90s llama-server --", "--ctx-size", "--share"),
-    ("autolayers sweep m.gguf --", "--contexts", "--ctx"), ("autolayers devices --", "--measure", "--ctx-size"),
-    ("autolayers ollama verify m --", "--write", "--in-place"), ("autolayers rules --", "--kv-heads", "--gpus"),
-])
+@pytest.mark.parametrize(
+    ("line", "flag", "other"),
+    [
+        ("autolayers m.gguf --", "--strategy", "--retry"),
+        ("autolayers m.gguf -", "-ngl", "--dry-run"),
+        ("autolayers run --", "--dry-run", "--ctx-size"),
+        ("autolayers run --gpu 24GiB nice llama-server --", "--ctx-size", "--dry-run"),
+        ("autolayers tune --", "--share", "--gpu"),
+        ("autolayers tune --limit 90s llama-server --", "--ctx-size", "--share"),
+        ("autolayers sweep m.gguf --", "--contexts", "--ctx"),
+        ("autolayers devices --", "--measure", "--ctx-size"),
+        ("autolayers ollama verify m --", "--write", "--in-place"),
+        ("autolayers rules --", "--kv-heads", "--gpus"),
+    ],
+)
 def test_flags_are_those_of_the_command(  # type: ignore[no-untyped-def]
-        offers, line: str, flag: str, other: str) -> None:
+    offers, line: str, flag: str, other: str
+) -> None:
     found = offers(line)
     assert flag in found and other not in found
 
@@ -98,16 +116,21 @@ def test_every_flag_is_offered(offers) -> None:  # type: ignore[no-untyped-def]
     assert offers("autolayers rules -") == set(own_flags("rules"))
 
 
-@pytest.mark.parametrize(("line", "values"), [
-    ("autolayers m.gguf --format ", set(own_flags("plan")["--format"].choices)),
-    ("autolayers run --format ", set(own_flags("run")["--format"].choices)),
-    ("autolayers m.gguf -fa ", {"on", "off", "auto"}), ("autolayers m.gguf -ctk q8", {"q8_0"}),
-    ("autolayers run llama-server --split-mode ", {"none", "layer", "row", "tensor"}),
-    ("autolayers ollama ", {"modelfile", "plan", "create", "verify", "list"}),
-    ("autolayers completion ", set(SHELLS)),
-    ("autolayers m.gguf --gpu ", set(CARDS)), ("autolayers rules --gpu rtx-309", {"rtx-3090", "rtx-3090-ti"}),
-    ("autolayers m.gguf --gpu 24GiB,rtx-309", {"rtx-3090", "rtx-3090-ti"}),
-])
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("autolayers m.gguf --format ", set(own_flags("plan")["--format"].choices)),
+        ("autolayers run --format ", set(own_flags("run")["--format"].choices)),
+        ("autolayers m.gguf -fa ", {"on", "off", "auto"}),
+        ("autolayers m.gguf -ctk q8", {"q8_0"}),
+        ("autolayers run llama-server --split-mode ", {"none", "layer", "row", "tensor"}),
+        ("autolayers ollama ", {"modelfile", "plan", "create", "verify", "list"}),
+        ("autolayers completion ", set(SHELLS)),
+        ("autolayers m.gguf --gpu ", set(CARDS)),
+        ("autolayers rules --gpu rtx-309", {"rtx-3090", "rtx-3090-ti"}),
+        ("autolayers m.gguf --gpu 24GiB,rtx-309", {"rtx-3090", "rtx-3090-ti"}),
+    ],
+)
 def test_values(offers, line: str, values: set[str]) -> None:  # type: ignore[no-untyped-def]
     assert offers(line) == values
 
@@ -116,17 +139,23 @@ def test_a_flag_that_takes_a_file(offers) -> None:  # type: ignore[no-untyped-de
     assert "notes.txt" in offers("autolayers m.gguf --grammar-file n")
 
 
-@pytest.mark.parametrize(("words", "offer"), [
-    (["m.gguf", "--format=fl"], {"--format=flags"}),                  # zsh, fish and PowerShell
-    (["m.gguf", "--format", "=", "fl"], {"flags"}),                   # bash
-    (["m.gguf", "--format", "="], set(own_flags("plan")["--format"].choices)),
-    (["run", "--gpu", "=", "24GiB", ""], {":commands"}),
-    (["run", "--gpu", "=", "24GiB", "llama-server", "--split-m"], {"--split-mode"}),
-    (["ollama", "nonsense", "--wr"], set()), (["m.gguf", "--gpu=24GiB,rtx-309"], {
-        "--gpu=24GiB,rtx-3090", "--gpu=24GiB,rtx-3090-ti"}),
-    (["m.gguf", "-m", ""], {":files"}), (["fleet", ""], {":files"}), (["cluster", "f.json", ""], {":gguf"}),
-    (["fleet", "f.json", "m.gguf", "--format", "ha"], {"haproxy"}),
-    (["$(touch x)", "`y`", "-fa", "o"], {"on", "off"})])
+@pytest.mark.parametrize(
+    ("words", "offer"),
+    [
+        (["m.gguf", "--format=fl"], {"--format=flags"}),  # zsh, fish and PowerShell
+        (["m.gguf", "--format", "=", "fl"], {"flags"}),  # bash
+        (["m.gguf", "--format", "="], set(own_flags("plan")["--format"].choices)),
+        (["run", "--gpu", "=", "24GiB", ""], {":commands"}),
+        (["run", "--gpu", "=", "24GiB", "llama-server", "--split-m"], {"--split-mode"}),
+        (["ollama", "nonsense", "--wr"], set()),
+        (["m.gguf", "--gpu=24GiB,rtx-309"], {"--gpu=24GiB,rtx-3090", "--gpu=24GiB,rtx-3090-ti"}),
+        (["m.gguf", "-m", ""], {":files"}),
+        (["fleet", ""], {":files"}),
+        (["cluster", "f.json", ""], {":gguf"}),
+        (["fleet", "f.json", "m.gguf", "--format", "ha"], {"haproxy"}),
+        (["$(touch x)", "`y`", "-fa", "o"], {"on", "off"}),
+    ],
+)
 def test_offers(words: list[str], offer: set[str]) -> None:
     assert {word for word, _ in offered(words)} == offer
 
@@ -145,15 +174,27 @@ def test_what_has_a_meaning_says_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("pwsh") is None, reason="no PowerShell here")
 def test_powershell(tmp_path: Path) -> None:
-    script = "autolayers completion powershell | Out-String | Invoke-Expression; " \
-             "(TabExpansion2 'autolayers m.gguf -fa o' 23).CompletionMatches.CompletionText"
-    done = subprocess.run(["pwsh", "-NoProfile", "-Command", script], capture_output=True, text=True, timeout=60,
-                          check=True, env={**os.environ, "PATH": os.pathsep.join(
-                              [str(Path(sys.executable).parent), os.environ["PATH"]])})
+    script = (
+        "autolayers completion powershell | Out-String | Invoke-Expression; "
+        "(TabExpansion2 'autolayers m.gguf -fa o' 23).CompletionMatches.CompletionText"
+    )
+    done = subprocess.run(
+        ["pwsh", "-NoProfile", "-Command", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+        env={
+            **os.environ,
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        },
+    )
     assert done.stdout.split() == ["on", "off"]
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
 def test_which_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", *words]) == 2
-    assert "name the shell: autolayers completion bash|zsh|fish|powershell" in capsys.readouterr().err
+    assert (
+        "name the shell: autolayers completion bash|zsh|fish|powershell" in capsys.readouterr().err
+    )

@@ -41,15 +41,30 @@ def test_text_json_flags_and_files(answer, tmp_path: Path) -> None:
     found = json.loads(answer({"rack": {**SMALL, "count": 3}}, *words, "--json")[1])
     (server,) = found["servers"]
     assert (found["schema"], found["fits"], found["users"]["asked"]) == (1, True, 20)
-    assert server["replicas"] == 3 and server["slots"] == 10 and server["per_user_tokens_per_second"] >= 30
+    assert (
+        server["replicas"] == 3
+        and server["slots"] == 10
+        and server["per_user_tokens_per_second"] >= 30
+    )
     assert server["plan"]["host"]["limit"] and server["plan"]["fits"]
     assert list(found["machines"]) == ["rack-1", "rack-2", "rack-3"]
-    assert found["failing"] == [{"kind": 0, "machine": "rack-1", "waiting": 0, "replanned": found["users"]["most"] * 2
-                                 // 3}]
+    assert found["failing"] == [
+        {"kind": 0, "machine": "rack-1", "waiting": 0, "replanned": found["users"]["most"] * 2 // 3}
+    ]
     lines = answer({"rack": {**SMALL, "count": 3}}, *words)[1].splitlines()
-    assert [line.split()[0] for line in lines] == ["rack-1", "rack-2", "rack-3"] and " -np 10" in lines[0]
-    code, out, err = answer({"rack": {**SMALL, "count": 3}}, *words, "--format", "haproxy", "-o", str(tmp_path))
-    assert (code, out) == (0, "") and (tmp_path / "haproxy.cfg").exists() and "haproxy.cfg written" in err
+    assert [line.split()[0] for line in lines] == [
+        "rack-1",
+        "rack-2",
+        "rack-3",
+    ] and " -np 10" in lines[0]
+    code, out, err = answer(
+        {"rack": {**SMALL, "count": 3}}, *words, "--format", "haproxy", "-o", str(tmp_path)
+    )
+    assert (
+        (code, out) == (0, "")
+        and (tmp_path / "haproxy.cfg").exists()
+        and "haproxy.cfg written" in err
+    )
 
 
 def test_users_that_cannot_be_served(answer) -> None:
@@ -59,16 +74,24 @@ def test_users_that_cannot_be_served(answer) -> None:
     assert err.splitlines()[-1].endswith(" can")
 
 
-@pytest.mark.parametrize(("words", "code", "said"), [
-    ((), 2, "name the machines and the models"),
-    ((ONE, ONE), 2, "is there twice"),
-    ((ONE, "--rpc", "a:1"), 2, "omit --rpc"),
-    ((ONE, "--gpu", "24GiB"), 2, "--gpu is no flag of autolayers fleet"),
-    ((ONE, "--users", "0"), 2, "a number of users, 1 to 1000000"),
-    ((ONE, "-o", "x", "--json"), 2, "--output and --image need --format compose"),
-    (("none.gguf",), 3, "none.gguf: no such file"),
-    ((f"{ONE}@0",), 2, "a model's weight is more than 0"),
-    ((ONE, "--min-rate", "100000"), 5, "no machine gives 100000 tokens/s each; the fastest gives one user")])
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ((), 2, "name the machines and the models"),
+        ((ONE, ONE), 2, "is there twice"),
+        ((ONE, "--rpc", "a:1"), 2, "omit --rpc"),
+        ((ONE, "--gpu", "24GiB"), 2, "--gpu is no flag of autolayers fleet"),
+        ((ONE, "--users", "0"), 2, "a number of users, 1 to 1000000"),
+        ((ONE, "-o", "x", "--json"), 2, "--output and --image need --format compose"),
+        (("none.gguf",), 3, "none.gguf: no such file"),
+        ((f"{ONE}@0",), 2, "a model's weight is more than 0"),
+        (
+            (ONE, "--min-rate", "100000"),
+            5,
+            "no machine gives 100000 tokens/s each; the fastest gives one user",
+        ),
+    ],
+)
 def test_bad_input_is_one_line(words: tuple[str, ...], code: int, said: str, answer) -> None:
     found = answer({"pc": SMALL}, *words)
     line = found[2].splitlines()[-1] if found[2] else ""
@@ -95,12 +118,14 @@ def test_more_models_than_machines(answer) -> None:
 
 
 @pytest.mark.slow
-def test_the_documented_example(tmp_path: Path, capfd: pytest.CaptureFixture[str],
-                                monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_example(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in DOCUMENTED:
         shutil.copy(HEADERS / f"{name}.gguf", tmp_path)
         (warning,) = model(name).header.warnings
-        os.truncate(tmp_path / f"{name}.gguf", int(warning.rpartition("promises ")[2]))      # sparse
+        # sparse
+        os.truncate(tmp_path / f"{name}.gguf", int(warning.rpartition("promises ")[2]))
     shutil.copy(ROOT / "docs" / "fleet.json", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "110")

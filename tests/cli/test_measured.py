@@ -15,12 +15,25 @@ def test_the_rows_of_a_card_and_a_model() -> None:
     head, *lines = done.stdout.splitlines()
     assert done.returncode == 0 and head.split()[:4] == ["model", "card", "backend", "t/s"]
     assert lines and all("gpt-oss-20b" in line and "RTX 4090" in line for line in lines)
-    assert any("187" in line and "github.com/ggml-org/llama.cpp/pull/16834" in line for line in lines)
+    assert any(
+        "187" in line and "github.com/ggml-org/llama.cpp/pull/16834" in line for line in lines
+    )
 
 
 def test_json_has_the_names_of_shared_rows() -> None:
     said = json.loads(says("measured", "4090", "--json").stdout)
-    shared = {"id", "source", "date", "model", "class", "kind", "words", "workload", "measured", "build"}
+    shared = {
+        "id",
+        "source",
+        "date",
+        "model",
+        "class",
+        "kind",
+        "words",
+        "workload",
+        "measured",
+        "build",
+    }
     assert said["schema"] == 1 and shared <= said["rows"][0].keys()
     assert all("rtx-4090" in row["cards"] for row in said["rows"])
 
@@ -29,14 +42,19 @@ def test_the_plot_has_a_line_a_row() -> None:
     rows = json.loads(says("measured", "rtx-3090", "--json").stdout)["rows"]
     head, *lines = says("measured", "rtx-3090", "--plot").stdout.splitlines()
     assert head.startswith("measured / predicted") and len(lines) == len(rows)
-    assert [line.split()[-1] for line in lines] == [f"{row['measured'] / row['predicted']:.2f}" for row in rows]
+    assert [line.split()[-1] for line in lines] == [
+        f"{row['measured'] / row['predicted']:.2f}" for row in rows
+    ]
     assert all(line.count("*") == 1 for line in lines)
 
 
 def test_nothing_measured_is_said_and_what_would_help() -> None:
     done = says("measured", "rtx-3090", "no-such-model")
     assert done.returncode == 0 and done.stdout == ""
-    assert "nothing is measured of rtx-3090 no-such-model" in done.stderr and "tune --share" in done.stderr
+    assert (
+        "nothing is measured of rtx-3090 no-such-model" in done.stderr
+        and "tune --share" in done.stderr
+    )
     assert json.loads(says("measured", "no-such-model", "--json").stdout)["rows"] == []
     assert says("measured", "a", "b", "c").returncode == 2
 
@@ -48,7 +66,9 @@ def test_this_machine_is_told_which_row_would_help() -> None:
 def test_choose_shows_what_was_measured() -> None:
     done = says("choose", HEADER, "--gpu", "rtx-4090", "--ram", "32GiB")
     assert "\nmeasured  " in done.stdout and "llama-3.1-8b-q4_k_m, RTX 4090" in done.stdout
-    file = json.loads(says("choose", HEADER, "--gpu", "rtx-4090", "--ram", "32GiB", "--json").stdout)["files"][0]
+    file = json.loads(
+        says("choose", HEADER, "--gpu", "rtx-4090", "--ram", "32GiB", "--json").stdout
+    )["files"][0]
     assert file["measured"]["generation_tokens_per_second"] > 50
 
 

@@ -1,4 +1,5 @@
-"""`autolayers ps` and `explain PID` on real processes that answer as llama-server does, and on recorded fdinfo."""
+"""`autolayers ps` and `explain PID` on real processes that answer as llama-server does, and on
+recorded fdinfo."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from autolayers.sources.ollama.api import Server
 
 GiB = 1 << 30
 
-SERVER = '''#!{python}
+SERVER = """#!{python}
 import http.server, json, sys
 BUSY = {busy}
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -43,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
-'''
+"""  # noqa: E501
 
 
 @pytest.fixture
@@ -55,8 +56,26 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     program.write_text(SERVER.format(python=sys.executable, busy=1))
     program.chmod(0o755)
     model = os.path.relpath(FIXTURES / "tiny" / "dense.gguf", tmp_path)
-    child = subprocess.Popen([program, "-m", model, "-c", "1024", "-np", "2", "-ngl", "0", "--port", str(port),
-                              "--api-key", "sesame"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    child = subprocess.Popen(
+        [
+            program,
+            "-m",
+            model,
+            "-c",
+            "1024",
+            "-np",
+            "2",
+            "-ngl",
+            "0",
+            "--port",
+            str(port),
+            "--api-key",
+            "sesame",
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert child.stdout is not None and child.stdout.readline()
     yield child
     child.kill()
@@ -67,7 +86,12 @@ def server(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 def test_a_running_server(server: subprocess.Popen[str]) -> None:
     done = says("ps", "--json")
     row = next(row for row in json.loads(done.stdout)["servers"] if row["pid"] == server.pid)
-    assert (row["state"], row["slots"], row["build"], row["n_ctx"]) == ("busy", {"busy": 1, "all": 2}, 11549, 512)
+    assert (row["state"], row["slots"], row["build"], row["n_ctx"]) == (
+        "busy",
+        {"busy": 1, "all": 2},
+        11549,
+        512,
+    )
     assert "sesame" not in done.stdout + done.stderr and row["model"] == "dense.gguf"
     ram = next(device for device in row["devices"] if device["name"] == "RAM")
     assert ram["held"] > 1 << 20 and 0 < ram["predicted"] < 1 << 30
@@ -78,7 +102,9 @@ def test_a_running_server(server: subprocess.Popen[str]) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="a script as a program")
 def test_one_in_full(server: subprocess.Popen[str]) -> None:
     done = says("explain", str(server.pid))
-    assert done.returncode == 0 and "busy 1 of 2 slots" in done.stdout and "without it" in done.stdout
+    assert (
+        done.returncode == 0 and "busy 1 of 2 slots" in done.stdout and "without it" in done.stdout
+    )
     assert "sesame" not in done.stdout and "-c 1024 -np 2 -ngl 0" in done.stdout
     assert json.loads(says("explain", str(server.pid), "--json").stdout)["without"]["RAM"] > 0
     server.kill()
@@ -114,20 +140,34 @@ def readable() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="network namespaces")
-@pytest.mark.parametrize("launcher", [[], ["unshare", "--net"], ["setpriv", "--reuid", "65534", "--clear-groups"]])
-@pytest.mark.parametrize("words", [["--port", "PORT", "--api-key", "SECRETKEY"],
-                                   ["--port", "1", "--api-key", "SECRETKEY", "--api-prefix", "@127.0.0.1:PORT/x"]])
-def test_no_stranger_is_asked_or_given_the_key(stranger: tuple[int, list[bytes]], readable: Path, launcher: list[str],
-                                               words: list[str]) -> None:
-    """In another network namespace the same port is another server's; another user's words may name any address."""
-    if launcher and (os.geteuid() or subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode):
+@pytest.mark.parametrize(
+    "launcher", [[], ["unshare", "--net"], ["setpriv", "--reuid", "65534", "--clear-groups"]]
+)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--port", "PORT", "--api-key", "SECRETKEY"],
+        ["--port", "1", "--api-key", "SECRETKEY", "--api-prefix", "@127.0.0.1:PORT/x"],
+    ],
+)
+def test_no_stranger_is_asked_or_given_the_key(
+    stranger: tuple[int, list[bytes]], readable: Path, launcher: list[str], words: list[str]
+) -> None:
+    """In another network namespace the same port is another server's; another user's words may name
+    any address."""
+    if launcher and (
+        os.geteuid()
+        or subprocess.run([*launcher, "true"], capture_output=True, check=False).returncode
+    ):
         pytest.skip(f"{launcher[0]} is not permitted")
     port, received = stranger
     program = readable / "llama-server"
     program.write_text("#!/bin/sh\nread line\n")
     program.chmod(0o755)
-    child = subprocess.Popen([*launcher, program, "-m", "x.gguf", *[word.replace("PORT", str(port)) for word in words]],
-                             stdin=subprocess.PIPE)
+    child = subprocess.Popen(
+        [*launcher, program, "-m", "x.gguf", *[word.replace("PORT", str(port)) for word in words]],
+        stdin=subprocess.PIPE,
+    )
     try:
         for _ in range(250):
             if next(servers(child.pid), None) is not None:
@@ -138,8 +178,11 @@ def test_no_stranger_is_asked_or_given_the_key(stranger: tuple[int, list[bytes]]
         child.kill()
         child.communicate()
     row = next(row for row in json.loads(done.stdout)["servers"] if row["pid"] == child.pid)
-    assert received == [] and row["state"] in ("does not answer", "another user's: not asked",
-                                               "in a container's own network: not asked")
+    assert received == [] and row["state"] in (
+        "does not answer",
+        "another user's: not asked",
+        "in a container's own network: not asked",
+    )
     assert "SECRETKEY" not in done.stdout + done.stderr
 
 
@@ -151,33 +194,61 @@ def test_what_a_process_holds_by_fdinfo(tmp_path: Path) -> None:
     """Two descriptors of one client count once; amdgpu's older key, i915's and xe's regions."""
     folder = tmp_path / "proc" / "7" / "fdinfo"
     folder.mkdir(parents=True)
-    amd = "pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t12\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t2048 KiB\n" \
-          "drm-memory-gtt: \t512 KiB\n"
+    amd = (
+        "pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t12\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t2048 KiB\n"  # noqa: E501
+        "drm-memory-gtt: \t512 KiB\n"
+    )
     (folder / "3").write_text(amd)
     (folder / "4").write_text(amd)
-    (folder / "5").write_text("drm-driver:\txe\ndrm-client-id:\t1\ndrm-pdev:\t0000:04:00.0\ndrm-total-vram0:\t9 MiB\n"
-                              "drm-resident-vram0:\t8 MiB\n")
+    (folder / "5").write_text(
+        "drm-driver:\txe\ndrm-client-id:\t1\ndrm-pdev:\t0000:04:00.0\ndrm-total-vram0:\t9 MiB\n"
+        "drm-resident-vram0:\t8 MiB\n"
+    )
     (folder / "6").write_text("pos:\t0\nflags:\t02\n")
     assert held(7, str(tmp_path)) == {"0000:03:00.0": 2560 << 10, "0000:04:00.0": 8 << 20}
     assert held(8, str(tmp_path)) == {}
 
 
-def test_which_models_ollama_keeps_beside_the_loaded_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its own guess, the file and an f16 cache of the fewest KV heads, within 80 % of what is free."""
+def test_which_models_ollama_keeps_beside_the_loaded_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its own guess, the file and an f16 cache of the fewest KV heads, within 80 % of what is
+    free."""
     with FakeOllama() as fake:
-        for name, header in (("llama3.1:8b", "llama-3.1-8b-q4_k_m"), ("qwen3:8b", "qwen3-8b-q4_k_m"),
-                             ("llama3.2:1b", "llama-3.2-1b-q8_0"), ("gemma2:9b", "gemma-2-9b-q4_k_m")):
-            fake.add(name, HEADERS / f"{header}.gguf", {"num_ctx": 8192} if name == "gemma2:9b" else None)
-        fake.loaded["llama3.1:8b"] = {"name": "llama3.1:8b", "size": 8 * GiB, "size_vram": 8 * GiB,
-                                      "context_length": 4096, "expires_at": "2026-08-21T10:05:00Z"}
+        for name, header in (
+            ("llama3.1:8b", "llama-3.1-8b-q4_k_m"),
+            ("qwen3:8b", "qwen3-8b-q4_k_m"),
+            ("llama3.2:1b", "llama-3.2-1b-q8_0"),
+            ("gemma2:9b", "gemma-2-9b-q4_k_m"),
+        ):
+            fake.add(
+                name, HEADERS / f"{header}.gguf", {"num_ctx": 8192} if name == "gemma2:9b" else None
+            )
+        fake.loaded["llama3.1:8b"] = {
+            "name": "llama3.1:8b",
+            "size": 8 * GiB,
+            "size_vram": 8 * GiB,
+            "context_length": 4096,
+            "expires_at": "2026-08-21T10:05:00Z",
+        }
         gpu = Device("CUDA0", 16 * GiB, 6 * GiB)
         server = Server(f"http://{fake.host}")
         found = {other.name: other for other in beside(server, [gpu], Settings(), server.ps())}
         assert {name: other.keeps for name, other in found.items()} == {
-            "qwen3:8b": False, "llama3.2:1b": True, "gemma2:9b": False}
+            "qwen3:8b": False,
+            "llama3.2:1b": True,
+            "gemma2:9b": False,
+        }
         model = read_model(HEADERS / "qwen3-8b-q4_k_m.gguf")
-        assert found["qwen3:8b"].guess == predicted(model, model.header.n_bytes, 4096) > found["qwen3:8b"].allowed
-        assert found["qwen3:8b"].allowed == int(0.8 * 6 * GiB) and found["qwen3:8b"].evicts == "llama3.1:8b"
+        assert (
+            found["qwen3:8b"].guess
+            == predicted(model, model.header.n_bytes, 4096)
+            > found["qwen3:8b"].allowed
+        )
+        assert (
+            found["qwen3:8b"].allowed == int(0.8 * 6 * GiB)
+            and found["qwen3:8b"].evicts == "llama3.1:8b"
+        )
         # at the limit of their number one goes first, whatever fits
         assert not any(other.keeps for other in beside(server, [gpu], Settings(), server.ps(), 1))
         # without GPUs nothing is compared
@@ -185,5 +256,7 @@ def test_which_models_ollama_keeps_beside_the_loaded_one(monkeypatch: pytest.Mon
         monkeypatch.setenv("OLLAMA_HOST", fake.host)
         monkeypatch.setenv("HOME", str(tmp_path))
         document = json.loads(says("ps", "--json").stdout)
-        assert [row["name"] for row in document["ollama"]] == ["llama3.1:8b"] and len(document["ollama_others"]) == 3
+        assert [row["name"] for row in document["ollama"]] == ["llama3.1:8b"] and len(
+            document["ollama_others"]
+        ) == 3
         assert "llama3.2:1b" in says("ps").stdout

@@ -1,5 +1,6 @@
-"""Models at the same time and in turns, from the command line: what is written for llama-swap and for the router fits
-when it is read back; docs/several.md's examples. Files have the sizes that their headers promise."""
+"""Models at the same time and in turns, from the command line: what is written for llama-swap and
+for the router fits when it is read back; docs/several.md's examples. Files have the sizes that
+their headers promise."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ from autolayers.cli import main
 from autolayers.devices import hypothetical
 from autolayers.flags.parse import parse
 
-FILES = ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4", "qwen3-30b-a3b-q4_k_m", "qwen2.5-7b-q4_k_m")
+FILES = (
+    "llama-3.1-8b-q4_k_m",
+    "gemma-3-4b-q8_0",
+    "gpt-oss-20b-mxfp4",
+    "qwen3-30b-a3b-q4_k_m",
+    "qwen2.5-7b-q4_k_m",
+)
 
 
 @pytest.fixture
@@ -41,12 +48,15 @@ def test_the_documented_examples(library: Path, capfd: pytest.CaptureFixture[str
         file = library / f"{name}.gguf"
         shutil.copy(HEADERS / file.name, file)
         (warning,) = model(name).header.warnings
-        os.truncate(file, int(warning.rpartition("promises ")[2]))      # sparse
+        os.truncate(file, int(warning.rpartition("promises ")[2]))  # sparse
 
     def run(words: list[str]) -> str:
         assert main([*words, *([] if "--format" in words else ["--format", "text"])]) == 0
         out, err = capfd.readouterr()
-        assert all("llama-server is not in PATH here" in line or " costs " in line for line in err.splitlines())
+        assert all(
+            "llama-server is not in PATH here" in line or " costs " in line
+            for line in err.splitlines()
+        )
         return out.replace(str(library), "/models")
 
     assert check_examples(ROOT / "docs" / "several.md", run) == 4
@@ -54,10 +64,14 @@ def test_the_documented_examples(library: Path, capfd: pytest.CaptureFixture[str
 
 # --- in turns
 
+
 def sizes(words: list[str], devices: list[Device]) -> dict[str, int]:
-    """Bytes that a launch takes of each device, margins included, as a plan of its own words has it."""
+    """Bytes that a launch takes of each device, margins included, as a plan of its own words has
+    it."""
     params = parse(words, command=None).params
-    plan = autolayers.plan(autolayers.read_model(str(params.model)), replace(params, model=None), devices=devices)
+    plan = autolayers.plan(
+        autolayers.read_model(str(params.model)), replace(params, model=None), devices=devices
+    )
     assert plan.fits
     return {device.name: device.used + device.margin for device in plan.devices if device.used}
 
@@ -71,11 +85,16 @@ MACHINES = ("8GiB", "5GiB,5GiB", "8GiB,3GiB")
 
 
 @pytest.mark.parametrize("gpu", [slow("8GiB"), "5GiB,5GiB", slow("8GiB,3GiB")])
-def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_groups_fit_and_are_as_large_as_can_be(
+    gpu: str, library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("yaml")
     text, _ = out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--format", "llama-swap")
     file, devices = launch_targets.llama_swap_file(text), hypothetical(gpu)
-    taken = {name: sizes(shlex.split(entry["cmd"])[3:], devices) for name, entry in file["models"].items()}
+    taken = {
+        name: sizes(shlex.split(entry["cmd"])[3:], devices)
+        for name, entry in file["models"].items()
+    }
     assert len(taken) == len(FILES)
     groups = list(file.get("groups", {}).values())
     for group in groups:
@@ -85,15 +104,21 @@ def test_groups_fit_and_are_as_large_as_can_be(gpu: str, library: Path, capfd: p
     found = json.loads(out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--json")[0])
     assert sorted(i for own in found["members"] for i in own) == list(range(len(FILES)))
     assert found["fits"] and {len(own) for own in found["members"] if len(own) > 1} == {
-        len(group["members"]) for group in groups}
-    assert all(group["ram_left"] >= 0 and min(group["left"].values()) >= 0 for group in found["groups"])
+        len(group["members"]) for group in groups
+    }
+    assert all(
+        group["ram_left"] >= 0 and min(group["left"].values()) >= 0 for group in found["groups"]
+    )
     assert found["proven"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gpu", ["8GiB", "5GiB,5GiB", pytest.param("8GiB,3GiB", marks=pytest.mark.slow)])
-def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(gpu: str, library: Path,
-                                                                      capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "gpu", ["8GiB", "5GiB,5GiB", pytest.param("8GiB,3GiB", marks=pytest.mark.slow)]
+)
+def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(
+    gpu: str, library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """2000 random requests, most of them for two of the models, through llama-swap's own steps."""
     pytest.importorskip("yaml")
     machine = ("--gpu", gpu, "--ram", "64GiB")
@@ -101,7 +126,10 @@ def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(gpu: str, 
     names = [f"{name}.gguf@{weight}" for name, weight in zip(sorted(FILES), weights, strict=True)]
     text, _ = out_of(capfd, "plan", *names, "--swap", *machine, "--format", "llama-swap-matrix")
     words, sets, costs = launch_targets.llama_swap_matrix(text)
-    taken, devices = {name: sizes(own, hypothetical(gpu)) for name, own in words.items()}, hypothetical(gpu)
+    taken, devices = (
+        {name: sizes(own, hypothetical(gpu)) for name, own in words.items()},
+        hypothetical(gpu),
+    )
     assert {name for members in sets for name in members} == set(words) and len(words) == len(FILES)
     for members in sets:
         for device in devices:
@@ -111,70 +139,128 @@ def test_every_set_of_a_matrix_fits_and_needs_fewer_loads_than_groups(gpu: str, 
     text, _ = out_of(capfd, "plan", *names, "--swap", *machine, "--format", "llama-swap")
     file = launch_targets.llama_swap_file(text)
     grouped = [group["members"] for group in file.get("groups", {}).values()]
-    assert launch_targets.swapped(requests, sets, costs) <= launch_targets.swapped(requests, grouped, {})
+    assert launch_targets.swapped(requests, sets, costs) <= launch_targets.swapped(
+        requests, grouped, {}
+    )
 
 
 @pytest.mark.slow
-def test_a_matrix_of_models_that_fit_together_is_one_set(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_matrix_of_models_that_fit_together_is_one_set(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("yaml")
-    text, _ = out_of(capfd, "plan", ".", "--gpu", "40GiB", "--ram", "64GiB", "--format", "llama-swap-matrix")
+    text, _ = out_of(
+        capfd, "plan", ".", "--gpu", "40GiB", "--ram", "64GiB", "--format", "llama-swap-matrix"
+    )
     words, sets, _ = launch_targets.llama_swap_matrix(text)
     assert sorted(map(sorted, sets)) == [sorted(words)]
 
 
 @pytest.mark.slow
-def test_what_is_asked_for_most_shares_its_group(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_is_asked_for_most_shares_its_group(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Two of three fit together: which two follows from how often each is asked for."""
-    names = [f"{name}.gguf" for name in ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "qwen2.5-7b-q4_k_m")]
+    names = [
+        f"{name}.gguf" for name in ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "qwen2.5-7b-q4_k_m")
+    ]
     for alone in range(3):
         words = [name + ("" if i == alone else "@4") for i, name in enumerate(names)]
-        found = json.loads(out_of(capfd, "plan", *words, "--swap", "--gpu", "5GiB", "--ram", "64GiB", "--json")[0])
+        found = json.loads(
+            out_of(capfd, "plan", *words, "--swap", "--gpu", "5GiB", "--ram", "64GiB", "--json")[0]
+        )
         assert found["proven"] and sorted(map(sorted, found["members"]), key=len) == [
-            [alone], [i for i in range(3) if i != alone]]
+            [alone],
+            [i for i in range(3) if i != alone],
+        ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("gpu", [*MACHINES, "11GiB", "14GiB,7GiB"])
-def test_any_so_many_of_a_preset_fit(gpu: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_any_so_many_of_a_preset_fit(
+    gpu: str, library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     text, err = out_of(capfd, "plan", ".", "--gpu", gpu, "--ram", "64GiB", "--format", "preset")
-    (most,) = map(int, re.findall(r"^# llama-server --models-preset FILE --models-max (\d+)$", text, re.MULTILINE))
+    (most,) = map(
+        int,
+        re.findall(
+            r"^# llama-server --models-preset FILE --models-max "
+            r"(\d+)$",
+            text,
+            re.MULTILINE,
+        ),
+    )
     devices = hypothetical(gpu)
     taken = [sizes(launch_targets.preset(f"[{part}"), devices) for part in text.split("\n[")[1:]]
-    assert len(taken) == len(FILES) and most >= {"11GiB": 2, "14GiB,7GiB": 4}.get(gpu, 1) and "max is 1" not in err
+    assert (
+        len(taken) == len(FILES)
+        and most >= {"11GiB": 2, "14GiB,7GiB": 4}.get(gpu, 1)
+        and "max is 1" not in err
+    )
     for device in devices:
-        assert sum(sorted((own.get(device.name, 0) for own in taken), reverse=True)[:most]) <= device.free
+        assert (
+            sum(sorted((own.get(device.name, 0) for own in taken), reverse=True)[:most])
+            <= device.free
+        )
 
 
-def test_named_models_take_turns_where_they_must(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_named_models_take_turns_where_they_must(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     large = ["qwen3-30b-a3b-q4_k_m.gguf", "gpt-oss-20b-mxfp4.gguf"]
-    text, err = out_of(capfd, "plan", *large, "--gpu", "3GiB", "--ram", "4GiB", "--format", "llama-swap")
+    text, err = out_of(
+        capfd, "plan", *large, "--gpu", "3GiB", "--ram", "4GiB", "--format", "llama-swap"
+    )
     assert "they take turns" in err and "groups:" not in text and text.count("cmd:") == 2
     first, _ = out_of(capfd, "plan", *large, "--swap", "--gpu", "7GiB", "--format", "flags")
-    assert first.splitlines() == [line for name in large for line in out_of(
-        capfd, "plan", name, "--swap", "--gpu", "7GiB", "--format", "flags")[0].splitlines()]
+    assert first.splitlines() == [
+        line
+        for name in large
+        for line in out_of(capfd, "plan", name, "--swap", "--gpu", "7GiB", "--format", "flags")[
+            0
+        ].splitlines()
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["json", "preset", *(
-    pytest.param(form, marks=pytest.mark.slow) for form in ("text", "flags", "llama-swap"))])
-def test_models_take_turns_on_a_processor_alone(form: str, library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "form",
+    [
+        "json",
+        "preset",
+        *(pytest.param(form, marks=pytest.mark.slow) for form in ("text", "flags", "llama-swap")),
+    ],
+)
+def test_models_take_turns_on_a_processor_alone(
+    form: str, library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """Where there is no device, RAM alone says which fit at the same time."""
     for ram, code in (("24GiB", 0), ("9GiB", 0), ("1GiB", 5)):
-        text, err = out_of(capfd, "plan", ".", "-dev", "none", "--ram", ram, "--format", form, code=code)
+        text, err = out_of(
+            capfd, "plan", ".", "-dev", "none", "--ram", ram, "--format", form, code=code
+        )
         assert all(name in text for name in FILES) or form == "json", (ram, err)
         if form == "json":
             assert json.loads(text)["fits"] == (code == 0)
-            assert sorted(i for own in json.loads(text)["members"] for i in own) == list(range(len(FILES)))
+            assert sorted(i for own in json.loads(text)["members"] for i in own) == list(
+                range(len(FILES))
+            )
 
 
-def test_what_does_not_fit_is_named_with_the_way_out(library: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_named_with_the_way_out(
+    library: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     names = [f"{name}.gguf" for name in FILES[:2]]
-    _, err = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "1GiB", "--format", "flags", code=5)
+    _, err = out_of(
+        capfd, "plan", *names, "--gpu", "1GiB", "--ram", "1GiB", "--format", "flags", code=5
+    )
     lines = err.splitlines()
     assert lines[-1] == "autolayers: they do not fit together: --swap plans them in turns"
     for name in names:
         assert sum(line.startswith(f"autolayers: {name}: does not fit: ") for line in lines) == 1
-    text, _ = out_of(capfd, "plan", *names, "--gpu", "1GiB", "--ram", "1GiB", "--format", "text", code=5)
+    text, _ = out_of(
+        capfd, "plan", *names, "--gpu", "1GiB", "--ram", "1GiB", "--format", "text", code=5
+    )
     assert all(f"! {name}: the launch needs" in text for name in names)
     _, err = out_of(capfd, "plan", *names, "--gpu", "24GiB", "--port", "80", "--format", "flags")
     assert err == "autolayers: --port applies to every model here: set one port per model\n"
@@ -188,9 +274,18 @@ def test_what_cannot_be_read_is_one_line(library: Path, capfd: pytest.CaptureFix
         assert text.count(".gguf") == len(FILES)
 
 
-def test_a_name_that_no_preset_can_hold_is_left_out(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_name_that_no_preset_can_hold_is_left_out(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """And the others of its directory are served."""
     for name in ("a", "b#c"):
         (tmp_path / f"{name}.gguf").write_bytes((HEADERS / "llama-3.2-1b-q8_0.gguf").read_bytes())
-    text, err = out_of(capfd, "plan", str(tmp_path), "--gpu", "24GiB", "--ram", "64GiB", "--format", "preset")
-    assert "[a]" in text and "b#c" not in text and "b#c.gguf': a preset cannot hold it" in err and "left out" in err
+    text, err = out_of(
+        capfd, "plan", str(tmp_path), "--gpu", "24GiB", "--ram", "64GiB", "--format", "preset"
+    )
+    assert (
+        "[a]" in text
+        and "b#c" not in text
+        and "b#c.gguf': a preset cannot hold it" in err
+        and "left out" in err
+    )

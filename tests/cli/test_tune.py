@@ -1,4 +1,5 @@
-"""`autolayers tune` with a llama-bench whose rates the tests know: real processes, state files and exit codes."""
+"""`autolayers tune` with a llama-bench whose rates the tests know: real processes, state files and
+exit codes."""
 
 from __future__ import annotations
 
@@ -16,8 +17,11 @@ from support import TESTS, gguf, says, slow, until, write_gguf
 
 from autolayers.launch.speed_rows import check
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="programs that are shell scripts, signals")
-MODEL = gguf("llama-3.1-8b-q4_k_m:8")                 # 1.8 GiB: some layers of it fit on the GPU below
+pytestmark = pytest.mark.skipif(
+    os.name != "posix", reason="programs that are shell scripts, signals"
+)
+# 1.8 GiB: some layers of it fit on the GPU below
+MODEL = gguf("llama-3.1-8b-q4_k_m:8")
 GPU = "  CUDA0: NVIDIA GeForce GTX 1650 (4096 MiB, 1800 MiB free)"
 BENCH_HELP = """
 usage: llama-bench [options]
@@ -48,7 +52,8 @@ class Fakes:
         (path / "bench.py").write_text((TESTS / "fake_llama_bench.py").read_text())
         (path / "bench-help").write_text(BENCH_HELP)
         (path / "server-help").write_text(
-            "-ngl,  --gpu-layers N\n-c\n-ot\n-ncffn\n-ub\n-b\n-fa,   --flash-attn [on|off|auto]\n")
+            "-ngl,  --gpu-layers N\n-c\n-ot\n-ncffn\n-ub\n-b\n-fa,   --flash-attn [on|off|auto]\n"
+        )
         (path / "devices").write_text(f"Available devices:\n{GPU}\n")
         for name in ("server", "bench"):
             (path / f"{name}-version").write_text("version: 10900 (abcdef12)\n")
@@ -57,9 +62,12 @@ class Fakes:
 
     def program(self, name: str, kind: str, else_: str = "exit 0") -> None:
         (self.path / name).write_text(
-            f'#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat "$here/{kind}-version";; '
-            f'*" --help "*) exec cat "$here/{kind}-help";; *" --list-devices "*) exec cat "$here/devices";; esac\n'
-            f"{else_}\n")
+            f'#!/bin/sh\nhere=$(dirname "$0")\ncase " $* " in *" --version "*) exec cat '
+            f'"$here/{kind}-version";; '
+            f'*" --help "*) exec cat "$here/{kind}-help";; *" --list-devices "*) exec cat '
+            f'"$here/devices";; esac\n'
+            f"{else_}\n"
+        )
         (self.path / name).chmod(0o755)
 
     def scenario(self, *entries: dict[str, object]) -> None:
@@ -69,13 +77,19 @@ class Fakes:
         server = str(self.path / "llama-server")
         return [command, *own, server, "-m", str(self.model), "-c", "8192", *more]
 
-    def run(self, command: str = "tune", *more: str, own: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, command: str = "tune", *more: str, own: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[str]:
         return says(*self.words(command, *more, own=own), environ=self.environ)
 
     @property
     def environ(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
-        return {**kept, "XDG_STATE_HOME": str(self.path / "state"), "XDG_CONFIG_HOME": str(self.path)}
+        return {
+            **kept,
+            "XDG_STATE_HOME": str(self.path / "state"),
+            "XDG_CONFIG_HOME": str(self.path),
+        }
 
     @property
     def measured(self) -> list[list[str]]:
@@ -91,14 +105,20 @@ class Fakes:
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Fakes]:
     """Measured on the CPU alone, where the launch with these words was the fastest."""
+
     @cache
     def measured(fastest: str) -> Fakes:
         fakes = Fakes(tmp_path_factory.mktemp("tuned"))
         (fakes.path / "devices").write_text("Available devices:\n")
-        fakes.scenario({"words": fastest or "-c", "token": 1e5}, {"words": "-ub 2048", "token": 2e4},
-                       {"words": "-fa off", "token": 2e4}, {"words": "", "token": 5e4})
+        fakes.scenario(
+            {"words": fastest or "-c", "token": 1e5},
+            {"words": "-ub 2048", "token": 2e4},
+            {"words": "-fa off", "token": 2e4},
+            {"words": "", "token": 5e4},
+        )
         assert fakes.run().stdout.endswith(f" -ngl 0 {fastest}".rstrip() + "\n")
         return fakes
+
     return measured
 
 
@@ -136,52 +156,85 @@ def test_an_answer_that_does_not_fit_now_is_not_used(fakes: Fakes) -> None:
     assert after.returncode == 0 and "does not fit now: predicted again" in after.stderr
 
 
-@pytest.mark.parametrize(("form", "fastest", "out", "line"), [
-    ("text", "-fa off", "- measured by autolayers tune on 20", ""),
-    ("json", "-fa off", '"measured by autolayers tune on 20', ""),
-    ("flags", "-fa off", "-ngl 0 -c 8192 -fa off\n", "autolayers: measured by autolayers tune on 20"),
-    ("systemd", "-fa off", " -ngl 0 -c 8192 -fa off\n", "autolayers: measured by autolayers tune on 20"),
-    ("number", "", "0\n", "autolayers: measured by autolayers tune on 20"),
-    ("number", "-fa off", "9\n", "that -ngl alone does not say: -ngl 0 -c 8192 -fa off (1"),
-    ("koboldcpp", "-fa off", "koboldcpp ", ""),         # another program
-])
-def test_every_form_of_a_plan_uses_it_and_says_so(tuned: Callable[[str], Fakes], form: str, fastest: str, out: str,
-                                                  line: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "fastest", "out", "line"),
+    [
+        ("text", "-fa off", "- measured by autolayers tune on 20", ""),
+        ("json", "-fa off", '"measured by autolayers tune on 20', ""),
+        (
+            "flags",
+            "-fa off",
+            "-ngl 0 -c 8192 -fa off\n",
+            "autolayers: measured by autolayers tune on 20",
+        ),
+        (
+            "systemd",
+            "-fa off",
+            " -ngl 0 -c 8192 -fa off\n",
+            "autolayers: measured by autolayers tune on 20",
+        ),
+        ("number", "", "0\n", "autolayers: measured by autolayers tune on 20"),
+        ("number", "-fa off", "9\n", "that -ngl alone does not say: -ngl 0 -c 8192 -fa off (1"),
+        ("koboldcpp", "-fa off", "koboldcpp ", ""),  # another program
+    ],
+)
+def test_every_form_of_a_plan_uses_it_and_says_so(
+    tuned: Callable[[str], Fakes], form: str, fastest: str, out: str, line: str
+) -> None:
     fakes = tuned(fastest)
     plan = says(fakes.model, "-c", "8192", "--format", form, environ=fakes.environ)
-    if "GPU" in plan.stderr:                # no GPU found: the machine that was measured
+    if "GPU" in plan.stderr:  # no GPU found: the machine that was measured
         assert out in plan.stdout and line in plan.stderr
         assert "autolayers tune" in plan.stdout + plan.stderr or form == "koboldcpp"
 
 
-@pytest.mark.parametrize(("does", "line"), [
-    slow("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
-    ("hang", "it did not end within"),
-    pytest.param("kill", "ended by signal 9", marks=pytest.mark.slow),
-    pytest.param("nonsense", "no prompt of", marks=pytest.mark.slow),
-    slow("jump", "a clock jumped"),
-    pytest.param("other", "no generation of", marks=pytest.mark.slow),
-])
+@pytest.mark.parametrize(
+    ("does", "line"),
+    [
+        slow("fail", "exit code 1: main: error: failed to load model 'm.gguf'"),
+        ("hang", "it did not end within"),
+        pytest.param("kill", "ended by signal 9", marks=pytest.mark.slow),
+        pytest.param("nonsense", "no prompt of", marks=pytest.mark.slow),
+        slow("jump", "a clock jumped"),
+        pytest.param("other", "no generation of", marks=pytest.mark.slow),
+    ],
+)
 def test_a_launch_that_cannot_be_measured_is_one_line(fakes: Fakes, does: str, line: str) -> None:
     fakes.scenario({"words": "-ub 1024", "token": 1e5}, {"words": "", "does": does})
     limit = ("--limit", "8s" if does == "hang" else "1h")
     done = fakes.run(own=limit)
-    of_it = [text for text in done.stderr.splitlines() if ": not measured: " in text and line in text]
-    if does == "hang":      # nothing is left for the others
-        assert done.returncode == 1 and done.stderr.splitlines()[-1] == "autolayers: no launch could be measured"
+    of_it = [
+        text for text in done.stderr.splitlines() if ": not measured: " in text and line in text
+    ]
+    if does == "hang":  # nothing is left for the others
+        assert (
+            done.returncode == 1
+            and done.stderr.splitlines()[-1] == "autolayers: no launch could be measured"
+        )
         return
     assert done.returncode == 0 and of_it, done.stderr
-    assert all("\x1b" not in text and text.startswith("autolayers: ") for text in done.stderr.splitlines())
+    assert all(
+        "\x1b" not in text and text.startswith("autolayers: ") for text in done.stderr.splitlines()
+    )
     fakes.scenario({"words": "", "does": does})
     assert fakes.run(own=limit).returncode == 1
 
 
 def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
     fakes.scenario({"words": "-ub 1024", "does": "hang"}, {"words": ""})
-    child = subprocess.Popen([sys.executable, "-m", "autolayers", *fakes.words("tune")], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True, env=fakes.environ)
-    until(lambda: (fakes.path / "bench.jsonl").exists()
-          and any("-ub 1024" in " ".join(words) for words in fakes.measured))
+    child = subprocess.Popen(
+        [sys.executable, "-m", "autolayers", *fakes.words("tune")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=fakes.environ,
+    )
+    until(
+        lambda: (
+            (fakes.path / "bench.jsonl").exists()
+            and any("-ub 1024" in " ".join(words) for words in fakes.measured)
+        )
+    )
     child.send_signal(signal.SIGINT)
     out, error = child.communicate(timeout=30)
     assert child.returncode == 130 and "interrupted: " in error
@@ -189,13 +242,19 @@ def test_an_interrupt_keeps_what_is_known(fakes: Fakes) -> None:
 
 
 def test_a_launch_whose_logits_have_no_room_in_llama_bench_is_not_measured(fakes: Fakes) -> None:
-    """llama-server keeps logits of one token a slot; llama-bench of -ub 2048 tokens, 1002 MiB for this vocabulary."""
+    """llama-server keeps logits of one token a slot; llama-bench of -ub 2048 tokens, 1002 MiB for
+    this vocabulary."""
     done = fakes.run(own=("--json",))
-    refused = [line for line in done.stderr.splitlines() if "keeps the logits of a whole micro-batch" in line]
+    refused = [
+        line
+        for line in done.stderr.splitlines()
+        if "keeps the logits of a whole micro-batch" in line
+    ]
     assert any(", -ub 2048: not measured: llama-bench" in line for line in refused)
     assert not any("-ub 2048" in " ".join(words) for words in fakes.measured)
-    (fakes.path / "devices").write_text("Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB "
-                                        "free)\n")
+    (fakes.path / "devices").write_text(
+        "Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB free)\n"
+    )
     assert "not measured" not in fakes.run(own=("--json",)).stderr
 
 
@@ -203,7 +262,9 @@ def test_a_launch_whose_logits_have_no_room_in_llama_bench_is_not_measured(fakes
 def test_flags_are_translated_and_those_that_it_lacks_named(fakes: Fakes) -> None:
     done = fakes.run("tune", "--poll", "10", "--port", "8080", "-ctk", "q8_0", "-ctv", "q8_0")
     assert "autolayers: llama-bench has no --poll, --port, -ctv: measuring without\n" in done.stderr
-    assert all("-ctk" in words and "-ctv" not in words and "-c" not in words for words in fakes.measured)
+    assert all(
+        "-ctk" in words and "-ctv" not in words and "-c" not in words for words in fakes.measured
+    )
 
 
 @pytest.mark.slow
@@ -211,18 +272,32 @@ def test_shared_rows_are_what_the_fit_reads_and_name_nobody(fakes: Fakes) -> Non
     done = fakes.run("tune", "-a", "secret-name", own=("--share", "-"))
     assert done.returncode == 0
     rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert {row["kind"] for row in rows} == {"tg", "pp"} and len({row["id"] for row in rows}) == len(rows) >= 4
+    assert {row["kind"] for row in rows} == {"tg", "pp"} and len(
+        {row["id"] for row in rows}
+    ) == len(rows) >= 4
     assert [check(row) for row in rows] == [""] * len(rows)
-    assert rows[0]["model"] == "llama-2.8b-q4_k" and rows[0]["machine"]["devices"][0]["card"] == "gtx-1650"
+    assert (
+        rows[0]["model"] == "llama-2.8b-q4_k"
+        and rows[0]["machine"]["devices"][0]["card"] == "gtx-1650"
+    )
     for name in (str(fakes.path), fakes.model.stem, "secret-name", "/home/me", os.uname().nodename):
         assert name not in done.stdout
 
 
 @pytest.mark.slow
 def test_a_test_is_no_larger_than_the_context(fakes: Fakes) -> None:
-    done = fakes.run("tune", "-c", "1024", "-np", "1", own=("--share", str(fakes.path / "no" / "rows.jsonl")))
-    assert done.returncode == 1 and "no such file or directory" in done.stderr.lower() and "llama-server" in done.stdout
-    asked = [[int(words[words.index(flag) + 1]) for flag in ("-p", "-n", "-d")] for words in fakes.measured]
+    done = fakes.run(
+        "tune", "-c", "1024", "-np", "1", own=("--share", str(fakes.path / "no" / "rows.jsonl"))
+    )
+    assert (
+        done.returncode == 1
+        and "no such file or directory" in done.stderr.lower()
+        and "llama-server" in done.stdout
+    )
+    asked = [
+        [int(words[words.index(flag) + 1]) for flag in ("-p", "-n", "-d")]
+        for words in fakes.measured
+    ]
     assert asked and all(sum(sizes) <= 1024 for sizes in asked)
 
 
@@ -230,20 +305,30 @@ def test_a_test_is_no_larger_than_the_context(fakes: Fakes) -> None:
 def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
     assert fakes.run().returncode == 0
     entries = json.loads(fakes.kept[0].read_text())
-    for broken in ([{**entries[0], "flags": 5}], [{**entries[0], "token": "fast"}], [{**entries[0], "more": 1}], "{",
-                   [{**entries[0], "prompt": float("nan")}], [None], [{**entries[0], "flags": ["--no-such-flag"]}]):
+    for broken in (
+        [{**entries[0], "flags": 5}],
+        [{**entries[0], "token": "fast"}],
+        [{**entries[0], "more": 1}],
+        "{",
+        [{**entries[0], "prompt": float("nan")}],
+        [None],
+        [{**entries[0], "flags": ["--no-such-flag"]}],
+    ):
         fakes.kept[0].write_text(broken if isinstance(broken, str) else json.dumps(broken))
         after = fakes.run("run", own=("--dry-run",))
         assert after.returncode == 0 and "autolayers tune" not in after.stderr
 
 
-@pytest.mark.parametrize(("own", "code", "line"), [
-    (("--limit", "soon"), 2, "--limit"),
-    (("--llama-bench", "no-such-bench"), 127, "no-such-bench: not found"),
-    (("--llama-bench", "cat"), 1, "not llama-bench, by its --help"),
-    (("--retry", "2"), 2, "--retry is no flag of autolayers tune"),
-    (("--budget", "CUDA0=1MiB", "--margin", "2000GiB"), 5, ""),
-])
+@pytest.mark.parametrize(
+    ("own", "code", "line"),
+    [
+        (("--limit", "soon"), 2, "--limit"),
+        (("--llama-bench", "no-such-bench"), 127, "no-such-bench: not found"),
+        (("--llama-bench", "cat"), 1, "not llama-bench, by its --help"),
+        (("--retry", "2"), 2, "--retry is no flag of autolayers tune"),
+        (("--budget", "CUDA0=1MiB", "--margin", "2000GiB"), 5, ""),
+    ],
+)
 def test_usage(fakes: Fakes, own: tuple[str, ...], code: int, line: str) -> None:
     done = fakes.run(own=own)
     assert (done.returncode, line in done.stderr) == (code, True), done.stderr
@@ -260,15 +345,29 @@ def test_every_measurement_corrects_later_predictions(fakes: Fakes) -> None:
     before = json.loads(says("devices", "--json", environ=fakes.environ).stdout)
     assert "measured" not in before
     fakes.scenario({"words": "", "prompt": 9000.0, "token": 600.0})
-    done = says("tune", "--quick", "--llama-bench", fakes.path / "llama-bench", "--limit", "60s", "--json",
-                *fakes.words("")[1:], environ=fakes.environ)
+    done = says(
+        "tune",
+        "--quick",
+        "--llama-bench",
+        fakes.path / "llama-bench",
+        "--limit",
+        "60s",
+        "--json",
+        *fakes.words("")[1:],
+        environ=fakes.environ,
+    )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["measured"]
-    assert {(row["class"], row["kind"]) for row in rows} == {("dense partial", "tg"), ("dense partial", "pp")}
+    assert {(row["class"], row["kind"]) for row in rows} == {
+        ("dense partial", "tg"),
+        ("dense partial", "pp"),
+    }
     assert all(row["n"] == 1 and row["build"] == 10900 and 1 < row["ratio"] < 20 for row in rows)
     assert "at most 60 s" in done.stderr and "1 of 1: " in done.stderr
     state = fakes.path / "state" / "autolayers" / "calibration.json"
-    assert [entry["ratio"] for entry in json.loads(state.read_text())] == [row["ratio"] for row in rows]
+    assert [entry["ratio"] for entry in json.loads(state.read_text())] == [
+        row["ratio"] for row in rows
+    ]
     again = says("tune", "--forget", environ=fakes.environ)
     assert again.returncode == 0 and "2 measured speeds" in again.stderr
     assert json.loads(state.read_text()) == []

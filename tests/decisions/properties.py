@@ -1,4 +1,5 @@
-"""What holds for every plan, whatever the model, the machine and the flags: random cases, of which each number is one.
+"""What holds for every plan, whatever the model, the machine and the flags: random cases, of which
+each number is one.
 
     python tests/decisions/properties.py [N [SEED]]
 
@@ -9,7 +10,7 @@
     idle        a GPU that a launch does not use is named, with the reason
     remedies    a launch that does not fit does with each change that is named
     requests    twice as many requests at once do not shorten one
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -39,20 +40,55 @@ from autolayers.request import Request
 
 GiB = 1 << 30
 MiB = 1 << 20
-LARGE = ("llama-3.1-8b-q4_k_m:8", "qwen3-30b-a3b-q4_k_m:8", "gpt-oss-20b-mxfp4:8", "gemma-2-9b-q4_k_m:8",
-         "llama-3.2-1b-q8_0", "deepseek-v2-lite-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:12",
-         "granite-4.0-h-small-q4_k_m:10", "qwen3-next-80b-a3b-q4_k_m:8", "llama-4-scout-q4_k_m:6",
-         "llama-3.3-70b-q4_k_m:12", "phi-3-mini-q4_k_m:8")
-WHOLE = ("gpt-oss-20b-mxfp4", "llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gemma-3-4b-q8_0", "llama-3.3-70b-q4_k_m")
-SMALL = tuple(path.stem for path in sorted(HEADERS.glob("*-dense.gguf")) + sorted(HEADERS.glob("*-moe.gguf")))
+LARGE = (
+    "llama-3.1-8b-q4_k_m:8",
+    "qwen3-30b-a3b-q4_k_m:8",
+    "gpt-oss-20b-mxfp4:8",
+    "gemma-2-9b-q4_k_m:8",
+    "llama-3.2-1b-q8_0",
+    "deepseek-v2-lite-q4_k_m:8",
+    "qwen3-8b-q4_k_m:8",
+    "gemma-3-4b-q8_0:12",
+    "granite-4.0-h-small-q4_k_m:10",
+    "qwen3-next-80b-a3b-q4_k_m:8",
+    "llama-4-scout-q4_k_m:6",
+    "llama-3.3-70b-q4_k_m:12",
+    "phi-3-mini-q4_k_m:8",
+)
+WHOLE = (
+    "gpt-oss-20b-mxfp4",
+    "llama-3.1-8b-q4_k_m",
+    "qwen3-30b-a3b-q4_k_m",
+    "gemma-3-4b-q8_0",
+    "llama-3.3-70b-q4_k_m",
+)
+SMALL = tuple(
+    path.stem for path in sorted(HEADERS.glob("*-dense.gguf")) + sorted(HEADERS.glob("*-moe.gguf"))
+)
 CARDS = ("rtx-3060", "rtx-3090", "rtx-4090", "rtx-3070", "rtx-2070-super", "rtx-5070-ti")
-OTHERS = ("rx-7900-xtx", "arc-b580", "m2-pro-16g", "m4-max-64g", "radeon-780m-32g", "strix-halo-128g")
-WORDS = (("-c 4096", "-c 16384", "--ctx-min 16k", "--ctx 8k"), ("-np 1", "-np 2", "-np 3 -kvu"),
-         ("-ub 256", "-ub 1024"), ("-ctk q8_0 -ctv q8_0", "--kv-types f16,q8_0", "-fa off"), ("-nkvo",),
-         ("--strategy layers", "-ngl 4", "--strategy auto -ngl 6"), ("-ncmoe 3", "-ot \\.ffn_.*=CPU"),
-         ("--workload agent", "--workload 4k+128", "--workload batch"), ("--swa-full",), ("-fitt 0", "--margin 200MiB"))
-MISSED = 1.03            # what is left of the best by a search that does not measure everything
-TINY = 100 * MiB         # of models that take longer to launch kernels than to read weights: no speed is compared
+OTHERS = (
+    "rx-7900-xtx",
+    "arc-b580",
+    "m2-pro-16g",
+    "m4-max-64g",
+    "radeon-780m-32g",
+    "strix-halo-128g",
+)
+WORDS = (
+    ("-c 4096", "-c 16384", "--ctx-min 16k", "--ctx 8k"),
+    ("-np 1", "-np 2", "-np 3 -kvu"),
+    ("-ub 256", "-ub 1024"),
+    ("-ctk q8_0 -ctv q8_0", "--kv-types f16,q8_0", "-fa off"),
+    ("-nkvo",),
+    ("--strategy layers", "-ngl 4", "--strategy auto -ngl 6"),
+    ("-ncmoe 3", "-ot \\.ffn_.*=CPU"),
+    ("--workload agent", "--workload 4k+128", "--workload batch"),
+    ("--swa-full",),
+    ("-fitt 0", "--margin 200MiB"),
+)
+MISSED = 1.03  # what is left of the best by a search that does not measure everything
+# of models that take longer to launch kernels than to read weights: no speed is compared
+TINY = 100 * MiB
 
 
 @dataclass(frozen=True)
@@ -65,39 +101,62 @@ class Question:
 
     def plan(self, *more: str, **other: object) -> Plan | None:
         """None if llama.cpp refuses the launch."""
-        asked = replace(self, **other)        # type: ignore[arg-type]
+        asked = replace(self, **other)  # type: ignore[arg-type]
         try:
-            return autolayers.plan(asked.model, [*asked.words, *more], devices=asked.devices, host=asked.host,
-                                   advise=bool(other.get("advise")))
+            return autolayers.plan(
+                asked.model,
+                [*asked.words, *more],
+                devices=asked.devices,
+                host=asked.host,
+                advise=bool(other.get("advise")),
+            )
         except LaunchRefused:
             return None
 
 
 def question(seed: int) -> Question:
     rng = random.Random(seed)
-    whole = rng.random() < 0.06        # all layers, on GPUs as they are sold
+    whole = rng.random() < 0.06  # all layers, on GPUs as they are sold
     name = rng.choice(WHOLE if whole else LARGE if rng.random() < 0.6 else SMALL)
     found = model(name)
-    words = [word for choices in WORDS if rng.random() < 0.15 for word in rng.choice(choices).split()]
+    words = [
+        word for choices in WORDS if rng.random() < 0.15 for word in rng.choice(choices).split()
+    ]
     count = rng.choice((0, 1, 1, 1, 2, 2, 3))
     cards = [rng.choice((*CARDS, f"{rng.randint(2, 9)}GiB")) for _ in range(count)]
     if rng.random() < 0.2:
         cards = [rng.choice(OTHERS)]
-    sizes = [int(found.size * rng.uniform(0.1, 1.5) / max(1, count)) + rng.randint(300, 900) * MiB for _ in cards]
+    sizes = [
+        int(found.size * rng.uniform(0.1, 1.5) / max(1, count)) + rng.randint(300, 900) * MiB
+        for _ in cards
+    ]
     bought = [hypothetical(card)[0] for card in cards]
     if whole:
         sizes = [device.total for device in bought]
-    devices = numbered([replace(device, total=size, free=size) for device, size in zip(bought, sizes, strict=True)])
-    ram = None if rng.random() < 0.3 else int(found.size * rng.uniform(0.3, 3)) + rng.randint(1, 4) * GiB
+    devices = numbered(
+        [replace(device, total=size, free=size) for device, size in zip(bought, sizes, strict=True)]
+    )
+    ram = (
+        None
+        if rng.random() < 0.3
+        else int(found.size * rng.uniform(0.3, 3)) + rng.randint(1, 4) * GiB
+    )
     host = None if ram is None else Host(ram, ram, "given")
     gpus = ",".join(f"{card}@{size // MiB}MiB" for card, size in zip(cards, sizes, strict=True))
-    return Question(found, tuple(words), tuple(devices), host,
-                    f"{seed}: {name} {gpus or 'no GPU'} --ram {(ram or 0) / GiB:.2f}GiB {' '.join(words)}")
+    return Question(
+        found,
+        tuple(words),
+        tuple(devices),
+        host,
+        f"{seed}: {name} {gpus or 'no GPU'} --ram {(ram or 0) / GiB:.2f}GiB {' '.join(words)}",
+    )
 
 
 def told(plan: Plan) -> str:
-    return f"{' '.join(plan.flags)} ({plan.breakdown.n_ctx}, {plan.speed.request:.4f} s" \
-           f"{'' if plan.fits else ', does not fit'})"
+    return (
+        f"{' '.join(plan.flags)} ({plan.breakdown.n_ctx}, {plan.speed.request:.4f} s"
+        f"{'' if plan.fits else ', does not fit'})"
+    )
 
 
 def price(larger: Plan, smaller: Plan) -> float:
@@ -106,11 +165,12 @@ def price(larger: Plan, smaller: Plan) -> float:
     few, many = smaller.breakdown.n_ctx_seq, larger.breakdown.n_ctx_seq
     below = max(0.0, log2(min(many, ENOUGH) / few))
     above = max(0.0, log2(many / max(few, ENOUGH)))
-    return float(row.factor ** below * LONG.factor ** above * MICRO_BATCH.factor * PARTS.factor)
+    return float(row.factor**below * LONG.factor**above * MICRO_BATCH.factor * PARTS.factor)
 
 
 def less(asked: Question, rich: Plan, poor: Plan, larger: Question | None = None) -> bool:
-    """Whether a plan, of a `larger` machine, is worth less than another one, by more than a search may miss."""
+    """Whether a plan, of a `larger` machine, is worth less than another one, by more than a search
+    may miss."""
     if not rich.fits:
         return poor.fits
     return poor.fits and worth_of(larger or asked, rich) > worth_of(asked, poor) * MISSED
@@ -133,29 +193,39 @@ def back(asked: Question, found: Plan) -> Iterator[str]:
         yield f"{told(found)} is refused: {refused}"
         return
     if (again.flags, again.breakdown.devices, again.breakdown.host, again.fits) != (
-            found.flags, found.breakdown.devices, found.breakdown.host, found.fits) and not (
-            {"--margin", "-fitt"} & set(asked.words)):
+        found.flags,
+        found.breakdown.devices,
+        found.breakdown.host,
+        found.fits,
+    ) and not ({"--margin", "-fitt"} & set(asked.words)):
         yield f"{told(found)} is then {told(again)}"
 
 
 def memory(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
     if asked.model.size < TINY or ("-ngl" in asked.words and len(asked.devices) > 1):
-        return        # given layers stay where llama.cpp's own split puts them
+        return  # given layers stay where llama.cpp's own split puts them
     more = rng.choice((1.02, 1.1, 1.3, 2.0))
     larger = []
     if asked.devices:
         which = rng.randrange(len(asked.devices))
         one = asked.devices[which]
         size = int(one.free * more)
-        devices = (*asked.devices[:which], replace(one, total=size, free=size), *asked.devices[which + 1:])
+        devices = (
+            *asked.devices[:which],
+            replace(one, total=size, free=size),
+            *asked.devices[which + 1 :],
+        )
         larger.append((f"{one.name} of {size // MiB} MiB", replace(asked, devices=devices)))
     if asked.host is not None:
         size = int((asked.host.available or 0) * more)
-        larger.append((f"{size / GiB:.2f} GiB of RAM", replace(asked, host=Host(size, size, "given"))))
+        larger.append(
+            (f"{size / GiB:.2f} GiB of RAM", replace(asked, host=Host(size, size, "given")))
+        )
     for what, more_of in larger:
         rich = more_of.plan()
         if rich is not None and rich.fits and _wider(rich, found):
-            continue                # of --kv-types the first that reaches the floor, whatever the others reach
+            # of --kv-types the first that reaches the floor, whatever the others reach
+            continue
         if rich is None or less(asked, rich, found, more_of):
             yield f"{told(found)}, with {what} {told(rich) if rich else 'refused'}"
 
@@ -187,14 +257,16 @@ def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:
 
 
 def fit(asked: Question, found: Plan) -> Iterator[str]:
-    if {"--strategy", "-ngl", "--kv-types", "--ctx", "--ctx-min"} & set(asked.words) or asked.model.size < TINY:
-        return        # less is asked for
+    if {"--strategy", "-ngl", "--kv-types", "--ctx", "--ctx-min"} & set(
+        asked.words
+    ) or asked.model.size < TINY:
+        return  # less is asked for
     rival = fit_choice(asked.model, asked.words, asked.devices, asked.host)
     if rival is None or not rival.fits or rival.breakdown.n_ctx < least(asked):
         return
     slower = found.speed.compared / rival.speed.compared
     here, there = found.breakdown.n_ctx, rival.breakdown.n_ctx
-    if found.breakdown.host.context:         # above 32k tokens that take long to read are left out
+    if found.breakdown.host.context:  # above 32k tokens that take long to read are left out
         there = min(there, ENOUGH)
     if not found.fits or slower > (PARTS.factor if here <= there else price(found, rival)):
         yield f"{told(found)}, --fit {rival.placement}, {there}, {rival.speed.request:.4f} s"
@@ -210,14 +282,24 @@ def idle(asked: Question, found: Plan) -> Iterator[str]:
 def remedies(asked: Question, found: Plan) -> Iterator[str]:
     if found.fits:
         return
-    advised = autolayers.plan(asked.model, asked.words, devices=asked.devices, host=asked.host, advise=True)
+    advised = autolayers.plan(
+        asked.model, asked.words, devices=asked.devices, host=asked.host, advise=True
+    )
     for remedy in advised.remedies:
         devices, host, of = asked.devices, asked.host, asked.model
         if remedy.kind == "file":
             of = of.quantised(remedy.type, larger=True)
         more = dict(remedy.devices)
-        devices = tuple([replace(one, total=one.total + more.get(one.name, 0), free=one.free + more.get(one.name, 0))
-                         for one in devices])
+        devices = tuple(
+            [
+                replace(
+                    one,
+                    total=one.total + more.get(one.name, 0),
+                    free=one.free + more.get(one.name, 0),
+                )
+                for one in devices
+            ]
+        )
         if remedy.ram and host is not None:
             host = Host(host.total + remedy.ram, (host.available or 0) + remedy.ram, "given")
         try:
@@ -246,10 +328,18 @@ def failures(seed: int) -> list[tuple[str, str]]:
     found = asked.plan()
     if found is None:
         return []
-    checks = {"back": back(asked, found), "memory": memory(asked, found, rng),
-              "contexts": contexts_grow(asked, found), "fit": fit(asked, found), "idle": idle(asked, found),
-              "remedies": remedies(asked, found), "requests": requests(asked, found, rng)}
-    return [(name, f"{asked.text}\n      {text}") for name, check in checks.items() for text in check]
+    checks = {
+        "back": back(asked, found),
+        "memory": memory(asked, found, rng),
+        "contexts": contexts_grow(asked, found),
+        "fit": fit(asked, found),
+        "idle": idle(asked, found),
+        "remedies": remedies(asked, found),
+        "requests": requests(asked, found, rng),
+    }
+    return [
+        (name, f"{asked.text}\n      {text}") for name, check in checks.items() for text in check
+    ]
 
 
 def main() -> None:

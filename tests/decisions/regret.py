@@ -1,10 +1,12 @@
-"""How far a plan is from the best launch there is: everything is enumerated with the same estimator, for small models.
+"""How far a plan is from the best launch there is: everything is enumerated with the same
+estimator, for small models.
 
     python tests/decisions/regret.py [N [SEED]]
 
-A launch is every number of layers, of experts or of FFN weights in RAM, with every micro-batch that is tried, and on
-two or three GPUs with every split of the layers, or one of them alone. All have the plan's context, and are compared by
-what they are worth (planner/prices.py): regret 1.02 is a plan that is worth 2 % less than the best that fits.
+A launch is every number of layers, of experts or of FFN weights in RAM, with every micro-batch that
+is tried, and on two or three GPUs with every split of the layers, or one of them alone. All have
+the plan's context, and are compared by what they are worth (planner/prices.py): regret 1.02 is a
+plan that is worth 2 % less than the best that fits.
 """
 
 from __future__ import annotations
@@ -32,9 +34,24 @@ from autolayers.planner.prices import worth
 from autolayers.planner.problem import Problem
 from autolayers.records import replace
 
-MODELS = ("llama-3.1-8b-q4_k_m:8", "qwen3-30b-a3b-q4_k_m:8", "gpt-oss-20b-mxfp4:8", "gemma-2-9b-q4_k_m:8",
-          "llama-3.2-1b-q8_0:8", "deepseek-v2-lite-q4_k_m:8", "qwen3-8b-q4_k_m:8")
-CARDS = ("rtx-3060", "rtx-3090", "rtx-4090", "rtx-3070", "rx-7900-xtx", "rtx-2070-super", "m2-pro-16g")
+MODELS = (
+    "llama-3.1-8b-q4_k_m:8",
+    "qwen3-30b-a3b-q4_k_m:8",
+    "gpt-oss-20b-mxfp4:8",
+    "gemma-2-9b-q4_k_m:8",
+    "llama-3.2-1b-q8_0:8",
+    "deepseek-v2-lite-q4_k_m:8",
+    "qwen3-8b-q4_k_m:8",
+)
+CARDS = (
+    "rtx-3060",
+    "rtx-3090",
+    "rtx-4090",
+    "rtx-3070",
+    "rx-7900-xtx",
+    "rtx-2070-super",
+    "m2-pro-16g",
+)
 WORDS = ("", "-c 8192", "-np 1", "--ctx-min 16k", "-ctk q8_0 -ctv q8_0", "--workload 4k+128")
 
 
@@ -52,7 +69,9 @@ def launches(problem: Problem, n_ctx: int) -> Iterator[Params]:
                 yield launch
                 for i in range(len(names) if len(names) > 1 and layers else 0):
                     yield replace(launch, split_mode="none", main_gpu=i or None)
-                for ends in itertools.combinations_with_replacement(range(layers + 1), len(names) - 1):
+                for ends in itertools.combinations_with_replacement(
+                    range(layers + 1), len(names) - 1
+                ):
                     if len(names) > 1 and layers:
                         counts = [b - a for a, b in itertools.pairwise((0, *ends, layers))]
                         yield replace(launch, tensor_split=tuple(map(float, counts)))
@@ -62,7 +81,7 @@ def question(seed: int) -> tuple[str, list[str], str, str]:
     """(model, GPUs, RAM, flags) of one case."""
     rng = random.Random(seed)
     name = rng.choice(MODELS)
-    size = model(name).size / 2 ** 20
+    size = model(name).size / 2**20
     count = rng.choice((1, 1, 1, 2, 2))
     free = [max(300, int(size * rng.uniform(0.2, 1.3) / count)) for _ in range(count)]
     gpus = [f"{rng.choice(CARDS[:-1] if count > 1 else CARDS)}@{mib}MiB" for mib in free]
@@ -97,9 +116,13 @@ def regret(seed: int) -> tuple[float, str]:
         found = found and found.fits and evaluator.candidate(launch, FULL)
         if found and found.fits and worth(problem, launch, found.breakdown) < best:
             best, best_launch = worth(problem, launch, found.breakdown), found
-    return worth(problem, mine.params, mine.breakdown) / best, f"{text}  best: {best_launch.params.n_gpu_layers} " \
-        f"{best_launch.params.tensor_split} {best_launch.params.split_mode or ''} -ub {best_launch.params.n_ubatch} " \
-        f"{len(best_launch.params.overrides)} rules"
+    return (
+        worth(problem, mine.params, mine.breakdown) / best,
+        f"{text}  best: {best_launch.params.n_gpu_layers} "
+        f"{best_launch.params.tensor_split} {best_launch.params.split_mode or ''} -ub "
+        f"{best_launch.params.n_ubatch} "
+        f"{len(best_launch.params.overrides)} rules",
+    )
 
 
 def main() -> None:
@@ -111,7 +134,10 @@ def main() -> None:
         if found[-1][0] > 1.005:
             print(f"{found[-1][0]:.3f}  {found[-1][1]}", flush=True)
     best = sum(ratio <= 1.005 for ratio, _ in found)
-    print(f"{best} of {count} are the best ({100 * best / count:.1f} %), worst regret {max(found)[0]:.3f}")
+    print(
+        f"{best} of {count} are the best ({100 * best / count:.1f} %), worst regret "
+        f"{max(found)[0]:.3f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Plans of unlike machines are as fast as they were: predicted seconds of the reference request, against bars.
+"""Plans of unlike machines are as fast as they were: predicted seconds of the reference request,
+against bars.
 
-bars.jsonl has a line for each: a model, GPUs with the MiB that are free, RAM, words, and the seconds that were planned.
-A faster plan lowers no bar by itself: AUTOLAYERS_WRITE_BARS=1 writes all of them anew, after a change of predictions
-or for the better.
+bars.jsonl has a line for each: a model, GPUs with the MiB that are free, RAM, words, and the
+seconds that were planned. A faster plan lowers no bar by itself: AUTOLAYERS_WRITE_BARS=1 writes all
+of them anew, after a change of predictions or for the better.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from autolayers.machine import Device
 from autolayers.records import replace
 
 BARS = Path(__file__).with_name("bars.jsonl")
-ROWS: list[dict[str, Any]] = [json.loads(line) for line in BARS.read_text(encoding="utf-8").splitlines()]
+ROWS: list[dict[str, Any]] = [
+    json.loads(line) for line in BARS.read_text(encoding="utf-8").splitlines()
+]
 MORE = 1.01
 
 
@@ -45,10 +48,14 @@ def test_a_plan_is_no_slower_than_it_was(row: dict[str, Any]) -> None:
     if os.environ.get("AUTOLAYERS_WRITE_BARS"):
         row["seconds"] = round(found.speed.request, 4)
         BARS.write_text("".join(f"{json.dumps(each)}\n" for each in ROWS), encoding="utf-8")
-    assert found.speed.request <= row["seconds"] * MORE, f"{' '.join(found.flags)}: {found.speed.request:.4f} s"
+    assert found.speed.request <= row["seconds"] * MORE, (
+        f"{' '.join(found.flags)}: {found.speed.request:.4f} s"
+    )
 
 
 def test_most_bars_are_of_unlike_gpus_with_weights_in_ram() -> None:
     unlike = [row for row in ROWS if len({name for name, _ in row["gpus"]}) > 1]
-    in_ram = [row for row in unlike if sum(mib for _, mib in row["gpus"]) * MiB < model(row["model"]).size]
+    in_ram = [
+        row for row in unlike if sum(mib for _, mib in row["gpus"]) * MiB < model(row["model"]).size
+    ]
     assert len(ROWS) >= 10 and len(in_ram) >= 6

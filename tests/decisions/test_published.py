@@ -1,4 +1,5 @@
-"""Launches that experienced users publish: none that fits is predicted faster than what is planned for its machine."""
+"""Launches that experienced users publish: none that fits is predicted faster than what is planned
+for its machine."""
 
 import importlib
 from pathlib import Path
@@ -9,7 +10,9 @@ ROOT = Path(__file__).parents[2]
 FEW = 20
 
 
-@pytest.mark.parametrize("number", [pytest.param(n, marks=[pytest.mark.slow] if n % FEW else []) for n in range(60)])
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[pytest.mark.slow] if n % FEW else []) for n in range(60)]
+)
 def test_a_published_launch_is_no_faster(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     published = importlib.import_module("make_published")

@@ -24,32 +24,54 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return found
 
 
-def test_what_was_kept_is_known_again_and_runs_of_a_class_count_together(environ: dict[str, str]) -> None:
+def test_what_was_kept_is_known_again_and_runs_of_a_class_count_together(
+    environ: dict[str, str],
+) -> None:
     assert calibrated.load([CARD], environ) == ((ROW, CPU), [])
     calibrated.keep([calibrated.of(replace(ROW, ratio=1.25, n=1), [CARD])], environ)
     rows, _ = calibrated.load([CARD], environ)
-    assert [(row.kind, row.placement, row.n) for row in rows] == [("tg", "CPU", 2), ("tg", "dense resident", 2)]
+    assert [(row.kind, row.placement, row.n) for row in rows] == [
+        ("tg", "CPU", 2),
+        ("tg", "dense resident", 2),
+    ]
     assert rows[1].ratio == pytest.approx(1.0)
 
 
 def test_devices_have_their_backends_rows_and_a_machine_each_once() -> None:
-    devices, host = calibrated.with_ratios([CARD, replace(CARD, name="CUDA1"), replace(CARD, backend="Vulkan")],
-                                           Host(64 << 30, 64 << 30, "given"), (ROW, CPU))
-    assert host is not None and [device.measured for device in devices] == [(ROW, CPU), (ROW, CPU), (CPU,)]
+    devices, host = calibrated.with_ratios(
+        [CARD, replace(CARD, name="CUDA1"), replace(CARD, backend="Vulkan")],
+        Host(64 << 30, 64 << 30, "given"),
+        (ROW, CPU),
+    )
+    assert host is not None and [device.measured for device in devices] == [
+        (ROW, CPU),
+        (ROW, CPU),
+        (CPU,),
+    ]
     assert host.measured == (CPU,) and ratios(devices, host) == (ROW, CPU)
 
 
-@pytest.mark.parametrize(("device", "why"), [
-    (replace(CARD, driver="590.2"), "with driver 580.1, now 590.2"),
-    (replace(CARD, description="NVIDIA GeForce RTX 5090"), "with NVIDIA GeForce RTX 3090, which is not here"),
-])
-def test_another_driver_or_card_makes_them_old_and_says_so(environ: dict[str, str], device: Device, why: str) -> None:
+@pytest.mark.parametrize(
+    ("device", "why"),
+    [
+        (replace(CARD, driver="590.2"), "with driver 580.1, now 590.2"),
+        (
+            replace(CARD, description="NVIDIA GeForce RTX 5090"),
+            "with NVIDIA GeForce RTX 3090, which is not here",
+        ),
+    ],
+)
+def test_another_driver_or_card_makes_them_old_and_says_so(
+    environ: dict[str, str], device: Device, why: str
+) -> None:
     rows, _ = calibrated.load([device], environ)
     assert rows == (CPU,)
     calibrated.forget(environ)
     calibrated.keep([calibrated.of(ROW, [CARD])], environ)
     rows, notes = calibrated.load([device], environ)
-    assert not rows and notes == [f"the measured speeds of 2026-11-20 are old: {why} (tune --quick measures again)"]
+    assert not rows and notes == [
+        f"the measured speeds of 2026-11-20 are old: {why} (tune --quick measures again)"
+    ]
 
 
 def test_forget_drops_this_machines_alone(environ: dict[str, str], tmp_path: Path) -> None:
@@ -61,6 +83,8 @@ def test_forget_drops_this_machines_alone(environ: dict[str, str], tmp_path: Pat
 
 
 @pytest.mark.parametrize("text", ["[", "{}", "[1, null, {}]", '[{"machine": 3}]', "[" * 100000])
-def test_state_that_is_nonsense_counts_for_nothing(environ: dict[str, str], tmp_path: Path, text: str) -> None:
+def test_state_that_is_nonsense_counts_for_nothing(
+    environ: dict[str, str], tmp_path: Path, text: str
+) -> None:
     next(tmp_path.rglob("calibration.json")).write_text(text)
     assert calibrated.load([CARD], environ) == ((), [])

@@ -1,4 +1,5 @@
-"""Devices and RAM from every source but NVML: lists of llama.cpp, sysfs, Metal, sizes and names, control groups."""
+"""Devices and RAM from every source but NVML: lists of llama.cpp, sysfs, Metal, sizes and names,
+control groups."""
 
 from __future__ import annotations
 
@@ -16,7 +17,18 @@ from support import HEADERS
 
 import autolayers
 from autolayers import Device, DeviceError, UsageError
-from autolayers.devices import amd, cards, discover, host, hypothetical, list_devices, metal, names, system, visible
+from autolayers.devices import (
+    amd,
+    cards,
+    discover,
+    host,
+    hypothetical,
+    list_devices,
+    metal,
+    names,
+    system,
+    visible,
+)
 from autolayers.devices.cards import CARDS
 from autolayers.devices.integrated import integrated
 from autolayers.devices.threads import threads
@@ -26,12 +38,17 @@ from autolayers.work.rates import generation_of
 MiB, GiB = 1 << 20, 1 << 30
 
 
-# --- machines that are not here ---------------------------------------------------------------------------------
+# --- machines that are not here
+# ---------------------------------------------------------------------------------
+
 
 def test_a_size_is_the_free_memory_exactly():
     assert Device.hypothetical("24576MiB").free == 24576 << 20
     assert [(d.name, d.free, d.total) for d in hypothetical("24GiB, 2x12GiB")] == [
-        ("CUDA0", 24 * GiB, 24 * GiB), ("CUDA1", 12 * GiB, 12 * GiB), ("CUDA2", 12 * GiB, 12 * GiB)]
+        ("CUDA0", 24 * GiB, 24 * GiB),
+        ("CUDA1", 12 * GiB, 12 * GiB),
+        ("CUDA2", 12 * GiB, 12 * GiB),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -54,16 +71,34 @@ def test_cards_have_less_than_their_box_says(name, description, mib):
     assert device.compute_capability and device.bandwidth and device.n_sm
 
 
-@pytest.mark.parametrize(("gpu", "sizes"), [
-    ("24GB", [24 * GiB]), ("12gb", [12 * GiB]), ("8000MB", [8000 * MiB]),
-    ("2x24 GB,8GiB", [24 * GiB, 24 * GiB, 8 * GiB]),
-    ("m2 max 64gb", [53084 * MiB]), ("RTX 3060 12GB", [11906 * MiB])])
+@pytest.mark.parametrize(
+    ("gpu", "sizes"),
+    [
+        ("24GB", [24 * GiB]),
+        ("12gb", [12 * GiB]),
+        ("8000MB", [8000 * MiB]),
+        ("2x24 GB,8GiB", [24 * GiB, 24 * GiB, 8 * GiB]),
+        ("m2 max 64gb", [53084 * MiB]),
+        ("RTX 3060 12GB", [11906 * MiB]),
+    ],
+)
 def test_memory_is_sold_in_powers_of_two(gpu, sizes):
     assert [device.total for device in hypothetical(gpu)] == sizes
 
 
 def test_memory_is_sold_in_powers_of_two_in_every_flag():
-    words = ["--gpu", "24gb", "--ram", "32GB@50GB/s", "--budget", "CUDA0=10GB", "--margin", "1GB", "-c", "512"]
+    words = [
+        "--gpu",
+        "24gb",
+        "--ram",
+        "32GB@50GB/s",
+        "--budget",
+        "CUDA0=10GB",
+        "--margin",
+        "1GB",
+        "-c",
+        "512",
+    ]
     plan = autolayers.plan(str(HEADERS / "llama-3.2-1b-q8_0.gguf"), words)
     (device,) = plan.devices
     assert (device.total, device.free, device.margin) == (24 * GiB, 10 * GiB, GiB)
@@ -92,29 +127,39 @@ def test_every_card_is_found_by_its_own_key_and_is_plausible():
         assert 1900 * MiB < device.free < 480000 * MiB and generation_of(device), key
         if card.bandwidth:
             assert 48e9 <= device.bandwidth <= 8000e9 and 1 < device.fp16_tflops < 2500
-        else:           # that of the machine's RAM
-            assert (device.bandwidth, device.fp16_tflops) == (None, None) and integrated(device.description)
+        else:  # that of the machine's RAM
+            assert (device.bandwidth, device.fp16_tflops) == (None, None) and integrated(
+                device.description
+            )
             assert device.kind == "igpu" and device.in_ram and device.ram == 2 * device.total
         assert device.unified or 3e9 < device.link < 60e9
 
 
-@pytest.mark.parametrize(("description", "generation", "teraflops", "gigabytes"), [
-    ("AMD Radeon 780M Graphics (RADV PHOENIX)", "RDNA3 integrated", 16.6, 90),
-    ("AMD Radeon(TM) 890M Graphics", "RDNA3 integrated", 23.8, 90),
-    ("AMD Radeon Graphics (RADV RENOIR)", "Vega", 4.1, 51),
-    ("AMD Radeon 680M (RADV REMBRANDT)", "RDNA2 integrated", 6.8, 77),
-    ("Intel(R) UHD Graphics 620", "Xe integrated", 0.9, 26), ("Intel(R) UHD Graphics 770", "Xe integrated", 1.6, 60),
-    ("Intel(R) Iris(R) Xe Graphics (TGL GT2)", "Xe integrated", 4.1, 40),
-    ("Intel(R) Graphics (RPL-U)", "Xe integrated", 4.1, 40), ("Intel(R) Arc(TM) Graphics", "Xe integrated", 9.4, 60),
-    ("Intel(R) Arc(tm) Graphics (MTL)", "Xe integrated", 9.4, 60),
-    ("Intel(R) Arc(TM) 140V GPU (16GB)", "Xe2 integrated", 33, 136),
-    ("Intel(R) Graphics (LNL)", "Xe2 integrated", 33, 136),
-    ("Intel(R) Arc(TM) A770 Graphics", "Arc", None, None),
-    ("Intel(R) Arc(TM) B390 GPU", "Xe2 integrated", 61, 136), ("Intel(R) Arc(TM) 140T GPU (32GB)", "Arc", 38, 90),
-    ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "RDNA3", None, None), ("NVIDIA GeForce GTX 880M", "", None, None),
-])
-def test_integrated_gpus_are_known_by_what_their_drivers_say(description: str, generation: str,
-                                                             teraflops: float | None, gigabytes: int | None) -> None:
+@pytest.mark.parametrize(
+    ("description", "generation", "teraflops", "gigabytes"),
+    [
+        ("AMD Radeon 780M Graphics (RADV PHOENIX)", "RDNA3 integrated", 16.6, 90),
+        ("AMD Radeon(TM) 890M Graphics", "RDNA3 integrated", 23.8, 90),
+        ("AMD Radeon Graphics (RADV RENOIR)", "Vega", 4.1, 51),
+        ("AMD Radeon 680M (RADV REMBRANDT)", "RDNA2 integrated", 6.8, 77),
+        ("Intel(R) UHD Graphics 620", "Xe integrated", 0.9, 26),
+        ("Intel(R) UHD Graphics 770", "Xe integrated", 1.6, 60),
+        ("Intel(R) Iris(R) Xe Graphics (TGL GT2)", "Xe integrated", 4.1, 40),
+        ("Intel(R) Graphics (RPL-U)", "Xe integrated", 4.1, 40),
+        ("Intel(R) Arc(TM) Graphics", "Xe integrated", 9.4, 60),
+        ("Intel(R) Arc(tm) Graphics (MTL)", "Xe integrated", 9.4, 60),
+        ("Intel(R) Arc(TM) 140V GPU (16GB)", "Xe2 integrated", 33, 136),
+        ("Intel(R) Graphics (LNL)", "Xe2 integrated", 33, 136),
+        ("Intel(R) Arc(TM) A770 Graphics", "Arc", None, None),
+        ("Intel(R) Arc(TM) B390 GPU", "Xe2 integrated", 61, 136),
+        ("Intel(R) Arc(TM) 140T GPU (32GB)", "Arc", 38, 90),
+        ("AMD Radeon RX 7900 XTX (RADV NAVI31)", "RDNA3", None, None),
+        ("NVIDIA GeForce GTX 880M", "", None, None),
+    ],
+)
+def test_integrated_gpus_are_known_by_what_their_drivers_say(
+    description: str, generation: str, teraflops: float | None, gigabytes: int | None
+) -> None:
     assert generation_of(Device("Vulkan0", 1, 1, description, "Vulkan")) == generation
     if teraflops is not None and gigabytes is not None:
         assert integrated(description) == pytest.approx((teraflops * 1e12, gigabytes * 1e9))
@@ -145,7 +190,8 @@ def test_nonsense_is_refused_with_the_way_out(spec, says):
     assert says in str(refused.value) and "\n" not in str(refused.value)
 
 
-# --- CUDA_VISIBLE_DEVICES ---------------------------------------------------------------------------------------
+# --- CUDA_VISIBLE_DEVICES
+# ---------------------------------------------------------------------------------------
 
 A, B, C = "GPU-aaaa0000", "GPU-aabb0000", "GPU-cccc0000"
 
@@ -188,7 +234,9 @@ def test_cuda_visible_devices(mask, expected):
     assert visible.pick(mask, [A, B, C]) == expected
 
 
-# --- llama-server --list-devices --------------------------------------------------------------------------------
+# --- llama-server --list-devices
+# --------------------------------------------------------------------------------
+
 
 def listing(*lines):
     return "Available devices:\n" + "".join(f"  {line}\n" for line in lines)
@@ -200,7 +248,9 @@ def parsed(*lines):
 
 
 def test_a_listing_is_read_and_its_context_is_already_taken():
-    devices, notes = list_devices.parse(listing("CUDA0: NVIDIA GeForce RTX 3080 Ti (11909 MiB, 11650 MiB free)"))
+    devices, notes = list_devices.parse(
+        listing("CUDA0: NVIDIA GeForce RTX 3080 Ti (11909 MiB, 11650 MiB free)")
+    )
     assert devices == [
         Device(
             "CUDA0",
@@ -217,7 +267,10 @@ def test_a_listing_is_read_and_its_context_is_already_taken():
 def test_descriptions_may_hold_anything():
     text = "Vulkan0: Strange: card (rev a1) (1 MiB, 2 MiB free) (8192 MiB, 4096 MiB free)"
     assert parsed(text) == ([("Vulkan0", 8192, 4096)], [])
-    assert list_devices.parse(listing(text))[0][0].description == "Strange: card (rev a1) (1 MiB, 2 MiB free)"
+    assert (
+        list_devices.parse(listing(text))[0][0].description
+        == "Strange: card (rev a1) (1 MiB, 2 MiB free)"
+    )
 
 
 def test_no_devices_and_devices_without_memory():
@@ -234,7 +287,10 @@ def test_one_card_seen_by_two_backends_counts_once():
         "Vulkan1: NVIDIA GeForce RTX 3090 (24576 MiB, 24000 MiB free)",
     )
     assert [name for name, _, _ in devices] == ["CUDA0", "CUDA1"]
-    assert notes == ["Vulkan0 is CUDA0 again and is left out", "Vulkan1 is CUDA1 again and is left out"]
+    assert notes == [
+        "Vulkan0 is CUDA0 again and is left out",
+        "Vulkan1 is CUDA1 again and is left out",
+    ]
 
     devices, _ = parsed(
         "ROCm0: AMD Radeon RX 7900 XTX (24560 MiB, 24000 MiB free)",
@@ -294,22 +350,33 @@ def test_integrated_gpus_only_without_another(description):
     ],
 )
 def test_cards_are_not_taken_for_integrated(description):
-    assert list_devices.parse(listing(f"Vulkan0: {description} (16384 MiB, 15000 MiB free)"))[0][0].kind == "gpu"
+    assert (
+        list_devices.parse(listing(f"Vulkan0: {description} (16384 MiB, 15000 MiB free)"))[0][
+            0
+        ].kind
+        == "gpu"
+    )
 
 
 def test_remote_devices_come_first():
     devices, _ = parsed(
-        "CUDA0: NVIDIA GeForce RTX 3090 (24124 MiB, 23800 MiB free)", "RPC0: 10.0.0.2:50052 (24050 MiB, 23000 MiB free)"
+        "CUDA0: NVIDIA GeForce RTX 3090 (24124 MiB, 23800 MiB free)",
+        "RPC0: 10.0.0.2:50052 (24050 MiB, 23000 MiB free)",
     )
     assert [name for name, _, _ in devices] == ["RPC0", "CUDA0"]
 
 
 def test_more_free_than_there_is_is_cut_and_said():
-    (device,), _ = list_devices.parse(listing("CUDA0: NVIDIA GeForce RTX 5090 (32106 MiB, 55372 MiB free)"))
+    (device,), _ = list_devices.parse(
+        listing("CUDA0: NVIDIA GeForce RTX 5090 (32106 MiB, 55372 MiB free)")
+    )
     assert device.free == device.total == 32106 * MiB and "more" in device.warning
-    (device,), _ = list_devices.parse(listing("Vulkan0: Card (8192 MiB, 17592186044415 MiB free)"))   # an unsigned wrap
+    # an unsigned wrap
+    (device,), _ = list_devices.parse(listing("Vulkan0: Card (8192 MiB, 17592186044415 MiB free)"))
     assert device.free == 8192 * MiB and device.warning
-    (device,), _ = list_devices.parse(listing("SYCL0: Intel(R) Arc(TM) A770 Graphics (15474 MiB, 15474 MiB free)"))
+    (device,), _ = list_devices.parse(
+        listing("SYCL0: Intel(R) Arc(TM) A770 Graphics (15474 MiB, 15474 MiB free)")
+    )
     assert "does not report other programs' use" in device.warning
 
 
@@ -328,7 +395,9 @@ def program(tmp_path):
     return write
 
 
-LIST = "echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 3090 (24124 MiB, 23800 MiB free)'"
+LIST = (
+    "echo 'Available devices:'; echo '  CUDA0: NVIDIA GeForce RTX 3090 (24124 MiB, 23800 MiB free)'"
+)
 
 
 def test_a_program_is_asked_with_rpc_first_and_a_clean_environment(program, tmp_path):
@@ -357,13 +426,25 @@ def test_a_program_is_asked_with_rpc_first_and_a_clean_environment(program, tmp_
     )
 
 
-@pytest.mark.parametrize("body, says", [
-    ("echo 'error: invalid device: CUDA7' >&2; exit 1", "exit code 1: error: invalid device: CUDA7"),
-    ("kill -ABRT $$", "signal 6"),
-    ("echo 'RPC: failed to connect' >&2; echo '360 ../csu/libc-start.c: No such file' >&2; kill -ABRT $$",
-     "signal 6: RPC: failed to connect"),
-    ("yes", "it prints more than 1 MiB"), ("yes >&2", "it prints more than 1 MiB"), ("exit 134", "exit code 134"),
-])
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        (
+            "echo 'error: invalid device: CUDA7' >&2; exit 1",
+            "exit code 1: error: invalid device: CUDA7",
+        ),
+        ("kill -ABRT $$", "signal 6"),
+        (
+            "echo 'RPC: failed to connect' >&2; echo '360 ../csu/libc-start.c: No such file' >&2; "
+            "kill "
+            "-ABRT $$",
+            "signal 6: RPC: failed to connect",
+        ),
+        ("yes", "it prints more than 1 MiB"),
+        ("yes >&2", "it prints more than 1 MiB"),
+        ("exit 134", "exit code 134"),
+    ],
+)
 def test_a_program_that_fails_leaves_the_devices_unknown(program, body, says):
     server = program(f"{LIST}\n{body}")
     with pytest.raises(DeviceError) as failed:
@@ -375,9 +456,11 @@ def test_a_program_that_fails_leaves_the_devices_unknown(program, body, says):
 
 def test_a_program_that_hangs_is_given_up_with_its_children(program, tmp_path):
     with pytest.raises(DeviceError, match="did not end within"):
-        list_devices.query(program(f"sleep 1000 & echo $! > {tmp_path}/child; sleep 1000"), os.environ, timeout=3)
+        list_devices.query(
+            program(f"sleep 1000 & echo $! > {tmp_path}/child; sleep 1000"), os.environ, timeout=3
+        )
     child = (tmp_path / "child").read_text().strip()
-    for _ in range(200):       # a signal takes effect when the victim is next scheduled
+    for _ in range(200):  # a signal takes effect when the victim is next scheduled
         state = system.file_text("/", f"proc/{child}/stat").rpartition(")")[2].split()
         if not state or state[0] in "ZX":
             return
@@ -392,19 +475,30 @@ def test_a_program_that_is_not_there(tmp_path):
 
 def test_discover_takes_the_program_s_word(program):
     found = discover(os.environ, llama_server=program(LIST))
-    assert [(d.name, d.free, d.source) for d in found.devices] == [("CUDA0", 23800 * MiB, "list-devices")]
+    assert [(d.name, d.free, d.source) for d in found.devices] == [
+        ("CUDA0", 23800 * MiB, "list-devices")
+    ]
     none = discover(os.environ, llama_server=program("echo 'Available devices:'; echo '  (none)'"))
     assert none.devices == () and "lists no GPU: plans are for the CPU" in none.notes[-1]
 
 
 def test_nvml_adds_what_a_listing_leaves_out_but_no_number_of_bytes():
-    listed = [Device("CUDA0", 10, 5, "NVIDIA X", includes_context=True), Device("CUDA1", 10, 5, "NVIDIA Y")]
+    listed = [
+        Device("CUDA0", 10, 5, "NVIDIA X", includes_context=True),
+        Device("CUDA1", 10, 5, "NVIDIA Y"),
+    ]
     cards = [
         Device("CUDA0", 12, 7, "NVIDIA X", uuid="GPU-1", compute_capability=(9, 0), bandwidth=1e12),
         Device("CUDA1", 12, 7, "NVIDIA Z", uuid="GPU-2"),
     ]
     first, second = list_devices.enrich(listed, cards)
-    assert (first.total, first.free, first.includes_context, first.uuid, first.compute_capability) == (
+    assert (
+        first.total,
+        first.free,
+        first.includes_context,
+        first.uuid,
+        first.compute_capability,
+    ) == (
         10,
         5,
         True,
@@ -414,7 +508,9 @@ def test_nvml_adds_what_a_listing_leaves_out_but_no_number_of_bytes():
     assert second == listed[1]
 
 
-# --- AMD through sysfs ------------------------------------------------------------------------------------------
+# --- AMD through sysfs
+# ------------------------------------------------------------------------------------------
+
 
 def tree(root, files):
     for path, content in files.items():
@@ -439,7 +535,10 @@ def card(number, vram, used, gtt=0, gtt_used=0, metrics=1, **more):
 
 
 def meminfo(total, available):
-    return {"proc/meminfo": f"MemTotal: {total // 1024} kB\nMemAvailable: {available // 1024} kB\nHugePages_Total: 0\n"}
+    return {
+        "proc/meminfo": f"MemTotal: {total // 1024} kB\nMemAvailable: {available // 1024} "
+        f"kB\nHugePages_Total: 0\n"
+    }
 
 
 def test_a_radeon_card(tmp_path):
@@ -454,22 +553,40 @@ def test_a_radeon_card(tmp_path):
         },
     )
     (device,), notes = amd.query({}, root)
-    assert (device.name, device.total, device.free, device.kind) == ("ROCm0", 24 * GiB, 22 * GiB, "gpu")
+    assert (device.name, device.total, device.free, device.kind) == (
+        "ROCm0",
+        24 * GiB,
+        22 * GiB,
+        "gpu",
+    )
     assert device.description == "Radeon RX 7900 XTX" and notes == [] and device.warning == ""
 
 
 @pytest.mark.parametrize("available, expected", [(120 * GiB, 90 * GiB), (20 * GiB, 20 * GiB)])
 def test_an_amd_processor_uses_the_system_s_memory(tmp_path, available, expected):
-    root = tree(tmp_path, card(0, GiB // 2, GiB // 4, 96 * GiB, 6 * GiB, metrics=3) | meminfo(128 * GiB, available))
+    root = tree(
+        tmp_path,
+        card(0, GiB // 2, GiB // 4, 96 * GiB, 6 * GiB, metrics=3) | meminfo(128 * GiB, available),
+    )
     (device,), _ = amd.query({}, root)
-    assert (device.total, device.free, device.kind) == (96 * GiB, expected, "igpu") and "unified" in device.warning
+    assert (device.total, device.free, device.kind) == (
+        96 * GiB,
+        expected,
+        "igpu",
+    ) and "unified" in device.warning
     assert device.in_ram
 
 
 def test_an_amd_processor_with_most_memory_carved_out(tmp_path):
-    root = tree(tmp_path, card(0, 96 * GiB, GiB, 16 * GiB, 0, metrics=3) | meminfo(32 * GiB, 20 * GiB))
+    root = tree(
+        tmp_path, card(0, 96 * GiB, GiB, 16 * GiB, 0, metrics=3) | meminfo(32 * GiB, 20 * GiB)
+    )
     (device,), _ = amd.query({}, root)
-    assert (device.total, device.free, device.kind) == (96 * GiB, 95 * GiB, "igpu") and not device.in_ram
+    assert (device.total, device.free, device.kind) == (
+        96 * GiB,
+        95 * GiB,
+        "igpu",
+    ) and not device.in_ram
 
 
 def test_amd_cards_before_the_processor_s_and_in_the_kernel_s_order(tmp_path):
@@ -483,7 +600,10 @@ def test_amd_cards_before_the_processor_s_and_in_the_kernel_s_order(tmp_path):
     devices, notes = amd.query({"HIP_VISIBLE_DEVICES": "1"}, root)
     assert [(d.name, d.total // GiB) for d in devices] == [("ROCm0", 8), ("ROCm1", 16)]
     assert "HIP_VISIBLE_DEVICES is not applied" in notes[0]
-    assert amd.query({"ROCR_VISIBLE_DEVICES": ""}, root) == ([], ["ROCR_VISIBLE_DEVICES= hides every AMD GPU"])
+    assert amd.query({"ROCR_VISIBLE_DEVICES": ""}, root) == (
+        [],
+        ["ROCR_VISIBLE_DEVICES= hides every AMD GPU"],
+    )
 
 
 def test_no_amd_and_broken_amd(tmp_path):
@@ -492,21 +612,38 @@ def test_no_amd_and_broken_amd(tmp_path):
         {},
         tree(
             tmp_path,
-            {"sys/class/drm/card0/device/vendor": "0x1002", "sys/class/drm/card0/device/mem_info_vram_total": "x"},
+            {
+                "sys/class/drm/card0/device/vendor": "0x1002",
+                "sys/class/drm/card0/device/mem_info_vram_total": "x",
+            },
         ),
     ) == ([], [])
 
 
-# --- Metal ------------------------------------------------------------------------------------------------------
+# --- Metal
+# --------------------------------------------------------------------------------------------------
+
 
 def test_metal_is_limited_by_metal_and_by_the_system():
     (device,) = metal.query(90 * GiB, "darwin", lambda: ("Apple M4 Max", 96 * GiB, True))
-    assert (device.name, device.backend, device.total, device.free) == ("MTL0", "MTL", 96 * GiB, 90 * GiB)
-    assert metal.query(2 * GiB, "darwin", lambda: ("AMD Radeon Pro 5500M", 8 * GiB, False))[0].free == 8 * GiB
-    assert metal.query(2 * GiB, "darwin", lambda: None) == [] and metal.query(2 * GiB, "linux") == []
+    assert (device.name, device.backend, device.total, device.free) == (
+        "MTL0",
+        "MTL",
+        96 * GiB,
+        90 * GiB,
+    )
+    assert (
+        metal.query(2 * GiB, "darwin", lambda: ("AMD Radeon Pro 5500M", 8 * GiB, False))[0].free
+        == 8 * GiB
+    )
+    assert (
+        metal.query(2 * GiB, "darwin", lambda: None) == [] and metal.query(2 * GiB, "linux") == []
+    )
 
 
-# --- RAM --------------------------------------------------------------------------------------------------------
+# --- RAM
+# --------------------------------------------------------------------------------------------------
+
 
 def test_ram_of_a_size():
     assert host.Host.hypothetical("64GiB") == host.Host(64 * GiB, 64 * GiB, "given")
@@ -515,16 +652,24 @@ def test_ram_of_a_size():
 
 
 def test_ram_from_meminfo(tmp_path):
-    assert host.read(tree(tmp_path, meminfo(64 * GiB, 32 * GiB))) == host.Host(64 * GiB, 32 * GiB, "meminfo")
+    assert host.read(tree(tmp_path, meminfo(64 * GiB, 32 * GiB))) == host.Host(
+        64 * GiB, 32 * GiB, "meminfo"
+    )
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="psutil is the source itself there")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="psutil is the source itself there"
+)
 def test_ram_is_what_psutil_says(tmp_path):
 
-    here, psutil_ = host.read(str(tmp_path)), psutil.virtual_memory()   # no /proc there: psutil is asked
+    # no /proc there: psutil is asked
+    here, psutil_ = host.read(str(tmp_path)), psutil.virtual_memory()
     assert here.source == "psutil" and here.total == psutil_.total
     direct = system.meminfo()
-    assert direct["MemTotal"] == psutil_.total and abs(direct["MemAvailable"] - psutil_.available) < GiB
+    assert (
+        direct["MemTotal"] == psutil_.total
+        and abs(direct["MemAvailable"] - psutil_.available) < GiB
+    )
 
 
 V2 = {"proc/self/cgroup": "0::/user.slice/job.scope\n"}
@@ -538,7 +683,8 @@ def test_a_control_group_limits_ram(tmp_path):
         | {
             "sys/fs/cgroup/user.slice/job.scope/memory.max": f"{8 * GiB}\n",
             "sys/fs/cgroup/user.slice/job.scope/memory.current": f"{3 * GiB}\n",
-            "sys/fs/cgroup/user.slice/job.scope/memory.stat": f"anon {GiB}\nfile {2 * GiB}\ninactive_file {GiB}\n",
+            "sys/fs/cgroup/user.slice/job.scope/memory.stat": f"anon {GiB}\nfile "
+            f"{2 * GiB}\ninactive_file {GiB}\n",
         },
     )
     assert host.read(root) == host.Host(8 * GiB, 6 * GiB, "cgroup")
@@ -566,7 +712,7 @@ def test_in_a_container_the_limit_lies_at_the_mount_s_root(tmp_path):
         tmp_path,
         meminfo(64 * GiB, 32 * GiB)
         | {
-            "proc/self/cgroup": "12:cpu:/docker/abc\n5:memory:/docker/abc\n1:name=systemd:/docker/abc\n",
+            "proc/self/cgroup": "12:cpu:/docker/abc\n5:memory:/docker/abc\n1:name=systemd:/docker/abc\n",  # noqa: E501
             "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{4 * GiB}\n",
             "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GiB}\n",
             "sys/fs/cgroup/memory/memory.stat": f"total_inactive_file {2 * GiB}\n",
@@ -595,8 +741,9 @@ def test_huge_pages_are_all_a_unified_gpu_gets():
 
 
 def test_which_driver_model(tmp_path):
-    assert system.platform(tree(tmp_path, {"proc/version": "Linux version 6.6.87.2-microsoft-standard-WSL2"})) == (
-        "wsl" if sys.platform.startswith("linux") else system.platform())
+    assert system.platform(
+        tree(tmp_path, {"proc/version": "Linux version 6.6.87.2-microsoft-standard-WSL2"})
+    ) == ("wsl" if sys.platform.startswith("linux") else system.platform())
 
 
 def test_this_machine():
@@ -613,24 +760,49 @@ def test_asking_twice_is_the_same():
     assert load() == load()
 
 
-@pytest.mark.parametrize(("name", "key"), [
-    ("RTX 3060 12GB", "rtx-3060"), ("rtx 3060 8gb", "rtx-3060-8g"), ("m2 max 64gb", "m2-max-64g"),
-    ("rx 7600", "rx-7600"), ("MacBook Pro M3 Max 64GB", "m3-max-64g"), ("Mac Studio M2 Ultra 192 GB", "m2-ultra-192g"),
-    ("rtx 4090 mobile", "rtx-4090-laptop"), ("RTX 4070 laptop 8GB", "rtx-4070-laptop"), ("Tesla T4 16GB", "tesla-t4"),
-    ("L4 24GB", "l4"), ("RTX PRO 6000 Blackwell", "rtx-pro-6000"), ("DGX Spark", "gb10"), ("3090ti", "rtx-3090-ti"),
-    ("Ryzen AI Max+ 395 128GB", "strix-halo-128g"), ("Framework Desktop 64GB", "strix-halo-64g"),
-    ("NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU", "rtx-pro-5000-laptop"), ("radeon pro w7900", "pro-w7900"),
-    ("Radeon 780M 32GB", "radeon-780m-32g"), ("Intel UHD Graphics 620 8GB", "uhd-620-8g"),
-    ("iris xe 16gb", "iris-xe-16g"),
-    ("arc pro b70", "arc-pro-b70"), ("m5 max 128gb", "m5-max-128g"), ("Instinct MI300X", "mi300x")])
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("RTX 3060 12GB", "rtx-3060"),
+        ("rtx 3060 8gb", "rtx-3060-8g"),
+        ("m2 max 64gb", "m2-max-64g"),
+        ("rx 7600", "rx-7600"),
+        ("MacBook Pro M3 Max 64GB", "m3-max-64g"),
+        ("Mac Studio M2 Ultra 192 GB", "m2-ultra-192g"),
+        ("rtx 4090 mobile", "rtx-4090-laptop"),
+        ("RTX 4070 laptop 8GB", "rtx-4070-laptop"),
+        ("Tesla T4 16GB", "tesla-t4"),
+        ("L4 24GB", "l4"),
+        ("RTX PRO 6000 Blackwell", "rtx-pro-6000"),
+        ("DGX Spark", "gb10"),
+        ("3090ti", "rtx-3090-ti"),
+        ("Ryzen AI Max+ 395 128GB", "strix-halo-128g"),
+        ("Framework Desktop 64GB", "strix-halo-64g"),
+        ("NVIDIA RTX PRO 5000 Blackwell Generation Laptop GPU", "rtx-pro-5000-laptop"),
+        ("radeon pro w7900", "pro-w7900"),
+        ("Radeon 780M 32GB", "radeon-780m-32g"),
+        ("Intel UHD Graphics 620 8GB", "uhd-620-8g"),
+        ("iris xe 16gb", "iris-xe-16g"),
+        ("arc pro b70", "arc-pro-b70"),
+        ("m5 max 128gb", "m5-max-128g"),
+        ("Instinct MI300X", "mi300x"),
+    ],
+)
 def test_cards_as_people_write_them(name: str, key: str) -> None:
     assert names.find(name) is cards.CARDS[key]
 
 
-@pytest.mark.parametrize(("name", "near"), [
-    ("rtx 6090", "perhaps rtx-5090, rtx-4090, rtx-3090"), ("rx 7900", "rx-7900-xtx"), ("m9 max 64gb", "m5-max-64g"),
-    ("A100", "which A100? a100-40g or a100-80g"), ("Arc 140V", "which Arc 140V? arc-140v-16g or arc-140v-32g"),
-    ("m4", "which m4? m4-16g or m4-24g or m4-32g")])
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("rtx 6090", "perhaps rtx-5090, rtx-4090, rtx-3090"),
+        ("rx 7900", "rx-7900-xtx"),
+        ("m9 max 64gb", "m5-max-64g"),
+        ("A100", "which A100? a100-40g or a100-80g"),
+        ("Arc 140V", "which Arc 140V? arc-140v-16g or arc-140v-32g"),
+        ("m4", "which m4? m4-16g or m4-24g or m4-32g"),
+    ],
+)
 def test_the_nearest_cards_are_named(name: str, near: str) -> None:
     with pytest.raises(UsageError) as error:
         names.find(name)
@@ -639,18 +811,48 @@ def test_the_nearest_cards_are_named(name: str, near: str) -> None:
 
 def test_what_people_own_and_buy_is_there() -> None:
     """At least so many of each family."""
-    families = {"gtx-10": 7, "gtx-16": 5, "rtx-20": 7, "rtx-30": 10, "rtx-40": 10, "rtx-50": 8, "laptop": 25,
-                "rtx-pro": 10, "rtx-a": 8, "-ada": 6, "rx-6": 10, "rx-7": 9, "rx-9": 5, "pro-w": 7, "mi": 12, "arc": 12,
-                "strix-halo": 4, "gb10": 1, "m1": 8, "m2": 11, "m3": 13, "m4": 10, "m5": 10, "h100": 3, "a100": 3}
+    families = {
+        "gtx-10": 7,
+        "gtx-16": 5,
+        "rtx-20": 7,
+        "rtx-30": 10,
+        "rtx-40": 10,
+        "rtx-50": 8,
+        "laptop": 25,
+        "rtx-pro": 10,
+        "rtx-a": 8,
+        "-ada": 6,
+        "rx-6": 10,
+        "rx-7": 9,
+        "rx-9": 5,
+        "pro-w": 7,
+        "mi": 12,
+        "arc": 12,
+        "strix-halo": 4,
+        "gb10": 1,
+        "m1": 8,
+        "m2": 11,
+        "m3": 13,
+        "m4": 10,
+        "m5": 10,
+        "h100": 3,
+        "a100": 3,
+    }
     for family, least in families.items():
-        found = [key for key in cards.CARDS if (family in key if family in ("laptop", "-ada") else
-                                                key.startswith(family))]
+        found = [
+            key
+            for key in cards.CARDS
+            if (family in key if family in ("laptop", "-ada") else key.startswith(family))
+        ]
         assert len(found) >= least, (family, found)
 
 
 # --- threads
 
-def test_cores_are_physical_where_the_system_counts_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_cores_are_physical_where_the_system_counts_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """macOS and Windows."""
     monkeypatch.setattr(sys, "platform", "darwin")
     for module in ("host", "threads"):
@@ -662,27 +864,40 @@ def test_cores_are_physical_where_the_system_counts_threads(monkeypatch: pytest.
 
 
 def cpus(siblings: list[str], capacities: tuple[int, ...] = (), quota: str = "") -> dict[str, str]:
-    """sysfs of a processor: each CPU's mask of siblings, its capacity, and the CPU limit of a control group."""
+    """sysfs of a processor: each CPU's mask of siblings, its capacity, and the CPU limit of a
+    control group."""
     base = "sys/devices/system/cpu/cpu"
     files = {f"{base}{i}/topology/thread_siblings": f"{mask}\n" for i, mask in enumerate(siblings)}
     files |= {f"{base}{i}/cpu_capacity": f"{size}\n" for i, size in enumerate(capacities)}
     if quota:
-        files |= {"proc/self/cgroup": "0::/docker/x\n", "sys/fs/cgroup/docker/x/cpu.max": f"{quota}\n"}
+        files |= {
+            "proc/self/cgroup": "0::/docker/x\n",
+            "sys/fs/cgroup/docker/x/cpu.max": f"{quota}\n",
+        }
     return files
 
 
-@pytest.mark.parametrize(("files", "allowed", "right"), [
-    (cpus(["3", "3", "c", "c"]), range(4), None),                                    # two cores, each with two threads
-    (cpus(["3", "3", "c", "c"]), [2, 3], 1),                                         # taskset -c 2,3
-    (cpus([f"{1 << i:x}" for i in range(16)], quota="400000 100000"), range(16), 4),      # docker --cpus 4
-    (cpus([f"{1 << i:x}" for i in range(16)], quota="50000 100000"), range(16), 1),
-    (cpus([f"{1 << i:x}" for i in range(16)], quota="max 100000"), range(16), None),
-    (cpus(["1", "2", "4", "8"], (1024, 1024, 400, 400)), range(4), 2),               # big and little cores
-    (cpus(["1", "2", "4", "8"], (1024, 1024, 400, 400)), [2, 3], 2),
-    ({}, range(8), None),
-], ids=str)
-def test_threads_are_said_where_the_default_is_wrong(files: dict[str, str], allowed: list[int], right: int | None,
-                                                     tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("files", "allowed", "right"),
+    [
+        # two cores, each with two threads
+        (cpus(["3", "3", "c", "c"]), range(4), None),
+        # taskset -c 2,3
+        (cpus(["3", "3", "c", "c"]), [2, 3], 1),
+        # docker --cpus 4
+        (cpus([f"{1 << i:x}" for i in range(16)], quota="400000 100000"), range(16), 4),
+        (cpus([f"{1 << i:x}" for i in range(16)], quota="50000 100000"), range(16), 1),
+        (cpus([f"{1 << i:x}" for i in range(16)], quota="max 100000"), range(16), None),
+        # big and little cores
+        (cpus(["1", "2", "4", "8"], (1024, 1024, 400, 400)), range(4), 2),
+        (cpus(["1", "2", "4", "8"], (1024, 1024, 400, 400)), [2, 3], 2),
+        ({}, range(8), None),
+    ],
+    ids=str,
+)
+def test_threads_are_said_where_the_default_is_wrong(
+    files: dict[str, str], allowed: list[int], right: int | None, tmp_path: Path
+) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -690,8 +905,9 @@ def test_threads_are_said_where_the_default_is_wrong(files: dict[str, str], allo
 
 
 @pytest.mark.parametrize(("quota", "cores"), [("", 8), ("400000 100000", 4), ("50000 100000", 1)])
-def test_a_container_s_cpu_limit_is_no_more_cores(quota: str, cores: int, tmp_path: Path,
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_s_cpu_limit_is_no_more_cores(
+    quota: str, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
     cpuinfo = "".join(f"processor : {i}\nphysical id : 0\ncore id : {i}\n" for i in range(8))
     for name, text in {**cpus([], quota=quota), "proc/cpuinfo": cpuinfo}.items():
@@ -700,9 +916,23 @@ def test_a_container_s_cpu_limit_is_no_more_cores(quota: str, cores: int, tmp_pa
     assert host.cores(str(tmp_path)) == cores
 
 
-@pytest.mark.parametrize(("gpu", "words", "said"), [
-    ("24GiB", (), False), ("4GiB", (), True), ("4GiB", ("-t", "8"), False), ("4GiB", ("-q",), False)])
-def test_a_plan_says_threads_where_the_processor_computes(gpu: str, words: tuple[str, ...], said: bool) -> None:
+@pytest.mark.parametrize(
+    ("gpu", "words", "said"),
+    [
+        ("24GiB", (), False),
+        ("4GiB", (), True),
+        ("4GiB", ("-t", "8"), False),
+        ("4GiB", ("-q",), False),
+    ],
+)
+def test_a_plan_says_threads_where_the_processor_computes(
+    gpu: str, words: tuple[str, ...], said: bool
+) -> None:
     machine = host.Host(64 * GiB, 64 * GiB, "given", threads=4)
-    plan = autolayers.plan(HEADERS / "llama-3.1-8b-q4_k_m.gguf", ["-c", "4096", *words], devices=[gpu], host=machine)
-    assert ("-t 4" in " ".join(plan.flags), any(line.startswith("-t 4: ") for line in plan.reasons)) == (said, said)
+    plan = autolayers.plan(
+        HEADERS / "llama-3.1-8b-q4_k_m.gguf", ["-c", "4096", *words], devices=[gpu], host=machine
+    )
+    assert (
+        "-t 4" in " ".join(plan.flags),
+        any(line.startswith("-t 4: ") for line in plan.reasons),
+    ) == (said, said)

@@ -1,4 +1,5 @@
-"""What NVML says against what CUDA says, on a real NVIDIA GPU: python3 -m pytest -m gpu tests/devices/test_gpu.py"""
+"""What NVML says against what CUDA says, on a real NVIDIA GPU: python3 -m pytest -m gpu
+tests/devices/test_gpu.py"""
 
 from __future__ import annotations
 
@@ -52,17 +53,20 @@ for _ in range(10):
     best = min(best, time.perf_counter() - start)
 print(json.dumps({"name": name.value.decode(), "free": free.value, "total": total.value, "sm": attribute(16),
                   "cc": [attribute(75), attribute(76)], "bandwidth": 2 * size / best}))
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
 def both():
-    """(Device, what CUDA says of it) for every visible GPU; NVML is asked before CUDA has a context."""
+    """(Device, what CUDA says of it) for every visible GPU; NVML is asked before CUDA has a
+    context."""
     devices = discover(os.environ).devices
     assert devices, discover(os.environ).notes
     pairs = []
     for i, device in enumerate(devices):
-        done = subprocess.run([sys.executable, "-c", CUDA, str(i)], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-c", CUDA, str(i)], capture_output=True, text=True, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         pairs.append((device, json.loads(done.stdout)))
         print(pairs[-1])
@@ -81,7 +85,7 @@ def test_order_and_identity(both):
 def test_nvml_s_free_less_the_context_is_cuda_s_free(both):
     for device, cuda in both:
         assert cuda["total"] <= device.total and cuda["total"] > 0.93 * device.total
-        bare = device.free - cuda["free"]      # a context with nothing loaded into it
+        bare = device.free - cuda["free"]  # a context with nothing loaded into it
         print(f"{device.description}: a bare context takes {bare / MiB:.0f} MiB")
         assert 0 <= bare <= context(device.compute_capability)
 
@@ -89,7 +93,8 @@ def test_nvml_s_free_less_the_context_is_cuda_s_free(both):
 def test_bandwidth_is_what_copies_come_near_to(both):
     for device, cuda in both:
         print(
-            f"{device.description}: {device.bandwidth / 1e9:.0f} GB/s read, {cuda['bandwidth'] / 1e9:.0f} GB/s copied"
+            f"{device.description}: {device.bandwidth / 1e9:.0f} GB/s read, "
+            f"{cuda['bandwidth'] / 1e9:.0f} GB/s copied"
         )
         assert 0.4 * device.bandwidth < cuda["bandwidth"] < 1.05 * device.bandwidth
 
@@ -111,4 +116,5 @@ def test_asking_is_quick():
     discover(os.environ)
     start = time.perf_counter()
     discover(os.environ)
-    print(f"discover: {time.perf_counter() - start:.3f} s")    # no assertion on time: printed for a person
+    # no assertion on time: printed for a person
+    print(f"discover: {time.perf_counter() - start:.3f} s")

@@ -1,4 +1,5 @@
-"""NVIDIA GPUs through the real pynvml, with a libnvidia-ml.so.1 compiled from fake_nvml.c under it."""
+"""NVIDIA GPUs through the real pynvml, with a libnvidia-ml.so.1 compiled from fake_nvml.c under
+it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from pathlib import Path
 import pytest
 from support import TESTS
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the fake driver is a Linux library")
+pytestmark = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="the fake driver is a Linux library"
+)
 
 GiB = 1 << 30
 RTX_3090 = {
@@ -29,14 +32,24 @@ RTX_3090 = {
     "display": 1,
     "mig": 0,
 }
-RTX_5090 = {"name": "NVIDIA GeForce RTX 5090", "uuid": "GPU-5090bbbb-4444-5555-6666-777777777777", "bus": 2,
-            "total": 32 * GiB, "free": 31 * GiB, "cc": 120, "cores": 21760, "bits": 512, "mhz": 14001, "display": 0}
+RTX_5090 = {
+    "name": "NVIDIA GeForce RTX 5090",
+    "uuid": "GPU-5090bbbb-4444-5555-6666-777777777777",
+    "bus": 2,
+    "total": 32 * GiB,
+    "free": 31 * GiB,
+    "cc": 120,
+    "cores": 21760,
+    "bits": 512,
+    "mhz": 14001,
+    "display": 0,
+}
 ASK = """
 import dataclasses, json, sys
 from autolayers.devices import discover
 found = discover(root=sys.argv[1])
 json.dump({"devices": [dataclasses.asdict(d) for d in found.devices], "notes": found.notes}, sys.stdout)
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="session")
@@ -73,20 +86,33 @@ def library(tmp_path_factory):
 
 @pytest.fixture
 def ask(library, tmp_path):
-    """ask(gpu, gpu, MIG={(gpu, instance): fields}, **environment) -> what discover() says in a process of its own."""
+    """ask(gpu, gpu, MIG={(gpu, instance): fields}, **environment) -> what discover() says in a
+    process of its own."""
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/meminfo").write_text("MemTotal: 125829120 kB\nMemFree: 1 kB\nMemAvailable: 104857600 kB\n")
+    (tmp_path / "proc/meminfo").write_text(
+        "MemTotal: 125829120 kB\nMemFree: 1 kB\nMemAvailable: 104857600 kB\n"
+    )
 
     def fields(values):
         return "|".join(f"{key}={value}" for key, value in values.items())
 
     def run(*gpus, mig=None, driver="new", code=ASK, **environment):
-        env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+        }
         env |= {f"FAKE_GPU_{i}": fields(gpu) for i, gpu in enumerate(gpus)}
-        env |= {f"FAKE_GPU_{gpu}_MIG_{i}": fields(values) for (gpu, i), values in (mig or {}).items()}
+        env |= {
+            f"FAKE_GPU_{gpu}_MIG_{i}": fields(values) for (gpu, i), values in (mig or {}).items()
+        }
         env |= {"LD_LIBRARY_PATH": str(library[driver]) if driver else "", **environment}
         done = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path)], env=env, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, str(tmp_path)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         assert done.returncode == 0 and done.stderr == "", done.stderr
         return json.loads(done.stdout)
@@ -95,11 +121,13 @@ def ask(library, tmp_path):
 
 
 def names(answer):
-    return [(d["name"], d["description"].removeprefix("NVIDIA GeForce ")) for d in answer["devices"]]
+    return [
+        (d["name"], d["description"].removeprefix("NVIDIA GeForce ")) for d in answer["devices"]
+    ]
 
 
 def test_one_gpu_says_everything_the_planner_wants(ask):
-    device, = ask(RTX_3090)["devices"]
+    (device,) = ask(RTX_3090)["devices"]
     assert (device["name"], device["total"], device["free"]) == ("CUDA0", 24 * GiB, 23 * GiB)
     assert device["uuid"] == RTX_3090["uuid"] and device["pci_id"] == "0000:01:00.0"
     assert device["compute_capability"] == [8, 6] and device["n_sm"] == 82
@@ -109,17 +137,24 @@ def test_one_gpu_says_everything_the_planner_wants(ask):
 
 
 def test_a_power_limit_is_beside_the_one_it_is_sold_with(ask):
-    device, = ask(RTX_3090 | {"milliwatts": 250_000, "milliwatts_default": 350_000})["devices"]
+    (device,) = ask(RTX_3090 | {"milliwatts": 250_000, "milliwatts_default": 350_000})["devices"]
     assert (device["power_limit"], device["power_default"]) == (250, 350)
-    device, = ask(RTX_3090)["devices"]
+    (device,) = ask(RTX_3090)["devices"]
     assert (device["power_limit"], device["power_default"]) == (None, None)
 
 
 def test_two_equal_gpus_need_no_cuda_to_be_ordered(ask):
-    second = RTX_3090 | {"uuid": "GPU-3090cccc-0000-1111-2222-333333333333", "bus": 5, "free": 20 * GiB, "display": 0}
+    second = RTX_3090 | {
+        "uuid": "GPU-3090cccc-0000-1111-2222-333333333333",
+        "bus": 5,
+        "free": 20 * GiB,
+        "display": 0,
+    }
     answer = ask(RTX_3090, second)
     assert [(d["name"], d["free"] // GiB, d["pci_id"]) for d in answer["devices"]] == [
-        ("CUDA0", 23, "0000:01:00.0"), ("CUDA1", 20, "0000:05:00.0")]
+        ("CUDA0", 23, "0000:01:00.0"),
+        ("CUDA1", 20, "0000:05:00.0"),
+    ]
     assert answer["notes"] == []
 
 
@@ -142,14 +177,18 @@ def test_different_gpus_and_no_cuda_to_ask_is_said(ask):
     assert len(answer["notes"]) == 1 and "CUDA_DEVICE_ORDER=PCI_BUS_ID" in answer["notes"][0]
 
 
-@pytest.mark.parametrize("mask, expected", [
-    ("GPU-5090bbbb-4444-5555-6666-777777777777,GPU-3090aaaa", ["RTX 5090", "RTX 3090"]),
-    ("GPU-3", ["RTX 3090"]),
-    ("GPU-", []),                   # ambiguous
-    ("GPU-3,1", ["RTX 3090"]),      # another kind ends the list
-    ("GPU-5,GPU-5090", []),         # the same one twice
-    ("", []), ("-1", []),
-])
+@pytest.mark.parametrize(
+    "mask, expected",
+    [
+        ("GPU-5090bbbb-4444-5555-6666-777777777777,GPU-3090aaaa", ["RTX 5090", "RTX 3090"]),
+        ("GPU-3", ["RTX 3090"]),
+        ("GPU-", []),  # ambiguous
+        ("GPU-3,1", ["RTX 3090"]),  # another kind ends the list
+        ("GPU-5,GPU-5090", []),  # the same one twice
+        ("", []),
+        ("-1", []),
+    ],
+)
 def test_uuid_masks_and_empty_ones_need_no_cuda(ask, mask, expected):
     answer = ask(RTX_3090, RTX_5090, CUDA_VISIBLE_DEVICES=mask, FAKE_CUDA_ERROR="999")
     assert [name for _, name in names(answer)] == expected
@@ -176,14 +215,33 @@ def test_number_masks_in_pci_order(ask, mask, expected):
 
 
 def test_mig_instances_instead_of_their_gpu(ask):
-    a100 = {"name": "NVIDIA A100-SXM4-80GB", "uuid": "GPU-a100", "bus": 1, "cc": 80, "mig": 1, "memory_error": 4}
-    mig = {(0, 1): {"name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb", "uuid": "MIG-aaaa0000-1111-2222-3333-444444444444",
-                    "total": 40 * GiB, "free": 39 * GiB},
-           (0, 4): {"uuid": "MIG-bbbb0000-1111-2222-3333-444444444444", "total": 10 * GiB, "free": 9 * GiB}}
+    a100 = {
+        "name": "NVIDIA A100-SXM4-80GB",
+        "uuid": "GPU-a100",
+        "bus": 1,
+        "cc": 80,
+        "mig": 1,
+        "memory_error": 4,
+    }
+    mig = {
+        (0, 1): {
+            "name": "NVIDIA A100-SXM4-80GB MIG 3g.40gb",
+            "uuid": "MIG-aaaa0000-1111-2222-3333-444444444444",
+            "total": 40 * GiB,
+            "free": 39 * GiB,
+        },
+        (0, 4): {
+            "uuid": "MIG-bbbb0000-1111-2222-3333-444444444444",
+            "total": 10 * GiB,
+            "free": 9 * GiB,
+        },
+    }
     second = "bbbb0000111122223333444444444444"
     answer = ask(a100, mig=mig, CUDA_VISIBLE_DEVICES="MIG-bbbb", FAKE_CUDA_UUIDS=second)
-    device, = answer["devices"]
-    assert (device["name"], device["free"]) == ("CUDA0", 9 * GiB) and device["compute_capability"] == [8, 0]
+    (device,) = answer["devices"]
+    assert (device["name"], device["free"]) == ("CUDA0", 9 * GiB) and device[
+        "compute_capability"
+    ] == [8, 0]
     assert device["uuid"].startswith("MIG-bbbb") and device["bandwidth"] is None
 
     # Without a mask CUDA shows one instance: the one it says, or the first.
@@ -192,9 +250,17 @@ def test_mig_instances_instead_of_their_gpu(ask):
 
 
 def test_mig_in_a_container_where_the_gpu_itself_is_not_permitted(ask):
-    h100 = {"name": "NVIDIA H100 80GB HBM3", "uuid": "GPU-h100", "bus": 1, "cc": 90, "memory_error": 4}
+    h100 = {
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": "GPU-h100",
+        "bus": 1,
+        "cc": 90,
+        "memory_error": 4,
+    }
     mig = {(0, 0): {"uuid": "MIG-h100", "total": 20 * GiB, "free": 19 * GiB}}
-    assert [d["free"] for d in ask(h100, mig=mig, CUDA_VISIBLE_DEVICES="MIG-h100")["devices"]] == [19 * GiB]
+    assert [d["free"] for d in ask(h100, mig=mig, CUDA_VISIBLE_DEVICES="MIG-h100")["devices"]] == [
+        19 * GiB
+    ]
     answer = ask(h100)
     assert answer["devices"] == [] and "no instance of it can be used" in answer["notes"][0]
 
@@ -206,31 +272,51 @@ def test_a_gpu_that_may_not_be_opened_leaves_the_others(ask):
 
 
 def test_a_gpu_lost_in_between_leaves_the_others(ask):
-    answer = ask(RTX_3090 | {"memory_error": 15}, RTX_3090 | {"bus": 7, "uuid": "GPU-7", "free": GiB})
+    answer = ask(
+        RTX_3090 | {"memory_error": 15}, RTX_3090 | {"bus": 7, "uuid": "GPU-7", "free": GiB}
+    )
     assert [(d["name"], d["free"]) for d in answer["devices"]] == [("CUDA0", GiB)]
-    assert len(answer["notes"]) == 1 and "RTX 3090" in answer["notes"][0] and "left out" in answer["notes"][0]
+    assert (
+        len(answer["notes"]) == 1
+        and "RTX 3090" in answer["notes"][0]
+        and "left out" in answer["notes"][0]
+    )
 
 
-@pytest.mark.parametrize("gpu", [
-    {"name": "NVIDIA GB10", "memory_error": 3}, {"name": "Orin (nvgpu)", "memory_error": 3},
-    {"name": "NVIDIA GB10", "total": 120 * GiB, "free": 3 * GiB},      # a driver that counts the page cache as used
-])
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        {"name": "NVIDIA GB10", "memory_error": 3},
+        {"name": "Orin (nvgpu)", "memory_error": 3},
+        # a driver that counts the page cache as used
+        {"name": "NVIDIA GB10", "total": 120 * GiB, "free": 3 * GiB},
+    ],
+)
 def test_unified_memory_is_what_the_system_has_available(ask, gpu):
-    device, = ask({"uuid": "GPU-10", "bus": 1, "cc": 121} | gpu)["devices"]
+    (device,) = ask({"uuid": "GPU-10", "bus": 1, "cc": 121} | gpu)["devices"]
     assert (device["total"], device["free"], device["kind"]) == (120 * GiB, 100 * GiB, "igpu")
     assert "unified" in device["warning"]
 
 
 def test_memory_not_supported_on_a_card_is_no_unified_memory(ask):
-    answer = ask({"name": "NVIDIA Strange", "uuid": "GPU-1", "bus": 1, "memory_error": 3}, {**RTX_3090, "bus": 3},
-                 CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    answer = ask(
+        {"name": "NVIDIA Strange", "uuid": "GPU-1", "bus": 1, "memory_error": 3},
+        {**RTX_3090, "bus": 3},
+        CUDA_DEVICE_ORDER="PCI_BUS_ID",
+    )
     assert names(answer) == [("CUDA0", "RTX 3090")]
     assert "NVIDIA Strange" in answer["notes"][0] and "--gpu SIZE" in answer["notes"][0]
 
 
 @pytest.mark.parametrize(
     "code, words",
-    [(18, "reboot"), (9, "not loaded"), (4, "no permission"), (999, "/dev/nvidia"), (3, "does not answer")],
+    [
+        (18, "reboot"),
+        (9, "not loaded"),
+        (4, "no permission"),
+        (999, "/dev/nvidia"),
+        (3, "does not answer"),
+    ],
 )
 def test_a_broken_driver_is_one_line_and_the_cpu(ask, code, words):
     answer = ask(RTX_3090, FAKE_INIT_ERROR=str(code))
@@ -250,9 +336,13 @@ def test_no_driver_is_only_no_gpu(ask):
 
 
 def test_a_driver_that_hangs_is_given_up(library):
-    code = "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=0.5))"
+    code = (
+        "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=0.5))"
+    )
     env = os.environ | {"LD_LIBRARY_PATH": str(library["new"]), "FAKE_INIT_SLEEP": "50"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30
+    )
     assert done.returncode == 0 and "did not answer within 0.5 s" in done.stdout
 
 
@@ -265,28 +355,47 @@ def test_a_gpu_that_ends_the_process_costs_that_gpu_alone(ask, does, first):
     bad = RTX_3090 | {"does": does}
     answer = ask(*((bad, SECOND) if first else (SECOND, bad)))
     assert [(d["name"], d["free"]) for d in answer["devices"]] == [("CUDA0", GiB)]
-    assert answer["notes"] == [f"GPU {0 if first else 1} is left out: the NVIDIA driver ended the process that asked "
-                               "it (NVML)"]
+    assert answer["notes"] == [
+        f"GPU {0 if first else 1} is left out: the NVIDIA driver ended the "
+        f"process that asked "
+        "it (NVML)"
+    ]
 
 
 def test_a_gpu_that_hangs_costs_that_gpu_alone(library):
-    code = "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=4.0))"
+    code = (
+        "from autolayers.devices import nvml; import os; print(nvml.query(os.environ, timeout=4.0))"
+    )
     env = os.environ | {"LD_LIBRARY_PATH": str(library["new"])}
-    env |= {f"FAKE_GPU_{i}": "|".join(f"{k}={v}" for k, v in gpu.items())
-            for i, gpu in enumerate((RTX_3090 | {"does": "hang"}, SECOND))}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30)
+    env |= {
+        f"FAKE_GPU_{i}": "|".join(f"{k}={v}" for k, v in gpu.items())
+        for i, gpu in enumerate((RTX_3090 | {"does": "hang"}, SECOND))
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=30
+    )
     assert "GPU 0 is left out: the NVIDIA driver did not answer within 4 s" in done.stdout
     assert "'GPU-7'" in done.stdout and "3090aaaa" not in done.stdout
 
 
 def test_words_of_the_driver_are_no_words_of_ours(ask):
-    assert names(ask(RTX_3090 | {"does": "print"})) == [("CUDA0", "RTX 3090")]      # the answer is JSON
+    # the answer is JSON
+    assert names(ask(RTX_3090 | {"does": "print"})) == [("CUDA0", "RTX 3090")]
 
 
-@pytest.mark.parametrize(("odd", "words"), [
-    ({"total": (1 << 64) - 1, "free": (1 << 64) - 1}, "GPU 0 is left out: it reports 18446744073709551615 bytes"),
-    ({"cores": (1 << 32) - 1}, ""), ({"bits": (1 << 32) - 1, "mhz": (1 << 32) - 1}, ""),
-    ({"name": "\udcff\udcfe"}, ""), ({"uuid": "\udcff"}, "")])
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (
+            {"total": (1 << 64) - 1, "free": (1 << 64) - 1},
+            "GPU 0 is left out: it reports 18446744073709551615 bytes",
+        ),
+        ({"cores": (1 << 32) - 1}, ""),
+        ({"bits": (1 << 32) - 1, "mhz": (1 << 32) - 1}, ""),
+        ({"name": "\udcff\udcfe"}, ""),
+        ({"uuid": "\udcff"}, ""),
+    ],
+)
 def test_impossible_figures_of_one_gpu(ask, odd, words):
     """Names that are not UTF-8 are no names, and figures that no GPU has are no figures."""
     answer = ask(RTX_3090 | odd, SECOND, CUDA_DEVICE_ORDER="PCI_BUS_ID")
@@ -298,30 +407,42 @@ def test_impossible_figures_of_one_gpu(ask, odd, words):
 def test_a_count_without_gpus(ask):
     answer = ask(RTX_3090, FAKE_COUNT=str((1 << 32) - 1), CUDA_DEVICE_ORDER="PCI_BUS_ID")
     assert names(answer) == [("CUDA0", "RTX 3090")]
-    assert "counts 4294967295 GPUs: at most 64 are asked" in answer["notes"][0] and len(answer["notes"]) < 20
+    assert (
+        "counts 4294967295 GPUs: at most 64 are asked" in answer["notes"][0]
+        and len(answer["notes"]) < 20
+    )
 
 
 def test_the_retired_package_warns_nobody(ask, tmp_path):
-    """PyPI's "pynvml" raises a FutureWarning on import; a wrapper of that kind stands before the real module here."""
+    """PyPI's "pynvml" raises a FutureWarning on import; a wrapper of that kind stands before the
+    real module here."""
     import pynvml
 
     (tmp_path / "path").mkdir()
     (tmp_path / "path/pynvml.py").write_text(
         "import warnings\nwarnings.warn('The pynvml package is deprecated.', FutureWarning)\n"
-        f"exec(compile(open({pynvml.__file__!r}).read(), 'pynvml', 'exec'))\n")
+        f"exec(compile(open({pynvml.__file__!r}).read(), 'pynvml', 'exec'))\n"
+    )
     assert names(ask(RTX_3090, PYTHONPATH=str(tmp_path / "path"))) == [
         ("CUDA0", "RTX 3090")
     ]  # ask() wants stderr empty
 
 
-# --- autolayers devices ------------------------------------------------------------------------------------------
+# --- autolayers devices
+# ------------------------------------------------------------------------------------------
+
 
 @pytest.fixture
 def command(library, tmp_path):
-    """command(words, **environment) -> the finished `autolayers devices` on a machine with one fake RTX 3090."""
+    """command(words, **environment) -> the finished `autolayers devices` on a machine with one fake
+    RTX 3090."""
 
     def run(*words, driver="new", **environment):
-        env = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")}
+        env = {
+            k: v
+            for k, v in os.environ.items()
+            if k not in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+        }
         env |= {
             "FAKE_GPU_0": "|".join(f"{k}={v}" for k, v in RTX_3090.items()),
             "FAKE_CUDA_UUIDS": FASTEST_FIRST,
@@ -329,10 +450,19 @@ def command(library, tmp_path):
             "XDG_STATE_HOME": str(tmp_path / "state"),
             **environment,
         }
-        code = ("import sys; from autolayers.cli.devices import main; from autolayers.devices import measure as m; "
-                "m._SECONDS, m._MAX_RAM, m._BUS, m._FILE = 0.05, 1 << 26, 1 << 24, 1 << 24; "
-                "sys.exit(main(sys.argv[1:]))")
-        return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=60)
+        code = (
+            "import sys; from autolayers.cli.devices import main; from autolayers.devices "
+            "import measure as m; "
+            "m._SECONDS, m._MAX_RAM, m._BUS, m._FILE = 0.05, 1 << 26, 1 << 24, 1 << 24; "
+            "sys.exit(main(sys.argv[1:]))"
+        )
+        return subprocess.run(
+            [sys.executable, "-c", code, *words],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
 
     return run
 
@@ -343,7 +473,10 @@ def test_the_command_shows_devices_ram_and_sources(command):
     head, gpu, ram = done.stdout.splitlines()
     assert head.split() == ["device", "total", "free", "source"]
     assert gpu.split()[:5] == ["CUDA0", "24.00", "GiB", "23.00", "GiB"]
-    assert "NVIDIA GeForce RTX 3090, compute capability 8.6, 936 GB/s, drives a display" in gpu and "NVML" in gpu
+    assert (
+        "NVIDIA GeForce RTX 3090, compute capability 8.6, 936 GB/s, drives a display" in gpu
+        and "NVML" in gpu
+    )
     assert ram.startswith("RAM") and "from the system" in ram
 
 
@@ -352,15 +485,22 @@ def test_the_command_on_a_narrow_terminal(command, width):
     wide = command().stdout
     lines = command(COLUMNS=str(width)).stdout.splitlines()
     assert all(len(line) <= width for line in lines)
-    numbers = re.compile(r"\d+\.\d+")         # of free RAM, which changes between the two
-    assert set(numbers.sub("", " ".join(lines)).split()) == set(numbers.sub("", wide).split()) - {"source"}
+    numbers = re.compile(r"\d+\.\d+")  # of free RAM, which changes between the two
+    assert set(numbers.sub("", " ".join(lines)).split()) == set(numbers.sub("", wide).split()) - {
+        "source"
+    }
 
 
 def test_the_command_as_json(command):
     answer = json.loads(command("--json").stdout)
     assert answer["schema"] == 1 and answer["notes"] == []
-    assert answer["devices"][0]["free"] == 23 * GiB and answer["devices"][0]["sure"].startswith("from the driver")
-    assert 0 < answer["host"]["available"] <= answer["host"]["total"] and answer["host"]["bandwidth"] is None
+    assert answer["devices"][0]["free"] == 23 * GiB and answer["devices"][0]["sure"].startswith(
+        "from the driver"
+    )
+    assert (
+        0 < answer["host"]["available"] <= answer["host"]["total"]
+        and answer["host"]["bandwidth"] is None
+    )
 
 
 def test_the_command_without_a_gpu_is_no_failure(command):
@@ -376,12 +516,16 @@ def test_measuring_is_kept_for_the_planner(command, tmp_path):
     assert later["host"] | {"available": 0} == first["host"] | {"available": 0}
     assert "(measured)" in command().stdout
 
-    code = "from autolayers.devices.measure import load; found = load(); print(found and sorted(found))"
+    code = (
+        "from autolayers.devices.measure import load; found = load(); print(found and "
+        "sorted(found))"
+    )
     env = os.environ | {"XDG_STATE_HOME": str(tmp_path / "state")}
     ask = [sys.executable, "-c", code]
     assert (
         subprocess.run(ask, env=env, capture_output=True, text=True).stdout
-        == "['bus', 'bus_back', 'bus_back_pageable', 'bus_pageable', 'disk', 'machine', 'ram', 'schema', 'when']\n"
+        == "['bus', 'bus_back', 'bus_back_pageable', 'bus_pageable', 'disk', 'machine', 'ram', "
+        "'schema', 'when']\n"
     )
 
     kept = tmp_path / "state/autolayers/measured.json"
@@ -419,10 +563,14 @@ json.dump([held(4242), held(4243), held(1)], sys.stdout)
 
 
 def test_what_a_process_holds_of_each_gpu(ask):
-    """Processes of both kinds, also where the driver has one kind alone; the larger where both list it."""
+    """Processes of both kinds, also where the driver has one kind alone; the larger where both list
+    it."""
     first = RTX_3090 | {"compute": f"4242:{5 * GiB} 4243:{GiB}"}
     second = RTX_5090 | {"compute": f"4242:{7 * GiB}", "graphics": f"4242:{8 * GiB} 9:{GiB}"}
     assert ask(first, second, code=HELD) == [
-        {"0000:01:00.0": 5 * GiB, "0000:02:00.0": 8 * GiB}, {"0000:01:00.0": GiB}, {}]
+        {"0000:01:00.0": 5 * GiB, "0000:02:00.0": 8 * GiB},
+        {"0000:01:00.0": GiB},
+        {},
+    ]
     assert ask(RTX_3090, code=HELD) == [{}, {}, {}] == ask(driver=None, code=HELD)
     assert ask(RTX_3090 | {"handle_error": 3}, second, code=HELD)[0] == {"0000:02:00.0": 8 * GiB}

@@ -1,15 +1,16 @@
-"""Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one case a line).
+"""Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one
+case a line).
 
-unseen.jsonl: logs that the rules of the first set had not seen, labelled before they were explained: cause 57 of 66,
-phase 44 of 45, device 48 of 48, bytes 66 of 66, fatal 48 of 56. The rules that were added since are those of b11549's
-source and of these; seventeen more (v01 on) were then right in cause and device, in fatal 12 of 13. What the lines
-cannot show has no label.
-47 of 2024 to 2026 (w01 on), labelled from public threads before they were explained: cause 45 of 47, none invented,
-phase 20 of 20, device 8 of 9, bytes 5 of 5, fatal 35 of 37.
-46 of other sources (x01 on), short excerpts of public threads, labelled likewise: of the first 30 cause 25, none
-invented, phase 5 of 6, device 9 of 11, bytes 4 of 5, fatal 19 of 29; after what these had shown, of the last 16 cause
-15, none invented, phase 5 of 5, device 7 of 7, bytes 2 of 2, fatal 11 of 14. `quoted`: an excerpt ended within a line,
-which is completed as that build prints it, or the line is the title's.
+unseen.jsonl: logs that the rules of the first set had not seen, labelled before they were
+explained: cause 57 of 66, phase 44 of 45, device 48 of 48, bytes 66 of 66, fatal 48 of 56. The
+rules that were added since are those of b11549's source and of these; seventeen more (v01 on) were
+then right in cause and device, in fatal 12 of 13. What the lines cannot show has no label. 47 of
+2024 to 2026 (w01 on), labelled from public threads before they were explained: cause 45 of 47, none
+invented, phase 20 of 20, device 8 of 9, bytes 5 of 5, fatal 35 of 37. 46 of other sources (x01 on),
+short excerpts of public threads, labelled likewise: of the first 30 cause 25, none invented, phase
+5 of 6, device 9 of 11, bytes 4 of 5, fatal 19 of 29; after what these had shown, of the last 16
+cause 15, none invented, phase 5 of 5, device 7 of 7, bytes 2 of 2, fatal 11 of 14. `quoted`: an
+excerpt ended within a line, which is completed as that build prints it, or the line is the title's.
 """
 
 from __future__ import annotations
@@ -32,12 +33,23 @@ from autolayers.model import read_model
 from autolayers.planner import plan_request
 from autolayers.request import Request
 
-CASES = [json.loads(line) for line in (Path(__file__).parent / "failures.jsonl").read_text("utf-8").splitlines()]
-UNSEEN = [json.loads(line) for line in (Path(__file__).parent / "unseen.jsonl").read_text("utf-8").splitlines()]
+CASES = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "failures.jsonl").read_text("utf-8").splitlines()
+]
+UNSEEN = [
+    json.loads(line)
+    for line in (Path(__file__).parent / "unseen.jsonl").read_text("utf-8").splitlines()
+]
 BY_ID = {case["id"]: case for case in CASES}
 # Their log ends before what failed, or the flags that decide are not in it
-NOT_SAID = {"cause": {"f010", "f017", "f137"}, "phase": {"f010", "f017", "f137"},
-            "device": {"f010", "f017", "f039", "f137", "f172"}, "bytes": set(), "fatal": {"f010", "f017"}}
+NOT_SAID = {
+    "cause": {"f010", "f017", "f137"},
+    "phase": {"f010", "f017", "f137"},
+    "device": {"f010", "f017", "f039", "f137", "f172"},
+    "bytes": set(),
+    "fatal": {"f010", "f017"},
+}
 MiB = 1 << 20
 
 
@@ -55,7 +67,9 @@ def test_a_real_log(case: dict[str, object]) -> None:
     if answer.cause not in causes(case):
         wrong.add("cause")
     if answer.cause == label["cause"]:
-        wrong |= {name for name in ("phase", "device", "fatal") if getattr(answer, name) != label[name]}
+        wrong |= {
+            name for name in ("phase", "device", "fatal") if getattr(answer, name) != label[name]
+        }
     if abs((answer.bytes or 0) - (label["bytes"] or 0)) > 1024:  # type: ignore[operator]
         wrong.add("bytes")
     assert wrong <= {name for name, ids in NOT_SAID.items() if case["id"] in ids}
@@ -89,7 +103,11 @@ def test_every_case_is_within_the_marks() -> None:
     sure = [case for case in CASES if case["confidence"] != "low"]
     right = [case for case in sure if explain(case["log"].encode()).cause in causes(case)]
     assert len(right) >= 0.97 * len(sure)
-    assert not [case["id"] for case in CASES if not case["label"]["fatal"] and explain(case["log"].encode()).fatal]
+    assert not [
+        case["id"]
+        for case in CASES
+        if not case["label"]["fatal"] and explain(case["log"].encode()).fatal
+    ]
 
 
 DRESSED = {
@@ -105,13 +123,20 @@ DRESSED = {
 
 @pytest.mark.parametrize("dress", DRESSED)
 def test_what_is_written_before_a_line_changes_nothing(dress: str) -> None:
-    for case in CASES[:: 4]:
+    for case in CASES[::4]:
         log = case["log"]
         if log.startswith(("[", "time=", "reason", "{")):
             continue
-        plain, dressed = explain(log.encode()), explain("\n".join(map(DRESSED[dress], log.split("\n"))).encode())
+        plain, dressed = (
+            explain(log.encode()),
+            explain("\n".join(map(DRESSED[dress], log.split("\n"))).encode()),
+        )
         assert (dressed.cause, dressed.device, dressed.bytes, dressed.evidence) == (
-            plain.cause, plain.device, plain.bytes, plain.evidence), case["id"]
+            plain.cause,
+            plain.device,
+            plain.bytes,
+            plain.evidence,
+        ), case["id"]
 
 
 def test_parts_are_one_log() -> None:
@@ -121,64 +146,108 @@ def test_parts_are_one_log() -> None:
     assert parts.to_dict() == whole.to_dict() and parts.evidence == (2, 3, 4)
 
 
-@pytest.mark.parametrize("text", [
-    "llama_context: n_ctx_seq (4096) < n_ctx_train (131072) -- the full capacity of the model will not be utilized",
-    "load: control-looking token: 128247 '</s>' was not control-type; this is probably a bug in the model.",
-    "done_getting_tensors: tensor 'token_embd.weight' (q8_0) (and 0 others) cannot be used with preferred buffer type "
-    "CUDA_Host, using CPU instead",
-    "warmup: flash attention not supported by CUDA0, memory usage will increase",
-])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "llama_context: n_ctx_seq (4096) < n_ctx_train (131072) -- the full capacity of the model "
+        "will "
+        "not be utilized",
+        "load: control-looking token: 128247 '</s>' was not control-type; this is probably a bug "
+        "in "
+        "the model.",
+        "done_getting_tensors: tensor 'token_embd.weight' (q8_0) (and 0 others) cannot be used "
+        "with "
+        "preferred buffer type "
+        "CUDA_Host, using CPU instead",
+        "warmup: flash attention not supported by CUDA0, memory usage will increase",
+    ],
+)
 def test_harmless_lines_are_not_named(text: str) -> None:
-    answer = explain(text.encode() + b"\nmain: model loaded\nmain: server is listening on http://127.0.0.1:8080\n")
+    answer = explain(
+        text.encode() + b"\nmain: model loaded\nmain: server is listening on "
+        b"http://127.0.0.1:8080\n"
+    )
     assert (answer.cause, answer.fatal, answer.verdict.others) == ("healthy", False, ())
 
 
 def test_a_fallback_is_no_failure() -> None:
-    log = (b"ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory\n"
-           b"main: model loaded\nmain: server is listening on http://127.0.0.1:8080\n")
+    log = (
+        b"ggml_cuda_host_malloc: failed to allocate 512.00 MiB of pinned memory: out of memory\n"
+        b"main: model loaded\nmain: server is listening on http://127.0.0.1:8080\n"
+    )
     assert (explain(log).cause, explain(log).fatal) == ("host_lock", False)
 
 
 def test_an_architecture_says_the_first_build_that_knows_it() -> None:
-    log = b"llama_model_load: error loading model: error loading model architecture: unknown model architecture: '%s'"
-    assert "b11435" in explain(log % b"k2-horizon").line and explain(log % b"k2-horizon").cause == "old_build"
+    log = (
+        b"llama_model_load: error loading model: error loading model architecture: unknown model "
+        b"architecture: '%s'"
+    )
+    assert (
+        "b11435" in explain(log % b"k2-horizon").line
+        and explain(log % b"k2-horizon").cause == "old_build"
+    )
     assert explain(log % b"flux").cause == "bad_model" and explain(log % b"").cause == "bad_model"
 
 
 def oom(device: str, free: int, part: str, size: int, words: str) -> bytes:
-    after = {"model": "llama_model_load: error loading model: unable to allocate {0} buffer",
-             "context": "llama_init_from_model: failed to initialize: failed to allocate buffer for kv cache",
-             "compute": "llama_init_from_model: failed to allocate compute pp buffers"}[part].format(device)
-    asks = {"model": "alloc_tensor_range", "context": "ggml_backend_buft_alloc_buffer_n_default",
-            "compute": "ggml_gallocr_reserve_n_impl"}[part]
-    return (f"$ llama-server {words}\nbuild: 11549 (abcdef12) with cc\n"
-            f"llama_model_load_from_file_impl: using device {device} (NVIDIA GeForce RTX 3060) - {free} MiB free\n"
-            f"{asks}: failed to allocate {device} buffer of size {size}\n{after}\n").encode()
+    after = {
+        "model": "llama_model_load: error loading model: unable to allocate {0} buffer",
+        "context": "llama_init_from_model: failed to initialize: failed to allocate buffer "
+        "for kv cache",
+        "compute": "llama_init_from_model: failed to allocate compute pp buffers",
+    }[part].format(device)
+    asks = {
+        "model": "alloc_tensor_range",
+        "context": "ggml_backend_buft_alloc_buffer_n_default",
+        "compute": "ggml_gallocr_reserve_n_impl",
+    }[part]
+    return (
+        f"$ llama-server {words}\nbuild: 11549 (abcdef12) with cc\n"
+        f"llama_model_load_from_file_impl: using device {device} (NVIDIA GeForce RTX 3060) - "
+        f"{free} MiB free\n"
+        f"{asks}: failed to allocate {device} buffer of size {size}\n{after}\n"
+    ).encode()
 
 
-@pytest.mark.parametrize(("name", "free", "words"), [
-    ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"),
-    ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
-    ("gemma-2-9b-q4_k_m", 5800, "-c 4096")])
-def test_the_launch_that_works_fits_the_machine_of_the_log(name: str, free: int, words: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "free", "words"),
+    [
+        ("qwen3-30b-a3b-q4_k_m", 11800, "-ngl 99 -c 16384 -fa on --port 9000"),
+        ("gemma-3-4b-q8_0", 3900, "-ngl all -c 8192"),
+        ("gemma-2-9b-q4_k_m", 5800, "-c 4096"),
+    ],
+)
+def test_the_launch_that_works_fits_the_machine_of_the_log(
+    name: str, free: int, words: str
+) -> None:
     found = model(name)
     log = oom("CUDA0", free, "model", found.size, f"-m /else/where.gguf --api-key SECRET {words}")
     answer = explain(log, model=found, host=Host.hypothetical("64GiB"))
     launch = answer.launch
-    assert launch is not None and launch.plan.fits and (answer.cause, answer.phase) == ("oom_device", "load")
+    assert (
+        launch is not None
+        and launch.plan.fits
+        and (answer.cause, answer.phase) == ("oom_device", "load")
+    )
     assert "SECRET" not in json.dumps(answer.to_dict()) + answer.text()
     assert "/else/where.gguf" in launch.words and words.split()[-1] in launch.words
     # As a plan of its own, on the log's device
-    again = plan_request(found, Request.of([*launch.words], devices=launch.devices, host=Host.hypothetical("64GiB")))
+    again = plan_request(
+        found, Request.of([*launch.words], devices=launch.devices, host=Host.hypothetical("64GiB"))
+    )
     assert [device.free for device in launch.devices] == [min(free * MiB, found.size - 1)]
     assert again.fits and sum(row.used for row in again.devices) <= free * MiB
 
 
 def test_the_prediction_is_compared_with_what_was_asked() -> None:
-    """A log of this build: the weights that were refused are those that are predicted, to the byte."""
+    """A log of this build: the weights that were refused are those that are predicted, to the
+    byte."""
     found = model("qwen3-30b-a3b-q4_k_m")
-    use = plan_request(found, Request.of(["-ngl", "99", "-c", "4096"], devices=[
-        Device("CUDA0", 40 << 30, 40 << 30)])).breakdown
+    use = plan_request(
+        found,
+        Request.of(["-ngl", "99", "-c", "4096"], devices=[Device("CUDA0", 40 << 30, 40 << 30)]),
+    ).breakdown
     size = use.devices["CUDA0"].model
     answer = explain(oom("CUDA0", 11800, "model", size, "-ngl 99 -c 4096"), model=found)
     assert {name: value for name, value, _ in answer.figures()}["predicted"] == size
@@ -189,13 +258,19 @@ def test_the_command_line(tmp_path: Path) -> None:
     log.write_bytes(oom("CUDA0", 5800, "context", 1 << 33, "-ngl 99 -c 131072"))
     done = says("explain", log, "-m", HEADERS / "gemma-2-9b-q4_k_m.gguf", "--json")
     answer = json.loads(done.stdout)
-    assert done.returncode == 0 and (answer["cause"], answer["phase"], answer["device"], answer["bytes"]) == (
-        "oom_device", "cache", "CUDA0", 1 << 33)
+    assert done.returncode == 0 and (
+        answer["cause"],
+        answer["phase"],
+        answer["device"],
+        answer["bytes"],
+    ) == ("oom_device", "cache", "CUDA0", 1 << 33)
     assert answer["schema"] == 1 and answer["launch"]["build"] == 11549 and answer["launch"]["fits"]
     assert answer["launch"]["devices"][0]["free"] == 5800 * MiB
     assert answer["launch"]["words"][:2] == ["-m", str(HEADERS / "gemma-2-9b-q4_k_m.gguf")]
     assert says("explain", "-", input=log.read_bytes()).stdout.startswith(
-        "CUDA0 ran out of memory while allocating the KV cache: 8192 MiB asked of 5800 MiB free at first\n")
+        "CUDA0 ran out of memory while allocating the KV cache: 8192 MiB asked of 5800 MiB free at "
+        "first\n"
+    )
     log.write_bytes(b"something failed\n")
     assert says("explain", log).returncode == 1 and "-lv 4" in says("explain", log).stdout
     assert says("explain", tmp_path / "none.log").returncode == 3
@@ -204,7 +279,10 @@ def test_the_command_line(tmp_path: Path) -> None:
 
 def test_nothing_of_a_log_steers_the_terminal(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    log.write_bytes("llama_model_load: error loading model: unknown model architecture: '\x1b[2J\x9b2J\u202e'".encode())
+    log.write_bytes(
+        "llama_model_load: error loading model: unknown model architecture: "
+        "'\x1b[2J\x9b2J\u202e'".encode()
+    )
     assert not set(says("explain", log).stdout) & {"\x1b", "\x9b", "\u202e"}
 
 
@@ -216,13 +294,13 @@ def check_mutated(seed: int) -> None:
         at = random_.randrange(len(data) + 1)
         kind = random_.randrange(5)
         if kind == 0:
-            data[at:at + random_.randrange(20)] = random_.randbytes(random_.randrange(20))
+            data[at : at + random_.randrange(20)] = random_.randbytes(random_.randrange(20))
         elif kind == 1:
             data[at:at] = data[:at] * random_.randrange(3)
         elif kind == 2:
-            del data[at:at + random_.randrange(200)]
+            del data[at : at + random_.randrange(200)]
         elif kind == 3:
-            data[at:at] = re.sub(rb"\d", b"9", bytes(data[max(0, at - 60):at])) * 2
+            data[at:at] = re.sub(rb"\d", b"9", bytes(data[max(0, at - 60) : at])) * 2
         else:
             data[at:at] = random_.choice(cases)["log"].encode()[:300]
     answer = explain(bytes(data[:100_000]))
@@ -243,11 +321,17 @@ def test_ten_thousand_mutated_logs(first: int) -> None:
 
 
 def test_a_log_without_end_is_cut(tmp_path: Path) -> None:
-    """What matters of a long log is found in its middle; the lines that are looked at are bounded."""
-    noise = b"".join(b"slot %d: %d tokens in %d ms, all is well here\n" % (i, i * 7, i * 3) for i in range(40_000))
-    words = b"".join(b"%c%c%c%c is a line of its own\n" % (
-        97 + i % 26, 97 + i // 26 % 26, 97 + i // 676 % 26, 97 + i // 17576)
-                     for i in range(20_000))
+    """What matters of a long log is found in its middle; the lines that are looked at are
+    bounded."""
+    noise = b"".join(
+        b"slot %d: %d tokens in %d ms, all is well here\n" % (i, i * 7, i * 3)
+        for i in range(40_000)
+    )
+    words = b"".join(
+        b"%c%c%c%c is a line of its own\n"
+        % (97 + i % 26, 97 + i // 26 % 26, 97 + i // 676 % 26, 97 + i // 17576)
+        for i in range(20_000)
+    )
     log = tmp_path / "log"
     log.write_bytes(words + b"CUDA error: out of memory\n" + words + noise)
     with open(log, "rb") as file:
@@ -264,11 +348,18 @@ def test_every_sign_has_a_cause_and_every_cause_a_sign() -> None:
 
 
 def test_a_cache_that_did_not_fit_behind_weights_that_no_line_shows() -> None:
-    """Builds of 2026 show no buffers at their default level: what lay there before is the memory model's."""
+    """Builds of 2026 show no buffers at their default level: what lay there before is the memory
+    model's."""
     found = model("llama-3.1-8b-q4_k_m")
-    answer = explain(oom("CUDA0", 11468, "context", 8 << 30, "-c 65536 -np 1 -ngl 99"), model=found,
-                     host=Host.hypothetical("32GiB"))
-    assert (answer.phase, answer.launch is not None and answer.launch.predicted) == ("cache", 8 << 30)
+    answer = explain(
+        oom("CUDA0", 11468, "context", 8 << 30, "-c 65536 -np 1 -ngl 99"),
+        model=found,
+        host=Host.hypothetical("32GiB"),
+    )
+    assert (answer.phase, answer.launch is not None and answer.launch.predicted) == (
+        "cache",
+        8 << 30,
+    )
     assert answer.launch is not None and answer.launch.plan.fits
     assert "-c 65536 -np 1" in " ".join(answer.launch.words)
     assert answer.launch.plan.n_gpu_layers < 33 or answer.launch.plan.params.overrides
@@ -277,30 +368,82 @@ def test_a_cache_that_did_not_fit_behind_weights_that_no_line_shows() -> None:
 GiB = 1 << 30
 
 
-@pytest.mark.parametrize(("id", "words", "device", "size", "header", "changed"), [
-    ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ncffn"),
-    ("f036", "-m deepseek-v2-lite-q4_0.gguf -c 4096 -ngl 99", "CUDA0", 10, "deepseek-v2-lite-q4_0", "-ngl"),
-    ("f043", "", "Metal", 5, "llama-3.2-3b-q4_k_m", "-c"),       # Q8_0: the matrices of the bundled one in that type
-    ("u13", "-m qwen3-30b-a3b-instruct-2507-q8_0.gguf -ngl 99 -c 65536 -fa off", "Vulkan0", 60, "qwen3-30b-a3b-q8_0",
-     "-fa"),
-    ("u14", "-m Qwen3-30B-A3B-Thinking-2507-UD-Q8_K_XL.gguf -c 70000 -ngl 99", "Vulkan0", 96,
-     "qwen3-30b-a3b-ud-q8_k_xl", "-fa"),
-    ("u16", "-m llama-3.3-70b-instruct-Q4_K_M.gguf -dev CUDA1 -ngl 99", "CUDA1", 24, "llama-3.3-70b-q4_k_m", "-ngl"),
-    ("u61", "-m Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf", "Metal", 10, "llama-3.1-8b-q4_k_m", "-c"),
-])
-def test_a_log_whose_model_is_bundled_gets_a_launch_that_fits(id: str, words: str, device: str, size: int, header: str,
-                                                              changed: str) -> None:
+@pytest.mark.parametrize(
+    ("id", "words", "device", "size", "header", "changed"),
+    [
+        ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ncffn"),
+        (
+            "f036",
+            "-m deepseek-v2-lite-q4_0.gguf -c 4096 -ngl 99",
+            "CUDA0",
+            10,
+            "deepseek-v2-lite-q4_0",
+            "-ngl",
+        ),
+        # Q8_0: the matrices of the bundled one in that type
+        ("f043", "", "Metal", 5, "llama-3.2-3b-q4_k_m", "-c"),
+        (
+            "u13",
+            "-m qwen3-30b-a3b-instruct-2507-q8_0.gguf -ngl 99 -c 65536 -fa off",
+            "Vulkan0",
+            60,
+            "qwen3-30b-a3b-q8_0",
+            "-fa",
+        ),
+        (
+            "u14",
+            "-m Qwen3-30B-A3B-Thinking-2507-UD-Q8_K_XL.gguf -c 70000 -ngl 99",
+            "Vulkan0",
+            96,
+            "qwen3-30b-a3b-ud-q8_k_xl",
+            "-fa",
+        ),
+        (
+            "u16",
+            "-m llama-3.3-70b-instruct-Q4_K_M.gguf -dev CUDA1 -ngl 99",
+            "CUDA1",
+            24,
+            "llama-3.3-70b-q4_k_m",
+            "-ngl",
+        ),
+        (
+            "u61",
+            "-m Meta-Llama-3.1-8B-Instruct-Q4_K_M.gguf",
+            "Metal",
+            10,
+            "llama-3.1-8b-q4_k_m",
+            "-c",
+        ),
+    ],
+)
+def test_a_log_whose_model_is_bundled_gets_a_launch_that_fits(
+    id: str, words: str, device: str, size: int, header: str, changed: str
+) -> None:
     case = next(case for case in [*CASES, *UNSEEN] if case["id"] == id)
     host = Host.hypothetical("64GiB")
-    answer = explain(case["log"].encode(), words=words.split(), host=host, devices=[
-        Device(device, size * GiB, size * GiB, "", device.rstrip("0123456789"))])
+    answer = explain(
+        case["log"].encode(),
+        words=words.split(),
+        host=host,
+        devices=[Device(device, size * GiB, size * GiB, "", device.rstrip("0123456789"))],
+    )
     launch = answer.launch
-    assert launch is not None and (launch.header, launch.plan.fits, launch.to_dict()["exact"]) == (header, True, False)
+    assert launch is not None and (launch.header, launch.plan.fits, launch.to_dict()["exact"]) == (
+        header,
+        True,
+        False,
+    )
     assert changed in launch.changed and header in answer.text()
     # The memory model, asked once more with these very words
-    bundle = read_model(HEADERS / f"{header}.gguf") if (HEADERS / f"{header}.gguf").exists() else bundled.read(header)
-    again = plan_request(bundle.quantised("q8_0", larger=True) if id == "f043" else bundle,
-                         Request.of([*launch.words], devices=launch.devices, host=host))
+    bundle = (
+        read_model(HEADERS / f"{header}.gguf")
+        if (HEADERS / f"{header}.gguf").exists()
+        else bundled.read(header)
+    )
+    again = plan_request(
+        bundle.quantised("q8_0", larger=True) if id == "f043" else bundle,
+        Request.of([*launch.words], devices=launch.devices, host=host),
+    )
     used = {row.name: row for row in again.devices}[device]
     assert again.fits and used.used <= size * GiB
     if answer.cause == "buffer_limit":
@@ -308,12 +451,15 @@ def test_a_log_whose_model_is_bundled_gets_a_launch_that_fits(id: str, words: st
 
 
 def test_a_model_is_known_by_its_figures() -> None:
-    """Ollama's files have no names: the architecture, the shapes and the type are those of one bundled model."""
+    """Ollama's files have no names: the architecture, the shapes and the type are those of one
+    bundled model."""
     log = oom("CUDA0", 5800, "model", 8_000_000_000, "-ngl 99") + (
         b"print_info: arch             = qwen2\nprint_info: n_layer          = 48\n"
         b"print_info: n_embd           = 5120\n"
         b"print_info: n_ff             = 13824\nprint_info: file type   = Q4_K - Medium\n"
-        b"print_info: general.name     = DeepSeek R1 Distill Qwen 14B\nprint_info: n_ctx_train      = 131072\n")
+        b"print_info: general.name     = DeepSeek R1 Distill Qwen 14B\nprint_info: n_ctx_train     "
+        b" = 131072\n"
+    )
     launch = explain(log, host=Host.hypothetical("64GiB")).launch
     assert launch is not None and launch.header == "qwen2.5-14b-q4_k_m" and launch.plan.fits
     other = explain(log.replace(b"= 5120", b"= 5121"), host=Host.hypothetical("64GiB"))
@@ -321,33 +467,57 @@ def test_a_model_is_known_by_its_figures() -> None:
 
 
 def sweep(part: int, parts: int, every: int = 1) -> list[str]:
-    """Each log of memory with a part of the bundled headers: what is wrong with the launch that works."""
+    """Each log of memory with a part of the bundled headers: what is wrong with the launch that
+    works."""
     wrong, launches, host = [], 0, Host.hypothetical("64GiB")
     for number, case in [*enumerate([*CASES, *UNSEEN])][::every]:
         log, words = str(case["log"]).encode(), str(case.get("words") or "").split()[1:]
         first = explain(log, words=words)
-        if not first.remedies or first.cause not in ("oom_device", "oom_host", "buffer_limit", "partial_offload",
-                                                     "vram_spill", "fit_gave_up"):
+        if not first.remedies or first.cause not in (
+            "oom_device",
+            "oom_host",
+            "buffer_limit",
+            "partial_offload",
+            "vram_spill",
+            "fit_gave_up",
+        ):
             continue
         devices = None
         if not any(device.total for device in first.facts.devices.values()):
-            assert "--gpu NAME" in first.text() or "-m FILE" in first.text() or "--ram SIZE" in first.text()
+            assert (
+                "--gpu NAME" in first.text()
+                or "-m FILE" in first.text()
+                or "--ram SIZE" in first.text()
+            )
             name, size = first.device or "CUDA0", (6, 12, 24, 48)[(number + part) % 4] * GiB
             name = "CUDA0" if name == "CPU" else name
             devices = [Device(name, size, size, "", name.rstrip("0123456789"))]
-        for header in sorted(bundled.models())[(number + part) % parts::parts]:
+        for header in sorted(bundled.models())[(number + part) % parts :: parts]:
             found = bundled.read(header)
             answer = explain(log, words=words, model=found, host=host, devices=devices)
             launch = answer.launch
             if launch is None:
-                if not re.search(r"no launch (?:of|is)", answer.text()) and "so no launch" not in answer.text():
+                if (
+                    not re.search(
+                        r"no launch "
+                        r"(?:of|is)",
+                        answer.text(),
+                    )
+                    and "so no launch" not in answer.text()
+                ):
                     wrong.append(f"{case['id']} {header}: no launch, and no reason")
                 continue
             launches += 1
-            again = plan_request(found, Request.of(
-                [*launch.words, "--strict-flags", "off"]
-                + (["--llama-build", str(launch.build)] if launch.build else []), devices=launch.devices, host=host,
-                checked=False))
+            again = plan_request(
+                found,
+                Request.of(
+                    [*launch.words, "--strict-flags", "off"]
+                    + (["--llama-build", str(launch.build)] if launch.build else []),
+                    devices=launch.devices,
+                    host=host,
+                    checked=False,
+                ),
+            )
             if not (launch.plan.fits and again.fits) or (answer.fatal and not launch.changed):
                 wrong.append(f"{case['id']} {header}: {launch.words} is the same or does not fit")
     assert launches
@@ -366,27 +536,42 @@ def test_every_log_with_every_bundled_header_gets_a_launch_or_a_reason(part: int
 def test_a_tensor_over_the_driver_s_limit_is_kept_in_ram() -> None:
     found = model("gemma-3-4b-q8_0")
     name, size = max(((info.n_bytes, name) for name, info in found.header.tensors.items()))[::-1]
-    log = (f"ggml_vulkan: Device memory allocation of size {size} failed.\n"
-           "ggml_vulkan: Requested buffer size exceeds device memory allocation limit: ErrorOutOfDeviceMemory\n"
-           f"alloc_tensor_range: failed to allocate Vulkan0 buffer of size {size}\n"
-           "llama_model_load: error loading model: unable to allocate Vulkan0 buffer\n").encode()
-    devices, host = [Device("Vulkan0", 24 * GiB, 24 * GiB, "", "Vulkan")], Host.hypothetical("64GiB")
+    log = (
+        f"ggml_vulkan: Device memory allocation of size {size} failed.\n"
+        "ggml_vulkan: Requested buffer size exceeds device memory allocation limit: "
+        "ErrorOutOfDeviceMemory\n"
+        f"alloc_tensor_range: failed to allocate Vulkan0 buffer of size {size}\n"
+        "llama_model_load: error loading model: unable to allocate Vulkan0 buffer\n"
+    ).encode()
+    devices, host = (
+        [Device("Vulkan0", 24 * GiB, 24 * GiB, "", "Vulkan")],
+        Host.hypothetical("64GiB"),
+    )
     launch = explain(log, model=found, devices=devices, host=host).launch
-    assert launch is not None and f"^{re.escape(name)}$=CPU" in " ".join(launch.changed) and launch.plan.fits
+    assert (
+        launch is not None
+        and f"^{re.escape(name)}$=CPU" in " ".join(launch.changed)
+        and launch.plan.fits
+    )
     assert explain(log, model=model("llama-3.2-1b-q8_0"), devices=devices, host=host).launch is None
 
 
 def test_an_error_of_no_device_is_of_the_command_s() -> None:
     def device(words: str) -> str | None:
-        return explain(b"slot launch_slot_: id 0\nCUDA error: out of memory\n", words=words.split()).device
+        return explain(
+            b"slot launch_slot_: id 0\nCUDA error: out of memory\n", words=words.split()
+        ).device
 
     assert device("-m m.gguf") == "CUDA0" and device("-m m.gguf --device CUDA2") == "CUDA2"
     assert device("-m m.gguf -dev CUDA2,CUDA1 -devd CUDA1") == "CUDA1"
 
 
 def test_another_model_s_log_gets_no_launch() -> None:
-    answer = explain(oom("CUDA0", 11468, "context", 40 << 30, "-c 65536 -np 1 -ngl 99"),
-                     model=model("llama-3.1-8b-q4_k_m"), host=Host.hypothetical("32GiB"))
+    answer = explain(
+        oom("CUDA0", 11468, "context", 40 << 30, "-c 65536 -np 1 -ngl 99"),
+        model=model("llama-3.1-8b-q4_k_m"),
+        host=Host.hypothetical("32GiB"),
+    )
     assert answer.cause == "oom_device" and answer.launch is None and answer.remedies
 
 
@@ -397,50 +582,151 @@ def test_a_whole_log_of_a_launch_that_came_up(name: str) -> None:
 
 
 def loaded(*lines: str) -> bytes:
-    return "\n".join(("build: 6500 (abcdef12) with cc", *lines, "main: model loaded",
-                      "main: server is listening on http://127.0.0.1:8080", "")).encode()
+    return "\n".join(
+        (
+            "build: 6500 (abcdef12) with cc",
+            *lines,
+            "main: model loaded",
+            "main: server is listening on http://127.0.0.1:8080",
+            "",
+        )
+    ).encode()
 
 
-WHOLE = ("load_tensors: offloaded 49/49 layers to GPU", "load_tensors: CUDA0 model buffer size = 2000.00 MiB")
+WHOLE = (
+    "load_tensors: offloaded 49/49 layers to GPU",
+    "load_tensors: CUDA0 model buffer size = 2000.00 MiB",
+)
 
 
-@pytest.mark.parametrize(("lines", "words", "cause", "others", "said"), [
-    # experts in RAM: as the command has it, or as nothing says
-    ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB", "x: graph splits = 96"), "-ncmoe 40",
-     "healthy", ["partial_offload"], "weights lie in RAM, as -ot, -ncmoe or --fit placed them"),
-    ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB", "x: graph splits = 196"), "",
-     "partial_offload", [], "weights lie in RAM, as -ot, -ncmoe or --fit placed them"),
-    # the embeddings alone are always there
-    ((*WHOLE, "load_tensors: CPU_Mapped model buffer size = 300.00 MiB", "x: graph splits = 2"), "", "healthy", [], ""),
-    # the cache in RAM
-    ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "", "partial_offload", [], "the KV cache lies in RAM"),
-    ((*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"), "-nkvo", "healthy", ["partial_offload"], ""),
-    # an operation of each layer on the CPU
-    ((*WHOLE, "llama_kv_cache: CUDA0 KV buffer size = 96.00 MiB", "sched_reserve: graph splits = 194"), "",
-     "op_unsupported", [], "194 of the graph"),
-    # a context smaller than asked
-    ((*WHOLE, "llama_context: n_seq_max     = 4", "llama_context: n_ctx_seq     = 4096"), "-c 16384 -np 4",
-     "healthy", [], "4096 a slot   of the 16384 that -c asks for: 4 slots share it"),
-    ((*WHOLE, "llama_params_fit_impl: context size reduced from 131072 to 8192 -> need 9 MiB less memory in total"), "",
-     "healthy", [], "8192   --fit made it smaller, from 131072"),
-    # memory that is the system's, an old build
-    ((*WHOLE, "ggml_vulkan: 0 = AMD Radeon 890M (RADV GFX1150) (radv) | uma: 1 | fp16: 1"), "", "healthy", [],
-     "AMD Radeon 890M   its memory is the system's"),
-    (WHOLE, "", "healthy", [], "is the newest known: some of it may be mended"),
-])
-def test_what_else_a_log_shows(lines: tuple[str, ...], words: str, cause: str, others: list[str], said: str) -> None:
+@pytest.mark.parametrize(
+    ("lines", "words", "cause", "others", "said"),
+    [
+        # experts in RAM: as the command has it, or as nothing says
+        (
+            (
+                *WHOLE,
+                "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB",
+                "x: graph splits = 96",
+            ),
+            "-ncmoe 40",
+            "healthy",
+            ["partial_offload"],
+            "weights lie in RAM, as -ot, -ncmoe or --fit placed them",
+        ),
+        (
+            (
+                *WHOLE,
+                "load_tensors: CPU_Mapped model buffer size = 15000.00 MiB",
+                "x: graph splits = 196",
+            ),
+            "",
+            "partial_offload",
+            [],
+            "weights lie in RAM, as -ot, -ncmoe or --fit placed them",
+        ),
+        # the embeddings alone are always there
+        (
+            (
+                *WHOLE,
+                "load_tensors: CPU_Mapped model buffer size = 300.00 MiB",
+                "x: graph splits = 2",
+            ),
+            "",
+            "healthy",
+            [],
+            "",
+        ),
+        # the cache in RAM
+        (
+            (*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"),
+            "",
+            "partial_offload",
+            [],
+            "the KV cache lies in RAM",
+        ),
+        (
+            (*WHOLE, "llama_kv_cache: CPU KV buffer size = 96.00 MiB"),
+            "-nkvo",
+            "healthy",
+            ["partial_offload"],
+            "",
+        ),
+        # an operation of each layer on the CPU
+        (
+            (
+                *WHOLE,
+                "llama_kv_cache: CUDA0 KV buffer size = 96.00 MiB",
+                "sched_reserve: graph splits = 194",
+            ),
+            "",
+            "op_unsupported",
+            [],
+            "194 of the graph",
+        ),
+        # a context smaller than asked
+        (
+            (*WHOLE, "llama_context: n_seq_max     = 4", "llama_context: n_ctx_seq     = 4096"),
+            "-c 16384 -np 4",
+            "healthy",
+            [],
+            "4096 a slot   of the 16384 that -c asks for: 4 slots share it",
+        ),
+        (
+            (
+                *WHOLE,
+                "llama_params_fit_impl: context size reduced from 131072 to 8192 -> need 9 MiB "
+                "less "
+                "memory in total",
+            ),
+            "",
+            "healthy",
+            [],
+            "8192   --fit made it smaller, from 131072",
+        ),
+        # memory that is the system's, an old build
+        (
+            (*WHOLE, "ggml_vulkan: 0 = AMD Radeon 890M (RADV GFX1150) (radv) | uma: 1 | fp16: 1"),
+            "",
+            "healthy",
+            [],
+            "AMD Radeon 890M   its memory is the system's",
+        ),
+        (WHOLE, "", "healthy", [], "is the newest known: some of it may be mended"),
+    ],
+)
+def test_what_else_a_log_shows(
+    lines: tuple[str, ...], words: str, cause: str, others: list[str], said: str
+) -> None:
     answer = explain(loaded(*lines), words=words.split())
-    assert (answer.cause, [other.cause for other in answer.verdict.others], answer.fatal) == (cause, others, False)
+    assert (answer.cause, [other.cause for other in answer.verdict.others], answer.fatal) == (
+        cause,
+        others,
+        False,
+    )
     assert said in answer.text()
 
 
-@pytest.mark.parametrize(("line", "why"), [
-    ('level=WARN msg="amdgpu is not supported (supported types:[gfx1103])" gpu_type=gfx1150', "amdgpu is not"),
-    ("ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for CUDA runtime version",
-     "CUDA driver version is insufficient"),
-    ("open /dev/kfd: permission denied", "/dev/kfd"),
-    ("error while loading libcublas.so.12: cannot open shared object file: No such file", "libcublas.so.12"),
-])
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (
+            'level=WARN msg="amdgpu is not supported (supported types:[gfx1103])" gpu_type=gfx1150',
+            "amdgpu is not",
+        ),
+        (
+            "ggml_cuda_init: failed to initialize CUDA: CUDA driver version is insufficient for "
+            "CUDA "
+            "runtime version",
+            "CUDA driver version is insufficient",
+        ),
+        ("open /dev/kfd: permission denied", "/dev/kfd"),
+        (
+            "error while loading libcublas.so.12: cannot open shared object file: No such file",
+            "libcublas.so.12",
+        ),
+    ],
+)
 def test_why_no_gpu_is_found(line: str, why: str) -> None:
-    answer = explain(f"{line}\nmsg=\"no compatible GPUs were discovered\"\n".encode())
+    answer = explain(f'{line}\nmsg="no compatible GPUs were discovered"\n'.encode())
     assert answer.cause == "no_gpu" and why in answer.line and not answer.fatal

@@ -20,7 +20,7 @@ def read(text: str | bytes, size: int = 1 << 16) -> LaunchLog:
     reader = LogReader()
     data = text.encode() if isinstance(text, str) else text
     for start in range(0, len(data), size):
-        reader.feed(data[start:start + size])
+        reader.feed(data[start : start + size])
     return reader.finish()
 
 
@@ -29,23 +29,42 @@ def log(name: str) -> LaunchLog:
 
 
 def prediction(
-    device: str = "CUDA0", *parts: int, host: tuple[int, int, int] = (0, 0, 0), extras: tuple[Extra, ...] = ()
+    device: str = "CUDA0",
+    *parts: int,
+    host: tuple[int, int, int] = (0, 0, 0),
+    extras: tuple[Extra, ...] = (),
 ) -> Breakdown:
-    return Breakdown({device: Usage(*parts)}, Usage(*host), 8192, 8192, 2048, 512, 4, True, True, True, extras=extras)
+    return Breakdown(
+        {device: Usage(*parts)},
+        Usage(*host),
+        8192,
+        8192,
+        2048,
+        512,
+        4,
+        True,
+        True,
+        True,
+        extras=extras,
+    )
 
 
 # --- formats of builds
+
 
 def test_today() -> None:
     launch = log("today")
     (load,) = launch.loads
     assert load.buffers == {
-        "model": {"CPU": [0.10], "RPC0[127.0.0.1:50999]": [0.06]}, "output": {"CPU": [0.01]},
+        "model": {"CPU": [0.10], "RPC0[127.0.0.1:50999]": [0.06]},
+        "output": {"CPU": [0.01]},
         "context": {"CPU": [0.25], "RPC0[127.0.0.1:50999]": [0.12]},
         "compute": {"RPC0[127.0.0.1:50999]": [1.51], "CPU": [2.14]},
     }
     assert load.offloaded == (2, 4) and load.contexts == 1
-    assert launch.free == {"RPC0": 24105} and launch.ready and launch.url == "http://127.0.0.1:18999"
+    assert (
+        launch.free == {"RPC0": 24105} and launch.ready and launch.url == "http://127.0.0.1:18999"
+    )
     assert launch.breakdown == {"RPC0": (24105, 24105, 0, 0, 1, -1)} and launch.host == (0, 0, 2)
     assert launch.out_of_memory is None
 
@@ -54,27 +73,38 @@ def test_2025() -> None:
     launch = log("2025")
     assert launch.loads[0].buffers["model"] == {"CPU_Mapped": [281.81], "CUDA0": [4403.49]}
     assert launch.loads[0].buffers["compute"] == {"CUDA0": [266.50], "CUDA_Host": [24.01]}
-    assert launch.breakdown == {"CUDA0": (24080, 17331, 4403, 1024, 266, 1055)} and launch.host == (281, 0, 24)
+    assert launch.breakdown == {"CUDA0": (24080, 17331, 4403, 1024, 266, 1055)} and launch.host == (
+        281,
+        0,
+        24,
+    )
     assert launch.free == {"CUDA0": 23306} and launch.url == "http://127.0.0.1:8080"
 
 
 def test_a_server_that_listens_before_it_has_loaded_is_not_ready() -> None:
     text = (LOGS / "2025.log").read_text()
-    assert not read(text[:text.index("main: model loaded")]).ready
+    assert not read(text[: text.index("main: model loaded")]).ready
 
 
 def test_2024() -> None:
     launch = log("2024")
     assert launch.loads[0].buffers == {
-        "model": {"CPU": [281.81], "CUDA0": [4403.49]}, "context": {"CUDA0": [768.0], "CUDA1": [256.0]},
-        "output": {"CUDA_Host": [0.49]}, "compute": {"CUDA0": [560.0], "CUDA_Host": [24.01]}}
+        "model": {"CPU": [281.81], "CUDA0": [4403.49]},
+        "context": {"CUDA0": [768.0], "CUDA1": [256.0]},
+        "output": {"CUDA_Host": [0.49]},
+        "compute": {"CUDA0": [560.0], "CUDA_Host": [24.01]},
+    }
     assert launch.ready
 
 
 def test_2023() -> None:
     launch = log("2023")
     assert launch.old == {"mem required": 70.42, "VRAM used": 3577.55, "kv self size": 256.0}
-    assert launch.loads[0].offloaded == (35, 35) and launch.ready and launch.url == "http://127.0.0.1:8080"
+    assert (
+        launch.loads[0].offloaded == (35, 35)
+        and launch.ready
+        and launch.url == "http://127.0.0.1:8080"
+    )
 
 
 def test_json_lines_and_colours_and_other_line_ends() -> None:
@@ -96,7 +126,10 @@ llama_memory_recurrent:      CUDA0 RS buffer size =     3.25 MiB
 sched_reserve:      CUDA0 compute buffer size =    50.00 MiB
 sched_reserve:      CUDA0 compute buffer size =    60.00 MiB
 """)
-    assert launch.loads[0].buffers == {"context": {"CUDA0": [100.0, 20.5, 3.25]}, "compute": {"CUDA0": [60.0]}}
+    assert launch.loads[0].buffers == {
+        "context": {"CUDA0": [100.0, 20.5, 3.25]},
+        "compute": {"CUDA0": [60.0]},
+    }
 
 
 def test_a_draft_model_and_a_second_context_are_beside() -> None:
@@ -115,7 +148,9 @@ reserve_compute_meta:      CUDA0 compute buffer size =   322.49 MiB
 """)
     assert launch.projector_model == {"CUDA0": [811.82]}
     assert [load.buffers["model"] for load in launch.loads] == [{"CUDA0": [10.0]}, {"CUDA0": [5.0]}]
-    assert launch.loads[0].buffers["context"] == {"CUDA0": [1.0]} and launch.projector == {"CUDA0": 322.49}
+    assert launch.loads[0].buffers["context"] == {"CUDA0": [1.0]} and launch.projector == {
+        "CUDA0": 322.49
+    }
     assert compare(launch, prediction("CUDA0", 10 * MiB, 1 * MiB)).equal
 
 
@@ -158,6 +193,7 @@ alloc_tensor_range: failed to allocate RPC1[10.0.0.2:50052] buffer of size 9
 
 # --- logs as they really are
 
+
 def test_pieces_of_any_size() -> None:
     data = (LOGS / "today.log").read_bytes()
     assert all(read(data, size) == read(data) for size in (1, 7, 100))
@@ -181,10 +217,13 @@ def test_binary_garbage_around_a_line() -> None:
 
 
 def test_death_in_mid_line() -> None:
-    assert read("load_tensors: CUDA0 model buffer size = 1.00 MiB").loads[0].buffers == {"model": {"CUDA0": [1.0]}}
+    assert read("load_tensors: CUDA0 model buffer size = 1.00 MiB").loads[0].buffers == {
+        "model": {"CUDA0": [1.0]}
+    }
     assert read("load_tensors: CUDA0 model buffer size = 12").loads == []
     failure = read(
-        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 99.00 MiB on device 1: cudaMalloc failed: out of memory"
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 99.00 MiB on device 1: cudaMalloc "
+        "failed: out of memory"
     ).out_of_memory
     assert failure is not None and (failure.device, failure.requested) == ("CUDA1", 99 * MiB)
 
@@ -213,12 +252,19 @@ def test_anything_is_read(pieces: list[bytes]) -> None:
     reader.finish()
 
 
-@pytest.mark.parametrize("line", [
-    "load_tensors: CUDA0 model buffer size = {}.00 MiB", "offloaded {}/{} layers to GPU",
-    "x: using device CUDA0 (RTX) - {} MiB free",
-    "failed to allocate CUDA0 buffer of size {}", "allocating {}.00 MiB on device 0: cudaMalloc failed: out of memory",
-    "| - Host |  {} = 281 + 0 + 64 |", "llm_load_tensors: VRAM used: {}.05 MB",
-    "load_tensors: RPC{}[a:1] model buffer size = 1.00 MiB"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "load_tensors: CUDA0 model buffer size = {}.00 MiB",
+        "offloaded {}/{} layers to GPU",
+        "x: using device CUDA0 (RTX) - {} MiB free",
+        "failed to allocate CUDA0 buffer of size {}",
+        "allocating {}.00 MiB on device 0: cudaMalloc failed: out of memory",
+        "| - Host |  {} = 281 + 0 + 64 |",
+        "llm_load_tensors: VRAM used: {}.05 MB",
+        "load_tensors: RPC{}[a:1] model buffer size = 1.00 MiB",
+    ],
+)
 def test_numbers_without_end_are_none(line: str) -> None:
     launch = read(line.replace("{}", "9" * 5000))
     failure = launch.out_of_memory
@@ -227,6 +273,7 @@ def test_numbers_without_end_are_none(line: str) -> None:
 
 
 # --- out of memory
+
 
 @pytest.mark.parametrize(
     ("line", "device", "requested"),
@@ -237,28 +284,67 @@ def test_numbers_without_end_are_none(line: str) -> None:
             "CUDA1",
             1294467072,
         ),
-        ("alloc_tensor_range: failed to allocate CUDA0 buffer of size 4617388032", "CUDA0", 4617388032),
+        (
+            "alloc_tensor_range: failed to allocate CUDA0 buffer of size 4617388032",
+            "CUDA0",
+            4617388032,
+        ),
         ("alloc_tensor_range: failed to allocate ROCm1 buffer of size 17", "ROCm1", 17),
-        ("ggml_gallocr_reserve_n_impl: failed to allocate Vulkan0 buffer of size 123", "Vulkan0", 123),
-        ("alloc_tensor_range: failed to allocate RPC0[10.0.0.2:50052] buffer of size 123", "RPC0", 123),
+        (
+            "ggml_gallocr_reserve_n_impl: failed to allocate Vulkan0 buffer of size 123",
+            "Vulkan0",
+            123,
+        ),
+        (
+            "alloc_tensor_range: failed to allocate RPC0[10.0.0.2:50052] buffer of size 123",
+            "RPC0",
+            123,
+        ),
         ("ggml_gallocr_reserve_n: failed to allocate CPU buffer of size 99", "Host", 99),
         ("CUDA error: out of memory", "CUDA0", None),
         ("ROCm error: out of memory", "CUDA0", None),
         ("ggml_vulkan: Device memory allocation of size 1073741824 failed.", "Vulkan0", 1 << 30),
         ("ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory", "Vulkan0", None),
         (
-            "ggml_vulkan: Requested buffer size exceeds device memory allocation limit: ErrorOutOfDeviceMemory",
+            "ggml_vulkan: Requested buffer size exceeds device memory allocation limit: "
+            "ErrorOutOfDeviceMemory",
             "Vulkan0",
             None,
         ),
-        ("ggml_metal_buffer_init: error: failed to allocate buffer, size =  4096.25 MiB", "MTL0", 4295229440),
-        ("error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)", "MTL0", None),
-        ("ggml_aligned_malloc: insufficient memory (attempted to allocate 2048.00 MB)", "Host", 1 << 31),
-        ("ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4096", "Host", 4096),
+        (
+            "ggml_metal_buffer_init: error: failed to allocate buffer, size =  4096.25 MiB",
+            "MTL0",
+            4295229440,
+        ),
+        (
+            "error: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
+            "MTL0",
+            None,
+        ),
+        (
+            "ggml_aligned_malloc: insufficient memory (attempted to allocate 2048.00 MB)",
+            "Host",
+            1 << 31,
+        ),
+        (
+            "ggml_backend_cpu_buffer_type_alloc_buffer: failed to allocate buffer of size 4096",
+            "Host",
+            4096,
+        ),
         ("terminate called after throwing an instance of 'std::bad_alloc'", "Host", None),
-        ("llama_model_load: error loading model: mmap failed: Cannot allocate memory", "Host", None),
+        (
+            "llama_model_load: error loading model: mmap failed: Cannot allocate memory",
+            "Host",
+            None,
+        ),
         ("llama_model_load: error loading model: unable to allocate CUDA0 buffer", "CUDA0", None),
-        ("llama_init_from_model: failed to initialize the context: failed to allocate buffer for kv cache", None, None),
+        (
+            "llama_init_from_model: failed to initialize the context: failed to allocate buffer "
+            "for "
+            "kv cache",
+            None,
+            None,
+        ),
         ("failed to initialize the context: failed to allocate compute pp buffers", None, None),
     ],
 )
@@ -272,11 +358,13 @@ def test_out_of_memory_messages(line: str, device: str | None, requested: int | 
     [
         "ggml_cuda_host_malloc: failed to allocate 1024.00 MiB of pinned memory: out of memory",
         "sched_reserve: compute buffer allocation failed, retrying without pipeline parallelism",
-        "llama_model_load: error loading model: tensor 'blk.0.attn_q.weight' data is not within the file bounds, "
+        "llama_model_load: error loading model: tensor 'blk.0.attn_q.weight' data is not within "
+        "the file bounds, "
         "model is corrupted or incomplete",
         "error: invalid argument: --no-mmap",
         "couldn't bind HTTP server socket, hostname: 127.0.0.1, port: 8080",
-        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1.00 MiB on device 0: cudaMalloc failed: unknown error",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 1.00 MiB on device 0: cudaMalloc "
+        "failed: unknown error",
         "CUDA error: an illegal memory access was encountered",
         "warning: failed to mlock 1234-byte buffer: Cannot lock memory",
         "load_tensors: CUDA0 model buffer size = 1.00 MiB",
@@ -302,11 +390,15 @@ def test_failures_after_the_load_are_no_load_failures() -> None:
 
 # --- prediction and observation
 
+
 def test_equal_within_the_rounding_of_the_log() -> None:
     launch = log("2025")
     exact = prediction("CUDA0", 4617393000, 1024 * MiB, 279445504, host=(295501824, 0, 25176064))
     assert compare(launch, exact).equal and compare(launch, exact).differences == {}
-    more = compare(launch, prediction("CUDA0", 4617393000 - MiB // 50, 1024 * MiB, 279445504, host=(0, 0, 25176064)))
+    more = compare(
+        launch,
+        prediction("CUDA0", 4617393000 - MiB // 50, 1024 * MiB, 279445504, host=(0, 0, 25176064)),
+    )
     assert not more.equal and abs(more.differences["CUDA0"] - MiB // 50) < MiB // 100
 
 
@@ -314,14 +406,18 @@ def test_the_table() -> None:
     launch = log("2025")
     extras = (Extra("output buffer", "Host", 2052096, True),)
     table = compare(
-        launch, prediction("CUDA0", 4617393000, 1000 * MiB, 279445504, host=(295501824, 0, 25176064), extras=extras)
+        launch,
+        prediction(
+            "CUDA0", 4617393000, 1000 * MiB, 279445504, host=(295501824, 0, 25176064), extras=extras
+        ),
     ).table()
     assert table.splitlines() == [
         "                      predicted     observed  difference",
         "CUDA0 model         4403.49 MiB  4403.49 MiB  equal",
         "CUDA0 context       1000.00 MiB  1024.00 MiB  +24.00 MiB",
         "CUDA0 compute        266.50 MiB   266.50 MiB  equal",
-        "Host model           281.81 MiB   281.81 MiB  mapped from the file: address range, not memory",
+        "Host model           281.81 MiB   281.81 MiB  mapped from the file: address range, not "
+        "memory",
         "Host context           0.00 MiB     0.00 MiB  equal",
         "Host compute          24.01 MiB    24.01 MiB  equal",
         "Host output buffer     1.96 MiB     1.96 MiB  equal",
@@ -329,11 +425,19 @@ def test_the_table() -> None:
 
 
 def test_a_log_without_buffer_lines_is_compared_by_its_breakdown() -> None:
-    text = "\n".join(line for line in (LOGS / "2025.log").read_text().splitlines() if "buffer size" not in line)
+    text = "\n".join(
+        line for line in (LOGS / "2025.log").read_text().splitlines() if "buffer size" not in line
+    )
     launch = read(text)
-    comparison = compare(launch, prediction("CUDA0", 4617393000, 1024 * MiB, 279445504, host=(281 * MiB, 0, 24 * MiB)))
+    comparison = compare(
+        launch,
+        prediction("CUDA0", 4617393000, 1024 * MiB, 279445504, host=(281 * MiB, 0, 24 * MiB)),
+    )
     assert comparison.seen and comparison.equal
-    assert compare(launch, prediction("CUDA0", 4700 * MiB, 1024 * MiB, 266 * MiB)).differences["CUDA0"] < -290 * MiB
+    assert (
+        compare(launch, prediction("CUDA0", 4700 * MiB, 1024 * MiB, 266 * MiB)).differences["CUDA0"]
+        < -290 * MiB
+    )
 
 
 def test_a_log_that_says_nothing_compares_nothing() -> None:
@@ -350,4 +454,6 @@ def test_spills_and_full_devices_are_reported() -> None:
     )
     assert "only 10.00 MiB left" in spills(read(text.format(1010)))[0]
     assert spills(read(text.format(1100))) == []
-    assert spills(read(text.format(1100)), {"CUDA0": 1024 * MiB})[0].startswith("CUDA0: only 100.00 MiB left")
+    assert spills(read(text.format(1100)), {"CUDA0": 1024 * MiB})[0].startswith(
+        "CUDA0: only 100.00 MiB left"
+    )

@@ -21,7 +21,10 @@ from support import FIXTURES
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
 from autolayers.machine import Host
 
-pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's")]
+pytestmark = [
+    pytest.mark.llamacpp,
+    pytest.mark.skipif(sys.platform != "linux", reason="limits are Linux's"),
+]
 TINY = FIXTURES / "tiny"
 CHAT = str(TINY / "chat.gguf")
 GiB = 1 << 30
@@ -36,11 +39,15 @@ def free_port() -> int:
 class Start:
     """One start of llama-server: its log, and whether it serves."""
 
-    def __init__(self, program: pathlib.Path, words: tuple[str, ...], log: pathlib.Path, limit: int = 0) -> None:
+    def __init__(
+        self, program: pathlib.Path, words: tuple[str, ...], log: pathlib.Path, limit: int = 0
+    ) -> None:
         self.log, self.serves = log, False
         lower = (lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))) if limit else None
         with open(log, "wb") as file:
-            process = subprocess.Popen([program, *words], stdout=file, stderr=file, preexec_fn=lower)
+            process = subprocess.Popen(
+                [program, *words], stdout=file, stderr=file, preexec_fn=lower
+            )
         port = words[words.index("--port") + 1]
         end = time.monotonic() + 120
         try:
@@ -68,8 +75,13 @@ def taken() -> Iterator[int]:
         yield int(server.getsockname()[1])
 
 
-def twice(binaries: pathlib.Path, path: pathlib.Path, words: list[str], limit: int = 0,
-          host: Host | None = None) -> tuple[Diagnosis, Start]:
+def twice(
+    binaries: pathlib.Path,
+    path: pathlib.Path,
+    words: list[str],
+    limit: int = 0,
+    host: Host | None = None,
+) -> tuple[Diagnosis, Start]:
     """What `explain` says of a start that fails, and the start of the launch that it hands over."""
     program = binaries / "llama-server"
     first = Start(program, tuple(words), path / "first.log", limit)
@@ -80,22 +92,33 @@ def twice(binaries: pathlib.Path, path: pathlib.Path, words: list[str], limit: i
     return found, Start(program, works.words, path / "second.log", limit)
 
 
-@pytest.mark.parametrize(("words", "cause"), [
-    (["-m", CHAT, "--n-gpu-layer", "0"], "bad_flag"),
-    (["-m", CHAT, "-c", "512", "--ctx-sise", "512"], "bad_flag"),
-    (["-m", CHAT, "-ctv", "q8_0"], "bad_combo"),            # whose blocks do not divide the model's heads
-    (["-m", CHAT, "--lora", CHAT], "pair_mismatch"),
-    (["-m", "chat-00002-of-00003.gguf"], "bad_file")])
-def test_the_second_start_serves(words: list[str], cause: str, binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (["-m", CHAT, "--n-gpu-layer", "0"], "bad_flag"),
+        (["-m", CHAT, "-c", "512", "--ctx-sise", "512"], "bad_flag"),
+        # whose blocks do not divide the model's heads
+        (["-m", CHAT, "-ctv", "q8_0"], "bad_combo"),
+        (["-m", CHAT, "--lora", CHAT], "pair_mismatch"),
+        (["-m", "chat-00002-of-00003.gguf"], "bad_file"),
+    ],
+)
+def test_the_second_start_serves(
+    words: list[str], cause: str, binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     if cause == "bad_file":
         parts = split(pathlib.Path(CHAT), tmp_path)
         words = ["-m", str(parts[1])]
     found, second = twice(binaries, tmp_path, [*words, "--port", str(free_port())])
-    assert found.cause == cause and second.serves, found.text() + second.log.read_text(errors="replace")[-2000:]
+    assert found.cause == cause and second.serves, (
+        found.text() + second.log.read_text(errors="replace")[-2000:]
+    )
 
 
 def test_a_port_that_is_taken(binaries: pathlib.Path, tmp_path: pathlib.Path, taken: int) -> None:
-    found, second = twice(binaries, tmp_path, ["-m", CHAT, "--host", "127.0.0.1", "--port", str(taken)])
+    found, second = twice(
+        binaries, tmp_path, ["-m", CHAT, "--host", "127.0.0.1", "--port", str(taken)]
+    )
     assert found.cause == "port_busy" and second.serves, found.text()
 
 
@@ -107,18 +130,27 @@ def test_ram_that_is_full(binaries: pathlib.Path, tmp_path: pathlib.Path) -> Non
 
 
 @pytest.mark.parametrize("broken", ["cut", "architecture", "part", "magic"])
-def test_what_no_launch_mends_gets_none(broken: str, binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_what_no_launch_mends_gets_none(
+    broken: str, binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     data, file = pathlib.Path(CHAT).read_bytes(), tmp_path / "model.gguf"
     if broken == "part":
         file, second, _ = split(pathlib.Path(CHAT), tmp_path)
         second.unlink()
     else:
-        file.write_bytes({"cut": data[:len(data) * 2 // 3], "magic": b"<!DOCTYPE html>" + data[15:],
-                          "architecture": data.replace(b"llama", b"lloma")}[broken])
+        file.write_bytes(
+            {
+                "cut": data[: len(data) * 2 // 3],
+                "magic": b"<!DOCTYPE html>" + data[15:],
+                "architecture": data.replace(b"llama", b"lloma"),
+            }[broken]
+        )
     words = ["-m", str(file), "--port", str(free_port())]
     first = Start(binaries / "llama-server", tuple(words), tmp_path / "log")
     found = explain(first.log, words=words)
-    assert not first.serves and found.cause == ("old_build" if broken == "architecture" else "bad_file"), found.text()
+    assert not first.serves and found.cause == (
+        "old_build" if broken == "architecture" else "bad_file"
+    ), found.text()
     assert found.launch is None and found.mended is None and found.fatal and found.remedies
 
 
@@ -135,8 +167,12 @@ def split(model: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
             for field in reader.fields.values():
                 if not field.name.startswith(("GGUF.", "general.architecture")):
                     kind = field.types[0]
-                    writer.add_key_value(field.name, field.contents(), kind, field.types[-1] if kind ==
-                                         gguf.GGUFValueType.ARRAY else None)
+                    writer.add_key_value(
+                        field.name,
+                        field.contents(),
+                        kind,
+                        field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None,
+                    )
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", 3)
         writer.add_int32("split.tensors.count", len(reader.tensors))

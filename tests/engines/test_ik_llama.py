@@ -25,6 +25,8 @@ from autolayers.request import Request, for_model
 
 QWEN, MOE = HEADERS / "qwen3-8b-q4_k_m.gguf", HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
 ROWS = [json.loads(line) for line in (FIXTURES / "ik/launches.jsonl").read_text().splitlines()]
+
+
 @cache
 def of(name: str) -> Model:
     return model(name)
@@ -46,8 +48,9 @@ def said(found: Static, name: str) -> Usage:
 
 
 def test_weights_and_caches_are_equal_on_every_device() -> None:
-    """As its own library asked its buffers for them: on one GPU and several, split by bytes, -ts, -ncmoe, --fit, -sm
-    none and graph, latent caches, types of its own. A file that is mapped is not compared in RAM."""
+    """As its own library asked its buffers for them: on one GPU and several, split by bytes, -ts,
+    -ncmoe, --fit, -sm none and graph, latent caches, types of its own. A file that is mapped is not
+    compared in RAM."""
     compared = 0
     for row in ROWS:
         if row["error"]:
@@ -58,13 +61,16 @@ def test_weights_and_caches_are_equal_on_every_device() -> None:
         for name, real in row["devices"].items():
             use = said(found, name)
             assert abs(use.context - real["context"]) <= 4096, context
-            assert (name == "Host" and row.get("mapped")) or abs(use.model - real["model"]) <= 4096, context
+            assert (name == "Host" and row.get("mapped")) or abs(
+                use.model - real["model"]
+            ) <= 4096, context
         compared += 1
     assert compared >= 190
 
 
 def compare(rows: list[dict[str, Any]]) -> tuple[int, list[object]]:
-    """(launches whose graph is modelled, those of them that are not equal and all that take more than is said)."""
+    """(launches whose graph is modelled, those of them that are not equal and all that take more
+    than is said)."""
     wrong: list[object] = []
     count = 0
     for row in rows:
@@ -74,18 +80,23 @@ def compare(rows: list[dict[str, Any]]) -> tuple[int, list[object]]:
         found = estimator.breakdown(params, devices)
         assert not found.exact
         off = [said(found, name).compute - real["compute"] for name, real in row["devices"].items()]
-        modelled = not any("graph of ik_llama.cpp is not modelled" in line for line in found.warnings)
+        modelled = not any(
+            "graph of ik_llama.cpp is not modelled" in line for line in found.warnings
+        )
         count += modelled
         if min(off) < -4096 or (modelled and max(off) > 4096):
             wrong.append((row["model"], row["gpus_mib"], row["args"], off))
         derived = sum(extra.size for extra in found.extras if extra.name == "derived MLA weights")
         if "-sm graph" not in row["args"]:
-            assert derived == sum(real.get("derived", 0) for real in row["devices"].values()), row["args"]
+            assert derived == sum(real.get("derived", 0) for real in row["devices"].values()), row[
+                "args"
+            ]
     return count, wrong
 
 
 def test_buffers_are_those_of_its_own_graph() -> None:
-    """Dense models, mixtures, latent attention in each form, RAM, several GPUs: every fourth launch."""
+    """Dense models, mixtures, latent attention in each form, RAM, several GPUs: every fourth
+    launch."""
     count, wrong = compare([row for row in ROWS if "-sm graph" not in row["args"]][::4])
     assert not wrong and count >= 42
 
@@ -103,8 +114,8 @@ def test_every_recorded_launch() -> None:
 
 
 def test_its_refusals_are_refused() -> None:
-    """Each row that it refuses or ends with, such as -sm graph that leaves a GPU nothing, -fa without a value, and
-    tensors that its loader does not create."""
+    """Each row that it refuses or ends with, such as -sm graph that leaves a GPU nothing, -fa
+    without a value, and tensors that its loader does not create."""
     for row in ROWS:
         if row["error"]:
             with pytest.raises((UsageError, autolayers.LaunchRefused)):
@@ -113,21 +124,31 @@ def test_its_refusals_are_refused() -> None:
 
 
 def test_a_tensor_that_its_loader_does_not_create() -> None:
-    """done_getting_tensors: "expected 60, got 25" of a header with scales; without them it loads."""
-    done = says(HEADERS / "qwen3-dense.gguf", "--engine", "ik_llama.cpp", "--gpu", "24GiB", "-c", "2048")
+    """done_getting_tensors: "expected 60, got 25" of a header with scales; without them it
+    loads."""
+    done = says(
+        HEADERS / "qwen3-dense.gguf", "--engine", "ik_llama.cpp", "--gpu", "24GiB", "-c", "2048"
+    )
     assert done.returncode == 2 and "wrong number of tensors; expected 60, got 25" in done.stderr
-    assert unread("qwen3", ["blk.0.attn_q.weight", "blk.0.attn_q.input_scale"]) == ["blk.0.attn_q.input_scale"]
-    assert not any(row["error"] is None and unread(of(row["model"]).architecture, of(row["model"]).tensors)
-                   for row in ROWS)
+    assert unread("qwen3", ["blk.0.attn_q.weight", "blk.0.attn_q.input_scale"]) == [
+        "blk.0.attn_q.input_scale"
+    ]
+    assert not any(
+        row["error"] is None and unread(of(row["model"]).architecture, of(row["model"]).tensors)
+        for row in ROWS
+    )
 
 
-@pytest.mark.parametrize(("gpu", "words", "flags"), [
-    # what its own split goes by: free memory less its margin of 1024 MiB
-    ("24GiB,24GiB", ["-c", "8192", "-ngl", "99"], "-ts 23552,23552"),
-    ("24GiB,12GiB", ["-c", "8192", "-ngl", "99", "--fit-margin", "2048"], "-ts 22528,10240"),
-    ("24GiB,12GiB", ["-c", "8192", "-ngl", "99", "--fit"], ""),
-    ("24GiB,24GiB", ["-c", "8192", "-ngl", "99", "-sm", "graph"], ""),
-])
+@pytest.mark.parametrize(
+    ("gpu", "words", "flags"),
+    [
+        # what its own split goes by: free memory less its margin of 1024 MiB
+        ("24GiB,24GiB", ["-c", "8192", "-ngl", "99"], "-ts 23552,23552"),
+        ("24GiB,12GiB", ["-c", "8192", "-ngl", "99", "--fit-margin", "2048"], "-ts 22528,10240"),
+        ("24GiB,12GiB", ["-c", "8192", "-ngl", "99", "--fit"], ""),
+        ("24GiB,24GiB", ["-c", "8192", "-ngl", "99", "-sm", "graph"], ""),
+    ],
+)
 def test_its_own_split_is_written_in_bytes(gpu: str, words: list[str], flags: str) -> None:
     """-ts 19,18 would be 19 of 37 bytes, not layers; --fit and -sm graph share out themselves."""
     said = says(QWEN, "--engine", "ik_llama.cpp", "--gpu", gpu, *words).stdout
@@ -137,8 +158,10 @@ def test_its_own_split_is_written_in_bytes(gpu: str, words: list[str], flags: st
 def test_a_split_of_layers_is_what_the_plan_says() -> None:
     """The counts that the search wants are the ones that its -ts, parts of bytes, gives."""
     devices = gpus(24576, 8192)
-    request = for_model(of("qwen3-8b-q4_k_m"), Request.of(["-c", "8192", "--engine", IK_LLAMA.name], {},
-                                                         devices=devices))
+    request = for_model(
+        of("qwen3-8b-q4_k_m"),
+        Request.of(["-c", "8192", "--engine", IK_LLAMA.name], {}, devices=devices),
+    )
     estimator = Estimator(of("qwen3-8b-q4_k_m"), request.build)
     params = replace(request.params, n_gpu_layers=99)
     for counts in ((30, 7), (7, 30), (36, 1)):
@@ -147,19 +170,27 @@ def test_a_split_of_layers_is_what_the_plan_says() -> None:
         assert placed.dev_layer.count("CUDA0") == counts[0]
 
 
-@pytest.mark.parametrize(("name", "mib", "words"), [
-    ("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),                      # all of its layers, or not
-    ("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
-    ("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
-    ("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
-    ("qwen3-8b-q4_k_m", (8192, 8192), ["-c", "4096", "-sm", "graph"]),
-])
-def test_the_flags_of_a_plan_are_the_launch_that_it_describes(name: str, mib: tuple[int, ...],
-                                                              words: list[str]) -> None:
-    """Read again as they are, they give its bytes on every device: what is chosen is what was measured."""
+@pytest.mark.parametrize(
+    ("name", "mib", "words"),
+    [
+        # all of its layers, or not
+        ("qwen3-8b-q4_k_m", (6144, 4096), ["-c", "8192"]),
+        ("qwen3-8b-q4_k_m", (4096, 2048), ["-c", "8192"]),
+        ("llama-3.3-70b-q4_k_m", (10240, 16384, 11264), ["-c", "4096"]),
+        ("qwen3-30b-a3b-q4_k_m", (6144, 8192), ["-c", "8192"]),
+        ("qwen3-8b-q4_k_m", (8192, 8192), ["-c", "4096", "-sm", "graph"]),
+    ],
+)
+def test_the_flags_of_a_plan_are_the_launch_that_it_describes(
+    name: str, mib: tuple[int, ...], words: list[str]
+) -> None:
+    """Read again as they are, they give its bytes on every device: what is chosen is what was
+    measured."""
     devices = gpus(*mib)
     plan = autolayers.plan(of(name), [*words, "--engine", IK_LLAMA.name], devices)
-    request = for_model(of(name), Request.of([*plan.flags, "--engine", IK_LLAMA.name], {}, devices=devices))
+    request = for_model(
+        of(name), Request.of([*plan.flags, "--engine", IK_LLAMA.name], {}, devices=devices)
+    )
     again = Estimator(of(name), request.build).breakdown(request.params, devices)
     assert plan.fits and plan.n_gpu_layers > 1
     for row in plan.devices:
@@ -169,13 +200,27 @@ def test_the_flags_of_a_plan_are_the_launch_that_it_describes(name: str, mib: tu
 
 def test_weights_that_it_derives_are_planned() -> None:
     """A file with attn_kv_b alone, which llama.cpp does not load."""
-    plan = autolayers.plan(of("deepseek-v3-3layers-kv_b-q4_k_m"), ["-c", "4096", "--engine", "ik_llama.cpp"], ["24GiB"])
+    plan = autolayers.plan(
+        of("deepseek-v3-3layers-kv_b-q4_k_m"), ["-c", "4096", "--engine", "ik_llama.cpp"], ["24GiB"]
+    )
     assert plan.fits and plan.n_gpu_layers >= 4 and plan.speed.generation > 0
 
 
 def test_a_mixture_leaves_room_for_its_logits() -> None:
     """16402 MiB of 16384 by its own library for the launch that was written before."""
-    words = [MOE, "--gpu", "16GiB", "--ram", "64GiB", "--engine", "ik_llama.cpp", "-c", "32768", "-ub", "2048"]
+    words = [
+        MOE,
+        "--gpu",
+        "16GiB",
+        "--ram",
+        "64GiB",
+        "--engine",
+        "ik_llama.cpp",
+        "-c",
+        "32768",
+        "-ub",
+        "2048",
+    ]
     plan = json.loads(command(*words, "--json").stdout)
     assert plan["fits"] and plan["launch"]["engine"] == "ik_llama.cpp" and not plan["exact"]
     assert plan["devices"][0]["compute"] >= 1219 * MiB
@@ -187,14 +232,19 @@ def test_a_mixture_leaves_room_for_its_logits() -> None:
 
 def test_its_ncmoe_is_of_the_last_layers() -> None:
     """On several GPUs it is shared out by their layers, each from its last one down."""
+
     def moved(words: list[str], *mib: int) -> list[int]:
         devices = gpus(*mib)
         whole = of("qwen3-30b-a3b-q4_k_m")
         request = Request.of([*words, "--engine", IK_LLAMA.name, "-c", "4096"], {}, devices=devices)
         estimator = Estimator(whole, request.build)
         placed = estimator.placement(replace(request.params, n_gpu_layers=999), devices)
-        return [il for il in range(48) if (found := placed.lookup(f"blk.{il}.ffn_up_exps.weight"))
-                and placed.is_host(found.buffer)]
+        return [
+            il
+            for il in range(48)
+            if (found := placed.lookup(f"blk.{il}.ffn_up_exps.weight"))
+            and placed.is_host(found.buffer)
+        ]
 
     assert moved(["-ncmoe", "3"], 24576) == [45, 46, 47]
     assert moved(["-cmoe"], 24576) == list(range(48))
@@ -204,31 +254,53 @@ def test_its_ncmoe_is_of_the_last_layers() -> None:
 
 
 def test_a_layer_less_is_on_the_gpu_without_the_output() -> None:
-    """-ngl 20 is 20 repeating layers, and output.weight stays in RAM: 2204.71 MiB and a cache of 640."""
-    estimator, params, devices = asked({"model": "qwen3-8b-q4_k_m", "args": "-c 8192 -ngl 20", "gpus_mib": [24576]})
+    """-ngl 20 is 20 repeating layers, and output.weight stays in RAM: 2204.71 MiB and a cache of
+    640."""
+    estimator, params, devices = asked(
+        {"model": "qwen3-8b-q4_k_m", "args": "-c 8192 -ngl 20", "gpus_mib": [24576]}
+    )
     found = estimator.static(params, devices).devices["CUDA0"]
     assert (round(found.model / MiB, 2), found.context / MiB) == (2204.71, 640)
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["--gpu", "24GiB", "-fa"], "invalid parameter for argument: -fa"),
-    (["--gpu", "24GiB", "--fit", "-ncmoe", "3"], "cannot be used with --fit"),
-    (["--gpu", "24GiB", "-fmoe"], "unknown argument: -fmoe"),
-    (["--gpu", "24GiB", "-lm", "none"], "ik_llama.cpp has no -lm"),
-    (["--gpu", "24GiB", "--swa-full"], "ik_llama.cpp has no --swa-full"),
-    (["--gpu", "24GiB", "-sm", "graph"], "split mode 'graph' with less than 2 devices"),
-    (["--gpu", "24GiB", "-ctv", "q8_KV"], "aborts with it and flash attention"),
-    (["--gpu", "24GiB", "--format", "docker"], "starts llama.cpp's own program, not ik_llama.cpp"),
-    (["--gpu", "24GiB", "--format", "compose"], "use systemd, llama-swap, llama-swap-matrix"),
-])
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--gpu", "24GiB", "-fa"], "invalid parameter for argument: -fa"),
+        (["--gpu", "24GiB", "--fit", "-ncmoe", "3"], "cannot be used with --fit"),
+        (["--gpu", "24GiB", "-fmoe"], "unknown argument: -fmoe"),
+        (["--gpu", "24GiB", "-lm", "none"], "ik_llama.cpp has no -lm"),
+        (["--gpu", "24GiB", "--swa-full"], "ik_llama.cpp has no --swa-full"),
+        (["--gpu", "24GiB", "-sm", "graph"], "split mode 'graph' with less than 2 devices"),
+        (["--gpu", "24GiB", "-ctv", "q8_KV"], "aborts with it and flash attention"),
+        (
+            ["--gpu", "24GiB", "--format", "docker"],
+            "starts llama.cpp's own program, not ik_llama.cpp",
+        ),
+        (["--gpu", "24GiB", "--format", "compose"], "use systemd, llama-swap, llama-swap-matrix"),
+    ],
+)
 def test_what_has_no_plan_is_refused_with_a_way_out(words: list[str], message: str) -> None:
     done = says(QWEN, "--engine", "ik_llama.cpp", "--ram", "64GiB", "-c", "8192", *words)
     assert done.returncode == 2 and message in done.stderr and not done.stdout
 
 
 def test_its_own_words_stay_in_the_plan() -> None:
-    done = says(MOE, "--engine", "ik_llama.cpp", "--gpu", "2x12GiB", "--ram", "64GiB", "-c", "32768", "-mla", "3",
-                "-wgt", "1")
+    done = says(
+        MOE,
+        "--engine",
+        "ik_llama.cpp",
+        "--gpu",
+        "2x12GiB",
+        "--ram",
+        "64GiB",
+        "-c",
+        "32768",
+        "-mla",
+        "3",
+        "-wgt",
+        "1",
+    )
     assert done.returncode == 0 and done.stdout.rstrip().endswith("-mla 3 -wgt 1")
     assert "planned as its commit 8337e4cd" in done.stderr
 
@@ -237,13 +309,17 @@ def test_a_file_with_its_types_is_refused_by_llama_server(tmp_path: Path) -> Non
     path = tmp_path / "m.gguf"
     path.write_bytes((FIXTURES / "ik/headers/qwen3-8b-iq4_ks.gguf").read_bytes())
     done = says(path, "--gpu", "24GiB", "-c", "4096")
-    assert done.returncode == 2 and "iq4_ks, iq6_k: llama.cpp does not load this file" in done.stderr
+    assert (
+        done.returncode == 2 and "iq4_ks, iq6_k: llama.cpp does not load this file" in done.stderr
+    )
     assert says(path, "--gpu", "24GiB", "-c", "4096", "--engine", "ik_llama.cpp").returncode == 0
 
 
 def test_two_gpus_of_which_one_is_named() -> None:
     done = says(QWEN, "--engine", "ik_llama.cpp", "--gpu", "2x24GiB", "-c", "8192", "-dev", "CUDA1")
-    assert done.returncode == 0 and done.stdout.startswith("-ngl 37 ") and "-dev CUDA1" in done.stdout
+    assert (
+        done.returncode == 0 and done.stdout.startswith("-ngl 37 ") and "-dev CUDA1" in done.stdout
+    )
 
 
 def test_architectures_and_types_that_it_has_not(tmp_path: Path) -> None:
@@ -254,10 +330,15 @@ def test_architectures_and_types_that_it_has_not(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", *requantised("llama-3.2-1b-q8_0", "tq2_0"))
     for engine, code in (("ik_llama.cpp", 2), ("llama-server", 0)):
         done = says(path, "--engine", engine, "--gpu", "8GiB", "-c", "4096")
-        assert done.returncode == code and ("has no tensor type tq2_0" in done.stderr) == (code == 2)
+        assert done.returncode == code and ("has no tensor type tq2_0" in done.stderr) == (
+            code == 2
+        )
 
 
 def test_the_library_reads_its_words_too() -> None:
-    plan = autolayers.plan(model("qwen3-8b-q4_k_m"), ["--engine", "ik_llama.cpp", "-mla", "3", "-rtr", "-c", "8192"],
-                           ["24GiB"])
+    plan = autolayers.plan(
+        model("qwen3-8b-q4_k_m"),
+        ["--engine", "ik_llama.cpp", "-mla", "3", "-rtr", "-c", "8192"],
+        ["24GiB"],
+    )
     assert plan.engine == "ik_llama.cpp" and plan.devices[0].compute >= int(312.75 * MiB)

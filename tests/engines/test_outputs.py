@@ -15,7 +15,8 @@ from autolayers.machine import Device
 from autolayers.memory.breakdown import Breakdown
 from autolayers.memory.estimate import Estimator
 
-# MiB of libllama b11739's CPU compute buffer with n_ctx 4096: (-ub, default parameters, n_outputs_max = 1)
+# MiB of libllama b11739's CPU compute buffer with n_ctx 4096: (-ub, default parameters,
+# n_outputs_max = 1)
 MEASURED = {
     "qwen2.5-0.5b": ((512, 309.52, 41.27), (2048, 1238.08, 165.07)),
     "qwen3-0.6b-q8_0": ((512, 312.77, 32.02), (2048, 1251.08, 128.07)),
@@ -32,8 +33,13 @@ def taken(name: str, program: str, words: str, devices: list[Device] | None = No
 def test_the_measured_compute_buffers(name: str) -> None:
     for n_ubatch, library, server in MEASURED[name]:
         words = f"-c 4096 -np 1 -ngl 0 -ub {n_ubatch}"
-        for program, mib in (("llama-cpp-python", library), ("koboldcpp", library), ("llama-bench", library),
-                             ("llama-server", server), ("llama-cli", server)):
+        for program, mib in (
+            ("llama-cpp-python", library),
+            ("koboldcpp", library),
+            ("llama-bench", library),
+            ("llama-server", server),
+            ("llama-cli", server),
+        ):
             found = taken(name, program, words)
             assert (round(found.host.compute / MiB, 2), found.exact) == (mib, True)
 
@@ -44,24 +50,47 @@ def test_only_a_program_that_asks_for_all_logits_keeps_them_in_ram() -> None:
     rows = {}
     for name in ("llama-bench", "llama-perplexity"):
         extras = taken("qwen3-0.6b-q8_0", name, words).extras
-        rows[name] = sum(extra.size for extra in extras if extra.name in ("output buffer", "more outputs"))
+        rows[name] = sum(
+            extra.size for extra in extras if extra.name in ("output buffer", "more outputs")
+        )
     assert rows == {"llama-bench": 151936 * 4, "llama-perplexity": 2048 * 151936 * 4}
 
 
 def test_programs_are_known_by_their_name() -> None:
-    assert {name: of_program(name).whole_batches for name in (
-        "llama-server", "llama-cli", "serve.sh", "llama-bench", "llama-completion", "llama-perplexity",
-        "llama-mtmd-cli", "llama-imatrix", "test-llama-server")} == {
-        "llama-server": False, "llama-cli": False, "serve.sh": False, "llama-bench": True, "llama-completion": True,
-        "llama-perplexity": True, "llama-mtmd-cli": True, "llama-imatrix": True, "test-llama-server": False}
+    assert {
+        name: of_program(name).whole_batches
+        for name in (
+            "llama-server",
+            "llama-cli",
+            "serve.sh",
+            "llama-bench",
+            "llama-completion",
+            "llama-perplexity",
+            "llama-mtmd-cli",
+            "llama-imatrix",
+            "test-llama-server",
+        )
+    } == {
+        "llama-server": False,
+        "llama-cli": False,
+        "serve.sh": False,
+        "llama-bench": True,
+        "llama-completion": True,
+        "llama-perplexity": True,
+        "llama-mtmd-cli": True,
+        "llama-imatrix": True,
+        "test-llama-server": False,
+    }
 
 
 # file, GPU, format: what the launch files asked for before
-FILES = (("fixtures/real/headers/qwen35-9b.gguf", "rtx-2070", "llama-cpp-python"),
-         ("fixtures/real/headers/qwen35-9b.gguf", "rtx-3060", "llama-cpp-python"),
-         ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "koboldcpp"),
-         ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "llama-cpp-python"),
-         ("fixtures/speeds/models/gemma-3-27b-q4_k_m.gguf", "rtx-3090", "koboldcpp"))
+FILES = (
+    ("fixtures/real/headers/qwen35-9b.gguf", "rtx-2070", "llama-cpp-python"),
+    ("fixtures/real/headers/qwen35-9b.gguf", "rtx-3060", "llama-cpp-python"),
+    ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "koboldcpp"),
+    ("fixtures/headers/qwen3-30b-a3b-q4_k_m.gguf", "rtx-3060", "llama-cpp-python"),
+    ("fixtures/speeds/models/gemma-3-27b-q4_k_m.gguf", "rtx-3090", "koboldcpp"),
+)
 
 
 @pytest.mark.parametrize(("path", "gpu", "kind"), FILES)
@@ -70,16 +99,24 @@ def test_what_a_launch_file_asks_for_fits_its_program(path: str, gpu: str, kind:
     words = [path, "--gpu", gpu, "--ram", "64GiB", "-np", "1"]
     text = command(*words, "--format", kind).stdout.decode()
     flags = dict(_llama(text) if kind == "llama-cpp-python" else _koboldcpp(text))
-    again = command(*words, "--engine", kind, "--json", *[word for pair in flags.items() for word in pair])
+    again = command(
+        *words, "--engine", kind, "--json", *[word for pair in flags.items() for word in pair]
+    )
     (device,) = json.loads(again.stdout)["devices"]
     assert device["remaining"] >= 0
-    logits = {"qwen35": 248320, "qwen3-": 151936, "gemma-": 262144}[Path(path).name[:6]] * 4 * int(flags["-ub"])
+    logits = (
+        {"qwen35": 248320, "qwen3-": 151936, "gemma-": 262144}[Path(path).name[:6]]
+        * 4
+        * int(flags["-ub"])
+    )
     assert device["compute"] > logits
 
 
 def _llama(text: str) -> list[tuple[str, str]]:
     names = {"n_gpu_layers": "-ngl", "n_ctx": "-c", "n_batch": "-b", "n_ubatch": "-ub"}
-    pairs = (line.strip(" ,").split("=", 1) for line in text.splitlines() if line.startswith("    "))
+    pairs = (
+        line.strip(" ,").split("=", 1) for line in text.splitlines() if line.startswith("    ")
+    )
     return [(names[name], value) for name, value in pairs if name in names]
 
 
@@ -96,11 +133,24 @@ def _koboldcpp(text: str) -> list[tuple[str, str]]:
 
 
 def test_a_wrapped_llama_bench_is_planned_with_its_logits() -> None:
-    """A budget in which a server has all layers, and llama-bench's 1.9 GiB of logits push some out."""
+    """A budget in which a server has all layers, and llama-bench's 1.9 GiB of logits push some
+    out."""
     path = FIXTURES / "real/headers/qwen35-9b.gguf"
-    words = ["run", "--dry-run", "--gpu", "rtx-2060-12g", "--budget", "CUDA0=6600MiB", "--ram", "32GiB",
-             "--llama-build", "11549"]
-    server = says(*words, "llama-server", "-m", path, "-c", "4096", "-np", "1", "-ub", "2048").stdout
+    words = [
+        "run",
+        "--dry-run",
+        "--gpu",
+        "rtx-2060-12g",
+        "--budget",
+        "CUDA0=6600MiB",
+        "--ram",
+        "32GiB",
+        "--llama-build",
+        "11549",
+    ]
+    server = says(
+        *words, "llama-server", "-m", path, "-c", "4096", "-np", "1", "-ub", "2048"
+    ).stdout
     bench = says(*words, "llama-bench", "-m", path, "-p", "2048", "-n", "128", "-ub", "2048").stdout
     assert "-ngl 33" in server and "-ot" not in server
     assert "-ot" in bench or "-ngl 33" not in bench
@@ -108,18 +158,34 @@ def test_a_wrapped_llama_bench_is_planned_with_its_logits() -> None:
 
 def test_a_llama_bench_that_fits_the_model_itself() -> None:
     """-fitt and a number of layers exclude each other in common_fit_params."""
-    done = says("run", "--dry-run", "--gpu", "24GiB", "--llama-build", "11549", "llama-bench", "-m",
-                HEADERS / "qwen3-8b-q4_k_m.gguf", "-fitt", "1024")
+    done = says(
+        "run",
+        "--dry-run",
+        "--gpu",
+        "24GiB",
+        "--llama-build",
+        "11549",
+        "llama-bench",
+        "-m",
+        HEADERS / "qwen3-8b-q4_k_m.gguf",
+        "-fitt",
+        "1024",
+    )
     assert done.returncode == 0 and "-ngl" not in done.stdout and "-fitt 1024" in done.stdout
     assert "llama-bench fits the model itself" in done.stderr
 
 
 def test_koboldcpp_has_a_sequence_more_than_slots() -> None:
-    """In one cache for all: states of a hybrid model are those of five sequences, the cache of -c."""
-    rows = {name: taken("qwen3-next-80b-a3b-q4_k_m", name, "-c 8192 -np 4 -ngl 0") for name in
-            ("koboldcpp", "llama-completion")}
+    """In one cache for all: states of a hybrid model are those of five sequences, the cache of
+    -c."""
+    rows = {
+        name: taken("qwen3-next-80b-a3b-q4_k_m", name, "-c 8192 -np 4 -ngl 0")
+        for name in ("koboldcpp", "llama-completion")
+    }
     five = taken("qwen3-next-80b-a3b-q4_k_m", "llama-completion", "-c 8192 -np 5 -kvu -ngl 0")
-    assert rows["koboldcpp"].host.context == five.host.context > rows["llama-completion"].host.context
+    assert (
+        rows["koboldcpp"].host.context == five.host.context > rows["llama-completion"].host.context
+    )
     assert taken("qwen3-8b-q4_k_m", "koboldcpp", "-c 8192 -np 1 -ngl 0").n_seq_max == 1
 
 
@@ -128,7 +194,20 @@ def test_a_micro_batch_is_chosen_at_its_cost() -> None:
     path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
     sizes = {}
     for name in ("llama-server", "llama-completion"):
-        words = [path, "--gpu", "24GiB", "--ram", "64GiB", "-np", "1", "-c", "40960", "--engine", name, "--json"]
+        words = [
+            path,
+            "--gpu",
+            "24GiB",
+            "--ram",
+            "64GiB",
+            "-np",
+            "1",
+            "-c",
+            "40960",
+            "--engine",
+            name,
+            "--json",
+        ]
         sizes[name] = json.loads(command(*words).stdout)
     assert all(plan["fits"] for plan in sizes.values())
     launch = {name: plan["launch"]["n_ubatch"] for name, plan in sizes.items()}
@@ -138,14 +217,32 @@ def test_a_micro_batch_is_chosen_at_its_cost() -> None:
 
 def test_the_engine_is_named_or_refused(tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "m.gguf", *gguf("llama-3.2-1b-q8_0"))
-    assert json.loads(command(path, "--gpu", "8GiB", "--json").stdout)["launch"]["engine"] == "llama-server"
+    assert (
+        json.loads(command(path, "--gpu", "8GiB", "--json").stdout)["launch"]["engine"]
+        == "llama-server"
+    )
     other = command(path, "--gpu", "8GiB", "--engine", "vllm", "--json")
-    assert other.returncode == 2 and b"--engine vllm: expected one of llama-server, llama-cli" in other.stderr
+    assert (
+        other.returncode == 2
+        and b"--engine vllm: expected one of llama-server, llama-cli" in other.stderr
+    )
     both = says(path, "--gpu", "8GiB", "--engine", "llama-bench", "--format", "koboldcpp")
     assert (both.returncode, both.stdout) == (2, "") and "not --engine llama-bench" in both.stderr
     server = says(path, "--gpu", "8GiB", "--engine", "llama-completion", "--format", "systemd")
-    assert (server.returncode, server.stdout) == (2, "") and "starts a llama-server" in server.stderr
-    for name, form in (("koboldcpp", "--format koboldcpp"), ("llama-bench", "autolayers run llama-bench")):
+    assert (server.returncode, server.stdout) == (
+        2,
+        "",
+    ) and "starts a llama-server" in server.stderr
+    for name, form in (
+        ("koboldcpp", "--format koboldcpp"),
+        ("llama-bench", "autolayers run llama-bench"),
+    ):
         written = says(path, "--gpu", "8GiB", "--engine", name)
         assert (written.returncode, written.stdout) == (2, "") and form in written.stderr
-    assert set(ENGINES) >= {"llama-server", "llama-bench", "llama-cpp-python", "koboldcpp", "ik_llama.cpp"}
+    assert set(ENGINES) >= {
+        "llama-server",
+        "llama-bench",
+        "llama-cpp-python",
+        "koboldcpp",
+        "ik_llama.cpp",
+    }

@@ -15,7 +15,9 @@ from autolayers.flags.parse import config_files, parse
 from autolayers.flags.table import ARGUMENTS, LEGACY
 from autolayers.flags.write import rewritten, to_words
 
-CHOICES = {row.field: row.kind.choices for row in ARGUMENTS if row.kind.choices and row.kind is not ON_OFF}
+CHOICES = {
+    row.field: row.kind.choices for row in ARGUMENTS if row.kind.choices and row.kind is not ON_OFF
+}
 
 
 def params(line: str, **environ: str) -> Params:
@@ -23,6 +25,7 @@ def params(line: str, **environ: str) -> Params:
 
 
 # --- the table
+
 
 def test_every_params_field_can_be_said() -> None:
     assert {row.field for row in ARGUMENTS} - {""} == {f.name for f in fields(Params)}
@@ -37,37 +40,73 @@ def test_no_name_means_two_arguments() -> None:
 
 def test_canonical_names_of_memory_flags_are_the_short_ones() -> None:
     first = {row.field: row.canonical for row in reversed(ARGUMENTS) if row.field}
-    assert [first[name] for name in ("n_gpu_layers", "n_ctx", "n_parallel", "kv_unified", "tensor_split", "overrides",
-                                     "n_gpu_layers_draft", "cache_type_k_draft")] == \
-        ["-ngl", "-c", "-np", "-kvu", "-ts", "-ot", "-ngld", "-ctkd"]
+    assert [
+        first[name]
+        for name in (
+            "n_gpu_layers",
+            "n_ctx",
+            "n_parallel",
+            "kv_unified",
+            "tensor_split",
+            "overrides",
+            "n_gpu_layers_draft",
+            "cache_type_k_draft",
+        )
+    ] == ["-ngl", "-c", "-np", "-kvu", "-ts", "-ot", "-ngld", "-ctkd"]
 
 
 # --- names and values
 
-@pytest.mark.parametrize(("line", "field", "value"), [
-    ("-ngl 33", "n_gpu_layers", 33), ("--gpu-layers auto", "n_gpu_layers", -1),
-    ("--n-gpu-layers all", "n_gpu_layers", -2),
-    ("--n_gpu_layers=7", "n_gpu_layers", 7), ("-ngl -7", "n_gpu_layers", -2), ("-ngl 1 -ngl 2", "n_gpu_layers", 2),
-    ("-fa", "flash_attn", "on"), ("-fa --port 80", "flash_attn", "on"), ("-fa 0", "flash_attn", "off"),
-    ("--flash-attn auto", "flash_attn", "auto"), ("-fa enabled", "flash_attn", "on"),
-    ("-kvu", "kv_unified", True), ("-no-kvu", "kv_unified", False), ("--no-kv-unified -kvu", "kv_unified", True),
-    ("-nkvo", "kv_offload", False), ("--no-op-offload", "op_offload", False), ("-nr", "repack", False),
-    ("-ts 3,1", "tensor_split", (3.0, 1.0)), ("-ts 1/2//3", "tensor_split", (1.0, 2.0, 3.0)),
-    ("-dev none", "device", ()), ("-dev CUDA0,CUDA1", "device", ("CUDA0", "CUDA1")),
-    ("--rpc a:1,b:2 --rpc c:3", "rpc", ("a:1", "b:2", "c:3")),
-    ("-fitt 1024", "fit_target", (1024,)), ("-fitt 1,2/3", "fit_target", (1, 2, 3)), ("-fit off", "fit", False),
-    ("-np -1", "n_parallel", -1), ("-np -3", "n_parallel", -1), ("-mg -1", "main_gpu", -1),
-    ("--rope-freq-scale 0.25", "rope_scale", 4.0), ("--lora-scaled a.gguf:0.5,b.gguf:2", "lora", ("a.gguf", "b.gguf")),
-    ('--lora "a,1.gguf",b.gguf --lora c', "lora", ("a,1.gguf", "b.gguf", "c")),
-    ("--spec-type draft-mtp --spec-default", "spec_type", ("draft-mtp", "ngram-mod")),
-    ("--override-kv a=int:3,b=str:x", "override_kv", (("a", "int:3"), ("b", "str:x"))),
-    ("-hf a/b:Q4_0", "model", "hf:a/b:Q4_0"), ("-hf a/b:Q4_0 -hff c.gguf", "model", "hf:a/b/c.gguf"),
-    ("--no-mmap", "load_mode", "none"), ("--mlock", "load_mode", "mmap+mlock"),
-    ("--no-mmap --mlock", "load_mode", "mlock"),
-    ("-mmdev none", "mmproj_offload", False), ("--gpt-oss-20b-default", "n_ubatch", 2048),
-    ("-ub 64 --gpt-oss-20b-default", "n_ubatch", 2048), ("--gpt-oss-20b-default -ub 64", "n_ubatch", 64),
-    ("-c 0", "n_ctx", 0), ("--draft-max 5", "draft_n_max", 5),
-])
+
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("-ngl 33", "n_gpu_layers", 33),
+        ("--gpu-layers auto", "n_gpu_layers", -1),
+        ("--n-gpu-layers all", "n_gpu_layers", -2),
+        ("--n_gpu_layers=7", "n_gpu_layers", 7),
+        ("-ngl -7", "n_gpu_layers", -2),
+        ("-ngl 1 -ngl 2", "n_gpu_layers", 2),
+        ("-fa", "flash_attn", "on"),
+        ("-fa --port 80", "flash_attn", "on"),
+        ("-fa 0", "flash_attn", "off"),
+        ("--flash-attn auto", "flash_attn", "auto"),
+        ("-fa enabled", "flash_attn", "on"),
+        ("-kvu", "kv_unified", True),
+        ("-no-kvu", "kv_unified", False),
+        ("--no-kv-unified -kvu", "kv_unified", True),
+        ("-nkvo", "kv_offload", False),
+        ("--no-op-offload", "op_offload", False),
+        ("-nr", "repack", False),
+        ("-ts 3,1", "tensor_split", (3.0, 1.0)),
+        ("-ts 1/2//3", "tensor_split", (1.0, 2.0, 3.0)),
+        ("-dev none", "device", ()),
+        ("-dev CUDA0,CUDA1", "device", ("CUDA0", "CUDA1")),
+        ("--rpc a:1,b:2 --rpc c:3", "rpc", ("a:1", "b:2", "c:3")),
+        ("-fitt 1024", "fit_target", (1024,)),
+        ("-fitt 1,2/3", "fit_target", (1, 2, 3)),
+        ("-fit off", "fit", False),
+        ("-np -1", "n_parallel", -1),
+        ("-np -3", "n_parallel", -1),
+        ("-mg -1", "main_gpu", -1),
+        ("--rope-freq-scale 0.25", "rope_scale", 4.0),
+        ("--lora-scaled a.gguf:0.5,b.gguf:2", "lora", ("a.gguf", "b.gguf")),
+        ('--lora "a,1.gguf",b.gguf --lora c', "lora", ("a,1.gguf", "b.gguf", "c")),
+        ("--spec-type draft-mtp --spec-default", "spec_type", ("draft-mtp", "ngram-mod")),
+        ("--override-kv a=int:3,b=str:x", "override_kv", (("a", "int:3"), ("b", "str:x"))),
+        ("-hf a/b:Q4_0", "model", "hf:a/b:Q4_0"),
+        ("-hf a/b:Q4_0 -hff c.gguf", "model", "hf:a/b/c.gguf"),
+        ("--no-mmap", "load_mode", "none"),
+        ("--mlock", "load_mode", "mmap+mlock"),
+        ("--no-mmap --mlock", "load_mode", "mlock"),
+        ("-mmdev none", "mmproj_offload", False),
+        ("--gpt-oss-20b-default", "n_ubatch", 2048),
+        ("-ub 64 --gpt-oss-20b-default", "n_ubatch", 2048),
+        ("--gpt-oss-20b-default -ub 64", "n_ubatch", 64),
+        ("-c 0", "n_ctx", 0),
+        ("--draft-max 5", "draft_n_max", 5),
+    ],
+)
 def test_reads(line: str, field: str, value: object) -> None:
     assert getattr(params(line), field) == value
 
@@ -81,37 +120,71 @@ def test_a_split_has_no_more_shares_than_llama_cpp_reads(words: str) -> None:
 
 def test_overrides_keep_the_order_of_the_command_line() -> None:
     assert params("-ncmoe 2 -ot attn=CUDA1,a=b=c -cmoe -ncffn 1").overrides == (
-        (r"blk\.0" + EXPERTS_REGEX, "CPU"), (r"blk\.1" + EXPERTS_REGEX, "CPU"), ("attn", "CUDA1"), ("a", "b=c"),
-        (EXPERTS_REGEX, "CPU"), (r"blk\.0" + FFN_REGEX, "CPU"))
-    assert EXPERTS_REGEX == r"\.ffn_(up|down|gate|gate_up)_(ch|)exps" and FFN_REGEX == r"\.ffn_(up|down|gate)\."
+        (r"blk\.0" + EXPERTS_REGEX, "CPU"),
+        (r"blk\.1" + EXPERTS_REGEX, "CPU"),
+        ("attn", "CUDA1"),
+        ("a", "b=c"),
+        (EXPERTS_REGEX, "CPU"),
+        (r"blk\.0" + FFN_REGEX, "CPU"),
+    )
+    assert (
+        EXPERTS_REGEX == r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+        and FFN_REGEX == r"\.ffn_(up|down|gate)\."
+    )
 
 
-@pytest.mark.parametrize(("line", "message"), [
-    ("-ngl many", "-ngl 'many': expected a number of layers, auto or all"),
-    ("-c -1", "-c '-1': expected a whole number, 0 or more"),
-    ("-c 8x", "-c '8x': expected a whole number, 0 or more"),
-    ("-ctxcp 4000000000", "-ctxcp '4000000000': expected a whole number, -2147483648 to 2147483647"),
-    ("-c 8_192", "-c '8_192': expected a whole number, 0 or more"), ("-ts 1_0,2", "-ts '1_0,2': expected a number"),
-    ("-c 4096M", "-c '4096M': expected a number of tokens such as 8192 or 16k, 0 to 2147483647"),
-    ("-c 99999999999", "-c '99999999999': expected a whole number, 0 to 4294967295"),
-    ("-np 0", "-np '0': expected a number of slots, or -1 for auto"),
-    ("-ctk Q8_0", "-ctk 'Q8_0': expected one of f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1"),
-    ("-sm rows", "-sm 'rows': expected one of none, layer, row, tensor"),
-    ("-fa maybe", "-fa 'maybe': expected one of on, enabled, true, 1, off, disabled, false, 0, auto, -1"),
-    ("-ts 3,x", "-ts '3,x': expected a number"), ("-ts nan", "-ts 'nan': expected a number"),
-    ("-ot foo", "-ot 'foo': expected <tensor name pattern>=<buffer type>,..."),
-    ("-ncmoe -1", "-ncmoe '-1': expected a whole number, 0 or more"),
-    ("--spec-type magic", "--spec-type 'magic': expected one of none, draft-simple, draft-eagle3, draft-mtp, "
-                          "draft-dflash, draft-dspark, ngram-simple, ngram-map-k, ngram-map-k4v, ngram-mod, "
-                          "ngram-cache"),
-    ("-kvu=1", None), ("--kv-unified=1", "--kv-unified takes no value, got '1'"),
-    ("-c", "-c needs a value"),
-    ("--override-kv a=b", "--override-kv 'a=b': expected KEY=TYPE:VALUE,... with a TYPE of int, float, bool, str"),
-    ("--strategy best", "--strategy 'best': expected one of layers, auto"),
-    ("--json=1", "--json takes no value, got '1'"),
-    ("--rope-scale 0", "--rope-scale '0': expected a number above 0"),
-    ("--rpc a,,b", "--rpc 'a,,b': expected names separated by commas"),
-])
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("-ngl many", "-ngl 'many': expected a number of layers, auto or all"),
+        ("-c -1", "-c '-1': expected a whole number, 0 or more"),
+        ("-c 8x", "-c '8x': expected a whole number, 0 or more"),
+        (
+            "-ctxcp 4000000000",
+            "-ctxcp '4000000000': expected a whole number, -2147483648 to 2147483647",
+        ),
+        ("-c 8_192", "-c '8_192': expected a whole number, 0 or more"),
+        ("-ts 1_0,2", "-ts '1_0,2': expected a number"),
+        (
+            "-c 4096M",
+            "-c '4096M': expected a number of tokens such as 8192 or 16k, 0 to 2147483647",
+        ),
+        ("-c 99999999999", "-c '99999999999': expected a whole number, 0 to 4294967295"),
+        ("-np 0", "-np '0': expected a number of slots, or -1 for auto"),
+        (
+            "-ctk Q8_0",
+            "-ctk 'Q8_0': expected one of f32, f16, bf16, q8_0, q4_0, q4_1, iq4_nl, q5_0, q5_1",
+        ),
+        ("-sm rows", "-sm 'rows': expected one of none, layer, row, tensor"),
+        (
+            "-fa maybe",
+            "-fa 'maybe': expected one of on, enabled, true, 1, off, disabled, false, 0, auto, -1",
+        ),
+        ("-ts 3,x", "-ts '3,x': expected a number"),
+        ("-ts nan", "-ts 'nan': expected a number"),
+        ("-ot foo", "-ot 'foo': expected <tensor name pattern>=<buffer type>,..."),
+        ("-ncmoe -1", "-ncmoe '-1': expected a whole number, 0 or more"),
+        (
+            "--spec-type magic",
+            "--spec-type 'magic': expected one of none, draft-simple, draft-eagle3, "
+            "draft-mtp, "
+            "draft-dflash, draft-dspark, ngram-simple, ngram-map-k, ngram-map-k4v, "
+            "ngram-mod, "
+            "ngram-cache",
+        ),
+        ("-kvu=1", None),
+        ("--kv-unified=1", "--kv-unified takes no value, got '1'"),
+        ("-c", "-c needs a value"),
+        (
+            "--override-kv a=b",
+            "--override-kv 'a=b': expected KEY=TYPE:VALUE,... with a TYPE of int, float, bool, str",
+        ),
+        ("--strategy best", "--strategy 'best': expected one of layers, auto"),
+        ("--json=1", "--json takes no value, got '1'"),
+        ("--rope-scale 0", "--rope-scale '0': expected a number above 0"),
+        ("--rpc a,,b", "--rpc 'a,,b': expected names separated by commas"),
+    ],
+)
 def test_nonsense_names_the_flag_and_what_it_allows(line: str, message: str | None) -> None:
     if message is None:
         assert parse(line.split()).rest == (line,)
@@ -123,59 +196,118 @@ def test_nonsense_names_the_flag_and_what_it_allows(line: str, message: str | No
 
 # --- what is not memory
 
+
 def test_the_rest_passes_unchanged_and_in_order() -> None:
-    words = ("--port 80 -c 64 --api_key=k --jinja --poll 4 --control-vector-layer-range 1 2 --new-thing 7 --other "
-             "-ngl 3 --neg -1 -v")
+    words = (
+        "--port 80 -c 64 --api_key=k --jinja --poll 4 --control-vector-layer-range 1 2 "
+        "--new-thing 7 --other "
+        "-ngl 3 --neg -1 -v"
+    )
     arguments = parse(words.split())
-    assert " ".join(arguments.rest) == words.replace(" -c 64", "").replace(" -ngl 3", "").replace("_key=", "-key ")
+    assert " ".join(arguments.rest) == words.replace(" -c 64", "").replace(" -ngl 3", "").replace(
+        "_key=", "-key "
+    )
     assert arguments.unknown == ("--new-thing", "--other", "--neg")
     assert arguments.params == Params(n_ctx=64, n_gpu_layers=3)
-    assert arguments.value("--port") == "80" and arguments.value("--control-vector-layer-range") == "1 2"
+    assert (
+        arguments.value("--port") == "80"
+        and arguments.value("--control-vector-layer-range") == "1 2"
+    )
     assert arguments.value("-b") is None
 
 
 def test_own_flags_and_the_model() -> None:
-    arguments = parse(["model.gguf", "--gpu", "24G", "--gpu=12G", "--json", "--strategy", "layers",
-                       "--budget", "CUDA0=1G", "--budget", "CUDA1=2G", "--ctx_min", "16k"])
+    arguments = parse(
+        [
+            "model.gguf",
+            "--gpu",
+            "24G",
+            "--gpu=12G",
+            "--json",
+            "--strategy",
+            "layers",
+            "--budget",
+            "CUDA0=1G",
+            "--budget",
+            "CUDA1=2G",
+            "--ctx_min",
+            "16k",
+        ]
+    )
     assert arguments.positional == ("model.gguf",)
-    assert arguments.own == {"gpu": "24G,12G", "format": "json", "strategy": "layers", "ctx-min": 16384,
-                             "budget": (("CUDA0", 1 << 30), ("CUDA1", 2 << 30))}
+    assert arguments.own == {
+        "gpu": "24G,12G",
+        "format": "json",
+        "strategy": "layers",
+        "ctx-min": 16384,
+        "budget": (("CUDA0", 1 << 30), ("CUDA1", 2 << 30)),
+    }
     assert parse(["--dry_run", "--retry", "2"], command="run").own == {"dry-run": True, "retry": 2}
     assert parse(["--gpu", "24G", "-q"], command=None).rest == ("--gpu", "24G", "-q")
 
 
 def test_given_is_canonical_and_in_order() -> None:
-    arguments = parse(["--n-gpu-layers", "3", "--no-kv-offload", "--ctx_size", "8"], {"LLAMA_ARG_BATCH": "7"})
+    arguments = parse(
+        ["--n-gpu-layers", "3", "--no-kv-offload", "--ctx_size", "8"], {"LLAMA_ARG_BATCH": "7"}
+    )
     assert arguments.given == (("-b", "7"), ("-ngl", "3"), ("-nkvo", ""), ("-c", "8"))
 
 
 # --- environment
 
+
 def test_environment_comes_before_the_words() -> None:
-    assert params("-c 2", LLAMA_ARG_CTX_SIZE="1", LLAMA_ARG_N_GPU_LAYERS="all") == Params(n_ctx=2, n_gpu_layers=-2)
+    assert params("-c 2", LLAMA_ARG_CTX_SIZE="1", LLAMA_ARG_N_GPU_LAYERS="all") == Params(
+        n_ctx=2, n_gpu_layers=-2
+    )
 
 
-@pytest.mark.parametrize(("environ", "field", "value"), [
-    ({"LLAMA_ARG_KV_OFFLOAD": "off"}, "kv_offload", False), ({"LLAMA_ARG_KV_OFFLOAD": "1"}, "kv_offload", True),
-    ({"LLAMA_ARG_NO_KV_OFFLOAD": "0"}, "kv_offload", False),       # only its presence counts
-    ({"LLAMA_ARG_NO_KV_OFFLOAD": "", "LLAMA_ARG_KV_OFFLOAD": "1"}, "kv_offload", False),
-    ({"LLAMA_ARG_SWA_FULL": "true"}, "swa_full", True), ({"LLAMA_ARG_SWA_FULL": "yes"}, "swa_full", None),
-    ({"LLAMA_ARG_SWA_FULL": "0"}, "swa_full", None), ({"MTMD_BACKEND_DEVICE": "CUDA1"}, "mmproj_device", "CUDA1"),
-])
+@pytest.mark.parametrize(
+    ("environ", "field", "value"),
+    [
+        ({"LLAMA_ARG_KV_OFFLOAD": "off"}, "kv_offload", False),
+        ({"LLAMA_ARG_KV_OFFLOAD": "1"}, "kv_offload", True),
+        ({"LLAMA_ARG_NO_KV_OFFLOAD": "0"}, "kv_offload", False),  # only its presence counts
+        ({"LLAMA_ARG_NO_KV_OFFLOAD": "", "LLAMA_ARG_KV_OFFLOAD": "1"}, "kv_offload", False),
+        ({"LLAMA_ARG_SWA_FULL": "true"}, "swa_full", True),
+        ({"LLAMA_ARG_SWA_FULL": "yes"}, "swa_full", None),
+        ({"LLAMA_ARG_SWA_FULL": "0"}, "swa_full", None),
+        ({"MTMD_BACKEND_DEVICE": "CUDA1"}, "mmproj_device", "CUDA1"),
+    ],
+)
 def test_environment_of_switches(environ: dict[str, str], field: str, value: object) -> None:
     assert getattr(parse([], environ).params, field) == value
 
 
 def test_overrides_of_the_environment_stand_first_in_llama_cpps_order() -> None:
-    found = params("-ot z=CPU", LLAMA_ARG_N_CPU_MOE="1", LLAMA_ARG_OVERRIDE_TENSOR="a=CPU", LLAMA_ARG_CPU_MOE="1")
-    assert [pattern for pattern, _ in found.overrides] == ["a", EXPERTS_REGEX, r"blk\.0" + EXPERTS_REGEX, "z"]
+    found = params(
+        "-ot z=CPU",
+        LLAMA_ARG_N_CPU_MOE="1",
+        LLAMA_ARG_OVERRIDE_TENSOR="a=CPU",
+        LLAMA_ARG_CPU_MOE="1",
+    )
+    assert [pattern for pattern, _ in found.overrides] == [
+        "a",
+        EXPERTS_REGEX,
+        r"blk\.0" + EXPERTS_REGEX,
+        "z",
+    ]
 
 
-@pytest.mark.parametrize(("environ", "message"), [
-    ({"LLAMA_ARG_CTX_SIZE": "junk"}, "LLAMA_ARG_CTX_SIZE 'junk': expected a whole number, 0 or more"),
-    ({"LLAMA_ARG_KV_UNIFIED": "maybe"},
-     "LLAMA_ARG_KV_UNIFIED='maybe': expected one of on, enabled, true, 1, off, disabled, false, 0"),
-])
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        (
+            {"LLAMA_ARG_CTX_SIZE": "junk"},
+            "LLAMA_ARG_CTX_SIZE 'junk': expected a whole number, 0 or more",
+        ),
+        (
+            {"LLAMA_ARG_KV_UNIFIED": "maybe"},
+            "LLAMA_ARG_KV_UNIFIED='maybe': expected one of on, enabled, true, 1, off, disabled, "
+            "false, 0",
+        ),
+    ],
+)
 def test_nonsense_in_the_environment(environ: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError) as error:
         parse([], environ)
@@ -184,24 +316,39 @@ def test_nonsense_in_the_environment(environ: dict[str, str], message: str) -> N
 
 # --- config files
 
+
 def test_config_files(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = tmp_path / "llama.cpp" / "config.ini"
     config.parent.mkdir()
-    config.write_text("ctx-size = 1024 ; a comment\nngl=5#five\nLLAMA_ARG_BATCH = 64\nmade-up = 3\nversion = 1\n"
-                      "no-kv-offload = true\nkv-unified = 0\nswa-full = false\n"
-                      "[ * ]\nub = 32\nb = 16\n[other]\nctx-size = 9\n\n# end\r\n")
+    config.write_text(
+        "ctx-size = 1024 ; a comment\nngl=5#five\nLLAMA_ARG_BATCH = 64\nmade-up = "
+        "3\nversion = 1\n"
+        "no-kv-offload = true\nkv-unified = 0\nswa-full = false\n"
+        "[ * ]\nub = 32\nb = 16\n[other]\nctx-size = 9\n\n# end\r\n"
+    )
     files = config_files({"XDG_CONFIG_HOME": str(tmp_path)})
     assert files == (str(config),)
     # swa-full has no negation: llama.cpp calls its handler whatever the value is
     assert parse([], config_files=files).params == Params(
-        n_ctx=1024, n_gpu_layers=5, n_batch=64, n_ubatch=32, kv_offload=False, kv_unified=False, swa_full=True)
+        n_ctx=1024,
+        n_gpu_layers=5,
+        n_batch=64,
+        n_ubatch=32,
+        kv_offload=False,
+        kv_unified=False,
+        swa_full=True,
+    )
     assert parse(["-ngl", "1"], {"LLAMA_ARG_CTX_SIZE": "7"}, files).params.n_ctx == 7
 
 
 def test_a_config_file_that_llama_cpp_refuses(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = tmp_path / "config.ini"
     config.write_text("ctx-size = 1\n  ngl = 2\n")
-    with pytest.raises(UsageError, match=r"config.ini, line 2: llama.cpp cannot read 'ngl = 2', write key = value"):
+    with pytest.raises(
+        UsageError,
+        match=r"config.ini, line 2: llama.cpp cannot read 'ngl = 2', "
+        r"write key = value",
+    ):
         parse([], config_files=[str(config)])
     config.write_bytes(b"\xff\xfe\x00\x01 garbage \x00")
     with pytest.raises(UsageError, match=r"line 1"):
@@ -213,7 +360,9 @@ def test_a_config_file_that_llama_cpp_refuses(tmp_path) -> None:  # type: ignore
 # --- and back
 
 _name = st.text("abcXYZ019_.", min_size=1, max_size=8)
-_path = st.text("abc/,\"' .=-é", min_size=1, max_size=12).filter(lambda text: text.strip('"') == text)
+_path = st.text("abc/,\"' .=-é", min_size=1, max_size=12).filter(
+    lambda text: text.strip('"') == text
+)
 _pattern = st.text(r"abk.\d+()|_", min_size=1, max_size=10)
 _override = st.one_of(
     st.tuples(_pattern, st.sampled_from(["CPU", "CUDA0", "RPC0[localhost:50052]"])),
@@ -231,23 +380,37 @@ def _choice(field: str) -> st.SearchStrategy[str]:
 
 
 _BY_FIELD: dict[str, st.SearchStrategy[object]] = {
-    "n_gpu_layers": st.integers(-2, 999), "n_gpu_layers_draft": st.integers(-2, 999),
-    "n_batch": st.integers(1, 10**6), "n_parallel": st.integers(1, 64) | st.just(-1),
+    "n_gpu_layers": st.integers(-2, 999),
+    "n_gpu_layers_draft": st.integers(-2, 999),
+    "n_batch": st.integers(1, 10**6),
+    "n_parallel": st.integers(1, 64) | st.just(-1),
     "flash_attn": st.sampled_from(["on", "off", "auto"]),
     "tensor_split": st.lists(_float, min_size=1, max_size=4).map(tuple),
-    "device": st.lists(_name, max_size=3).map(tuple), "device_draft": st.lists(_name, max_size=3).map(tuple),
+    "device": st.lists(_name, max_size=3).map(tuple),
+    "device_draft": st.lists(_name, max_size=3).map(tuple),
     "rpc": st.lists(st.just("h:1") | _name, max_size=3).map(tuple),
     "overrides": _overrides,
-    "overrides_draft": _overrides.map(lambda pairs: tuple(pair for pair in pairs if FFN_REGEX not in pair[0])),
+    "overrides_draft": _overrides.map(
+        lambda pairs: tuple(pair for pair in pairs if FFN_REGEX not in pair[0])
+    ),
     "fit_target": st.lists(_count, min_size=1, max_size=3).map(tuple),
-    "lora": st.lists(_path, max_size=3).map(tuple), "control_vector": st.lists(_path, max_size=3).map(tuple),
-    "spec_type": st.lists(_choice("spec_type").filter(lambda t: t != "none"), max_size=3, unique=True).map(tuple),
-    "override_kv": st.lists(st.tuples(_name, st.sampled_from(["int:1", "str:a,b", "bool:true"])),
-                            max_size=3).map(tuple),
-    "rope_scale": _float, "ctx_checkpoints": st.integers(-1, 99), "cache_ram": st.integers(-1, 10**5),
-    "model": _path, "model_draft": _path, "mmproj": _path,
+    "lora": st.lists(_path, max_size=3).map(tuple),
+    "control_vector": st.lists(_path, max_size=3).map(tuple),
+    "spec_type": st.lists(
+        _choice("spec_type").filter(lambda t: t != "none"), max_size=3, unique=True
+    ).map(tuple),
+    "override_kv": st.lists(
+        st.tuples(_name, st.sampled_from(["int:1", "str:a,b", "bool:true"])), max_size=3
+    ).map(tuple),
+    "rope_scale": _float,
+    "ctx_checkpoints": st.integers(-1, 99),
+    "cache_ram": st.integers(-1, 10**5),
+    "model": _path,
+    "model_draft": _path,
+    "mmproj": _path,
 }
-_TRUE_ONLY = {"swa_full", "no_host", "embedding", "reranking", "backend_sampling"}     # llama.cpp has no word for False
+# llama.cpp has no word for False
+_TRUE_ONLY = {"swa_full", "no_host", "embedding", "reranking", "backend_sampling"}
 
 
 def _field(name: str, annotation: str) -> st.SearchStrategy[object]:
@@ -261,13 +424,20 @@ def _field(name: str, annotation: str) -> st.SearchStrategy[object]:
         known = _name
     else:
         known = _count
-    return known if annotation.startswith("tuple") and "None" not in annotation else st.none() | known
+    return (
+        known if annotation.startswith("tuple") and "None" not in annotation else st.none() | known
+    )
 
 
 _fields = {name: _field(name, annotation) for name, annotation in Params.__annotations__.items()}
 _params = st.builds(Params, **_fields).filter(
-    lambda p: (p.mmproj_device is None or p.mmproj_offload is True) and p.mmproj_device != "none"
-    and p.device != ("none",) and p.device_draft != ("none",))
+    lambda p: (
+        (p.mmproj_device is None or p.mmproj_offload is True)
+        and p.mmproj_device != "none"
+        and p.device != ("none",)
+        and p.device_draft != ("none",)
+    )
+)
 
 
 @pytest.mark.slow
@@ -301,7 +471,12 @@ def test_what_no_command_line_can_say() -> None:
         to_words(Params(overrides=(("a,b", "CPU"),)))
 
 
-@given(st.lists(st.text(max_size=6) | st.sampled_from([name for row in ARGUMENTS for name in row.names]), max_size=8))
+@given(
+    st.lists(
+        st.text(max_size=6) | st.sampled_from([name for row in ARGUMENTS for name in row.names]),
+        max_size=8,
+    )
+)
 def test_any_words_are_read_or_refused(words: list[str]) -> None:
     try:
         arguments = parse(words)

@@ -1,4 +1,5 @@
-"""The allocator's rules, one at a time: where a block goes, when it comes back, what shares its space."""
+"""The allocator's rules, one at a time: where a block goes, when it comes back, what shares its
+space."""
 
 from __future__ import annotations
 
@@ -82,8 +83,8 @@ def test_a_full_chunk_opens_another() -> None:
     a = arena(max_chunk=100)
     assert a.take(60) == (0, 0)
     assert a.take(60) == (1, 0)
-    assert a.take(40) == (0, 60)          # fills the first chunk exactly
-    assert a.take(200) == (2, 0)          # larger than a chunk may be: one of its own
+    assert a.take(40) == (0, 60)  # fills the first chunk exactly
+    assert a.take(200) == (2, 0)  # larger than a chunk may be: one of its own
     assert a.peak == 100 + 60 + 200
 
 
@@ -99,7 +100,7 @@ def test_among_chunks_the_one_that_need_not_grow() -> None:
     a = arena(max_chunk=100)
     a.take(80)
     a.take(50)
-    a.give(0, 0, 80)                      # chunk 0 was 80 high once
+    a.give(0, 0, 80)  # chunk 0 was 80 high once
     assert a.take(70) == (0, 0)
     assert a.peak == 130
 
@@ -155,7 +156,7 @@ def test_a_product_never_is() -> None:
 
 def test_not_over_what_somebody_else_still_reads() -> None:
     def twice(g: Graph, x: Tensor) -> None:
-        x.is_output = True                # keeps its space, so that only y's could be taken
+        x.is_output = True  # keeps its space, so that only y's could be taken
         y = g.norm(x)
         g.expand(g.add(g.scale(y), y))
 
@@ -166,7 +167,9 @@ def test_not_over_what_a_view_looks_at() -> None:
     # rope runs in place, but never over a reshape of its source
     assert peak(lambda g, x: g.expand(g.rope(g.norm(x), g.input("pos", "i32", 16)))) == 2 * KIB + 64
     assert (
-        peak(lambda g, x: g.expand(g.rope(g.reshape(g.norm(x), 4, 4, 16), g.input("pos", "i32", 16))))
+        peak(
+            lambda g, x: g.expand(g.rope(g.reshape(g.norm(x), 4, 4, 16), g.input("pos", "i32", 16)))
+        )
         == 3 * KIB + 64 - KIB
     )
 
@@ -191,6 +194,7 @@ def test_inputs_are_freed_after_their_last_use_and_outputs_never() -> None:
             first = g.norm(x)
             first.is_output = keep
             g.expand(g.norm(g.norm(g.norm(first))))
+
         return inner
 
     assert peak(build(False)) == 2 * KIB

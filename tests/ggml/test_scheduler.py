@@ -1,4 +1,5 @@
-"""The scheduler's rules, on small graphs over real backends: two CUDA devices and the CPU with pinned memory."""
+"""The scheduler's rules, on small graphs over real backends: two CUDA devices and the CPU with
+pinned memory."""
 
 from __future__ import annotations
 
@@ -72,8 +73,10 @@ def test_what_has_no_weight_follows_its_neighbours_gpus_first(one: Machine) -> N
     assert between.backend == on_gpu.backend == after.backend == 0
 
 
-@pytest.mark.parametrize(("rows", "op_offload", "backend"), [
-    (31, True, 1), (32, True, 0), (512, True, 0), (512, False, 1)])
+@pytest.mark.parametrize(
+    ("rows", "op_offload", "backend"),
+    [(31, True, 1), (32, True, 0), (512, True, 0), (512, False, 1)],
+)
 def test_op_offload_needs_32_rows(one: Machine, rows: int, op_offload: bool, backend: int) -> None:
     t = one.g.mul_mat(one.weight(one.cpu, 128, 128), one.x(rows))
     one.g.expand(t)
@@ -127,7 +130,8 @@ def test_two_devices_get_a_copy_each() -> None:
     g.expand(g.mul_mat(m.weight(1, 128, 128), x))
     result = m.split()
     assert result.n_splits == 2
-    assert len(copies(result, 0)) == 1 and len(copies(result, 1)) == 2        # x; x and what the first device made
+    # x; x and what the first device made
+    assert len(copies(result, 0)) == 1 and len(copies(result, 1)) == 2
 
 
 def test_a_copy_keeps_the_strides_of_its_source() -> None:
@@ -138,7 +142,7 @@ def test_a_copy_keeps_the_strides_of_its_source() -> None:
     part = g.view(made, (64, 64), (made.nb[1],))
     g.expand(g.mul_mat(m.weight(1, 64, 128), part))
     copy = next(t for t in copies(m.split(), 1) if t.ne == (64, 64, 1, 1))
-    assert copy.nb == part.nb and copy.nbytes == 63 * 512 + 256      # not 64 * 256
+    assert copy.nb == part.nb and copy.nbytes == 63 * 512 + 256  # not 64 * 256
 
 
 def test_each_weight_from_the_host_opens_a_split(one: Machine) -> None:
@@ -148,7 +152,7 @@ def test_each_weight_from_the_host_opens_a_split(one: Machine) -> None:
     g.expand(cur)
     result = one.split()
     assert result.n_splits == 3
-    assert [len(inputs) for inputs in result.inputs] == [2, 1, 1]      # the first brings x too
+    assert [len(inputs) for inputs in result.inputs] == [2, 1, 1]  # the first brings x too
     assert {b for t, b in result.nodes if t.op == "MUL_MAT"} == {0}
 
 
@@ -187,11 +191,11 @@ def test_a_pipeline_holds_four_of_every_input_for_good() -> None:
     g.expand(g.mul_mat(m.weight(1, 128, 128), first))
     result = m.split(n_copies=4)
     on = {b: [t for t, where in result.leafs if where == b and t.buffer is None] for b in range(3)}
-    for b, count in ((0, 4), (1, 4)):      # copies of x there; copies of the hidden state here
+    for b, count in ((0, 4), (1, 4)):  # copies of x there; copies of the hidden state here
         assert len(on[b]) == count
         assert all(t.is_input and t.is_output for t in on[b])
     held = {id(t) for t in on[m.cpu]}
-    assert len(held) == 4 and id(x) in held      # the input itself is the first of its four
+    assert len(held) == 4 and id(x) in held  # the input itself is the first of its four
 
 
 def test_without_a_pipeline_copies_are_ordinary_tensors() -> None:
@@ -215,14 +219,19 @@ def test_before_a_copy_its_source_is_read() -> None:
 
 # what a backend may do with its splits, and refuse
 
+
 class Reversing(Cuda):
     """Runs the nodes of a split backwards and keeps the first alive until the next split."""
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
-                       add_alloc_dep: Callable[[Tensor, Tensor], None]) -> list[Tensor]:
+    def graph_optimize(
+        self,
+        nodes: list[Tensor],
+        after: Tensor | None,
+        add_alloc_dep: Callable[[Tensor, Tensor], None],
+    ) -> list[Tensor]:
         if after is not None:
             add_alloc_dep(nodes[0], after)
-            add_alloc_dep(nodes[0], after)       # once is enough
+            add_alloc_dep(nodes[0], after)  # once is enough
         return nodes[::-1]
 
 
@@ -237,7 +246,7 @@ def test_a_backend_may_reorder_its_splits_and_keep_tensors_into_the_next() -> No
     order = list(g.nodes)
     out = m.split().nodes
     ran = [t for t, _ in out if t.op != "NONE"]
-    assert ran == [*order[:-1][::-1], on_host]                   # each split by itself
+    assert ran == [*order[:-1][::-1], on_host]  # each split by itself
     at = [t for t, _ in out].index(on_host)
     kept, where = out[at + 1]
     assert kept.op == "NONE" and kept.src == (order[0],) and where == m.cpu
@@ -250,16 +259,27 @@ def test_a_cache_whose_type_nobody_writes_is_refused_as_llama_cpp_aborts(one: Ma
     cache.buffer = one.backends[0].buffer
     g.expand(g.set_rows(cache, one.x(4, 256), g.input("ids", "i64", 4)))
     with pytest.raises(
-        LaunchRefused, match=r"no backend can run SET_ROWS on a tensor of 8704 bytes \(iq4_xs\) in CUDA0"
+        LaunchRefused,
+        match=r"no backend can run SET_ROWS on a tensor of 8704 bytes \(iq4_xs\) in "
+        r"CUDA0",
     ):
         one.split()
 
 
 def test_what_no_neighbour_can_run_goes_where_its_views_lie() -> None:
-    """Pass 3: views have no backend yet, what they look at has one. CUDA could sort these rows too."""
+    """Pass 3: views have no backend yet, what they look at has one. CUDA could sort these rows
+    too."""
     m = Machine(2)
     limits = json.loads((FIXTURES / "truth" / "vulkan" / "profiles.json").read_text())["nvidia"]
-    vulkan = on(Device("Vulkan0", 1 << 33, 1 << 33, backend="Vulkan", limits={**limits, "vulkan_memory_model": 0}))
+    vulkan = on(
+        Device(
+            "Vulkan0",
+            1 << 33,
+            1 << 33,
+            backend="Vulkan",
+            limits={**limits, "vulkan_memory_model": 0},
+        )
+    )
     m.backends[0] = vulkan
     g = m.g
     on_host = g.mul_mat(m.weight(m.cpu, 128, 4096), m.x(4))

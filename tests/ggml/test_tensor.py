@@ -1,4 +1,5 @@
-"""Shapes, strides and sizes as ggml makes them, and the order in which a graph lists its operations."""
+"""Shapes, strides and sizes as ggml makes them, and the order in which a graph lists its
+operations."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def test_bytes_of_a_view_span_its_strides(g: Graph) -> None:
     part = g.view(t, (10, 50), (t.nb[1],))
     assert part.nbytes == 49 * 400 + 40
     assert not part.contiguous() and t.contiguous()
-    k = g.view(g.new("q8_0", 1024, 256), (128, 8, 256), (row_size("q8_0", 128), row_size("q8_0", 1024)))
+    k = g.view(
+        g.new("q8_0", 1024, 256), (128, 8, 256), (row_size("q8_0", 128), row_size("q8_0", 1024))
+    )
     permuted = g.permute(k, 0, 2, 1, 3)
     assert permuted.ne == (128, 256, 8, 1)
     assert permuted.nbytes == 136 + 255 * 1088 + 7 * 136 == 256 * 1088
@@ -59,10 +62,17 @@ def test_a_view_of_a_view_looks_at_the_root(g: Graph) -> None:
         (lambda g, a, b: g.argsort_top_k(b, 2), (2, 5, 1, 1), "i32"),
         (lambda g, a, b: g.transpose(b), (5, 64, 1, 1), "f32"),
         (lambda g, a, b: g.cast(b, "f16"), (64, 5, 1, 1), "f16"),
-        (lambda g, a, b: g.ssm_conv(g.new("f32", 8, 64, 2), g.new("f32", 4, 64)), (64, 5, 2, 1), "f32"),
+        (
+            lambda g, a, b: g.ssm_conv(g.new("f32", 8, 64, 2), g.new("f32", 4, 64)),
+            (64, 5, 2, 1),
+            "f32",
+        ),
         (
             lambda g, a, b: g.ssm_scan(
-                g.new("f32", 16, 1, 64, 2), g.new("f32", 1, 64, 5, 2), *[g.new("f32", 1)] * 4, g.new("i32", 2)
+                g.new("f32", 16, 1, 64, 2),
+                g.new("f32", 1, 64, 5, 2),
+                *[g.new("f32", 1)] * 4,
+                g.new("i32", 2),
             ),
             (640 + 16 * 64 * 2, 1, 1, 1),
             "f32",
@@ -84,11 +94,20 @@ def test_flash_attention_swaps_heads_and_tokens(g: Graph) -> None:
     assert g.flash_attn(q, kv, kv, g.new("f16", 4096, 512)).ne == (128, 32, 512, 1)
 
 
-@pytest.mark.parametrize("make", [
-    lambda g, t: g.reshape(t, 33), lambda g, t: g.reshape(g.view(t, (4, 4), (32,)), 16),
-    lambda g, t: g.reshape(g.transpose(t), 32), lambda g, t: g.cont(t, 8, 5), lambda g, t: g.view(t, (8, 5)),
-    lambda g, t: g.view(t, (8, 4), (), 4), lambda g, t: g.view(g.view(t, (8,), (), 32), (24,), (), 8),
-    lambda g, t: g.permute(t, 0, 1, 1, 3)], ids=range(8))
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda g, t: g.reshape(t, 33),
+        lambda g, t: g.reshape(g.view(t, (4, 4), (32,)), 16),
+        lambda g, t: g.reshape(g.transpose(t), 32),
+        lambda g, t: g.cont(t, 8, 5),
+        lambda g, t: g.view(t, (8, 5)),
+        lambda g, t: g.view(t, (8, 4), (), 4),
+        lambda g, t: g.view(g.view(t, (8,), (), 32), (24,), (), 8),
+        lambda g, t: g.permute(t, 0, 1, 1, 3),
+    ],
+    ids=range(8),
+)
 def test_shapes_on_which_ggml_aborts(g: Graph, make: Callable[[Graph, Tensor], Tensor]) -> None:
     """Other counts, rows with gaps, parts that end behind their tensor, an axis twice."""
     with pytest.raises(ValueError, match=r"f32\[|axes"):
@@ -99,8 +118,8 @@ def test_shapes_that_ggml_takes(g: Graph) -> None:
     t = g.new("f32", 8, 4)
     assert g.reshape(g.view(t, (16,), (), 64), 4, 2, 2).ne == (4, 2, 2, 1)
     assert g.cont(g.transpose(t), 32).ne == (32, 1, 1, 1)
-    assert g.view(t, (0, 4), (32,), 512).nbytes == 0            # nothing ends nowhere
-    assert g.view(t, (4, 4), (64,), 64).nbytes == 3 * 64 + 16   # ggml does not look at strides
+    assert g.view(t, (0, 4), (32,), 512).nbytes == 0  # nothing ends nowhere
+    assert g.view(t, (4, 4), (64,), 64).nbytes == 3 * 64 + 16  # ggml does not look at strides
 
 
 def test_only_these_take_no_memory(g: Graph) -> None:
@@ -114,7 +133,7 @@ def test_only_these_take_no_memory(g: Graph) -> None:
         g.add_inplace(t, t),
     ]
     assert all(v.view_src is t for v in (*views, *writes))
-    assert all(v.op not in VIEW_OPS for v in writes)      # they do work, where their root lies
+    assert all(v.op not in VIEW_OPS for v in writes)  # they do work, where their root lies
     assert g.scale(t).view_src is None
 
 

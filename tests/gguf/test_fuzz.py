@@ -1,7 +1,7 @@
 """Seeded mutations of every fixture, and the heaviest files that the limits let through.
 
-They run in a process of their own that may use 200 MiB of memory and five seconds of processor time for each file;
-whatever is neither a Header nor a ModelError ends it.
+They run in a process of their own that may use 200 MiB of memory and five seconds of processor time
+for each file; whatever is neither a Header nor a ModelError ends it.
 """
 
 from __future__ import annotations
@@ -59,21 +59,25 @@ ODD = (
 
 def mutate(data: bytearray, seed: random.Random) -> bytearray:
     for _ in range(seed.choice((1, 1, 1, 2, 4))):
-        at = seed.randrange(len(data) + 1) if seed.random() < 0.8 else seed.randrange(min(len(data), 64) + 1)
+        at = (
+            seed.randrange(len(data) + 1)
+            if seed.random() < 0.8
+            else seed.randrange(min(len(data), 64) + 1)
+        )
         kind = seed.randrange(7)
         if kind == 0:
-            data[at:at + 1] = bytes([seed.randrange(256)])
+            data[at : at + 1] = bytes([seed.randrange(256)])
         elif kind == 1:
-            data[at:at + 8] = seed.choice(ODD).to_bytes(8, "little")
+            data[at : at + 8] = seed.choice(ODD).to_bytes(8, "little")
         elif kind == 2:
-            data[at:at + 4] = (seed.choice(ODD) & 0xFFFFFFFF).to_bytes(4, "little")
+            data[at : at + 4] = (seed.choice(ODD) & 0xFFFFFFFF).to_bytes(4, "little")
         elif kind == 3:
-            del data[at:at + seed.choice((1, 4, 8, 100))]
+            del data[at : at + seed.choice((1, 4, 8, 100))]
         elif kind == 4:
             data[at:at] = seed.randbytes(seed.choice((1, 4, 8, 100)))
         elif kind == 5:
             other = seed.randrange(len(data) + 1)
-            data[at:at] = data[other:other + seed.choice((8, 50, 400))]
+            data[at:at] = data[other : other + seed.choice((8, 50, 400))]
         else:
             del data[at:]
         if not data:
@@ -91,7 +95,7 @@ def work(mutations: int) -> None:
     from autolayers.gguf import Header, read_header
 
     def outcome(source: object) -> type:
-        signal.setitimer(signal.ITIMER_PROF, 5.0)       # its signal ends the process
+        signal.setitimer(signal.ITIMER_PROF, 5.0)  # its signal ends the process
         try:
             header = read_header(source)  # type: ignore[arg-type]
             assert type(header) is Header
@@ -109,7 +113,7 @@ def work(mutations: int) -> None:
     limit = 200 << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     for path in paths:
-        whole = path.read_bytes()[:read_header(path).data_offset + 64]
+        whole = path.read_bytes()[: read_header(path).data_offset + 64]
         for i in range(mutations // len(paths) + 1):
             data = bytes(mutate(bytearray(whole), seed))
             counts[outcome(Stream(data) if i % 2 else io.BytesIO(data))] += 1
@@ -134,12 +138,15 @@ def peak_rss_mib() -> int:
 
 @pytest.mark.parametrize("mutations", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_mutations_and_heavy_files_end_in_a_header_or_a_typed_error(mutations: int) -> None:
-    done = subprocess.run([sys.executable, __file__, str(mutations)], capture_output=True, text=True, timeout=600)
+    done = subprocess.run(
+        [sys.executable, __file__, str(mutations)], capture_output=True, text=True, timeout=600
+    )
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     *heavy, last = done.stdout.splitlines()
     headers, errors, mib = map(int, last.split())
     assert headers + errors >= mutations
-    assert headers > mutations // 20 and errors > mutations // 2      # the mutations reach behind the first check
+    # the mutations reach behind the first check
+    assert headers > mutations // 20 and errors > mutations // 2
     assert mib < 200
     assert heavy == [
         "many_empty_strings Header",

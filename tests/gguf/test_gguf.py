@@ -1,4 +1,5 @@
-"""read_header on real files: what it says, for which sources, and the same as the gguf package's own reader."""
+"""read_header on real files: what it says, for which sources, and the same as the gguf package's
+own reader."""
 
 from __future__ import annotations
 
@@ -34,7 +35,12 @@ class Stream:
 
 def same(a: Header, b: Header) -> bool:
     return (a.version, a.alignment, a.metadata, a.tensors, a.data_offset) == (
-        b.version, b.alignment, b.metadata, b.tensors, b.data_offset)
+        b.version,
+        b.alignment,
+        b.metadata,
+        b.tensors,
+        b.data_offset,
+    )
 
 
 def test_metadata_and_tensors_of_a_real_model() -> None:
@@ -63,8 +69,11 @@ def test_a_file_of_full_length_is_not_truncated(tmp_path: Path) -> None:
     promised = SIZES["phi-3-mini-q4_k_m"]
     short = read_header(path)
     assert short.truncated
-    assert short.warnings == (f"{path} is incomplete: {path.stat().st_size} bytes, but its header promises "
-                              f"{short.files[0].promised}",)
+    assert short.warnings == (
+        f"{path} is incomplete: {path.stat().st_size} bytes, but its header "
+        f"promises "
+        f"{short.files[0].promised}",
+    )
     os.truncate(path, promised)
     whole = read_header(path)
     assert not whole.truncated
@@ -123,15 +132,19 @@ def test_same_as_the_gguf_package(name: str) -> None:
     assert list(ours.tensors) == [tensor.name for tensor in theirs.tensors]
     for tensor, expected in zip(ours.tensors.values(), theirs.tensors, strict=True):
         assert tensor.type.lower() == expected.tensor_type.name.lower()
-        assert list(tensor.ne[:tensor.n_dims]) == [int(extent) for extent in expected.shape]
+        assert list(tensor.ne[: tensor.n_dims]) == [int(extent) for extent in expected.shape]
         assert (tensor.n_bytes, tensor.offset) == (expected.n_bytes, expected.data_offset)
         assert tensor.n_elements == expected.n_elements
 
 
 def test_committed_models_are_what_the_script_writes(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
-    subprocess.run([sys.executable, FIXTURES / "make_fixtures.py", tmp_path], check=True, capture_output=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in TINY.iterdir())
+    subprocess.run(
+        [sys.executable, FIXTURES / "make_fixtures.py", tmp_path], check=True, capture_output=True
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        path.name for path in TINY.iterdir()
+    )
     for path in TINY.iterdir():
         assert same(read_header(path), read_header(tmp_path / path.name)), path.name
 
@@ -140,12 +153,13 @@ def test_every_ggml_type_is_counted_as_ggml_counts_it() -> None:
     gguf = pytest.importorskip("gguf")
     assert len(TYPES) == 35
     for type_ in TYPES:
-        if type_.name == "q2_0":       # newer than the package
+        if type_.name == "q2_0":  # newer than the package
             assert (type_.id, type_.blck_size, type_.type_size) == (42, 64, 18)
             continue
         theirs = gguf.GGMLQuantizationType(type_.id)
         assert theirs.name.lower() == type_.name.lower()
-        size = 36 if type_.name == "q8_1" else gguf.GGML_QUANT_SIZES[theirs][1]     # the package has 40
+        # the package has 40
+        size = 36 if type_.name == "q8_1" else gguf.GGML_QUANT_SIZES[theirs][1]
         assert (type_.blck_size, type_.type_size) == (gguf.GGML_QUANT_SIZES[theirs][0], size)
 
 
@@ -169,7 +183,7 @@ def test_a_stream_reads_as_the_file(name: str, step: int) -> None:
 
 def test_tensor_data_is_not_needed_and_not_read() -> None:
     path = TINY / "chat.gguf"
-    data = path.read_bytes()[:read_header(path).data_offset]
+    data = path.read_bytes()[: read_header(path).data_offset]
     header = read_header(io.BytesIO(data))
     assert same(header, read_header(path))
     assert (header.files[0].size, header.files[0].promised) == (len(data), path.stat().st_size)
@@ -181,7 +195,9 @@ def test_any_part_of_a_split_model_gives_all_of_it(part: int) -> None:
     header = read_header(TINY / f"split-{part:05d}-of-00003.gguf")
     whole = read_header(TINY / "dense.gguf")
     assert list(header.tensors) == list(whole.tensors)
-    assert [file.path for file in header.files] == [str(TINY / f"split-{i:05d}-of-00003.gguf") for i in (1, 2, 3)]
+    assert [file.path for file in header.files] == [
+        str(TINY / f"split-{i:05d}-of-00003.gguf") for i in (1, 2, 3)
+    ]
     assert header.metadata["general.architecture"] == "llama"
     assert [tensor.file for tensor in header.tensors.values()] == [0] * 8 + [1] * 8 + [2] * 5
     for tensor in header.tensors.values():
@@ -208,18 +224,26 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
         shutil.copy(TINY / f"split-{i:05d}-of-00003.gguf", tmp_path)
     with pytest.raises(ModelError) as error:
         read_header(tmp_path / "split-00003-of-00003.gguf")
-    assert str(error.value) == (f"{tmp_path}/split-00002-of-00003.gguf: part 2 of 3 of "
-                                f"{tmp_path}/split-00003-of-00003.gguf is missing")
+    assert str(error.value) == (
+        f"{tmp_path}/split-00002-of-00003.gguf: part 2 of 3 of "
+        f"{tmp_path}/split-00003-of-00003.gguf is missing"
+    )
 
 
 def test_a_renamed_part_is_refused(tmp_path: Path) -> None:
     shutil.copy(TINY / "split-00002-of-00003.gguf", tmp_path / "model.gguf")
-    with pytest.raises(ModelError, match=r"part 2 of 3, so its name must end with -00002-of-00003\.gguf"):
+    with pytest.raises(
+        ModelError,
+        match=r"part 2 of 3, so its name must end with "
+        r"-00002-of-00003\.gguf",
+    ):
         read_header(tmp_path / "model.gguf")
 
 
 def test_a_foreign_part_is_refused(tmp_path: Path) -> None:
-    for i, source in enumerate(("split-00001-of-00003", "split-00001-of-00003", "split-00003-of-00003")):
+    for i, source in enumerate(
+        ("split-00001-of-00003", "split-00001-of-00003", "split-00003-of-00003")
+    ):
         shutil.copy(TINY / f"{source}.gguf", tmp_path / f"model-{i + 1:05d}-of-00003.gguf")
     with pytest.raises(ModelError, match="it is part 1, expected part 2 of 3"):
         read_header(tmp_path / "model-00001-of-00003.gguf")
@@ -243,11 +267,17 @@ def test_paths_that_are_no_model(tmp_path: Path) -> None:
         read_header(tmp_path / "page.gguf")
 
 
-@pytest.mark.parametrize(("start", "what"), [
-    (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"), (b"<html>", "a web page"),
-    (b"PK\x03\x04", "an archive"), (b"tjgg\x03\0\0\0", "a format before GGUF"),
-    (b"\x98\0\0\0\0\0\0\0{\"__", "safetensors"),
-    (b"GGML", "it starts with b'GGML'")])
+@pytest.mark.parametrize(
+    ("start", "what"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        (b"<html>", "a web page"),
+        (b"PK\x03\x04", "an archive"),
+        (b"tjgg\x03\0\0\0", "a format before GGUF"),
+        (b'\x98\0\0\0\0\0\0\0{"__', "safetensors"),
+        (b"GGML", "it starts with b'GGML'"),
+    ],
+)
 def test_files_of_other_kinds_are_named(tmp_path: Path, start: bytes, what: str) -> None:
     (tmp_path / "m.gguf").write_bytes(start)
     with pytest.raises(ModelError, match=f"m.gguf: not a GGUF file: .*{what}"):
@@ -257,11 +287,16 @@ def test_files_of_other_kinds_are_named(tmp_path: Path, start: bytes, what: str)
 def test_reading_imports_nothing_heavy() -> None:
     code = (
         "import sys; import autolayers.gguf; autolayers.gguf.read_header(sys.argv[1]); "
-        "heavy = {'numpy', 'gguf', 'pathlib', 'typing', 're', 'dataclasses', 'json', 'logging'} & set(sys.modules); "
+        "heavy = {'numpy', 'gguf', 'pathlib', 'typing', 're', 'dataclasses', 'json', 'logging'} & "
+        "set(sys.modules); "
         "sys.exit(str(heavy) if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-S", "-c", code, TINY / "chat.gguf"], capture_output=True, text=True,
-                          cwd=FIXTURES.parent)
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, TINY / "chat.gguf"],
+        capture_output=True,
+        text=True,
+        cwd=FIXTURES.parent,
+    )
     assert done.stderr == ""
 
 

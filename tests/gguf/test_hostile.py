@@ -1,4 +1,5 @@
-"""Files made to break a reader: each is refused with one line that names it, quickly and in little memory."""
+"""Files made to break a reader: each is refused with one line that names it, quickly and in little
+memory."""
 
 from __future__ import annotations
 
@@ -28,9 +29,16 @@ def array(key: bytes, type_: int, n: int, body: bytes = b"") -> bytes:
     return pair(key, ARR, struct.pack("<IQ", type_, n) + body)
 
 
-def tensor(name: bytes = b"t", ne: tuple[int, ...] = (32,), type_: int = 0, offset: int = 0,
-           n_dims: int | None = None) -> bytes:
-    return string(name) + struct.pack(f"<I{len(ne)}QiQ", len(ne) if n_dims is None else n_dims, *ne, type_, offset)
+def tensor(
+    name: bytes = b"t",
+    ne: tuple[int, ...] = (32,),
+    type_: int = 0,
+    offset: int = 0,
+    n_dims: int | None = None,
+) -> bytes:
+    return string(name) + struct.pack(
+        f"<I{len(ne)}QiQ", len(ne) if n_dims is None else n_dims, *ne, type_, offset
+    )
 
 
 def gguf(
@@ -44,9 +52,18 @@ def gguf(
     data: int = 1 << 16,
 ) -> bytes:
     pairs, tensors = pairs or [], tensors or []
-    return (magic + struct.pack("<IQQ", version, len(tensors) if n_tensors is None else n_tensors,
-                                len(pairs) if n_pairs is None else n_pairs)
-            + b"".join(pairs) + b"".join(tensors) + bytes(data))
+    return (
+        magic
+        + struct.pack(
+            "<IQQ",
+            version,
+            len(tensors) if n_tensors is None else n_tensors,
+            len(pairs) if n_pairs is None else n_pairs,
+        )
+        + b"".join(pairs)
+        + b"".join(tensors)
+        + bytes(data)
+    )
 
 
 REFUSED = {
@@ -65,14 +82,23 @@ REFUSED = {
     "more tensors than bytes": (gguf(n_tensors=60_000, data=1000), "ends inside"),
     "empty key": (gguf([pair(b"", U8, b"1")]), "key of 0 bytes"),
     "key beyond the end": (gguf([struct.pack("<Q", 60_000)], data=100, n_pairs=1), "ends inside"),
-    "key of 2**62": (gguf([struct.pack("<Q", 2**62)], n_pairs=1), "key of 4611686018427387904 bytes"),
-    "duplicate key": (gguf([pair(b"a", U8, b"1"), pair(b"a", U8, b"1")]), "duplicate metadata key 'a'"),
+    "key of 2**62": (
+        gguf([struct.pack("<Q", 2**62)], n_pairs=1),
+        "key of 4611686018427387904 bytes",
+    ),
+    "duplicate key": (
+        gguf([pair(b"a", U8, b"1"), pair(b"a", U8, b"1")]),
+        "duplicate metadata key 'a'",
+    ),
     "type 13": (gguf([pair(b"a", 13, b"")]), "key 'a' has the invalid type 13"),
     "type -1": (gguf([pair(b"a", 0xFFFFFFFF, b"")]), "invalid type"),
     "array of arrays": (gguf([array(b"a", ARR, 1)]), "array of the invalid type 9"),
     "array of type 99": (gguf([array(b"a", 99, 1)]), "array of the invalid type 99"),
     "value cut": (gguf([pair(b"a", U64, b"1")], data=0), "ends inside"),
-    "string of 2**40": (gguf([pair(b"a", STR, struct.pack("<Q", 2**40))]), "string of 1099511627776 bytes"),
+    "string of 2**40": (
+        gguf([pair(b"a", STR, struct.pack("<Q", 2**40))]),
+        "string of 1099511627776 bytes",
+    ),
     "string beyond the end": (gguf([pair(b"a", STR, struct.pack("<Q", GIB))]), "ends inside"),
     "array of 2**40 u8": (gguf([array(b"a", U8, 2**40)]), "1099511627776 elements"),
     "array of 2**30 u8": (gguf([array(b"a", U8, GIB)]), "ends inside"),
@@ -88,38 +114,70 @@ REFUSED = {
         "9223372036854775808",
     ),
     "string in array that wraps": (
-        gguf([array(b"a", STR, 600, string(b"x") * 300 + struct.pack("<Q", 2**64 - 8) + bytes(9000))]),
+        gguf(
+            [array(b"a", STR, 600, string(b"x") * 300 + struct.pack("<Q", 2**64 - 8) + bytes(9000))]
+        ),
         "18446744073709551608",
     ),
-    "alignment 0": (gguf([pair(b"general.alignment", U32, struct.pack("<I", 0))]), "alignment 0 is not a power of 2"),
-    "alignment 3": (gguf([pair(b"general.alignment", U32, struct.pack("<I", 3))]), "alignment 3 is not a power of 2"),
+    "alignment 0": (
+        gguf([pair(b"general.alignment", U32, struct.pack("<I", 0))]),
+        "alignment 0 is not a power of 2",
+    ),
+    "alignment 3": (
+        gguf([pair(b"general.alignment", U32, struct.pack("<I", 3))]),
+        "alignment 3 is not a power of 2",
+    ),
     "alignment as u64": (
         gguf([pair(b"general.alignment", U64, struct.pack("<Q", 32))]),
         "must be of type u32 but is u64",
     ),
-    "alignment as string": (gguf([pair(b"general.alignment", STR, string(b"32"))]), "must be of type u32"),
-    "alignment as array": (gguf([array(b"general.alignment", U32, 1, struct.pack("<I", 32))]), "must be of type u32"),
+    "alignment as string": (
+        gguf([pair(b"general.alignment", STR, string(b"32"))]),
+        "must be of type u32",
+    ),
+    "alignment as array": (
+        gguf([array(b"general.alignment", U32, 1, struct.pack("<I", 32))]),
+        "must be of type u32",
+    ),
     "name of 64 bytes": (gguf(tensors=[tensor(b"n" * 64)]), "tensor name of 64 bytes"),
-    "name of 2**63 bytes": (gguf(tensors=[struct.pack("<Q", 2**63)]), "tensor name of 9223372036854775808 bytes"),
+    "name of 2**63 bytes": (
+        gguf(tensors=[struct.pack("<Q", 2**63)]),
+        "tensor name of 9223372036854775808 bytes",
+    ),
     "duplicate tensor": (gguf(tensors=[tensor(), tensor(offset=128)]), "duplicate tensor name 't'"),
     "5 dimensions": (gguf(tensors=[tensor(ne=(1, 1, 1, 1, 1))]), "5 dimensions"),
     "2**32 - 1 dimensions": (gguf(tensors=[tensor(n_dims=0xFFFFFFFF)]), "4294967295 dimensions"),
     "negative extent": (gguf(tensors=[tensor(ne=(2**64 - 32,))]), "impossible shape"),
     "negative second extent": (gguf(tensors=[tensor(ne=(0, 2**63))]), "impossible shape"),
-    "elements overflow": (gguf(tensors=[tensor(ne=(2**32, 2**32, 2**32, 2**32))]), "impossible shape"),
+    "elements overflow": (
+        gguf(tensors=[tensor(ne=(2**32, 2**32, 2**32, 2**32))]),
+        "impossible shape",
+    ),
     "elements wrap to 0": (gguf(tensors=[tensor(ne=(2**32, 2**32, 1, 0))]), "impossible shape"),
-    "bytes overflow": (gguf(tensors=[tensor(ne=(2**61,), type_=28), tensor(b"u", offset=0)]), "ends beyond|expected"),
-    "row not of whole blocks": (gguf(tensors=[tensor(ne=(33,), type_=8)]), "33 elements per row, not a multiple of 32"),
+    "bytes overflow": (
+        gguf(tensors=[tensor(ne=(2**61,), type_=28), tensor(b"u", offset=0)]),
+        "ends beyond|expected",
+    ),
+    "row not of whole blocks": (
+        gguf(tensors=[tensor(ne=(33,), type_=8)]),
+        "33 elements per row, not a multiple of 32",
+    ),
     "removed type": (gguf(tensors=[tensor(type_=31)]), "q4_0_4_4, which llama.cpp no longer reads"),
     "negative type": (gguf(tensors=[tensor(type_=-1)]), "invalid type -1"),
     "first offset": (gguf(tensors=[tensor(offset=32)]), "offset 32, expected 0"),
-    "overlap": (gguf(tensors=[tensor(), tensor(b"u", offset=96)]), "'u' has offset 96, expected 128"),
+    "overlap": (
+        gguf(tensors=[tensor(), tensor(b"u", offset=96)]),
+        "'u' has offset 96, expected 128",
+    ),
     "gap": (gguf(tensors=[tensor(), tensor(b"u", offset=160)]), "'u' has offset 160, expected 128"),
     "offset beyond 2**64": (
         gguf(tensors=[tensor(ne=(2**62,), type_=0), tensor(b"u", (2**62,), 0, 2**64 - 32)]),
         "beyond|expected",
     ),
-    "unknown type without space": (gguf(tensors=[tensor(type_=77), tensor(b"u", offset=0)]), "no space"),
+    "unknown type without space": (
+        gguf(tensors=[tensor(type_=77), tensor(b"u", offset=0)]),
+        "no space",
+    ),
     "tensor infos cut": (gguf(tensors=[tensor()], data=0)[:-3], "ends inside"),
     "second tensor missing": (gguf(tensors=[tensor()], n_tensors=2, data=0), "ends inside"),
 }
@@ -150,10 +208,19 @@ def read(data: bytes) -> Header:
 
 
 def test_accepted_at_the_limits() -> None:
-    header = read(gguf(
-        [array(b"empty", F32, 0), array(b"none", STR, 0), pair(b"bad utf-8", STR, string(b"\xff\xfe")),
-         pair(b"\xff", BOOL, b"\x02"), array(b"kept", I16, 4096, bytes(8192)), array(b"long", I16, 4097, bytes(8194))],
-        [tensor(b"n" * 63, ()), tensor(b"", (0, 5), offset=32)]))
+    header = read(
+        gguf(
+            [
+                array(b"empty", F32, 0),
+                array(b"none", STR, 0),
+                pair(b"bad utf-8", STR, string(b"\xff\xfe")),
+                pair(b"\xff", BOOL, b"\x02"),
+                array(b"kept", I16, 4096, bytes(8192)),
+                array(b"long", I16, 4097, bytes(8194)),
+            ],
+            [tensor(b"n" * 63, ()), tensor(b"", (0, 5), offset=32)],
+        )
+    )
     assert header.metadata["empty"] == ()
     assert header.metadata["none"] == ArrayInfo("str", 0)
     assert header.metadata["bad utf-8"] == "\\xff\\xfe"
@@ -169,11 +236,25 @@ def test_accepted_at_the_limits() -> None:
 def test_strings_longer_than_a_buffer(make: Callable[[bytes], io.BytesIO]) -> None:
     """In an array and as a value: what follows them is read from the right place."""
     texts = [b"a" * 5, b"b" * 300_000, b"", b"c" * (1 << 18), b"d" * (3 << 20), b"e"] * 2
-    header = read_header(make(gguf(
-        [array(b"list", STR, len(texts), b"".join(map(string, texts))), pair(b"huge", STR, string(b"f" * (2 << 20))),
-         pair(b"large", STR, string(b"g" * (1 << 20))), pair(b"last", U32, struct.pack("<I", 42))], [tensor()])))
-    assert header.metadata == {"list": ArrayInfo("str", 12), "huge": ArrayInfo("u8", 2 << 20), "large": "g" * (1 << 20),
-                               "last": 42}
+    header = read_header(
+        make(
+            gguf(
+                [
+                    array(b"list", STR, len(texts), b"".join(map(string, texts))),
+                    pair(b"huge", STR, string(b"f" * (2 << 20))),
+                    pair(b"large", STR, string(b"g" * (1 << 20))),
+                    pair(b"last", U32, struct.pack("<I", 42)),
+                ],
+                [tensor()],
+            )
+        )
+    )
+    assert header.metadata == {
+        "list": ArrayInfo("str", 12),
+        "huge": ArrayInfo("u8", 2 << 20),
+        "large": "g" * (1 << 20),
+        "last": 42,
+    }
     assert header.tensors["t"].n_bytes == 128
 
 
@@ -189,8 +270,11 @@ def test_unknown_type_takes_the_space_up_to_its_successor() -> None:
     new, known = header.tensors.values()
     assert (new.type, new.n_bytes, new.exact) == ("type_77", 640, False)
     assert (known.n_bytes, known.exact) == (128, True)
-    assert header.warnings == ("<stream>: 1 tensor of a type newer than autolayers knows (type_77 in 'new'), "
-                               "counted with all the space it may take",)
+    assert header.warnings == (
+        "<stream>: 1 tensor of a type newer than autolayers knows (type_77 "
+        "in 'new'), "
+        "counted with all the space it may take",
+    )
 
 
 def test_unknown_type_at_the_end_takes_the_rest_of_the_file() -> None:
@@ -212,7 +296,14 @@ def test_split_count_of_the_wrong_type(count: str) -> None:
 
 def test_split_no_beyond_count() -> None:
     with pytest.raises(ModelError, match="part 4 of 3"):
-        read(gguf([pair(b"split.count", U16, struct.pack("<H", 3)), pair(b"split.no", U16, struct.pack("<H", 3))]))
+        read(
+            gguf(
+                [
+                    pair(b"split.count", U16, struct.pack("<H", 3)),
+                    pair(b"split.no", U16, struct.pack("<H", 3)),
+                ]
+            )
+        )
 
 
 def part(no: int, tensors: list[bytes], total: int = 2) -> io.BytesIO:
@@ -316,7 +407,9 @@ def most_kept_text(path: Path) -> None:
 
 
 def most_tensors(path: Path) -> None:
-    path.write_bytes(gguf(tensors=[tensor(b"%063d" % i, (32, 1, 1, 1), 0, 128 * i) for i in range(1 << 16)]))
+    path.write_bytes(
+        gguf(tensors=[tensor(b"%063d" % i, (32, 1, 1, 1), 0, 128 * i) for i in range(1 << 16)])
+    )
 
 
 HEAVY: tuple[Callable[[Path], None], ...] = (

@@ -17,7 +17,7 @@ def string(text: bytes, length: int | None = None) -> bytes:
 def model(buf: bytes, pos: int, n: int) -> tuple[int, int]:
     """The format's own words, by slicing."""
     while n:
-        prefix = buf[pos:pos + 8]
+        prefix = buf[pos : pos + 8]
         if len(prefix) < 8 or len(buf) - pos - 8 < int.from_bytes(prefix, "little"):
             return pos, n
         pos += 8 + int.from_bytes(prefix, "little")
@@ -28,26 +28,57 @@ def model(buf: bytes, pos: int, n: int) -> tuple[int, int]:
 TEXTS = st.one_of(
     st.binary(max_size=12),
     st.sampled_from(
-        (b"", b"\0" * 7, b"\0" * 8, b"\x01" + b"\0" * 7, string(b"inner"), string(b"", 2**64 - 8), b"\xff" * 8)
+        (
+            b"",
+            b"\0" * 7,
+            b"\0" * 8,
+            b"\x01" + b"\0" * 7,
+            string(b"inner"),
+            string(b"", 2**64 - 8),
+            b"\xff" * 8,
+        )
     ),
     st.integers(0, 700).map(lambda n: b"x" * n),
 )
 LENGTHS = st.one_of(
     st.integers(0, 2**64 - 1),
     st.sampled_from(
-        (0, 1, 255, 256, 2**31, 2**32, 2**62, 2**63 - 9, 2**63 - 8, 2**63 - 1, 2**63, 2**64 - 9, 2**64 - 8, 2**64 - 1)
+        (
+            0,
+            1,
+            255,
+            256,
+            2**31,
+            2**32,
+            2**62,
+            2**63 - 9,
+            2**63 - 8,
+            2**63 - 1,
+            2**63,
+            2**64 - 9,
+            2**64 - 8,
+            2**64 - 1,
+        )
     ),
 )
 
 
-@given(texts=st.lists(TEXTS, min_size=1, max_size=40), copies=st.integers(1, 60), cut=st.integers(0, 3000),
-       surplus=st.integers(-300, 300), start=st.integers(0, 40))
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=40),
+    copies=st.integers(1, 60),
+    cut=st.integers(0, 3000),
+    surplus=st.integers(-300, 300),
+    start=st.integers(0, 40),
+)
 @settings(max_examples=400, deadline=None)
 @example(texts=[b""], copies=60, cut=0, surplus=0, start=0)
-def test_whole_and_cut_arrays(texts: list[bytes], copies: int, cut: int, surplus: int, start: int) -> None:
-    """Longer than a block, cut anywhere, asked for more or fewer strings than there are, from anywhere."""
+def test_whole_and_cut_arrays(
+    texts: list[bytes], copies: int, cut: int, surplus: int, start: int
+) -> None:
+    """Longer than a block, cut anywhere, asked for more or fewer strings than there are, from
+    anywhere."""
     buf = b"".join(map(string, texts)) * copies
-    buf = buf[:max(0, len(buf) - cut)]
+    buf = buf[: max(0, len(buf) - cut)]
     n = max(0, len(texts) * copies + surplus)
     assert skip_strings(buf, start, n) == step_strings(buf, start, n) == model(buf, start, n)
 
@@ -60,8 +91,11 @@ def test_whole_and_cut_arrays(texts: list[bytes], copies: int, cut: int, surplus
     tail=st.binary(max_size=20),
 )
 @settings(max_examples=400, deadline=None)
-def test_one_length_lies(texts: list[bytes], copies: int, which: int, length: int, tail: bytes) -> None:
-    """A length that points before, into, just to or beyond the end, or past what an index can hold."""
+def test_one_length_lies(
+    texts: list[bytes], copies: int, which: int, length: int, tail: bytes
+) -> None:
+    """A length that points before, into, just to or beyond the end, or past what an index can
+    hold."""
     strings = [string(text) for text in texts] * copies
     which %= len(strings)
     strings[which] = struct.pack("<Q", length) + strings[which][8:]
@@ -70,10 +104,16 @@ def test_one_length_lies(texts: list[bytes], copies: int, which: int, length: in
         assert skip_strings(buf, 0, n) == step_strings(buf, 0, n) == model(buf, 0, n)
 
 
-@given(texts=st.lists(TEXTS, min_size=1, max_size=40), copies=st.integers(8, 60), which=st.integers(0, 2000),
-       beyond=st.integers(-20, 20))
+@given(
+    texts=st.lists(TEXTS, min_size=1, max_size=40),
+    copies=st.integers(8, 60),
+    which=st.integers(0, 2000),
+    beyond=st.integers(-20, 20),
+)
 @settings(max_examples=400, deadline=None)
-def test_a_string_ends_near_the_end(texts: list[bytes], copies: int, which: int, beyond: int) -> None:
+def test_a_string_ends_near_the_end(
+    texts: list[bytes], copies: int, which: int, beyond: int
+) -> None:
     strings = [string(text) for text in texts] * copies
     which %= len(strings)
     before = b"".join(strings[:which])
@@ -83,10 +123,19 @@ def test_a_string_ends_near_the_end(texts: list[bytes], copies: int, which: int,
     assert skip_strings(buf, 0, n) == step_strings(buf, 0, n) == model(buf, 0, n)
 
 
-@given(buf=st.binary(max_size=400), copies=st.integers(1, 20), start=st.integers(0, 500), n=st.integers(0, 1000))
+@given(
+    buf=st.binary(max_size=400),
+    copies=st.integers(1, 20),
+    start=st.integers(0, 500),
+    n=st.integers(0, 1000),
+)
 @settings(max_examples=400, deadline=None)
 def test_any_bytes(buf: bytes, copies: int, start: int, n: int) -> None:
-    assert skip_strings(buf * copies, start, n) == step_strings(buf * copies, start, n) == model(buf * copies, start, n)
+    assert (
+        skip_strings(buf * copies, start, n)
+        == step_strings(buf * copies, start, n)
+        == model(buf * copies, start, n)
+    )
 
 
 def test_around_whole_blocks() -> None:

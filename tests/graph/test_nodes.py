@@ -1,7 +1,8 @@
-"""Each architecture's graphs, operation by operation, beside those recorded: most tensors lie below the peak of memory,
-where launches do not see them.
+"""Each architecture's graphs, operation by operation, beside those recorded: most tensors lie below
+the peak of memory, where launches do not see them.
 
-    AUTOLAYERS_WRITE_GRAPHS=1 python -m pytest tests/graph/test_nodes.py      # records them: read the difference
+    # records them: read the difference
+    AUTOLAYERS_WRITE_GRAPHS=1 python -m pytest tests/graph/test_nodes.py
 """
 
 from __future__ import annotations
@@ -33,37 +34,56 @@ from autolayers.records import replace
 
 PATH = ROOT / "tests" / "graph" / "nodes.json"
 FUSED = "flash_attn", "lid", "gdn_ar", "gdn_ch", "hc_comb", "hc_pre", "hc_post"
-TARGETS = {"eagle3": "llama-3.1-8b-q4_k_m", "gemma4-assistant": "gemma-4-e4b-q4_k_m"}    # what they draft for
-LARGER = {    # their graphs have what the smallest's lack: a selector, an indexer that chooses among the cells
-    "deepseek32": "mtp-ds32", "dflash": "dflash2", "glm-dsa": "mtp-glmdsa", "glm5-next": "glm5-next-all",
-    "qwen4exp": "qwen4exp-80b"}
-NO_HEADER = {"apertus", "deepseek2-ocr", "plm"}                                         # none in fixtures/
+# what they draft for
+TARGETS = {"eagle3": "llama-3.1-8b-q4_k_m", "gemma4-assistant": "gemma-4-e4b-q4_k_m"}
+# their graphs have what the smallest's lack: a selector, an indexer that chooses among the cells
+LARGER = {
+    "deepseek32": "mtp-ds32",
+    "dflash": "dflash2",
+    "glm-dsa": "mtp-glmdsa",
+    "glm5-next": "glm5-next-all",
+    "qwen4exp": "qwen4exp-80b",
+}
+# none in fixtures/
+NO_HEADER = {"apertus", "deepseek2-ocr", "plm"}
 # (tokens, whether operations are fused, build)
 GRAPHS = {
-    "prompt": (96, True, None), "token": (3, True, None), "not fused": (96, False, None),
-    "b11400": (96, True, 11400), "b10000": (96, True, 10000), "b6000": (96, False, 6000)}
+    "prompt": (96, True, None),
+    "token": (3, True, None),
+    "not fused": (96, False, None),
+    "b11400": (96, True, 11400),
+    "b10000": (96, True, 10000),
+    "b6000": (96, False, 6000),
+}
 
 
 @cache
 def models() -> tuple[dict[str, Model], dict[str, Model]]:
-    """The model of each architecture with the fewest layers, of those the most tensors; the same with an MTP block."""
+    """The model of each architecture with the fewest layers, of those the most tensors; the same
+    with an MTP block."""
     found: tuple[dict[str, Model], dict[str, Model]] = {}, {}
     chosen = {name: fixture(header) for name, header in LARGER.items()}
     for path in sorted(FIXTURES.glob("**/headers/*.gguf")):
         model = read_model(path)
-        for models in found[:1 + (model.hparams.n_layer_nextn > 0)]:
+        for models in found[: 1 + (model.hparams.n_layer_nextn > 0)]:
             least = models.setdefault(model.architecture, model)
-            if (model.hparams.n_layer_all, -len(model.tensors)) < (least.hparams.n_layer_all, -len(least.tensors)):
+            if (model.hparams.n_layer_all, -len(model.tensors)) < (
+                least.hparams.n_layer_all,
+                -len(least.tensors),
+            ):
                 models[model.architecture] = model
     return {**found[0], **chosen}, found[1]
 
 
 def what_a_node_is(t: Tensor) -> str:
-    return " ".join(map(str, (t.type, t.ne, t.nb, t.view_offs, *((s.op, s.type, s.ne) for s in t.src))))
+    return " ".join(
+        map(str, (t.type, t.ne, t.nb, t.view_offs, *((s.op, s.type, s.ne) for s in t.src)))
+    )
 
 
 def graph(name: str, mtp: bool, n_tokens: int, fused: bool, build: int | None) -> dict[str, str]:
-    """How many nodes of each operation there are, and a hash of their shapes and their sources' shapes."""
+    """How many nodes of each operation there are, and a hash of their shapes and their sources'
+    shapes."""
     known = rules(build)
     model = models()[mtp][name].read_by(known)
     mtp = mtp or name == "gemma4-assistant"
@@ -72,25 +92,43 @@ def graph(name: str, mtp: bool, n_tokens: int, fused: bool, build: int | None) -
     placement = place_weights(model, params, devices, mtp, known)
     if name in TARGETS:
         whose = fixture(TARGETS[name])
-        theirs, of = resolve(whose, params, known), place_weights(whose, params, devices, False, known)
-        placement, target = replace(placement, target=of), (whose.hparams, theirs, allocate(whose, theirs, of))
+        theirs, of = (
+            resolve(whose, params, known),
+            place_weights(whose, params, devices, False, known),
+        )
+        placement, target = (
+            replace(placement, target=of),
+            (whose.hparams, theirs, allocate(whose, theirs, of)),
+        )
     context = resolve(model, params, known, "mtp" if mtp else "default")
     build_graph = builder(name, mtp=mtp)
     assert build_graph is not None
     memory = allocate(model, context, placement, target)
     setting = prepare(model, params, context, placement, memory, build_graph, GraphCache())
     n_seqs = context.n_seq_max
-    llm = Llm(setting.hparams, context, n_tokens=n_tokens, n_seqs=n_seqs, n_outputs=n_seqs,
-              fused_ops=dict.fromkeys(FUSED, fused), lookup=setting.weights(), backends=setting.backends,
-              dev_layer=setting.dev_layer, full_offload=setting.full_offload)
+    llm = Llm(
+        setting.hparams,
+        context,
+        n_tokens=n_tokens,
+        n_seqs=n_seqs,
+        n_outputs=n_seqs,
+        fused_ops=dict.fromkeys(FUSED, fused),
+        lookup=setting.weights(),
+        backends=setting.backends,
+        dev_layer=setting.dev_layer,
+        full_offload=setting.full_offload,
+    )
     llm.caches, llm.states = setting.caches(llm)
     done(llm, build_graph(llm))
     rows: dict[str, list[str]] = {}
     for node in llm.graph.nodes:
         rows.setdefault(node.op, []).append(what_a_node_is(node))
     llm.release()
-    return {op: f"{len(of)} {hashlib.sha256(repr(sorted(Counter(of).items())).encode()).hexdigest()[:6]}"
-            for op, of in sorted(rows.items())}
+    return {
+        op: f"{len(of)} "
+        f"{hashlib.sha256(repr(sorted(Counter(of).items())).encode()).hexdigest()[:6]}"
+        for op, of in sorted(rows.items())
+    }
 
 
 def graphs(name: str) -> dict[str, dict[str, str]]:
@@ -103,12 +141,14 @@ def graphs(name: str) -> dict[str, dict[str, str]]:
             try:
                 found[f"MTP {which}" if mtp else which] = graph(name, mtp, n_tokens, fused, build)
             except LaunchRefused:
-                assert build or mtp, (name, which)       # a build that does not know it
+                assert build or mtp, (name, which)  # a build that does not know it
     assert found, f"{name} has no header in fixtures/: add one, or its name to NO_HEADER"
     first = found["prompt"]
     return {"prompt": first} | {
         which: {op: of.get(op, "0") for op in sorted({*first, *of}) if first.get(op) != of.get(op)}
-        for which, of in found.items() if which != "prompt"}
+        for which, of in found.items()
+        if which != "prompt"
+    }
 
 
 CASES = sorted({*NAMES} - NO_HEADER - {"clip", "gptj"})
@@ -120,18 +160,28 @@ def test_graphs_are_as_recorded(name: str) -> None:
     if os.environ.get("AUTOLAYERS_WRITE_GRAPHS"):
         pytest.skip("recorded")
     recorded = json.loads(PATH.read_text())[name]
-    differs = [f"{which}: {op} is {of.get(op)}, recorded {recorded.get(which, {}).get(op)}"
-               for which, of in found.items() for op in sorted({*of, *recorded.get(which, {})})
-               if of.get(op) != recorded.get(which, {}).get(op)]
+    differs = [
+        f"{which}: {op} is {of.get(op)}, recorded {recorded.get(which, {}).get(op)}"
+        for which, of in found.items()
+        for op in sorted({*of, *recorded.get(which, {})})
+        if of.get(op) != recorded.get(which, {}).get(op)
+    ]
     assert not differs and found.keys() == recorded.keys(), "\n".join(differs)
 
 
 def test_all_are_recorded() -> None:
     if os.environ.get("AUTOLAYERS_WRITE_GRAPHS"):
-        rows = [f" {json.dumps(name)}: {{\n" + ",\n".join(
-            f"  {json.dumps(which)}: {json.dumps(of)}" for which, of in graphs(name).items()) + "}" for name in CASES]
+        rows = [
+            f" {json.dumps(name)}: {{\n"
+            + ",\n".join(
+                f"  {json.dumps(which)}: {json.dumps(of)}" for which, of in graphs(name).items()
+            )
+            + "}"
+            for name in CASES
+        ]
         PATH.write_text("{\n" + ",\n".join(rows) + "\n}\n")
     recorded = json.loads(PATH.read_text())
     assert sorted(recorded) == CASES
-    assert {name for name, of in recorded.items() if "MTP prompt" in of} == \
-        {name for name in NAMES if architecture(name).mtp} - {"gemma4-assistant"}
+    assert {name for name, of in recorded.items() if "MTP prompt" in of} == {
+        name for name in NAMES if architecture(name).mtp
+    } - {"gemma4-assistant"}

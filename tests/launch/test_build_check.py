@@ -1,6 +1,8 @@
-"""`autolayers check`: a program's loads compared with the prediction, kept, and used by plans for that very program.
+"""`autolayers check`: a program's loads compared with the prediction, kept, and used by plans for
+that very program.
 
-The fake llama-server prints the sizes that it is given for each file; test_with_the_real_llama_server asks a real one.
+The fake llama-server prints the sizes that it is given for each file;
+test_with_the_real_llama_server asks a real one.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ if "--lora" in words:
         print(f"x: CPU {part} buffer size = {size / 1048576 + more:.2f} MiB")
 print("srv llama_server: model loaded", flush=True)
 signal.pause()
-"""
+"""  # noqa: E501
 NAMES = ("gemma3-dense", "qwen3-dense", "llama-moe")
 BOTH, SEES = "llama-moe with a draft and an adapter", "gemma3-dense with a projector"
 WORDS = "-ngl 99 -c 1024 -np 1 -lm none"
@@ -79,12 +81,23 @@ def program(tmp_path: pathlib.Path) -> pathlib.Path:
     sizes = {}
     for name in NAMES:
         use = autolayers.estimate(read(name), parse(WORDS.split(), command=None).params, [], 11311)
-        sizes[name] = {"model": use.host.model, "KV": use.host.context, "compute": use.host.compute,
-                       "output": next(extra.size for extra in use.extras if "output" in extra.name)}
-    use = autolayers.estimate(read("mtp/qwen35"), parse([*WORDS.split(), "--spec-type", "draft-mtp"]).params, [], 11311)
+        sizes[name] = {
+            "model": use.host.model,
+            "KV": use.host.context,
+            "compute": use.host.compute,
+            "output": next(extra.size for extra in use.extras if "output" in extra.name),
+        }
+    use = autolayers.estimate(
+        read("mtp/qwen35"), parse([*WORDS.split(), "--spec-type", "draft-mtp"]).params, [], 11311
+    )
     more = {extra.name: extra.size for extra in use.extras}
-    sizes["mtp-qwen35"] = {"model": use.host.model, "KV": use.host.context, "compute": use.host.compute - MiB,
-                           "KV (second)": more["MTP context"], "compute (second)": more["MTP compute"]}
+    sizes["mtp-qwen35"] = {
+        "model": use.host.model,
+        "KV": use.host.context,
+        "compute": use.host.compute - MiB,
+        "KV (second)": more["MTP context"],
+        "compute (second)": more["MTP compute"],
+    }
     (tmp_path / "sizes.json").write_text(json.dumps(sizes))
     (tmp_path / "more.json").write_text("0")
     return found
@@ -92,12 +105,19 @@ def program(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def environ(program: pathlib.Path) -> dict[str, str]:
-    return {**os.environ, "XDG_STATE_HOME": str(program.parent / "state"), "HOME": str(program.parent)}
+    return {
+        **os.environ,
+        "XDG_STATE_HOME": str(program.parent / "state"),
+        "HOME": str(program.parent),
+    }
 
 
-@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "every architecture"])
-def run(environ: dict[str, str], request: pytest.FixtureRequest,
-        monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+@pytest.fixture(
+    params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["few", "every architecture"]
+)
+def run(
+    environ: dict[str, str], request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., subprocess.CompletedProcess[str]]:
     if not request.param:
         few = {"architectures": (*NAMES, "afmoe-moe"), "mtp": ("mtp/qwen35", "mtp/step35")}
         for name, module in itertools.product(few, (bundled, build_check)):
@@ -125,7 +145,11 @@ def test_equal_different_failed_and_unknown(run: Callable[..., Any], program: pa
     assert {name for name, state in states(done).items() if state == "equal"} == known
     assert {state for name, state in states(done).items() if name not in known} == {"unknown"}
     before = json.loads((program.parent / "sizes.json").read_text())
-    change(program, "qwen3-dense", {**before["qwen3-dense"], "compute": before["qwen3-dense"]["compute"] + 3 * MiB})
+    change(
+        program,
+        "qwen3-dense",
+        {**before["qwen3-dense"], "compute": before["qwen3-dense"]["compute"] + 3 * MiB},
+    )
     change(program, "llama-moe", "GGML_ASSERT(false) \x1b[31mfailed")
     done = run("check", "--quick", "--llama-server", str(program))
     assert done.returncode == 1
@@ -141,41 +165,82 @@ def test_drafts_an_adapter_and_a_projector(run: Callable[..., Any], program: pat
     (program.parent / "more.json").write_text("4")
     done = run("check", "--quick", "--llama-server", str(program))
     assert done.returncode == 1 and re.search(r"^Host LoRA +1 of 1$", done.stdout, re.M)
-    assert f"({BOTH}): draft model weights on Host +4.00 MiB, draft context on Host +4.00 MiB" in done.stdout
-    assert "that drafts): MTP context on Host +4.00 MiB, MTP compute on Host +4.00 MiB" in done.stdout
-    assert f"({SEES}): mmproj compute on Host +1.8" in done.stdout          # above the upper bound
-    plan = run("run", "--gpu", "24GiB", "--dry-run", str(program), "-m", "fixtures/headers/llama-3.1-8b-q4_k_m.gguf")
-    assert plan.returncode == 0 and "checked on this build" not in plan.stderr     # without companions it is equal
+    assert (
+        f"({BOTH}): draft model weights on Host +4.00 MiB, draft context on Host +4.00 MiB"
+        in done.stdout
+    )
+    assert (
+        "that drafts): MTP context on Host +4.00 MiB, MTP compute on Host +4.00 MiB" in done.stdout
+    )
+    assert f"({SEES}): mmproj compute on Host +1.8" in done.stdout  # above the upper bound
+    plan = run(
+        "run",
+        "--gpu",
+        "24GiB",
+        "--dry-run",
+        str(program),
+        "-m",
+        "fixtures/headers/llama-3.1-8b-q4_k_m.gguf",
+    )
+    # without companions it is equal
+    assert plan.returncode == 0 and "checked on this build" not in plan.stderr
 
 
 @pytest.mark.slow
 def test_plans_for_that_program_say_so(run: Callable[..., Any], program: pathlib.Path) -> None:
     before = json.loads((program.parent / "sizes.json").read_text())
-    change(program, "qwen3-dense", {**before["qwen3-dense"], "KV": before["qwen3-dense"]["KV"] + MiB})
+    change(
+        program, "qwen3-dense", {**before["qwen3-dense"], "KV": before["qwen3-dense"]["KV"] + MiB}
+    )
     run("check", "--quick", "--llama-server", str(program))
     launch = ["run", "--gpu", "24GiB", "--dry-run", str(program), "-m"]
     equal = run(*launch, "fixtures/headers/gemma-3-4b-q8_0.gguf")
-    assert equal.returncode == 0 and "checked on this build" not in equal.stderr      # as predicted: not worth a line
+    # as predicted: not worth a line
+    assert equal.returncode == 0 and "checked on this build" not in equal.stderr
     nice = run(*launch[:4], "nice", *launch[4:], "fixtures/headers/qwen3-8b-q4_k_m.gguf")
-    assert "checked on this build on 20" in nice.stderr        # of the program, not of what starts it
+    # of the program, not of what starts it
+    assert "checked on this build on 20" in nice.stderr
     differs = run(*launch, "fixtures/headers/qwen3-8b-q4_k_m.gguf")
     assert "qwen3 does not allocate as predicted (context Host +1.00 MiB)" in differs.stderr
     other = run(*launch, "fixtures/headers/phi-3-mini-q4_k_m.gguf")
     assert "checked" not in other.stderr
-    os.utime(program, (1, 1))                                  # another file: what was checked is not this
+    # another file: what was checked is not this
+    os.utime(program, (1, 1))
     assert "checked" not in run(*launch, "fixtures/headers/qwen3-8b-q4_k_m.gguf").stderr
 
 
-@pytest.mark.parametrize(("words", "error", "code"), [
-    (["--llama-server", "no-such-server"], "no-such-server: no such program; give its path with", 127),
-    (["--llama-server", str(ROOT / "README.md")], "README.md: cannot be executed; give its path with", 126),
-    (["--llama-server", sys.executable], "not llama-server, by its --help", 1),
-    (["model.gguf"], "check takes flags only", 2),
-])
-def test_what_cannot_be_checked(environ: dict[str, str], words: list[str], error: str, code: int) -> None:
-    done = subprocess.run([sys.executable, "-m", "autolayers", "check", *words], env=environ, capture_output=True,
-                          text=True)
-    assert done.returncode == code and error in done.stderr and done.stderr.count("\n") == 1 and not done.stdout
+@pytest.mark.parametrize(
+    ("words", "error", "code"),
+    [
+        (
+            ["--llama-server", "no-such-server"],
+            "no-such-server: no such program; give its path with",
+            127,
+        ),
+        (
+            ["--llama-server", str(ROOT / "README.md")],
+            "README.md: cannot be executed; give its path with",
+            126,
+        ),
+        (["--llama-server", sys.executable], "not llama-server, by its --help", 1),
+        (["model.gguf"], "check takes flags only", 2),
+    ],
+)
+def test_what_cannot_be_checked(
+    environ: dict[str, str], words: list[str], error: str, code: int
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "autolayers", "check", *words],
+        env=environ,
+        capture_output=True,
+        text=True,
+    )
+    assert (
+        done.returncode == code
+        and error in done.stderr
+        and done.stderr.count("\n") == 1
+        and not done.stdout
+    )
 
 
 def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
@@ -186,7 +251,13 @@ def test_a_damaged_record_is_none(tmp_path: pathlib.Path) -> None:
     checked_builds.keep(str(program), found, environ)
     assert checked_builds.load(str(program), environ) == found
     (file,) = (tmp_path / "autolayers" / "builds").iterdir()
-    for text in ("", "[]", "{}", '{"digest": 1}', file.read_text().replace('"llama"', '"llama": 7, "x"')):
+    for text in (
+        "",
+        "[]",
+        "{}",
+        '{"digest": 1}',
+        file.read_text().replace('"llama"', '"llama": 7, "x"'),
+    ):
         file.write_text(text)
         assert checked_builds.load(str(program), environ) is None
 
@@ -196,6 +267,10 @@ def test_with_the_real_llama_server(binaries: pathlib.Path, environ: dict[str, s
     done = says("check", "--llama-server", str(binaries / "llama-server"), environ=environ)
     assert done.returncode == 0, done.stdout
     count = len(bundled.architectures()) + len(companions())
-    assert f"{count} of {count} models equal" in done.stdout and re.search("draft compute +1 of 1$", done.stdout, re.M)
-    assert re.search(f"MTP compute +{len(bundled.mtp())} of {len(bundled.mtp())}$", done.stdout, re.M)
+    assert f"{count} of {count} models equal" in done.stdout and re.search(
+        "draft compute +1 of 1$", done.stdout, re.M
+    )
+    assert re.search(
+        f"MTP compute +{len(bundled.mtp())} of {len(bundled.mtp())}$", done.stdout, re.M
+    )
     assert "mmproj weights: 1 of 1" in done.stdout

@@ -1,7 +1,8 @@
-"""The real llama-server in a control group with the memory limit of its plan: it loads and answers; with less than its
-caches it is killed. docs/rack.md has longer runs.
+"""The real llama-server in a control group with the memory limit of its plan: it loads and answers;
+with less than its caches it is killed. docs/rack.md has longer runs.
 
-Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them. Needs the right to make control groups.
+Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them. Needs the right to make
+control groups.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ from support import FIXTURES
 
 import autolayers
 
-pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")]
+pytestmark = [
+    pytest.mark.llamacpp,
+    pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's"),
+]
 CHAT = str(FIXTURES / "tiny" / "chat.gguf")
 # 1.4 GiB of caches, which are written to when they are made
 WORDS = ["-c", "4000000", "-np", "1", "-dev", "none", "-cram", "16"]
@@ -37,8 +41,9 @@ def group() -> Iterator[Group]:
 
 
 @pytest.mark.parametrize(("share", "serves"), [(1.0, True), (0.2, False)])
-def test_a_limit_holds(share: float, serves: bool, group: Group, binaries: pathlib.Path,
-                       tmp_path: pathlib.Path) -> None:
+def test_a_limit_holds(
+    share: float, serves: bool, group: Group, binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     plan = autolayers.plan(CHAT, WORDS, ram="16GiB")
     assert plan.ram.limit is not None and plan.host.context > 1 << 30
     group.holds(int(plan.ram.limit * share))
@@ -46,10 +51,16 @@ def test_a_limit_holds(share: float, serves: bool, group: Group, binaries: pathl
         server.bind(("127.0.0.1", 0))
         port = str(server.getsockname()[1])
     with open(tmp_path / "log", "wb") as log:
-        process = subprocess.Popen([binaries / "llama-server", "-m", CHAT, *plan.flags, "--port", port], stdout=log,
-                                   stderr=log, preexec_fn=group.enter)
+        process = subprocess.Popen(
+            [binaries / "llama-server", "-m", CHAT, *plan.flags, "--port", port],
+            stdout=log,
+            stderr=log,
+            preexec_fn=group.enter,
+        )
     try:
-        assert answers(process, port) == serves, (tmp_path / "log").read_text(errors="replace")[-2000:]
+        assert answers(process, port) == serves, (tmp_path / "log").read_text(errors="replace")[
+            -2000:
+        ]
         assert (process.poll() is None) == serves
     finally:
         process.kill()
@@ -59,7 +70,9 @@ def test_a_limit_holds(share: float, serves: bool, group: Group, binaries: pathl
 def answers(process: subprocess.Popen[bytes], port: str) -> bool:
     """Whether it completes a prompt before it ends."""
     body = json.dumps({"prompt": [5] * 100, "n_predict": 1}).encode()
-    asked = urllib.request.Request(f"http://127.0.0.1:{port}/completion", body, {"Content-Type": "application/json"})
+    asked = urllib.request.Request(
+        f"http://127.0.0.1:{port}/completion", body, {"Content-Type": "application/json"}
+    )
     end = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < end:
         try:

@@ -1,4 +1,5 @@
-"""The files of a fleet, read back by their targets' own programs and schemas where they are here."""
+"""The files of a fleet, read back by their targets' own programs and schemas where they are
+here."""
 
 from __future__ import annotations
 
@@ -32,9 +33,14 @@ RAM = {"total": 64 * GiB}
 
 def planned(place: Path, machines: dict[str, Any], paths: list[str], users: int) -> FleetPlan:
     (place / "fleet.json").write_text(json.dumps({"machines": machines}))
-    return plan_fleet([read_model(path) for path in paths], Request.of([], {}, devices=[]),
-                      read(str(place / "fleet.json")),
-                      [1.0] * len(paths), Wanted(users, Users()), names=names_of(paths))
+    return plan_fleet(
+        [read_model(path) for path in paths],
+        Request.of([], {}, devices=[]),
+        read(str(place / "fleet.json")),
+        [1.0] * len(paths),
+        Wanted(users, Users()),
+        names=names_of(paths),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -42,18 +48,25 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetPlan:
     """Two machines of two GPUs for two models, no GPU for cards to buy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("autolayers.planner.compare.fleet.plan.USUAL", ())
-        machines = {"rack": {"devices": [CARD, CARD], "host": RAM, "count": 2, "address": "10.0.0.{}"}}
+        machines = {
+            "rack": {"devices": [CARD, CARD], "host": RAM, "count": 2, "address": "10.0.0.{}"}
+        }
         return planned(tmp_path_factory.mktemp("fleet"), machines, [ONE, FOUR], 24)
 
 
-def written(kind: str, found: FleetPlan, *words: str, paths: list[str] | None = None) -> dict[str, str]:
+def written(
+    kind: str, found: FleetPlan, *words: str, paths: list[str] | None = None
+) -> dict[str, str]:
     arguments = arguments_of("fleet", ["fleet.json", *(paths or [ONE, FOUR]), *words])
     return files(kind, found, paths or [ONE, FOUR], arguments, lambda _: None)
 
 
 def slots(found: FleetPlan, model: str) -> int:
-    return sum(found.servers[place.server].slots for place in found.places
-               if found.names[found.servers[place.server].model] == model)
+    return sum(
+        found.servers[place.server].slots
+        for place in found.places
+        if found.names[found.servers[place.server].model] == model
+    )
 
 
 def test_compose(fleet: FleetPlan) -> None:
@@ -65,12 +78,17 @@ def test_compose(fleet: FleetPlan) -> None:
             importlib.import_module(compose_spec.name).PyCompose.from_yaml(text).validate()
         services = yaml.safe_load(text)["services"]
         assert list(services) == ["llama-server-8080", "llama-server-8081"]
-        ids = [service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
-               for service in services.values()]
+        ids = [
+            service["deploy"]["resources"]["reservations"]["devices"][0]["device_ids"]
+            for service in services.values()
+        ]
         assert sorted(ids) == [["0"], ["1"]]
         limits = [int(service["mem_limit"][:-1]) for service in services.values()]
-        assert sum(limits) <= 64 * 1024 and min(limits) > 8192       # with 8 GiB of saved prompts each
-        assert all(service["command"][-2:] == ["--host", "0.0.0.0"] for service in services.values())
+        # with 8 GiB of saved prompts each
+        assert sum(limits) <= 64 * 1024 and min(limits) > 8192
+        assert all(
+            service["command"][-2:] == ["--host", "0.0.0.0"] for service in services.values()
+        )
 
 
 def test_kubernetes(fleet: FleetPlan) -> None:
@@ -83,8 +101,9 @@ def test_kubernetes(fleet: FleetPlan) -> None:
     assert sum(pod["spec"]["replicas"] for pod in pods) == 4
     for pod in pods:
         spec = pod["spec"]["template"]["spec"]
-        (term,) = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
-            "nodeSelectorTerms"]
+        (term,) = spec["affinity"]["nodeAffinity"][
+            "requiredDuringSchedulingIgnoredDuringExecution"
+        ]["nodeSelectorTerms"]
         assert set(term["matchExpressions"][0]["values"]) <= {"rack-1", "rack-2"}
         assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
         assert spec["containers"][0]["ports"] == [{"containerPort": 8080}]
@@ -92,7 +111,9 @@ def test_kubernetes(fleet: FleetPlan) -> None:
         assert args[args.index("--port") + 1] == "8080"
     services = [document for document in documents if document["kind"] == "Service"]
     labels = {pod["spec"]["template"]["metadata"]["labels"]["llama-model"] for pod in pods}
-    assert {service["spec"]["selector"]["llama-model"] for service in services} == labels and len(labels) == 2
+    assert {service["spec"]["selector"]["llama-model"] for service in services} == labels and len(
+        labels
+    ) == 2
 
 
 def test_llmkube(fleet: FleetPlan) -> None:
@@ -104,7 +125,9 @@ def test_llmkube(fleet: FleetPlan) -> None:
     for document in documents:
         if document["kind"] == "InferenceService":
             assert set(document["spec"]["nodeSelector"]) == {"kubernetes.io/hostname"}
-            assert document["spec"]["resources"]["gpu"] == 1 and document["spec"]["modelRef"] in names
+            assert (
+                document["spec"]["resources"]["gpu"] == 1 and document["spec"]["modelRef"] in names
+            )
 
 
 def test_llama_swap(fleet: FleetPlan) -> None:
@@ -112,35 +135,57 @@ def test_llama_swap(fleet: FleetPlan) -> None:
     texts = written("llama-swap", fleet)
     assert sorted(texts) == ["peers/config.yaml", "rack-1/config.yaml", "rack-2/config.yaml"]
     peers = yaml.safe_load(texts["peers/config.yaml"])["peers"]
-    assert [peer["proxy"] for peer in peers.values()] == ["http://10.0.0.1:8080", "http://10.0.0.2:8080"]
+    assert [peer["proxy"] for peer in peers.values()] == [
+        "http://10.0.0.1:8080",
+        "http://10.0.0.2:8080",
+    ]
     of_peers = [name for peer in peers.values() for name in peer["models"]]
     assert len(of_peers) == len(set(of_peers)) and set(NAMES) < set(of_peers)
     for name, peer in peers.items():
         own = yaml.safe_load(texts[f"{name}/config.yaml"])
-        known = {*own["models"], *(alias for model in own["models"].values() for alias in model.get("aliases", ()))}
+        known = {
+            *own["models"],
+            *(alias for model in own["models"].values() for alias in model.get("aliases", ())),
+        }
         assert set(peer["models"]) <= known
-        assert own["groups"]["fleet"]["members"] == own["hooks"]["on_startup"]["preload"] == list(own["models"])
-        assert sorted(model["env"] for model in own["models"].values()) == [["CUDA_VISIBLE_DEVICES=0"],
-                                                                            ["CUDA_VISIBLE_DEVICES=1"]]
+        assert (
+            own["groups"]["fleet"]["members"]
+            == own["hooks"]["on_startup"]["preload"]
+            == list(own["models"])
+        )
+        assert sorted(model["env"] for model in own["models"].values()) == [
+            ["CUDA_VISIBLE_DEVICES=0"],
+            ["CUDA_VISIBLE_DEVICES=1"],
+        ]
         assert all(model["cmd"].count("--port") == 1 for model in own["models"].values())
 
 
 def test_litellm(fleet: FleetPlan) -> None:
     yaml = pytest.importorskip("yaml")
     config = yaml.safe_load(written("litellm", fleet)["litellm.yaml"])
-    assert {row["model_name"] for row in config["model_list"]} == set(NAMES) and len(config["model_list"]) == 4
+    assert {row["model_name"] for row in config["model_list"]} == set(NAMES) and len(
+        config["model_list"]
+    ) == 4
     for name in NAMES:
         rows = [row["litellm_params"] for row in config["model_list"] if row["model_name"] == name]
         assert sum(row["max_parallel_requests"] for row in rows) == slots(fleet, name) >= 12
     if importlib.util.find_spec("litellm"):
-        router = importlib.import_module("litellm").Router(model_list=config["model_list"], **config["router_settings"])
+        router = importlib.import_module("litellm").Router(
+            model_list=config["model_list"], **config["router_settings"]
+        )
         assert set(router.get_model_names()) == set(NAMES)
 
 
-@pytest.mark.parametrize(("kind", "program", "words"), [
-    ("nginx", "nginx", ("-t", "-p", ".", "-e", "error.log", "-c")), ("haproxy", "haproxy", ("-c", "-f"))])
-def test_a_balancer_takes_its_file(kind: str, program: str, words: tuple[str, ...], fleet: FleetPlan,
-                                   tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "program", "words"),
+    [
+        ("nginx", "nginx", ("-t", "-p", ".", "-e", "error.log", "-c")),
+        ("haproxy", "haproxy", ("-c", "-f")),
+    ],
+)
+def test_a_balancer_takes_its_file(
+    kind: str, program: str, words: tuple[str, ...], fleet: FleetPlan, tmp_path: Path
+) -> None:
     ((name, text),) = written(kind, fleet).items()
     for model in NAMES:
         assert f"/{model}/" in text
@@ -148,11 +193,21 @@ def test_a_balancer_takes_its_file(kind: str, program: str, words: tuple[str, ..
         assert text.count(address) == 1
     (tmp_path / name).write_text(text)
     if (path := shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")) is not None:
-        if kind == "nginx":      # its files are in places where only root may write
-            kept = "".join(f"{part}_temp_path {part};" for part in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-            (tmp_path / name).write_text("pid nginx.pid;\n" + text.replace("http {", f"http {{ access_log off; {kept}"))
-        done = subprocess.run([path, *words, str(tmp_path / name)], cwd=tmp_path, capture_output=True, text=True,
-                              timeout=60)
+        if kind == "nginx":  # its files are in places where only root may write
+            kept = "".join(
+                f"{part}_temp_path {part};"
+                for part in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+            )
+            (tmp_path / name).write_text(
+                "pid nginx.pid;\n" + text.replace("http {", f"http {{ access_log off; {kept}")
+            )
+        done = subprocess.run(
+            [path, *words, str(tmp_path / name)],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -160,10 +215,15 @@ def test_a_balancer_takes_its_file(kind: str, program: str, words: tuple[str, ..
 def test_models_that_share_a_gpu(tmp_path: Path) -> None:
     found = planned(tmp_path, {"desk": {"devices": [CARD], "host": RAM}}, [ONE, FOUR], 2)
     assert all(server.share == 2 for server in found.servers)
-    with pytest.raises(UsageError, match="shares a GPU with other models, which Kubernetes alone does not do: --gpu"):
+    with pytest.raises(
+        UsageError,
+        match="shares a GPU with other models, which Kubernetes alone does not do: --gpu",
+    ):
         written("kubernetes", found)
     text = written("kubernetes", found, "--gpumem", "hami")["kubernetes.yaml"]
-    sizes = [int(line.rpartition(" ")[2]) for line in text.splitlines() if "nvidia.com/gpumem" in line]
+    sizes = [
+        int(line.rpartition(" ")[2]) for line in text.splitlines() if "nvidia.com/gpumem" in line
+    ]
     assert len(sizes) == 2 and sum(sizes) <= 12 * 1024
     with pytest.raises(UsageError, match="shares a GPU"):
         written("llmkube", found)
@@ -173,17 +233,28 @@ def test_models_that_share_a_gpu(tmp_path: Path) -> None:
 def test_a_model_over_two_machines(tmp_path: Path) -> None:
     large = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
     card = {"card": "rtx-3090"}
-    found = planned(tmp_path, {"a": {"devices": [card], "host": {"total": 12 * GiB}, "address": "10.0.0.1"},
-                               "b": {"devices": [card], "host": {"total": 12 * GiB}, "address": "10.0.0.2"}},
-                    [large], 1)
+    found = planned(
+        tmp_path,
+        {
+            "a": {"devices": [card], "host": {"total": 12 * GiB}, "address": "10.0.0.1"},
+            "b": {"devices": [card], "host": {"total": 12 * GiB}, "address": "10.0.0.2"},
+        },
+        [large],
+        1,
+    )
     (place,) = found.places
     head, box = place.machines
     address = {"a": "10.0.0.1", "b": "10.0.0.2"}[box]
     texts = written("compose", found, paths=[large])
     assert sorted(texts) == ["a/compose.yaml", "b/compose.yaml"]
-    assert "ggml-rpc-server" in texts[f"{box}/compose.yaml"] and f"{address}:50052" in texts[f"{head}/compose.yaml"]
+    assert (
+        "ggml-rpc-server" in texts[f"{box}/compose.yaml"]
+        and f"{address}:50052" in texts[f"{head}/compose.yaml"]
+    )
     assert sorted(written("kubernetes", found, paths=[large])) == [f"{head}-rpc/kubernetes.yaml"]
-    with pytest.raises(UsageError, match="spans machines by RPC, which --format llama-swap cannot start"):
+    with pytest.raises(
+        UsageError, match="spans machines by RPC, which --format llama-swap cannot start"
+    ):
         written("llama-swap", found, paths=[large])
 
 
@@ -192,5 +263,13 @@ def test_what_files_refuse(fleet: FleetPlan) -> None:
         written("compose", fleet, "--port", "9000")
     with pytest.raises(UsageError, match="--gpumem is for --format kubernetes, not compose"):
         written("compose", fleet, "--gpumem", "hami")
-    assert list(KINDS) == ["compose", "kubernetes", "llmkube", "llama-swap", "litellm", "nginx", "haproxy"]
+    assert list(KINDS) == [
+        "compose",
+        "kubernetes",
+        "llmkube",
+        "llama-swap",
+        "litellm",
+        "nginx",
+        "haproxy",
+    ]
     assert names_of(["a/m.gguf", "b/m.gguf", "hf:u/r/x-00001-of-00003.gguf"]) == ["m", "m-2", "x"]

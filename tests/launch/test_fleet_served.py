@@ -1,8 +1,10 @@
-"""A fleet with real programs: three servers from the files that `fleet` wrote, each in a control group with its limit,
-HAProxy with its own before them, users at the load that was promised; one server is killed in the middle.
+"""A fleet with real programs: three servers from the files that `fleet` wrote, each in a control
+group with its limit, HAProxy with its own before them, users at the load that was promised; one
+server is killed in the middle.
 
-Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them; haproxy. Needs the right to make control
-groups. $AUTOLAYERS_FLEET_SECONDS says how long (default 24); docs/fleet.md has a longer run, which this prints:
+Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them; haproxy. Needs the right
+to make control groups. $AUTOLAYERS_FLEET_SECONDS says how long (default 24); docs/fleet.md has a
+longer run, which this prints:
 
     AUTOLAYERS_FLEET_SECONDS=600 pytest -n 0 -s -m llamacpp tests/launch/test_fleet_served.py
 """
@@ -29,23 +31,34 @@ from support import FIXTURES
 
 from autolayers.cli import main
 
-pytestmark = [pytest.mark.llamacpp, pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is Linux's")]
+pytestmark = [
+    pytest.mark.llamacpp,
+    pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is Linux's"),
+]
 CHAT = FIXTURES / "tiny" / "chat.gguf"
 SECONDS = float(os.environ.get("AUTOLAYERS_FLEET_SECONDS", "24"))
 USERS, RATE = 50, 20.0
-BOX = {"host": {"total": 16 << 30, "cores": 1, "bandwidth": 10e9}, "count": 3, "address": "127.0.0.{}"}
+BOX = {
+    "host": {"total": 16 << 30, "cores": 1, "bandwidth": 10e9},
+    "count": 3,
+    "address": "127.0.0.{}",
+}
 WORDS = ["--users", str(USERS), "--min-rate", str(RATE), "--ram-limit", "1GiB", "-t", "1"]
 
 
 class Server:
-    """The llama-server of a machine's compose.yaml, in a group that has its mem_limit. Its folders are where they are
-    mounted from, and it listens at the machine's address, as no container has one of its own here."""
+    """The llama-server of a machine's compose.yaml, in a group that has its mem_limit. Its folders
+    are where they are mounted from, and it listens at the machine's address, as no container has
+    one of its own here."""
 
     def __init__(self, file: Path, address: str, program: Path, group: Group, log: Path) -> None:
         yaml = pytest.importorskip("yaml")
         (service,) = yaml.safe_load(file.read_text())["services"].values()
         (mount,) = service["volumes"]
-        self.words = [str(program), *(word.replace(mount["target"], mount["source"]) for word in service["command"])]
+        self.words = [
+            str(program),
+            *(word.replace(mount["target"], mount["source"]) for word in service["command"]),
+        ]
         self.words[self.words.index("--host") + 1] = address
         assert f":{self.port}:" in service["ports"][0]
         self.address, self.group, self.log = address, group, log
@@ -60,7 +73,9 @@ class Server:
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.words, stdout=log, stderr=log, preexec_fn=self.group.enter)
+            self.process = subprocess.Popen(
+                self.words, stdout=log, stderr=log, preexec_fn=self.group.enter
+            )
 
     def answers(self, within: float = 60.0) -> float:
         """Seconds until it is healthy."""
@@ -81,7 +96,8 @@ class Server:
 
 @dataclass
 class Asked:
-    """A request: when it began and ended, seconds to the first token, tokens, tokens per second after the first."""
+    """A request: when it began and ended, seconds to the first token, tokens, tokens per second
+    after the first."""
 
     begin: float
     end: float = 0.0
@@ -149,8 +165,9 @@ def groups() -> Iterator[list[Group]]:
         group.remove()
 
 
-def test_users_are_served_and_one_server_is_killed(groups: list[Group], binaries: Path, tmp_path: Path,
-                                                   capfd: pytest.CaptureFixture[str]) -> None:
+def test_users_are_served_and_one_server_is_killed(
+    groups: list[Group], binaries: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     haproxy = shutil.which("haproxy", path=os.environ["PATH"] + ":/usr/sbin")
     if haproxy is None:
         pytest.skip("no haproxy")
@@ -165,12 +182,24 @@ def test_users_are_served_and_one_server_is_killed(groups: list[Group], binaries
     try:
         servers = []
         for number, group in enumerate(groups, 1):
-            servers.append(Server(tmp_path / f"box-{number}" / "compose.yaml", f"127.0.0.{number}",
-                                  binaries / "llama-server", group, tmp_path / f"log-{number}"))
+            servers.append(
+                Server(
+                    tmp_path / f"box-{number}" / "compose.yaml",
+                    f"127.0.0.{number}",
+                    binaries / "llama-server",
+                    group,
+                    tmp_path / f"log-{number}",
+                )
+            )
         for server in servers:
             server.answers()
-        started.append(subprocess.Popen([haproxy, "-f", str(tmp_path / "haproxy.cfg")], stdout=subprocess.DEVNULL,
-                                        stderr=subprocess.DEVNULL))
+        started.append(
+            subprocess.Popen(
+                [haproxy, "-f", str(tmp_path / "haproxy.cfg")],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
         time.sleep(2)
         begin = time.monotonic()
         users = [User(number, 8000, begin + SECONDS) for number in range(USERS)]
@@ -204,24 +233,45 @@ def test_users_are_served_and_one_server_is_killed(groups: list[Group], binaries
     assert all(most <= server.limit for most, server in zip(memory, servers, strict=True))
 
 
-def shown(users: list[User], killed: float, back: float, memory: list[int], servers: list[Server],
-          plan: dict[str, Any]) -> dict[str, object]:
+def shown(
+    users: list[User],
+    killed: float,
+    back: float,
+    memory: list[int],
+    servers: list[Server],
+    plan: dict[str, Any],
+) -> dict[str, object]:
     """What each got against what was said."""
     good = [one for user in users for one in user.asked if not one.error]
     rates = [one.rate for one in good]
-    each = [sum(one.tokens for one in user.asked) / sum(one.end - one.begin for one in user.asked) for user in users]
+    each = [
+        sum(one.tokens for one in user.asked) / sum(one.end - one.begin for one in user.asked)
+        for user in users
+    ]
     return {
-        "seconds": SECONDS, "users": len(users), "requests": len(good),
+        "seconds": SECONDS,
+        "users": len(users),
+        "requests": len(good),
         "failed": sum(bool(one.error) for user in users for one in user.asked),
         "of which before the kill or begun after it": sum(
-            bool(one.error) and (one.end < killed - 0.5 or one.begin > killed) for user in users for one in user.asked),
-        "promised tokens/s": RATE, "predicted tokens/s": plan["per_user_tokens_per_second"],
-        "tokens/s of a request, least, 1 in 20, median": [round(min(rates), 1), round(quantiles(rates, n=20)[0], 1),
-                                                          round(median(rates), 1)],
+            bool(one.error) and (one.end < killed - 0.5 or one.begin > killed)
+            for user in users
+            for one in user.asked
+        ),
+        "promised tokens/s": RATE,
+        "predicted tokens/s": plan["per_user_tokens_per_second"],
+        "tokens/s of a request, least, 1 in 20, median": [
+            round(min(rates), 1),
+            round(quantiles(rates, n=20)[0], 1),
+            round(median(rates), 1),
+        ],
         "tokens/s of a user with waiting, least": round(min(each), 1),
         "seconds to the first token, predicted, median, 19 in 20": [
-            plan["seconds_to_first_token"], round(median(one.first for one in good), 2),
-            round(quantiles([one.first for one in good], n=20)[-1], 2)],
+            plan["seconds_to_first_token"],
+            round(median(one.first for one in good), 2),
+            round(quantiles([one.first for one in good], n=20)[-1], 2),
+        ],
         "back after seconds, predicted, measured": [plan["load_seconds"], round(back, 2)],
-        "MiB, limit": servers[0].limit >> 20, "MiB, most": [size >> 20 for size in memory],
+        "MiB, limit": servers[0].limit >> 20,
+        "MiB, most": [size >> 20 for size in memory],
     }

@@ -1,4 +1,5 @@
-"""Forks of llama.cpp, as programs whose --version and --help are ik_llama.cpp's (8337e4cd), or made up."""
+"""Forks of llama.cpp, as programs whose --version and --help are ik_llama.cpp's (8337e4cd), or made
+up."""
 
 from __future__ import annotations
 
@@ -12,8 +13,10 @@ from support import HEADERS, command
 from autolayers.builds import NEWEST
 from autolayers.detect import detect, read_help
 
-QWEN, GEMMA, MLA = (HEADERS / f"{name}.gguf"
-                    for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek-v2-lite-q4_k_m"))
+QWEN, GEMMA, MLA = (
+    HEADERS / f"{name}.gguf"
+    for name in ("qwen3-8b-q4_k_m", "gemma-3-4b-q8_0", "deepseek-v2-lite-q4_k_m")
+)
 
 # gpt_params_print_usage of its common/common.cpp: the lines that a plan's words and its own need
 IK = """usage: ./llama-server [options]
@@ -48,7 +51,7 @@ general:
   -mg,   --main-gpu i             the GPU to use for the model (with split-mode = none),
          --fit                    automatically determine which tensors to offload to the GPU(s)
          --fit-margin N           safety margin in MiB when auto-fitting model offloading
-"""
+"""  # noqa: E501
 TURBO = """----- common params -----
 
 -h,    --help, --usage                  print usage and exit
@@ -65,13 +68,18 @@ TURBO = """----- common params -----
 @pytest.fixture
 def program(tmp_path: Path):
     """program(help, version) -> the path of such a llama-server."""
+
     def make(text: str, number: int = 4840) -> str:
         (tmp_path / "help").write_text(text)
         path = tmp_path / "llama-server"
-        path.write_text(f'#!/bin/sh\ncase "$1" in\n--version) echo "version: {number} (8337e4cd)" >&2;;\n'
-                        f"--help) cat '{tmp_path}/help';;\n*) echo \"$@\";;\nesac\n")
+        path.write_text(
+            f'#!/bin/sh\ncase "$1" in\n--version) echo "version: {number} (8337e4cd)" '
+            f">&2;;\n"
+            f"--help) cat '{tmp_path}/help';;\n*) echo \"$@\";;\nesac\n"
+        )
         path.chmod(0o755)
         return str(path)
+
     return make
 
 
@@ -82,10 +90,16 @@ def planned(path: str, *words: str, gpu: str = "24GiB") -> tuple[int, str, str]:
 
 def test_its_own_count_is_no_date(program) -> None:
     build = detect([program(IK)], os.environ)
-    assert (build.fork, build.number, build.rules.number, build.rules.exact) == ("ik_llama.cpp", 0, NEWEST, False)
+    assert (build.fork, build.number, build.rules.number, build.rules.exact) == (
+        "ik_llama.cpp",
+        0,
+        NEWEST,
+        False,
+    )
     assert build.default_slots == 1 and build.knows("-ot") and not build.knows("-lm")
-    assert not build.knows("-ncmoe")                 # of the last layers there, so none is written
-    assert build.lacks("--load-mode") and not build.lacks("--metrics")      # its help may leave things out
+    assert not build.knows("-ncmoe")  # of the last layers there, so none is written
+    # its help may leave things out
+    assert build.lacks("--load-mode") and not build.lacks("--metrics")
 
 
 def test_flags_that_are_newer_than_the_count(program) -> None:
@@ -110,7 +124,20 @@ def test_a_model_newer_than_its_count_is_planned_and_the_fork_named(program) -> 
 
 def test_its_words_reach_it_unchanged(program) -> None:
     path = program(IK)
-    words = ["-no-fmoe", "-mla", "3", "-amb", "512", "-rtr", "-ser", "6,1", "--fit-margin", "700", "-fa", "1"]
+    words = [
+        "-no-fmoe",
+        "-mla",
+        "3",
+        "-amb",
+        "512",
+        "-rtr",
+        "-ser",
+        "6,1",
+        "--fit-margin",
+        "700",
+        "-fa",
+        "1",
+    ]
     code, out, err = planned(path, "-m", str(QWEN), *words, "-ctk", "q8_KV", "--unheard-of", "7")
     assert code == 0, err
     assert out.startswith(f"{path} -m {QWEN} {' '.join(words)} -ctk q8_KV --unheard-of 7 -ngl ")
@@ -122,25 +149,42 @@ def test_cache_types_of_a_fork_are_planned_as_larger_ones(program) -> None:
     """Where its help lists them, or its source has them; nobody else's."""
     path = program(TURBO, NEWEST)
     for type_, bound in (("turbo3", "q8_0"), ("turbo8", "f16")):
-        _, out, err = planned(path, "-m", str(QWEN), "-fa", "on", "-ctk", type_, "-ctv", type_, gpu="7GiB")
-        assert f"-ctk {type_} is a type of this program alone: the K cache is planned as {bound}" in err
-        _, same, _ = planned(path, "-m", str(QWEN), "-fa", "on", "-ctk", bound, "-ctv", bound, gpu="7GiB")
+        _, out, err = planned(
+            path, "-m", str(QWEN), "-fa", "on", "-ctk", type_, "-ctv", type_, gpu="7GiB"
+        )
+        assert (
+            f"-ctk {type_} is a type of this program alone: the K cache is planned as {bound}"
+            in err
+        )
+        _, same, _ = planned(
+            path, "-m", str(QWEN), "-fa", "on", "-ctk", bound, "-ctv", bound, gpu="7GiB"
+        )
         assert out.replace(type_, bound) == same and "-ngl" in out
-    for text, number, type_ in ((TURBO, NEWEST, "q6_0"), (IK, 4840, "turbo3"), (TURBO, NEWEST, "blah")):
+    for text, number, type_ in (
+        (TURBO, NEWEST, "q6_0"),
+        (IK, 4840, "turbo3"),
+        (TURBO, NEWEST, "blah"),
+    ):
         assert planned(program(text, number), "-m", str(QWEN), "-ctk", type_)[0] == 2
     assert planned(program(IK), "-m", str(QWEN), "-ctk", "q6_0")[0] == 0
 
 
 def test_its_windows_keep_every_position(program) -> None:
     """Sliding-window layers have no smaller cache there, and no flag says so."""
-    whole, compact = (planned(path, "-m", str(GEMMA), gpu="8GiB")[1] for path in (program(IK), "llama-server"))
+    whole, compact = (
+        planned(path, "-m", str(GEMMA), gpu="8GiB")[1] for path in (program(IK), "llama-server")
+    )
     contexts = [int(out.partition("-c ")[2].split()[0]) for out in (whole, compact)]
     assert 4096 < contexts[0] < contexts[1] / 2 and "--swa-full" not in whole
 
 
 def test_a_build_without_gpus_leaves_ngl_out_of_its_help(program) -> None:
     """It takes -ngl all the same; no flag that it lacks is written."""
-    path = program("\n".join(line for line in IK.splitlines() if not line.startswith(("-ngl", "-sm", "-ts", "-mg"))))
+    path = program(
+        "\n".join(
+            line for line in IK.splitlines() if not line.startswith(("-ngl", "-sm", "-ts", "-mg"))
+        )
+    )
     build = detect([path], os.environ)
     assert build.fork == "ik_llama.cpp" and build.knows("-ngl") and not build.knows("--swa-full")
     code, out, _ = planned(path, "-m", str(GEMMA), "-c", "4096")
@@ -161,20 +205,43 @@ def test_with_fit_it_places_the_layers_itself(program) -> None:
 def test_a_given_ncmoe_is_planned_as_its_own_and_not_repeated(program) -> None:
     path, moe = program(IK), HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
     code, out, err = planned(path, "-m", str(moe), "-c", "8192", "-ncmoe", "20")
-    assert code == 0 and out.startswith(f"{path} -m {moe} -c 8192 -ncmoe 20 -ngl 49 ") and "-ot" not in out, err
+    assert (
+        code == 0
+        and out.startswith(f"{path} -m {moe} -c 8192 -ncmoe 20 -ngl 49 ")
+        and "-ot" not in out
+    ), err
 
 
 def test_no_gpu_is_not_claimed_of_a_program_that_lists_none(program) -> None:
-    done = command("run", "--ram", "64GiB", "--dry-run", program(IK), "-m", str(QWEN), "-c", "4096",
-                   environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    done = command(
+        "run",
+        "--ram",
+        "64GiB",
+        "--dry-run",
+        program(IK),
+        "-m",
+        str(QWEN),
+        "-c",
+        "4096",
+        environ={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+    )
     assert done.returncode == 0 and b"-ngl" not in done.stdout
     assert b"no GPU found: plans" not in done.stderr and b"--list-devices" not in done.stderr
     assert b"ik_llama.cpp lists none: planned for the CPU, -ngl is left to it" in done.stderr
 
 
 def test_its_image_is_not_llama_cpp_s(program) -> None:
-    for kind, code in (("docker", 2), ("compose", 2), ("nixos", 2), ("llmkube", 2), ("systemd", 0), ("llama-swap", 0)):
-        done = command("run", "--gpu", "24GiB", "--format", kind, program(IK), "-m", str(QWEN), "-c", "4096")
+    for kind, code in (
+        ("docker", 2),
+        ("compose", 2),
+        ("nixos", 2),
+        ("llmkube", 2),
+        ("systemd", 0),
+        ("llama-swap", 0),
+    ):
+        done = command(
+            "run", "--gpu", "24GiB", "--format", kind, program(IK), "-m", str(QWEN), "-c", "4096"
+        )
         assert done.returncode == code and b"ghcr.io" not in done.stdout, kind
 
 

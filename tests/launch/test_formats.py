@@ -1,4 +1,5 @@
-"""What is written for those who start a launch elsewhere: each format is read back by its own reader."""
+"""What is written for those who start a launch elsewhere: each format is read back by its own
+reader."""
 
 from __future__ import annotations
 
@@ -39,19 +40,29 @@ def split(line: str) -> WrappedCommand:
 
 # --- formats
 
-MODEL = "/data/my models/a $b%c \"q\".gguf"
+MODEL = '/data/my models/a $b%c "q".gguf'
 FLAGS = ("-ngl", "33", "-c", "8192", "-fa", "on")
 
 
-def planned_for(kind: str, path: str, words: Sequence[str], name: str = "llama-3.1-8b-q4_k_m:8") -> Plan:
+def planned_for(
+    kind: str, path: str, words: Sequence[str], name: str = "llama-3.1-8b-q4_k_m:8"
+) -> Plan:
     """A real plan of a fixture that is called `path`, for what starts it."""
     found = Model(model(name).header, path)
-    return formats.plan_for(kind, parse([*FLAGS, *words]), lambda arguments: autolayers.plan(
-        found, arguments, devices=gpus(24576)))[0]
+    return formats.plan_for(
+        kind,
+        parse([*FLAGS, *words]),
+        lambda arguments: autolayers.plan(found, arguments, devices=gpus(24576)),
+    )[0]
 
 
-def written(kind: str, words: Sequence[str] = (), path: str = MODEL, name: str = "llama-3.1-8b-q4_k_m:8",
-            warn: Callable[[str], None] = lambda _: None) -> str:
+def written(
+    kind: str,
+    words: Sequence[str] = (),
+    path: str = MODEL,
+    name: str = "llama-3.1-8b-q4_k_m:8",
+    warn: Callable[[str], None] = lambda _: None,
+) -> str:
     """The format's text for a command with these words."""
     plan = planned_for(kind, path, words, name)
     command = WrappedCommand(("llama-server",), ("-m", path, *words), "llama-server")
@@ -60,10 +71,14 @@ def written(kind: str, words: Sequence[str] = (), path: str = MODEL, name: str =
 
 
 def test_systemd() -> None:
-    lines = written("systemd", ("--api-key", "secret", "--port", "80", "-p", "a;b\n'c' \\")).splitlines()
+    lines = written(
+        "systemd", ("--api-key", "secret", "--port", "80", "-p", "a;b\n'c' \\")
+    ).splitlines()
     (start,) = [line for line in lines if line.startswith("ExecStart=")]
-    assert start == ('ExecStart=llama-server -m "/data/my models/a $$b%%c \\"q\\".gguf" --port 80 '
-                     '-p "a;b\\x0a\'c\' \\\\" -ngl 33 -c 8192 -fa on')
+    assert start == (
+        'ExecStart=llama-server -m "/data/my models/a $$b%%c \\"q\\".gguf" --port 80 '
+        "-p \"a;b\\x0a'c' \\\\\" -ngl 33 -c 8192 -fa on"
+    )
     assert "Restart=on-failure" in lines and not any("secret" in line for line in lines)
     assert "# LLAMA_API_KEY is read from the environment file (mode 600)" in lines
     assert "EnvironmentFile=-/etc/autolayers/a-b-c-q-.env" in lines
@@ -71,42 +86,86 @@ def test_systemd() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
 def test_systemd_itself_takes_the_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a program that is there and words of every kind, for a file and for a model that is downloaded."""
+    """With a program that is there and words of every kind, for a file and for a model that is
+    downloaded."""
     (tmp_path / "llama-server").write_text("#!/bin/sh\n")
     (tmp_path / "llama-server").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     for i, path in enumerate((MODEL, "hf:user/name/file.gguf", "/m/a\rExecStartPre=b.gguf")):
         unit = tmp_path / f"unit{i}.service"
         unit.write_text(written("systemd", ("-p", "a;b\n'c' \\ %n $HOME ${x}"), path))
-        done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=60
+        )
         assert (done.returncode, str(unit) in done.stderr) == (0, False), done.stderr
 
 
 def test_docker() -> None:
     words = shlex.split(written("docker", ("--port", "81", "--hf-token=x")))
     assert words == [
-        "docker", "run", "--rm", "--init", "-p", "127.0.0.1:81:81", "--gpus", "all", "-v", "/data/my models:/models:ro",
-        "--memory", "9047m", "--memory-reservation", "838m", "-e", "HF_TOKEN",
-        "ghcr.io/ggml-org/llama.cpp:server-cuda", "-m", '/models/a $b%c "q".gguf', "--port", "81",
-        "-ngl", "33", "-c", "8192", "-fa", "on", "--host", "0.0.0.0"]
+        "docker",
+        "run",
+        "--rm",
+        "--init",
+        "-p",
+        "127.0.0.1:81:81",
+        "--gpus",
+        "all",
+        "-v",
+        "/data/my models:/models:ro",
+        "--memory",
+        "9047m",
+        "--memory-reservation",
+        "838m",
+        "-e",
+        "HF_TOKEN",
+        "ghcr.io/ggml-org/llama.cpp:server-cuda",
+        "-m",
+        '/models/a $b%c "q".gguf',
+        "--port",
+        "81",
+        "-ngl",
+        "33",
+        "-c",
+        "8192",
+        "-fa",
+        "on",
+        "--host",
+        "0.0.0.0",
+    ]
     plan = planned_for("docker", MODEL, ())
     with pytest.raises(UsageError, match="already a container"):
         formats.write("docker", plan, parse(["-m", "m"]), split("docker run image -m m"), ())
 
 
-@pytest.mark.parametrize(("folder", "mount"), [
-    ("/a:b", ["--mount", "type=bind,source=/a:b,target=/models,readonly"]),
-    ('/a:b,"c"', ["--mount", 'type=bind,"source=/a:b,""c""",target=/models,readonly'])])
+@pytest.mark.parametrize(
+    ("folder", "mount"),
+    [
+        ("/a:b", ["--mount", "type=bind,source=/a:b,target=/models,readonly"]),
+        ('/a:b,"c"', ["--mount", 'type=bind,"source=/a:b,""c""",target=/models,readonly']),
+    ],
+)
 def test_a_path_with_a_colon_is_one_field(folder: str, mount: list[str]) -> None:
     words = shlex.split(written("docker", path=f"{folder}/m.gguf"))
     at = words.index("--mount")
-    assert words[at:at + 2] == mount and "-v" not in words and words[words.index("-m") + 1] == "/models/m.gguf"
+    assert (
+        words[at : at + 2] == mount
+        and "-v" not in words
+        and words[words.index("-m") + 1] == "/models/m.gguf"
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="links")
-@pytest.mark.parametrize(("target", "folder", "inside"), [
-    slow("../../blobs/ab", "models--U--M", "snapshots/c/m.gguf"), ("{}/elsewhere/x.gguf", "elsewhere", "x.gguf")])
-def test_what_a_link_leads_to_is_in_the_container(tmp_path: Path, target: str, folder: str, inside: str) -> None:
+@pytest.mark.parametrize(
+    ("target", "folder", "inside"),
+    [
+        slow("../../blobs/ab", "models--U--M", "snapshots/c/m.gguf"),
+        ("{}/elsewhere/x.gguf", "elsewhere", "x.gguf"),
+    ],
+)
+def test_what_a_link_leads_to_is_in_the_container(
+    tmp_path: Path, target: str, folder: str, inside: str
+) -> None:
     """As files of the Hub's cache are."""
     link = tmp_path / "models--U--M" / "snapshots" / "c" / "m.gguf"
     link.parent.mkdir(parents=True)
@@ -116,19 +175,31 @@ def test_what_a_link_leads_to_is_in_the_container(tmp_path: Path, target: str, f
     assert words[words.index("-m") + 1] == f"/models/{inside}"
 
 
-@pytest.mark.parametrize(("words", "published"), [
-    ((), "127.0.0.1:8080:8080"), (("--host", "localhost"), "127.0.0.1:8080:8080"),
-    (("--host", "0.0.0.0"), "0.0.0.0:8080:8080"), (("--host", "192.168.1.2"), "192.168.1.2:8080:8080"),
-    (("--host", "::1"), "[::1]:8080:8080"),
-])
-def test_a_container_is_published_where_the_server_would_listen(words: tuple[str, ...], published: str) -> None:
+@pytest.mark.parametrize(
+    ("words", "published"),
+    [
+        ((), "127.0.0.1:8080:8080"),
+        (("--host", "localhost"), "127.0.0.1:8080:8080"),
+        (("--host", "0.0.0.0"), "0.0.0.0:8080:8080"),
+        (("--host", "192.168.1.2"), "192.168.1.2:8080:8080"),
+        (("--host", "::1"), "[::1]:8080:8080"),
+    ],
+)
+def test_a_container_is_published_where_the_server_would_listen(
+    words: tuple[str, ...], published: str
+) -> None:
     found = shlex.split(written("docker", words))
     assert found[found.index("-p") + 1] == published and found.count("--host") == 1
     assert f'- "{published}"' in written("compose", words)
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--port", "0"), "a container's port must be known"), (("--host", "/tmp/a.sock"), "socket is not published")])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--port", "0"), "a container's port must be known"),
+        (("--host", "/tmp/a.sock"), "socket is not published"),
+    ],
+)
 def test_what_a_container_cannot_publish(words: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         written("compose", words)
@@ -136,7 +207,16 @@ def test_what_a_container_cannot_publish(words: tuple[str, ...], said: str) -> N
 
 def test_compose_by_its_own_specification() -> None:
     yaml = pytest.importorskip("yaml")
-    words = ("--api-prefix", "/v2", "--ssl-cert-file", "c.pem", "--api-key", "x", "--slot-save-path", "slots")
+    words = (
+        "--api-prefix",
+        "/v2",
+        "--ssl-cert-file",
+        "c.pem",
+        "--api-key",
+        "x",
+        "--slot-save-path",
+        "slots",
+    )
     for path in (MODEL, "hf:user/name/file.gguf"):
         text = written("compose", words, path)
         service = yaml.safe_load(text)["services"]["llama-server"]
@@ -147,7 +227,9 @@ def test_compose_by_its_own_specification() -> None:
     (cache,) = [volume for volume in service["volumes"] if volume["type"] == "volume"]
     assert cache == {"type": "volume", "source": "llama-cache", "target": "/root/.cache"}
     assert yaml.safe_load(text)["volumes"] == {"llama-cache": None}
-    assert [volume["read_only"] for volume in service["volumes"] if volume["type"] == "bind"] == [False]
+    assert [volume["read_only"] for volume in service["volumes"] if volume["type"] == "bind"] == [
+        False
+    ]
 
 
 def test_llama_swap() -> None:
@@ -155,26 +237,70 @@ def test_llama_swap() -> None:
     assert lines[:2] == ["models:", '  "my-model":']
     line = json.loads(lines[2].partition("cmd: ")[2])
     assert shlex.split(line) == [
-        "llama-server", "--port", "${PORT}", "-m", MODEL, "-a", "my-model,other", "-ngl", "33", "-c", "8192",
-        "-fa", "on"]
+        "llama-server",
+        "--port",
+        "${PORT}",
+        "-m",
+        MODEL,
+        "-a",
+        "my-model,other",
+        "-ngl",
+        "33",
+        "-c",
+        "8192",
+        "-fa",
+        "on",
+    ]
     text = written("llama-swap", ("--host", "10.0.0.1", "--api-prefix", "/x/"))
-    assert '    proxy: "http://10.0.0.1:${PORT}"' in text and '    checkEndpoint: "/x/health"' in text
+    assert (
+        '    proxy: "http://10.0.0.1:${PORT}"' in text and '    checkEndpoint: "/x/health"' in text
+    )
 
 
 def test_preset() -> None:
-    text = written("preset", ("--port", "99", "--jinja", "--no-cont-batching", "-ctk", "q8_0", "-kvu", "--temp", "0.5"))
+    text = written(
+        "preset",
+        ("--port", "99", "--jinja", "--no-cont-batching", "-ctk", "q8_0", "-kvu", "--temp", "0.5"),
+    )
     reader = configparser.RawConfigParser()
     reader.read_string(text.replace("version = 1", "[global]\nversion = 1"))
     assert dict(reader[reader.sections()[1]]) == {
-        "model": MODEL, "n-gpu-layers": "33", "ctx-size": "8192", "flash-attn": "on", "cache-type-k": "q8_0",
-        "kv-unified": "true", "jinja": "true", "cont-batching": "false", "temperature": "0.5"}
-    # llama.cpp applies a preset's keys in its own order, so that several kinds of overrides must become one
+        "model": MODEL,
+        "n-gpu-layers": "33",
+        "ctx-size": "8192",
+        "flash-attn": "on",
+        "cache-type-k": "q8_0",
+        "kv-unified": "true",
+        "jinja": "true",
+        "cont-batching": "false",
+        "temperature": "0.5",
+    }
+    # llama.cpp applies a preset's keys in its own order, so that several kinds of overrides must
+    # become one
     mixed = section("x", ["-ot", "a=CPU", "-ncmoe", "1"])
     assert r"override-tensor = a=CPU,blk\.0\.ffn_(up|down|gate|gate_up)_(ch|)exps=CPU" in mixed
     assert "n-cpu-moe = 1" in section("x", ["-ncmoe", "1"])
     # neither what is newer than the table, nor a scale, nor a second adapter is dropped
-    more = section("x", ["--moe-cache-mib", "9", "--is-new", "--lora-scaled", "a:0.5", "--lora", "b", "--lora", "c"])
-    assert more.splitlines()[1:] == ["moe-cache-mib = 9", "is-new = true", "lora-scaled = a:0.5", "lora = b,c"]
+    more = section(
+        "x",
+        [
+            "--moe-cache-mib",
+            "9",
+            "--is-new",
+            "--lora-scaled",
+            "a:0.5",
+            "--lora",
+            "b",
+            "--lora",
+            "c",
+        ],
+    )
+    assert more.splitlines()[1:] == [
+        "moe-cache-mib = 9",
+        "is-new = true",
+        "lora-scaled = a:0.5",
+        "lora = b,c",
+    ]
     assert "load-mode = none" in section("x", ["--no-mmap"])
     with pytest.raises(UsageError, match="a preset cannot hold it"):
         section("x", ["--grammar", "a ; b"])
@@ -183,7 +309,9 @@ def test_preset() -> None:
 
 
 def test_a_preset_is_read_back_as_a_config_file(tmp_path: Path) -> None:
-    words = shlex.split("-m /m/x.gguf -ngl 12 -c 4096 -nkvo -cmoe -ts 3,1 --lora a,b --swa-full -fitt 5,6")
+    words = shlex.split(
+        "-m /m/x.gguf -ngl 12 -c 4096 -nkvo -cmoe -ts 3,1 --lora a,b --swa-full -fitt 5,6"
+    )
     file = tmp_path / "config.ini"
     file.write_text(section("default", words))
     assert parse([], config_files=[str(file)]).params == parse(words).params
@@ -191,8 +319,15 @@ def test_a_preset_is_read_back_as_a_config_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0"])
 def test_llama_cpp_python_gets_every_default_that_differs(name: str) -> None:
-    params, said = targets.llama_cpp_python(written("llama-cpp-python", ("-ctk", "q8_0", "-nkvo"), name=name))
-    assert (params.flash_attn, params.swa_full, params.n_ubatch, params.kv_offload) == ("on", False, 512, False)
+    params, said = targets.llama_cpp_python(
+        written("llama-cpp-python", ("-ctk", "q8_0", "-nkvo"), name=name)
+    )
+    assert (params.flash_attn, params.swa_full, params.n_ubatch, params.kv_offload) == (
+        "on",
+        False,
+        512,
+        False,
+    )
     assert {"flash_attn", "swa_full", "n_batch", "n_ubatch", "type_k", "type_v"} <= said.keys()
 
 
@@ -200,21 +335,52 @@ def test_llama_cpp_python_gets_every_default_that_differs(name: str) -> None:
 def test_koboldcpp_gets_every_default_that_differs() -> None:
     words = ("-ctk", "q8_0", "-ctv", "q8_0", "-ncmoe", "3", "-ts", "3,1")
     assert shlex.split(written("koboldcpp", words)) == [
-        "koboldcpp", "--model", MODEL, "--usecuda", "--gpulayers", "33", "--contextsize", "8064",
-        "--tensor_split", "3", "1", "--flashattention", "--quantkv", "1", "--moecpu", "3", "--batchsize", "512",
-        "--usemmap", "--host", "127.0.0.1", "--port", "8080"]
+        "koboldcpp",
+        "--model",
+        MODEL,
+        "--usecuda",
+        "--gpulayers",
+        "33",
+        "--contextsize",
+        "8064",
+        "--tensor_split",
+        "3",
+        "1",
+        "--flashattention",
+        "--quantkv",
+        "1",
+        "--moecpu",
+        "3",
+        "--batchsize",
+        "512",
+        "--usemmap",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "8080",
+    ]
     for name, windows in (("gemma-3-4b-q8_0", True), ("llama-3.1-8b-q4_k_m", False)):
         assert ("--useswa" in written("koboldcpp", name=name)) == windows
         assert "--useswa" not in written("koboldcpp", ("--swa-full",), name=name)
-    assert shlex.split(written("koboldcpp", ("--api-key", "hush")))[-2:] == ["--password", "${LLAMA_API_KEY:?}"]
+    assert shlex.split(written("koboldcpp", ("--api-key", "hush")))[-2:] == [
+        "--password",
+        "${LLAMA_API_KEY:?}",
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "gpu"), [
-    ("llama-3.1-8b-q4_k_m", "4GiB"), ("gpt-oss-20b-mxfp4", "8GiB"),
-    pytest.param("llama-3.3-70b-q4_k_m", "12GiB", marks=pytest.mark.slow),
-    pytest.param("qwen3-30b-a3b-q4_k_m", "12GiB", marks=pytest.mark.slow)])
-def test_llama_cpp_python_gets_whole_layers(name: str, gpu: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "gpu"),
+    [
+        ("llama-3.1-8b-q4_k_m", "4GiB"),
+        ("gpt-oss-20b-mxfp4", "8GiB"),
+        pytest.param("llama-3.3-70b-q4_k_m", "12GiB", marks=pytest.mark.slow),
+        pytest.param("qwen3-30b-a3b-q4_k_m", "12GiB", marks=pytest.mark.slow),
+    ],
+)
+def test_llama_cpp_python_gets_whole_layers(
+    name: str, gpu: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     machine = ["--gpu", gpu, "--ram", "64GiB"]
     assert main([str(HEADERS / f"{name}.gguf"), *machine, "--format", "llama-cpp-python"]) == 0
     program = ["--strategy", "layers", "--engine", "llama-cpp-python"]
@@ -222,14 +388,21 @@ def test_llama_cpp_python_gets_whole_layers(name: str, gpu: str, capsys: pytest.
     assert f"    n_gpu_layers={layers},\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("kind", "words", "said"), [
-    ("llama-cpp-python", "-ncmoe 3", "nothing like -ncmoe"), ("llama-cpp-python", "-lm dio", "nothing like -lm dio"),
-    ("llama-cpp-python", "-np 2", "one sequence, but -np 2"), ("llama-cpp-python", "--no-repack", "nothing like -nr"),
-    ("koboldcpp", "-np 3", "one sequence, but -np 3"), ("koboldcpp", "-ctk q8_0", "for both K and V"),
-    ("koboldcpp", "-ub 100", "--batchsize is one of"), ("koboldcpp", "-c 1048576", "--contextsize is 256 to 262144"),
-    ("koboldcpp", "--no-op-offload", "nothing like --no-op-offload"),
-    ("koboldcpp", "--ssl-cert-file c", "a certificate and a key"),
-])
+@pytest.mark.parametrize(
+    ("kind", "words", "said"),
+    [
+        ("llama-cpp-python", "-ncmoe 3", "nothing like -ncmoe"),
+        ("llama-cpp-python", "-lm dio", "nothing like -lm dio"),
+        ("llama-cpp-python", "-np 2", "one sequence, but -np 2"),
+        ("llama-cpp-python", "--no-repack", "nothing like -nr"),
+        ("koboldcpp", "-np 3", "one sequence, but -np 3"),
+        ("koboldcpp", "-ctk q8_0", "for both K and V"),
+        ("koboldcpp", "-ub 100", "--batchsize is one of"),
+        ("koboldcpp", "-c 1048576", "--contextsize is 256 to 262144"),
+        ("koboldcpp", "--no-op-offload", "nothing like --no-op-offload"),
+        ("koboldcpp", "--ssl-cert-file c", "a certificate and a key"),
+    ],
+)
 def test_what_a_target_cannot_do_is_refused(kind: str, words: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         written(kind, words.split())
@@ -240,12 +413,16 @@ def test_a_word_that_a_target_does_not_have_is_named(kind: str) -> None:
     said: list[str] = []
     written(kind, ("--metrics", "--temp", "0.5", "--brand-new", "-t", "8"), warn=said.append)
     assert [line.partition(" has nothing like ")[2] for line in said] == [
-        "--metrics: left out", "--temp: left out", "--brand-new: left out"]
+        "--metrics: left out",
+        "--temp: left out",
+        "--brand-new: left out",
+    ]
 
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_model_of_the_hub(kind: str) -> None:
-    """The program gets it by itself; a projector that is not in the plan is not loaded, and the files are kept."""
+    """The program gets it by itself; a projector that is not in the plan is not loaded, and the
+    files are kept."""
     if kind == "kserve":
         pytest.skip("this plan uses a GPU")
     text = written(kind, path="hf:user/name/dir/file.gguf")
@@ -255,8 +432,11 @@ def test_a_model_of_the_hub(kind: str) -> None:
         assert "repo_id='user/name',\n    filename='dir/file.gguf'" in text
     else:
         assert "--no-mmproj" in text or "mmproj-auto = false" in text
-        kept = {"docker": "-v llama-cache:/root/.cache", "compose": "source: llama-cache",
-                "systemd": "CacheDirectory=llama.cpp\nEnvironment=LLAMA_CACHE=%C/llama.cpp\n"}
+        kept = {
+            "docker": "-v llama-cache:/root/.cache",
+            "compose": "source: llama-cache",
+            "systemd": "CacheDirectory=llama.cpp\nEnvironment=LLAMA_CACHE=%C/llama.cpp\n",
+        }
         assert kept.get(kind, "") in text
         assert "--no-mmproj" not in written(kind, ("--mmproj-auto",), "hf:user/name/file.gguf")
 
@@ -266,30 +446,51 @@ def test_a_plan_that_does_not_fit_says_so(kind: str, capfd: pytest.CaptureFixtur
     tiny = str(HEADERS / "llama-moe.gguf")
     machine = ["--gpu", "200MiB"] if kind != "kserve" else ["--ram", "300MiB"]
     where = ["-ngl", "99"] if kind != "kserve" else ["-dev", "none"]
-    assert main(["run", *machine, "--format", kind, "llama-server", "-m", tiny, *where, "-c", "4096"]) == 5
+    assert (
+        main(["run", *machine, "--format", kind, "llama-server", "-m", tiny, *where, "-c", "4096"])
+        == 5
+    )
     said = capfd.readouterr()
     assert "does not fit" in said.err
     assert ("# the plan does not fit" in said.out) == (kind not in ("docker", "koboldcpp"))
 
 
-def test_what_only_a_variable_says_is_in_the_file(capfd: pytest.CaptureFixture[str],
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_only_a_variable_says_is_in_the_file(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in {"MODEL": LLAMA, "PORT": "9999", "CTX_SIZE": "4096", "THREADS": "3"}.items():
         monkeypatch.setenv(f"LLAMA_ARG_{name}", value)
     monkeypatch.setenv("LLAMA_API_KEY", "hush")
     assert main(["run", "--gpu", "24GiB", "--format", "docker", "llama-server"]) == 0
     words = shlex.split(capfd.readouterr().out)
-    assert "127.0.0.1:9999:9999" in words and f"{HEADERS}:/models:ro" in words and "LLAMA_API_KEY" in words
+    assert (
+        "127.0.0.1:9999:9999" in words
+        and f"{HEADERS}:/models:ro" in words
+        and "LLAMA_API_KEY" in words
+    )
     image = words.index("ghcr.io/ggml-org/llama.cpp:server-cuda")
-    assert parse(words[image + 1:]).value("-t") == "3" and parse(words[image + 1:]).params.n_ctx == 4096
+    assert (
+        parse(words[image + 1 :]).value("-t") == "3"
+        and parse(words[image + 1 :]).params.n_ctx == 4096
+    )
 
 
 def test_relative_paths_of_every_kind() -> None:
     """A service has another working directory; a container sees what is mounted."""
-    words = ("--chat-template-file", "d/t.jinja", "--api-key-file=k.txt", "--slot-save-path", "slots")
+    words = (
+        "--chat-template-file",
+        "d/t.jinja",
+        "--api-key-file=k.txt",
+        "--slot-save-path",
+        "slots",
+    )
     here = os.getcwd()
     text = written("systemd", words)
-    assert f" {here}/d/t.jinja " in text and f" --api-key-file {here}/k.txt " in text and f" {here}/slots " in text
+    assert (
+        f" {here}/d/t.jinja " in text
+        and f" --api-key-file {here}/k.txt " in text
+        and f" {here}/slots " in text
+    )
     found = shlex.split(written("docker", words))
     mounts = [found[i + 1] for i, word in enumerate(found) if word == "-v"]
     assert mounts == ["/data/my models:/models:ro", f"{here}/d:/models1:ro", f"{here}:/models2"]
@@ -314,8 +515,11 @@ def planned(capfd: pytest.CaptureFixture[str], *words: str) -> str:
     return capfd.readouterr().out
 
 
-def test_several_models_are_written_as_each_of_them_alone(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """The same flags for the same plan: the second model's are those of what the first one leaves."""
+def test_several_models_are_written_as_each_of_them_alone(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The same flags for the same plan: the second model's are those of what the first one
+    leaves."""
     odd = tmp_path / 'a "b" $c ü.gguf'
     odd.symlink_to(SMALL)
     names = [str(odd), SMALL]
@@ -326,11 +530,24 @@ def test_several_models_are_written_as_each_of_them_alone(capfd: pytest.CaptureF
     alone = [planned(capfd, name, "--format", "preset", "--jinja") for name in names]
     assert both == alone[0] + "\n" + alone[1].partition("\n\n")[2]
     reader = pytest.importorskip("yaml")
-    both = targets.llama_swap_file(planned(capfd, "plan", *names, "--format", "llama-swap", "--jinja"))
-    alone = [reader.safe_load(planned(capfd, name, "--format", "llama-swap", "--jinja")) for name in names]
+    both = targets.llama_swap_file(
+        planned(capfd, "plan", *names, "--format", "llama-swap", "--jinja")
+    )
+    alone = [
+        reader.safe_load(planned(capfd, name, "--format", "llama-swap", "--jinja"))
+        for name in names
+    ]
     assert both["models"] == alone[0]["models"] | alone[1]["models"] and len(both["models"]) == 2
-    assert both["groups"] == {"together": {"swap": False, "exclusive": True, "members": list(both["models"])}}
-    assert shlex.split(both["models"]["a-b-c-ü"]["cmd"])[:5] == ["llama-server", "--port", "${PORT}", "-m", str(odd)]
+    assert both["groups"] == {
+        "together": {"swap": False, "exclusive": True, "members": list(both["models"])}
+    }
+    assert shlex.split(both["models"]["a-b-c-ü"]["cmd"])[:5] == [
+        "llama-server",
+        "--port",
+        "${PORT}",
+        "-m",
+        str(odd),
+    ]
 
 
 def test_models_of_one_name_are_told_apart(capfd: pytest.CaptureFixture[str]) -> None:
@@ -343,20 +560,45 @@ def test_models_of_one_name_are_told_apart(capfd: pytest.CaptureFixture[str]) ->
 def test_formats_for_one_model_say_so(kind: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", SMALL, LLAMA, "--gpu", "24GiB", "--format", kind]) == 2
     said = capfd.readouterr().err
-    assert f"--format {kind} is for one model; for several: text, flags, json, llama-swap, preset" in said
+    assert (
+        f"--format {kind} is for one model; for several: text, flags, json, llama-swap, preset"
+        in said
+    )
 
 
 # --- names that mean something to somebody
 
-NAMES = ["a b", "a'b", 'a"b', "a$b", "a%b", "a\\", "-a", "a#b", "a;b", "a\nb", "a\rExecStartPre=evil\rb", "a\x1b[31m",
-         "a\x7f\x85\u2028", "${HOME}", "$(touch x)", "`touch x`", "a: b", "!a", "*a", "é😀"]
+NAMES = [
+    "a b",
+    "a'b",
+    'a"b',
+    "a$b",
+    "a%b",
+    "a\\",
+    "-a",
+    "a#b",
+    "a;b",
+    "a\nb",
+    "a\rExecStartPre=evil\rb",
+    "a\x1b[31m",
+    "a\x7f\x85\u2028",
+    "${HOME}",
+    "$(touch x)",
+    "`touch x`",
+    "a: b",
+    "!a",
+    "*a",
+    "é😀",
+]
 
 
 def in_bash(command: str) -> list[str]:
     """The words of a command line as bash has them."""
     if command.rstrip("\n").isprintable() and "$'" not in command:
         return shlex.split(command)
-    done = subprocess.run(["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True)
+    done = subprocess.run(
+        ["bash", "-c", f"printf '%s\\0' {command}"], capture_output=True, check=True
+    )
     return done.stdout.decode().split("\0")[:-1]
 
 
@@ -397,8 +639,18 @@ def test_a_file_may_have_any_name(name: str, tmp_path: Path) -> None:
         assert f"model = {model}\n" in text("preset")
 
 
-@pytest.mark.parametrize("port", ["$(touch x)", "80; package = builtins.fetchTarball \"http://x/y\"", "80\nx: y",
-                                  "80 ", "-1", "65536", "８０"])
+@pytest.mark.parametrize(
+    "port",
+    [
+        "$(touch x)",
+        '80; package = builtins.fetchTarball "http://x/y"',
+        "80\nx: y",
+        "80 ",
+        "-1",
+        "65536",
+        "８０",
+    ],
+)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_a_port_is_a_number(kind: str, port: str) -> None:
     with pytest.raises(UsageError, match="a port is a number, 0 to 65535"):
@@ -410,17 +662,26 @@ def test_the_port_of_nixos_and_of_llmkube() -> None:
     assert "  containerPort: 8081\n" in written("llmkube", ("--port", "8081"))
 
 
-@pytest.mark.parametrize("word", ["$(HF_TOKEN)", "$$(HF_TOKEN)", "a$b", "${HOME}", "''${pkgs}", '"; evil = "',
-                                  "a\nb: c"])
+@pytest.mark.parametrize(
+    "word", ["$(HF_TOKEN)", "$$(HF_TOKEN)", "a$b", "${HOME}", "''${pkgs}", '"; evil = "', "a\nb: c"]
+)
 def test_words_of_other_languages(word: str) -> None:
     """Variables of Kubernetes and of Nix, their quotes and lines."""
     for kind, reader in (("llmkube", targets.llmkube), ("nixos", targets.nixos)):
         found = reader(written(kind, ("-a", word, "--host", f"::{word}")))
-        assert found[found.index("-a") + 1] == word and found[found.index("--host") + 1] == f"::{word}"
+        assert (
+            found[found.index("-a") + 1] == word and found[found.index("--host") + 1] == f"::{word}"
+        )
 
 
-@pytest.mark.parametrize("words", [("--rope-freq-base", "inf"), ("--yarn-beta-fast", "nan"),
-                                   ("--override-kv", "llama.rope.scale=float:inf")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--rope-freq-base", "inf"),
+        ("--yarn-beta-fast", "nan"),
+        ("--override-kv", "llama.rope.scale=float:inf"),
+    ],
+)
 def test_python_has_no_literal_for_some_numbers(words: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match="cannot be"):
         written("llama-cpp-python", words)
@@ -440,8 +701,14 @@ def test_llama_swap_reads_line_by_line() -> None:
 def test_systemd_takes_no_program_for_a_setting(first: str) -> None:
     plan = planned_for("systemd", MODEL, ())
     with pytest.raises(UsageError, match="before a program as a setting"):
-        formats.write("systemd", plan, parse(["-m", "m"]), WrappedCommand((f"{first}server",), ("-m", "m"), "server"),
-                      (), warn=lambda _: None)
+        formats.write(
+            "systemd",
+            plan,
+            parse(["-m", "m"]),
+            WrappedCommand((f"{first}server",), ("-m", "m"), "server"),
+            (),
+            warn=lambda _: None,
+        )
 
 
 # --- what services.llama-cpp does not see
@@ -473,7 +740,9 @@ def test_other_places_of_a_model_for_nixos(tmp_path: Path) -> None:
     unit, said = unit_of("/var/lib/models/q.gguf")
     assert (BOUND not in unit, said) == (True, [])
     unit, said = unit_of("/home/u 1/q.gguf")
-    assert BOUND not in unit and any("does not see /home/u 1/q.gguf: move the file" in line for line in said)
+    assert BOUND not in unit and any(
+        "does not see /home/u 1/q.gguf: move the file" in line for line in said
+    )
     _, said = unit_of("/var/lib/q.gguf", ("--slot-save-path", "/home/u/slots"))
     assert any("may not write to /home/u/slots" in line for line in said)
 
@@ -487,10 +756,13 @@ def test_an_alias_that_is_no_section(alias: str) -> None:
 
 # --- secrets
 
+
 def test_words_that_are_secret() -> None:
     words = shlex.split("--api-key x --api-key=y -hft z --hf-token=z --port 80 -p --api-key")
     assert without_secrets(words) == (
-        ["--port", "80", "-p", "--api-key"], ["LLAMA_API_KEY", "LLAMA_API_KEY", "HF_TOKEN", "HF_TOKEN"])
+        ["--port", "80", "-p", "--api-key"],
+        ["LLAMA_API_KEY", "LLAMA_API_KEY", "HF_TOKEN", "HF_TOKEN"],
+    )
     for url in ("https://me:secret@h/m.gguf", "https://h/m.gguf?sig=secret", "https://[secret"):
         assert without_secrets(["-mu", url, "-c", "9"]) == (["-c", "9"], ["LLAMA_ARG_MODEL_URL"])
         assert without_secrets([f"--mmproj-url={url}"]) == ([], ["LLAMA_ARG_MMPROJ_URL"])
@@ -501,16 +773,32 @@ def test_words_that_are_secret() -> None:
 def test_variables_that_are_secret() -> None:
     command = split("env LLAMA_API_KEY=x A=b llama-server -m m")
     assert launcher_without_secrets(command) == (["env", "A=b", "llama-server"], ["LLAMA_API_KEY"])
-    container = split("docker run -e LLAMA_API_KEY=x --env=HF_TOKEN=y -eHF_TOKEN=z -e A=b image -m m")
+    container = split(
+        "docker run -e LLAMA_API_KEY=x --env=HF_TOKEN=y -eHF_TOKEN=z -e A=b image -m m"
+    )
     assert launcher_without_secrets(container) == (
-        ["docker", "run", "-e", "LLAMA_API_KEY", "--env=HF_TOKEN", "-eHF_TOKEN", "-e", "A=b", "image"],
-        ["LLAMA_API_KEY", "HF_TOKEN", "HF_TOKEN"])
+        [
+            "docker",
+            "run",
+            "-e",
+            "LLAMA_API_KEY",
+            "--env=HF_TOKEN",
+            "-eHF_TOKEN",
+            "-e",
+            "A=b",
+            "image",
+        ],
+        ["LLAMA_API_KEY", "HF_TOKEN", "HF_TOKEN"],
+    )
 
 
 @pytest.mark.parametrize("kind", ["systemd", "docker", "compose", "llama-swap", "preset"])
 def test_no_file_has_a_secret(kind: str) -> None:
-    command = WrappedCommand(("env", "HF_TOKEN=hush", "llama-server"), (
-        "-mu", "https://me:hush@example.org/a.gguf?sig=hush", "--api-key", "hush", "-c", "8192"), "llama-server")
+    command = WrappedCommand(
+        ("env", "HF_TOKEN=hush", "llama-server"),
+        ("-mu", "https://me:hush@example.org/a.gguf?sig=hush", "--api-key", "hush", "-c", "8192"),
+        "llama-server",
+    )
     plan = planned_for(kind, "https://example.org/a.gguf", ())
     text = formats.write(kind, plan, parse(command.words), command, FLAGS)
     assert "hush" not in text
@@ -526,4 +814,8 @@ def test_a_dry_run_has_none(capfd: pytest.CaptureFixture[str]) -> None:
         words = [*command, "-m", model, "--api-key", "hush", "-c", "4096"]
         assert main(["run", "--gpu", "24GiB", "--dry-run", *words]) == 0
         said = capfd.readouterr()
-        assert "hush" not in said.out + said.err and "LLAMA_API_KEY" in said.err and "-ngl 33" in said.out
+        assert (
+            "hush" not in said.out + said.err
+            and "LLAMA_API_KEY" in said.err
+            and "-ngl 33" in said.out
+        )

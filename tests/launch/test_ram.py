@@ -1,4 +1,5 @@
-"""What a launch needs of RAM: the same figures in every file that an orchestrator reads, and within a given limit."""
+"""What a launch needs of RAM: the same figures in every file that an orchestrator reads, and within
+a given limit."""
 
 from __future__ import annotations
 
@@ -24,15 +25,15 @@ SMALL = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 
 
 def test_the_parts_of_the_figure() -> None:
-    """Weights in RAM, buffers, 8 GiB of saved prompts: all that the plan counts, and the program with its page
-    tables."""
+    """Weights in RAM, buffers, 8 GiB of saved prompts: all that the plan counts, and the program
+    with its page tables."""
     plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB")
     host, need = plan.host, plan.ram
     assert need.limit is not None
     assert 0 < need.request - (host.resident + RUNTIME) < need.request // 500 + MiB
     assert need.limit - need.request == pytest.approx(host.growing, rel=0.003)
     assert host.growing > 8 * GiB and 9 * GiB < need.mapped == host.mapped <= host.resident
-    assert plan.to_dict()["host"] == {**plan.to_dict()["host"], **need.to_dict()}       # type: ignore[dict-item]
+    assert plan.to_dict()["host"] == {**plan.to_dict()["host"], **need.to_dict()}  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("words", [["--no-mmap"], ["--mlock"]])
@@ -66,11 +67,17 @@ def test_a_limit_holds(limit: int) -> None:
 def test_a_limit_that_does_not_hold_does_not_fit() -> None:
     plan = autolayers.plan(MOE, ["-c", "32768"], gpu="12GiB", ram="64GiB", ram_limit="4GiB")
     assert not plan.fits
-    assert autolayers.plan(SMALL, ["-dev", "none", "-c", "4096"], ram="2GiB", ram_limit="64GiB").ram.limit <= 2 * GiB
+    assert (
+        autolayers.plan(
+            SMALL, ["-dev", "none", "-c", "4096"], ram="2GiB", ram_limit="64GiB"
+        ).ram.limit
+        <= 2 * GiB
+    )
 
 
 def test_a_limit_bounds_checkpoints() -> None:
-    """home-ops#9818, #9988: the cache and the checkpoints of a recurrent model grow until the pod is killed."""
+    """home-ops#9818, #9988: the cache and the checkpoints of a recurrent model grow until the pod
+    is killed."""
     name = str(HEADERS / "granite-4.0-h-small-q4_k_m.gguf")
     free = autolayers.plan(name, ["-c", "131072"], gpu="24GiB", ram="128GiB")
     bound = autolayers.plan(name, ["-c", "131072"], gpu="24GiB", ram="128GiB", ram_limit="16GiB")
@@ -108,13 +115,20 @@ def test_every_file_has_it() -> None:
     service = compose["services"]["llama-server"]
     resources = service["deploy"]["resources"]
     assert service["mem_limit"] == resources["limits"]["memory"].lower() == f"{most}m"
-    assert resources["reservations"]["memory"] == f"{least}m" and resources["reservations"]["devices"]
+    assert (
+        resources["reservations"]["memory"] == f"{least}m" and resources["reservations"]["devices"]
+    )
     assert f"MemoryHigh={most - 128}M\nMemoryMax={most}M\n" in text_of("systemd", *GPU)
     assert f'serviceConfig.MemoryMax = "{most}M";' in text_of("nixos", *GPU)
     pod = documents("kubernetes", *GPU)[0]["spec"]["template"]["spec"]["containers"][0]
-    assert pod["resources"] == {"requests": {"memory": f"{least}Mi"},
-                                "limits": {"memory": f"{most}Mi", "nvidia.com/gpu": 1}}
-    assert documents("llmkube", *GPU)[1]["spec"]["resources"] == {"gpu": 1, "hostMemory": f"{most}Mi"}
+    assert pod["resources"] == {
+        "requests": {"memory": f"{least}Mi"},
+        "limits": {"memory": f"{most}Mi", "nvidia.com/gpu": 1},
+    }
+    assert documents("llmkube", *GPU)[1]["spec"]["resources"] == {
+        "gpu": 1,
+        "hostMemory": f"{most}Mi",
+    }
     assert documents("gpustack", *GPU)[0]["env"]["GPUSTACK_MODEL_RAM_CLAIM"] == str(need.limit)
     runtime, _ = documents("kserve", "-dev", "none", "--ram", "64GiB")
     assert set(runtime["spec"]["containers"][0]["resources"]["limits"]) == {"memory"}
@@ -132,10 +146,16 @@ def test_what_has_no_limit_gets_none(kind: str) -> None:
 
 # --- Kubernetes and what is built on it
 
+
 def test_kubernetes_by_its_own_schemas() -> None:
     validator = pytest.importorskip("kubernetes_validate")
-    for words in (GPU, (*GPU, "--gpumem", "hami"), (*GPU, "--gpumem", "kai"), ("-dev", "none", "--ram", "64GiB"),
-                  (*GPU, "--api-key", "x", "--ssl-cert-file", "c.pem")):
+    for words in (
+        GPU,
+        (*GPU, "--gpumem", "hami"),
+        (*GPU, "--gpumem", "kai"),
+        ("-dev", "none", "--ram", "64GiB"),
+        (*GPU, "--api-key", "x", "--ssl-cert-file", "c.pem"),
+    ):
         for document in documents("kubernetes", *words):
             validator.validate(document, validator.latest_version(), strict=True)
 
@@ -151,26 +171,55 @@ def test_a_gpu_that_is_divided_by_memory(name: str) -> None:
         assert limits["nvidia.com/gpu"] == 1 and limits["nvidia.com/gpumem"] == size
     else:
         assert template["metadata"]["annotations"] == {"gpu-memory": str(size)}
-        assert template["spec"]["schedulerName"] == "kai-scheduler" and "nvidia.com/gpu" not in limits
+        assert (
+            template["spec"]["schedulerName"] == "kai-scheduler" and "nvidia.com/gpu" not in limits
+        )
 
 
 def test_a_pod_has_the_gpus_that_its_words_name() -> None:
     """-dev CUDA1 is the second of two; alone it would be CUDA0."""
     words = ("--gpu", "12GiB,24GiB", "--ram", "64GiB", "-dev", "CUDA1")
-    limits = documents("kubernetes", *words)[0]["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    limits = documents("kubernetes", *words)[0]["spec"]["template"]["spec"]["containers"][0][
+        "resources"
+    ]["limits"]
     model, service = documents("llmkube", *words)
     assert limits["nvidia.com/gpu"] == model["spec"]["hardware"]["gpu"]["count"] == 2
     assert service["spec"]["resources"]["gpu"] == 2 and "-dev" in service["spec"]["extraArgs"]
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    (("--gpu", "12GiB", "--gpumem", "kai", "--format", "docker"), "--gpumem kai is for --format kubernetes"),
-    (("--gpu", "rx-7900-xtx", "--gpumem", "hami", "--format", "kubernetes"), "divides NVIDIA's GPUs"),
-    (("--gpu", "12GiB,12GiB", "-sm", "layer", "-ts", "1,1", "--gpumem", "kai", "--format", "kubernetes"),
-     "KAI shares one GPU a pod"),
-    (("--gpu", "12GiB", "--format", "kserve"), "--format kserve is for the processor"),
-    (("--gpu", "12GiB", "--gpumem", "x", "--format", "kubernetes"), "hami")])
-def test_what_cannot_be_written(words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("--gpu", "12GiB", "--gpumem", "kai", "--format", "docker"),
+            "--gpumem kai is for --format kubernetes",
+        ),
+        (
+            ("--gpu", "rx-7900-xtx", "--gpumem", "hami", "--format", "kubernetes"),
+            "divides NVIDIA's GPUs",
+        ),
+        (
+            (
+                "--gpu",
+                "12GiB,12GiB",
+                "-sm",
+                "layer",
+                "-ts",
+                "1,1",
+                "--gpumem",
+                "kai",
+                "--format",
+                "kubernetes",
+            ),
+            "KAI shares one GPU a pod",
+        ),
+        (("--gpu", "12GiB", "--format", "kserve"), "--format kserve is for the processor"),
+        (("--gpu", "12GiB", "--gpumem", "x", "--format", "kubernetes"), "hami"),
+    ],
+)
+def test_what_cannot_be_written(
+    words: tuple[str, ...], said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main([MOE, "-c", "8192", *words]) == UsageError.exit_code
     out, err = capfd.readouterr()
     assert out == "" and said in err.splitlines()[-1]
@@ -180,8 +229,12 @@ def test_llmkube_s_typed_fields() -> None:
     """Its quotas and its status see these, not extraArgs."""
     _, service = documents("llmkube", *GPU, "-np", "2", "-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on")
     spec = service["spec"]
-    assert (spec["contextSize"], spec["parallelSlots"], spec["cacheTypeK"], spec["flashAttention"]) == (
-        32768, 2, "q8_0", True)
+    assert (
+        spec["contextSize"],
+        spec["parallelSlots"],
+        spec["cacheTypeK"],
+        spec["flashAttention"],
+    ) == (32768, 2, "q8_0", True)
     assert spec["moeCPULayers"] > 0 and "--n-cpu-moe" in targets.llmkube(text_of("llmkube", *GPU))
     model, _ = documents("llmkube", "--gpu", "12GiB,8GiB", "--ram", "64GiB")
     split = model["spec"]["hardware"]["gpu"]["sharding"]["layerSplit"]
@@ -190,7 +243,9 @@ def test_llmkube_s_typed_fields() -> None:
 
 
 def test_what_llmkube_s_schema_does_not_admit_stays_a_word() -> None:
-    given = parse(["--gpu", "80GiB", "--ram", "64GiB", "-c", "262144", "-ctk", "bf16"], command="plan")
+    given = parse(
+        ["--gpu", "80GiB", "--ram", "64GiB", "-c", "262144", "-ctk", "bf16"], command="plan"
+    )
     text = formats.write("llmkube", autolayers.plan(MOE, given), given, warn=lambda _: None)
     words = targets.llmkube(text)
     assert "contextSize" not in text and "cacheTypeK" not in text
@@ -198,12 +253,19 @@ def test_what_llmkube_s_schema_does_not_admit_stays_a_word() -> None:
 
 
 def test_the_json_of_a_launch(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main([SMALL, "-dev", "none", "--ram", "16GiB", "-c", "4096", "--ram-limit", "3GiB", "--json"]) == 0
+    assert (
+        main(
+            [SMALL, "-dev", "none", "--ram", "16GiB", "-c", "4096", "--ram-limit", "3GiB", "--json"]
+        )
+        == 0
+    )
     host = json.loads(capfd.readouterr().out)["host"]
     assert 0 < host["mapped"] < host["request"] <= host["limit"] <= 3 * GiB
 
 
-def test_the_documented_examples(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_documented_examples(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(ROOT)
 
     def run(words: list[str]) -> str:
@@ -215,9 +277,14 @@ def test_the_documented_examples(capfd: pytest.CaptureFixture[str], monkeypatch:
 
 # --- the threads of docs/rack.md
 
-@pytest.mark.parametrize(("words", "least"), [
-    (("-cram", "40960"), 40 * GiB),                             # home-ops#9818
-    (("-cram", "8192", "--llama-build", "9500", "-c", "262144"), 8 * GiB)])
+
+@pytest.mark.parametrize(
+    ("words", "least"),
+    [
+        (("-cram", "40960"), 40 * GiB),  # home-ops#9818
+        (("-cram", "8192", "--llama-build", "9500", "-c", "262144"), 8 * GiB),
+    ],
+)
 def test_saved_prompts_are_in_the_limit(words: tuple[str, ...], least: int) -> None:
     given = parse([*GPU, *words], command="plan")
     text = formats.write("llmkube", autolayers.plan(MOE, given), given, warn=lambda _: None)
@@ -227,7 +294,14 @@ def test_saved_prompts_are_in_the_limit(words: tuple[str, ...], least: int) -> N
 
 def test_a_prompt_larger_than_its_cache_is_counted_where_it_is_saved() -> None:
     """llama.cpp#20509: before b10068 one conversation is saved whatever its size."""
-    limits = [autolayers.plan(SMALL, ["-dev", "none", "-c", "65536", "-np", "1", "-cram", "256"], ram="32GiB",
-                              llama_build=build).ram.limit for build in (10000, 11549)]
+    limits = [
+        autolayers.plan(
+            SMALL,
+            ["-dev", "none", "-c", "65536", "-np", "1", "-cram", "256"],
+            ram="32GiB",
+            llama_build=build,
+        ).ram.limit
+        for build in (10000, 11549)
+    ]
     assert limits[0] is not None and limits[1] is not None
     assert limits[0] > limits[1] + GiB

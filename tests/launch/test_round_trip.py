@@ -1,5 +1,5 @@
-"""The property of every launch file: read as its target reads it, it is the launch that was planned; and no word that
-the user gave is lost without a line that says so."""
+"""The property of every launch file: read as its target reads it, it is the launch that was
+planned; and no word that the user gave is lost without a line that says so."""
 
 from __future__ import annotations
 
@@ -34,19 +34,23 @@ def test_a_launch_read_back_is_the_one_planned(first: int) -> None:
                 read[kind] += 1
                 check(kind, seed, *found)
     # what is refused is seldom
-    read.pop("kserve")        # of GPUs, which nearly all of these launches use
+    read.pop("kserve")  # of GPUs, which nearly all of these launches use
     for kind, count in read.items():
         assert count > (6 if kind in READERS else 2), kind
 
 
-def check(kind: str, seed: int, plan: autolayers.Plan, text: str, said: list[str], command: WrappedCommand) -> None:
+def check(
+    kind: str, seed: int, plan: autolayers.Plan, text: str, said: list[str], command: WrappedCommand
+) -> None:
     _, name, machine, _, _, environ = case(seed)
     context = f"{kind}, seed {seed}: {command.words} {environ} {plan.flags}\n{text}"
     assert "hush" not in text, context
     if kind in READERS:
         words: list[object] = [*READERS[kind](text)]
         params = parse([str(word) for word in words], command=None).params
-        assert params == replace(parse(plan.flags, command=None).params, model=command.words[1]), context
+        assert params == replace(parse(plan.flags, command=None).params, model=command.words[1]), (
+            context
+        )
     else:
         if kind == "koboldcpp":
             params, options = targets.koboldcpp(text)
@@ -67,11 +71,20 @@ def sizes(name: str, params: Params, machine: tuple[float, ...], kind: str) -> l
 
 
 def sizes_of(use: Breakdown) -> list[int]:
-    return [size for u in (*use.devices.values(), use.host) for size in (u.model, u.context, u.compute)]
+    return [
+        size for u in (*use.devices.values(), use.host) for size in (u.model, u.context, u.compute)
+    ]
 
 
-def check_other_words(kind: str, text: str, words: list[object], said: list[str], command: WrappedCommand,
-                      environ: dict[str, str], context: str) -> None:
+def check_other_words(
+    kind: str,
+    text: str,
+    words: list[object],
+    said: list[str],
+    command: WrappedCommand,
+    environ: dict[str, str],
+    context: str,
+) -> None:
     """Every word without a say in memory is in the file with its value, or named by a warning."""
     given = parse(command.words, environ, command=None)
     back = parse([str(word) for word in words], command=None) if kind in READERS else None
@@ -89,12 +102,19 @@ def check_other_words(kind: str, text: str, words: list[object], said: list[str]
             published = value if value != "::1" else "[::1]"
             assert published in text, (flag, context)
         elif flag == "--host" and kind in ("kubernetes", "kserve"):
-            assert value == "0.0.0.0" or "--host " in warned, context      # a Service has the address
+            # a Service has the address
+            assert value == "0.0.0.0" or "--host " in warned, context
         elif back is not None:
-            assert back.value(flag) in (value, os.path.abspath(value)) or f"{flag} " in warned, (flag, context)
+            assert back.value(flag) in (value, os.path.abspath(value)) or f"{flag} " in warned, (
+                flag,
+                context,
+            )
         else:
             wanted = {value, os.path.abspath(value)} if value else {"True"}
-            assert f"{flag}:" in warned or wanted & {str(word) for word in words} or (
-                value and float(value) in words), (flag, context)
+            assert (
+                f"{flag}:" in warned
+                or wanted & {str(word) for word in words}
+                or (value and float(value) in words)
+            ), (flag, context)
     for name in given.unknown:
         assert name.lstrip("-") in text or f"{name}:" in warned, (name, context)

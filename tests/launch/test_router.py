@@ -1,4 +1,5 @@
-"""`autolayers run llama-server` without a model: its directory is planned, and the router started with the preset."""
+"""`autolayers run llama-server` without a model: its directory is planned, and the router started
+with the preset."""
 
 from __future__ import annotations
 
@@ -26,8 +27,11 @@ pytestmark = pytest.mark.skipif(os.name != "posix", reason="a shell script as ll
 def server(tmp_path: pathlib.Path) -> pathlib.Path:
     """A llama-server that keeps its words, one a line."""
     path = tmp_path / "llama-server"
-    path.write_text('#!/bin/sh\ncase " $* " in *" --version "*) echo "version: 11549 (abcdef12)"; exit;;\n'
-                    '*" --help "*) exit;; esac\nprintf "%s\\n" "$@" >"$(dirname "$0")/words"\n')
+    path.write_text(
+        '#!/bin/sh\ncase " $* " in *" --version "*) echo "version: 11549 (abcdef12)"; '
+        "exit;;\n"
+        '*" --help "*) exit;; esac\nprintf "%s\\n" "$@" >"$(dirname "$0")/words"\n'
+    )
     path.chmod(0o755)
     return path
 
@@ -47,8 +51,14 @@ def models(tmp_path: pathlib.Path) -> pathlib.Path:
 def run(server: pathlib.Path, own: str, *words: object) -> subprocess.CompletedProcess[str]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
     environ["XDG_STATE_HOME"] = str(server.parent / "state")
-    return subprocess.run([sys.executable, "-m", "autolayers", "run", *own.split(), str(server), *map(str, words)],
-                          capture_output=True, text=True, env=environ, timeout=60, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "autolayers", "run", *own.split(), str(server), *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=60,
+        check=False,
+    )
 
 
 def started(server: pathlib.Path) -> list[str]:
@@ -66,12 +76,19 @@ def preset(words: list[str]) -> configparser.ConfigParser:
 
 
 def flags_of(model: pathlib.Path, *words: str) -> list[str]:
-    return subprocess.run([sys.executable, "-m", "autolayers", str(model), *words, "--format", "flags"],
-                          capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    return subprocess.run(
+        [sys.executable, "-m", "autolayers", str(model), *words, "--format", "flags"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.split()
 
 
 @pytest.mark.slow
-def test_each_model_of_the_directory_is_planned_for_the_machine(server: pathlib.Path, models: pathlib.Path) -> None:
+def test_each_model_of_the_directory_is_planned_for_the_machine(
+    server: pathlib.Path, models: pathlib.Path
+) -> None:
     done = run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models, "--port", "8080")
     words = started(server)
     assert done.returncode == 0 and words[:4] == ["--models-dir", str(models), "--port", "8080"]
@@ -80,13 +97,18 @@ def test_each_model_of_the_directory_is_planned_for_the_machine(server: pathlib.
     assert read.sections() == sorted(MODELS.values())
     for name in MODELS.values():
         assert read[name]["model"] == str(models / f"{name}.gguf")
-        assert int(read[name]["n-gpu-layers"]) == read_model(str(models / f"{name}.gguf")).hparams.n_layer + 1
+        assert (
+            int(read[name]["n-gpu-layers"])
+            == read_model(str(models / f"{name}.gguf")).hparams.n_layer + 1
+        )
     state = (server.parent / "state").rglob("*.ini")
     assert [str(path) for path in state] == [words[words.index("--models-preset") + 1]]
 
 
 @pytest.mark.slow
-def test_models_max_is_kept_and_one_at_a_time_has_the_whole_machine(server: pathlib.Path, models: pathlib.Path) -> None:
+def test_models_max_is_kept_and_one_at_a_time_has_the_whole_machine(
+    server: pathlib.Path, models: pathlib.Path
+) -> None:
     run(server, "--gpu 8GiB --ram 64GiB", "--models-dir", models, "--models-max", "1")
     words = started(server)
     assert words.count("--models-max") == 1
@@ -102,64 +124,123 @@ def test_more_at_a_time_than_fit_are_said(server: pathlib.Path, models: pathlib.
 
 
 @pytest.mark.slow
-def test_the_routers_own_words_are_every_models_request(server: pathlib.Path, models: pathlib.Path) -> None:
-    run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models, "-c", "4096", "-ctk", "q8_0", "-ctv", "q8_0")
+def test_the_routers_own_words_are_every_models_request(
+    server: pathlib.Path, models: pathlib.Path
+) -> None:
+    run(
+        server,
+        "--gpu 24GiB --ram 64GiB",
+        "--models-dir",
+        models,
+        "-c",
+        "4096",
+        "-ctk",
+        "q8_0",
+        "-ctv",
+        "q8_0",
+    )
     read = preset(started(server))
     assert {read[name]["ctx-size"] for name in read.sections()} == {"4096"}
     assert {read[name]["cache-type-k"] for name in read.sections()} == {"q8_0"}
 
 
 @pytest.mark.slow
-def test_a_models_own_projector_is_part_of_its_plan(server: pathlib.Path, models: pathlib.Path) -> None:
+def test_a_models_own_projector_is_part_of_its_plan(
+    server: pathlib.Path, models: pathlib.Path
+) -> None:
     (models / "seeing").mkdir()
     (models / "gemma.gguf").rename(models / "seeing" / "gemma.gguf")
     gemma = read_model(str(models / "seeing" / "gemma.gguf"))
     (models / "seeing" / "mmproj-gemma.gguf").write_bytes(projector(gemma))
     run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models)
-    assert preset(started(server))["seeing"]["mmproj"] == str(models / "seeing" / "mmproj-gemma.gguf")
+    assert preset(started(server))["seeing"]["mmproj"] == str(
+        models / "seeing" / "mmproj-gemma.gguf"
+    )
 
 
 @pytest.mark.slow
-def test_files_that_are_no_models_are_named_and_the_others_planned(server: pathlib.Path, models: pathlib.Path) -> None:
+def test_files_that_are_no_models_are_named_and_the_others_planned(
+    server: pathlib.Path, models: pathlib.Path
+) -> None:
     (models / "broken.gguf").write_bytes(b"GGUF")
     done = run(server, "--gpu 24GiB --ram 64GiB", "--models-dir", models)
     assert done.stderr.count("broken.gguf") == 1 and "Traceback" not in done.stderr
     assert preset(started(server)).sections() == sorted(MODELS.values())
 
 
-@pytest.mark.parametrize(("words", "said"), [
-    ((), "a router of the models that it has downloaded: nothing to plan; --models-dir DIR plans those of DIR"),
-    (("--models-preset", "mine.ini"), "--models-preset says how it loads them: nothing to plan"),
-])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (),
+            "a router of the models that it has downloaded: nothing to plan; --models-dir DIR "
+            "plans "
+            "those of DIR",
+        ),
+        (
+            ("--models-preset", "mine.ini"),
+            "--models-preset says how it loads them: nothing to plan",
+        ),
+    ],
+)
 def test_without_anything_to_plan_it_says_so_and_starts(
-        server: pathlib.Path, words: tuple[str, ...], said: str) -> None:
+    server: pathlib.Path, words: tuple[str, ...], said: str
+) -> None:
     done = run(server, "", *words, "--port", "8080")
     assert (done.returncode, started(server)) == (0, [*words, "--port", "8080"])
     assert done.stderr.count("\n") == 1 and said in done.stderr
 
 
-@pytest.mark.parametrize(("own", "words", "said"), [
-    ("--verify", ("--models-dir", "."), "--verify is for a command with a model"),
-    ("--format systemd", ("--models-dir", "."), "--format preset writes the router's"),
-    ("", ("--models-dir", "/does/not/exist"), "--models-dir /does/not/exist: No such file or directory"),
-    ("", ("--models-dir", TESTS / "logs"), "no GGUF model in it"),
-])
+@pytest.mark.parametrize(
+    ("own", "words", "said"),
+    [
+        ("--verify", ("--models-dir", "."), "--verify is for a command with a model"),
+        ("--format systemd", ("--models-dir", "."), "--format preset writes the router's"),
+        (
+            "",
+            ("--models-dir", "/does/not/exist"),
+            "--models-dir /does/not/exist: No such file or directory",
+        ),
+        ("", ("--models-dir", TESTS / "logs"), "no GGUF model in it"),
+    ],
+)
 def test_what_cannot_be_is_one_clear_line(
-        server: pathlib.Path, own: str, words: tuple[object, ...], said: str) -> None:
+    server: pathlib.Path, own: str, words: tuple[object, ...], said: str
+) -> None:
     done = run(server, own, *words)
     assert done.returncode in (2, 3) and done.stderr.count("\n") == 1 and said in done.stderr
     assert not (server.parent / "words").exists()
 
 
 def test_names_are_the_routers(tmp_path: pathlib.Path) -> None:
-    """load_from_models_dir at b11549: a directory is one model, its first part or the last file; projectors and
-    drafts belong to it."""
-    for name in ("a.gguf", "mmproj-a.gguf", "mtp-a.gguf", "notes.txt", "deep/deeper/x.gguf", "empty/mmproj-x.gguf",
-                 "split/s-00001-of-00002.gguf", "split/s-00002-of-00002.gguf", "pair/b.gguf", "pair/mmproj-b.gguf",
-                 "pair/mtp-b.gguf"):
+    """load_from_models_dir at b11549: a directory is one model, its first part or the last file;
+    projectors and drafts belong to it."""
+    for name in (
+        "a.gguf",
+        "mmproj-a.gguf",
+        "mtp-a.gguf",
+        "notes.txt",
+        "deep/deeper/x.gguf",
+        "empty/mmproj-x.gguf",
+        "split/s-00001-of-00002.gguf",
+        "split/s-00002-of-00002.gguf",
+        "pair/b.gguf",
+        "pair/mmproj-b.gguf",
+        "pair/mtp-b.gguf",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    found = [(model.name, os.path.basename(model.path), os.path.basename(model.mmproj or ""),
-              os.path.basename(model.draft or "")) for model in listed(str(tmp_path))]
-    assert found == [("a", "a.gguf", "", ""), ("pair", "b.gguf", "mmproj-b.gguf", "mtp-b.gguf"),
-                     ("split", "s-00001-of-00002.gguf", "", "")]
+    found = [
+        (
+            model.name,
+            os.path.basename(model.path),
+            os.path.basename(model.mmproj or ""),
+            os.path.basename(model.draft or ""),
+        )
+        for model in listed(str(tmp_path))
+    ]
+    assert found == [
+        ("a", "a.gguf", "", ""),
+        ("pair", "b.gguf", "mmproj-b.gguf", "mtp-b.gguf"),
+        ("split", "s-00001-of-00002.gguf", "", ""),
+    ]

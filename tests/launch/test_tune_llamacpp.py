@@ -1,4 +1,5 @@
-"""`autolayers tune` with the real llama-bench: on the processor, and on a ggml-rpc-server as the GPU."""
+"""`autolayers tune` with the real llama-bench: on the processor, and on a ggml-rpc-server as the
+GPU."""
 
 from __future__ import annotations
 
@@ -46,11 +47,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     writer.add_expert_used_count(2)
     shapes = {"token_embd": (512, WIDTH), "output": (512, WIDTH), "output_norm": (WIDTH,)}
     for i in range(LAYERS):
-        shapes |= {f"blk.{i}.{name}": shape for name, shape in {
-            "attn_norm": (WIDTH,), "ffn_norm": (WIDTH,), "attn_q": (WIDTH, WIDTH), "attn_k": (128, WIDTH),
-            "attn_v": (128, WIDTH), "attn_output": (WIDTH, WIDTH), "ffn_gate_inp": (EXPERTS, WIDTH),
-            "ffn_gate_exps": (EXPERTS, WIDTH, WIDTH), "ffn_up_exps": (EXPERTS, WIDTH, WIDTH),
-            "ffn_down_exps": (EXPERTS, WIDTH, WIDTH)}.items()}
+        shapes |= {
+            f"blk.{i}.{name}": shape
+            for name, shape in {
+                "attn_norm": (WIDTH,),
+                "ffn_norm": (WIDTH,),
+                "attn_q": (WIDTH, WIDTH),
+                "attn_k": (128, WIDTH),
+                "attn_v": (128, WIDTH),
+                "attn_output": (WIDTH, WIDTH),
+                "ffn_gate_inp": (EXPERTS, WIDTH),
+                "ffn_gate_exps": (EXPERTS, WIDTH, WIDTH),
+                "ffn_up_exps": (EXPERTS, WIDTH, WIDTH),
+                "ffn_down_exps": (EXPERTS, WIDTH, WIDTH),
+            }.items()
+        }
     for name, shape in shapes.items():
         values = numpy.full(shape, 0.01, numpy.float32 if len(shape) == 1 else numpy.float16)
         writer.add_tensor(f"{name}.weight", values)
@@ -62,7 +73,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 class Network:
-    """A port whose connections reach `port` and back with a delay: seconds that what else runs here changes little."""
+    """A port whose connections reach `port` and back with a delay: seconds that what else runs here
+    changes little."""
 
     def __init__(self, port: int, delay: float) -> None:
         self.port, self.delay = port, delay
@@ -89,8 +101,11 @@ def gpu(binaries: pathlib.Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = subprocess.Popen([binaries / "ggml-rpc-server", "-p", str(port), "-t", "1"], stdout=subprocess.DEVNULL,
-                              stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(
+        [binaries / "ggml-rpc-server", "-p", str(port), "-t", "1"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     for _ in range(200):
         with socket.socket() as client:
             if client.connect_ex(("127.0.0.1", port)) == 0:
@@ -101,44 +116,106 @@ def gpu(binaries: pathlib.Path) -> Iterator[str]:
     server.wait()
 
 
-def tune(path: pathlib.Path, binaries: pathlib.Path, own: list[str], words: list[str]) -> tuple[dict, list[dict], str]:
+def tune(
+    path: pathlib.Path, binaries: pathlib.Path, own: list[str], words: list[str]
+) -> tuple[dict, list[dict], str]:
     """(the JSON answer, the rows shared, stderr)."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_")}
     environ |= {"XDG_STATE_HOME": str(path / "state"), "XDG_CONFIG_HOME": str(path)}
     rows, server = path / "rows.jsonl", str(binaries / "llama-server")
-    done = subprocess.run([sys.executable, "-m", "autolayers", "tune", "--json", "--limit", "90s", "--share", str(rows),
-                           *own, server, *words], capture_output=True, text=True, env=environ, timeout=180, check=False)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "autolayers",
+            "tune",
+            "--json",
+            "--limit",
+            "90s",
+            "--share",
+            str(rows),
+            *own,
+            server,
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=180,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
-    again = subprocess.run([sys.executable, "-m", "autolayers", "run", "--dry-run",
-                            *[word for word in own if word not in ("--limit", "90s")], server, *words],
-                           capture_output=True, text=True, env=environ, timeout=60, check=False)
-    assert shlex.split(again.stdout) == answer["command"] and "measured by autolayers tune" in again.stderr
+    again = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "autolayers",
+            "run",
+            "--dry-run",
+            *[word for word in own if word not in ("--limit", "90s")],
+            server,
+            *words,
+        ],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=60,
+        check=False,
+    )
+    assert (
+        shlex.split(again.stdout) == answer["command"]
+        and "measured by autolayers tune" in again.stderr
+    )
     return answer, [json.loads(line) for line in rows.read_text().splitlines()], done.stderr
 
 
 def measured(binaries: pathlib.Path, model: pathlib.Path, flags: list[str]) -> float:
-    """Seconds of 1024 tokens of prompt and 2048 of answer by llama-bench itself with a launch's flags, the better of
-    two rates."""
+    """Seconds of 1024 tokens of prompt and 2048 of answer by llama-bench itself with a launch's
+    flags, the better of two rates."""
     program = read_program([str(binaries / "llama-bench")], os.environ)
     words, _ = in_its_words(parse(flags, command=None).params, program.flags)
-    done = subprocess.run([*program.words, "-m", str(model), *words, "-p", "1024", "-n", "16", "-r", "2", "-o",
-                           "jsonl"], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [
+            *program.words,
+            "-m",
+            str(model),
+            *words,
+            "-p",
+            "1024",
+            "-n",
+            "16",
+            "-r",
+            "2",
+            "-o",
+            "jsonl",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
     prompt, token = (max(json.loads(line)["samples_ts"]) for line in done.stdout.splitlines())
     return 1024 / prompt + 2048 / token
 
 
-def test_on_the_processor(model: pathlib.Path, binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    answer, rows, _ = tune(tmp_path, binaries, ["--workload", "64+64"], ["-m", str(model), "-t", "1"])
+def test_on_the_processor(
+    model: pathlib.Path, binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    answer, rows, _ = tune(
+        tmp_path, binaries, ["--workload", "64+64"], ["-m", str(model), "-t", "1"]
+    )
     launches = answer["launches"]
     assert len(launches) >= 2 and any("-fa off" in launch["placement"] for launch in launches)
     assert launches[0]["seconds"] == min(launch["seconds"] for launch in launches)
     assert len(rows) == 2 * len(launches) and [check(row) for row in rows] == [""] * len(rows)
 
 
-def test_the_best_of_five_placements_on_a_gpu(model: pathlib.Path, binaries: pathlib.Path, gpu: str,
-                                              tmp_path: pathlib.Path) -> None:
-    """Each visit to the GPU costs 10 ms, more than what other processes here may cost a launch of milliseconds."""
+def test_the_best_of_five_placements_on_a_gpu(
+    model: pathlib.Path, binaries: pathlib.Path, gpu: str, tmp_path: pathlib.Path
+) -> None:
+    """Each visit to the GPU costs 10 ms, more than what other processes here may cost a launch of
+    milliseconds."""
     own = ["--workload", "1024+2048", "--budget", "RPC0=32MiB", "--margin", "1MiB"]
     words = ["-m", str(model), "--rpc", gpu, "-c", "4096", "-np", "1", "-t", "1"]
     answer, _, said = tune(tmp_path, binaries, own, words)

@@ -1,5 +1,5 @@
-"""The upper bound for graphs nobody knows: applied to the graphs that are known, it is never below what llama.cpp
-measured."""
+"""The upper bound for graphs nobody knows: applied to the graphs that are known, it is never below
+what llama.cpp measured."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def gpus(mib: list[int]) -> list[Device]:
 
 
 @WHOLE
-@pytest.mark.parametrize("kind", ["cases_models", "cases_archs", "b11311/cases_models", "b11311/cases_archs"])
+@pytest.mark.parametrize(
+    "kind", ["cases_models", "cases_archs", "b11311/cases_models", "b11311/cases_archs"]
+)
 def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
     low, over, models = [], [], {}
     for line in (FIXTURES / "truth" / f"{kind}.jsonl").read_text().splitlines():
@@ -37,19 +39,28 @@ def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
         if "error" not in case:
             models.setdefault(case["model"], []).append(case)
     for case in chain(*(models if whole else sample(models, 12)).values()):
-        m, params, devices = model(case["model"]), parse(case["args"].split()).params, gpus(case["gpus_mib"])
+        m, params, devices = (
+            model(case["model"]),
+            parse(case["args"].split()).params,
+            gpus(case["gpus_mib"]),
+        )
         context = resolve(m, params, rules(case.get("build")))
         placement = place_weights(m, params, devices, context.load_mtp)
         bound = upper_bound(m, params, context, placement, allocate(m, context, placement))
-        for name, size in zip([*(d.name for d in placement.devices), "Host"], bound.sizes, strict=True):
+        for name, size in zip(
+            [*(d.name for d in placement.devices), "Host"], bound.sizes, strict=True
+        ):
             truth = case["devices"][name]["compute"]
             if size < truth:
-                low.append(f"{case['model']} {case['gpus_mib']} {case['args']}: {name} {size} < {truth}")
+                low.append(
+                    f"{case['model']} {case['gpus_mib']} {case['args']}: {name} {size} < {truth}"
+                )
             if truth > 1 << 20:
                 over.append(size / truth)
     assert not low, "\n".join(low)
     over.sort()
-    assert over[len(over) // 2] < (8 if whole else 16)      # a bound of no use would pass the first assertion too
+    # a bound of no use would pass the first assertion too
+    assert over[len(over) // 2] < (8 if whole else 16)
 
 
 def test_an_unknown_graph_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,23 +80,40 @@ def test_an_unknown_graph_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("name", "override"),
     [
-        ("headers/qwen3-30b-a3b-q4_k_m", "qwen3moe.attention.head_count=int:7"),  # the builder's shapes do not meet
-        ("more/headers/granite-embed-modernbert", "modern-bert.attention.head_count_kv=int:0"),  # nor the backend's
-        ("more/headers/qwen4exp-80b", "qwen4exp.block_count=int:64"),  # layers the tensors do not have
+        # the builder's shapes do not meet
+        ("headers/qwen3-30b-a3b-q4_k_m", "qwen3moe.attention.head_count=int:7"),
+        # nor the backend's
+        ("more/headers/granite-embed-modernbert", "modern-bert.attention.head_count_kv=int:0"),
+        # layers the tensors do not have
+        ("more/headers/qwen4exp-80b", "qwen4exp.block_count=int:64"),
     ],
 )
-def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(name: str, override: str) -> None:
+def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(
+    name: str, override: str
+) -> None:
     m = autolayers.read_model(str(FIXTURES / f"{name}.gguf"))
     for words in (["-c", "4096"], ["-c", "512", "-ngl", "3", "-fa", "on"]):
         try:
-            found = estimate(m, parse([*words, "--override-kv", override]).params, gpus([24576, 24576]), runtime=True)
+            found = estimate(
+                m,
+                parse([*words, "--override-kv", override]).params,
+                gpus([24576, 24576]),
+                runtime=True,
+            )
         except autolayers.AutolayersError:
             continue
         assert sum(usage.compute for usage in found.devices.values()) > 0
 
 
-@pytest.mark.parametrize("override", ["qwen3moe.expert_used_count=int:129", "qwen3moe.expert_used_count=int:0",
-                                      "qwen3moe.expert_group_count=int:128", "qwen3moe.expert_group_count=int:3"])
+@pytest.mark.parametrize(
+    "override",
+    [
+        "qwen3moe.expert_used_count=int:129",
+        "qwen3moe.expert_used_count=int:0",
+        "qwen3moe.expert_group_count=int:128",
+        "qwen3moe.expert_group_count=int:3",
+    ],
+)
 def test_experts_that_llama_cpp_asserts_against(override: str) -> None:
     m = model("qwen3-30b-a3b-q4_k_m")
     with pytest.raises(autolayers.ModelError, match="does not load that"):
@@ -93,11 +121,16 @@ def test_experts_that_llama_cpp_asserts_against(override: str) -> None:
 
 
 def test_measuring_ends_where_the_prompt_graph_is_enough_to_know() -> None:
-    m, params, devices = model("qwen3-30b-a3b-q4_k_m"), parse(["-c", "8192", "-ncmoe", "20"]).params, gpus([24576])
+    m, params, devices = (
+        model("qwen3-30b-a3b-q4_k_m"),
+        parse(["-c", "8192", "-ncmoe", "20"]).params,
+        gpus([24576]),
+    )
     whole = estimate(m, params, devices, runtime=True)
     asked = []
     part = Estimator(m).at_least(
-        params, devices, lambda use: asked.append(use) or True, runtime=True)  # type: ignore[func-returns-value]
+        params, devices, lambda use: asked.append(use) or True, runtime=True
+    )  # type: ignore[func-returns-value]
     assert asked == [part] and isinstance(part, LowerBound) and whole.exact
     assert part.devices["CUDA0"].model == whole.devices["CUDA0"].model
     assert 0 < part.devices["CUDA0"].compute <= whole.devices["CUDA0"].compute

@@ -34,7 +34,10 @@ def held(
     memory = allocate(target, context, placement)
     found, warnings = extras_of(target, params, devices, context, placement, memory, files)
     always, unlimited = serving(target, params, context, memory)
-    return {(extra.name, extra.device): extra.size for extra in (*found, *always)}, (*warnings, *unlimited)
+    return {(extra.name, extra.device): extra.size for extra in (*found, *always)}, (
+        *warnings,
+        *unlimited,
+    )
 
 
 def test_a_draft_model_has_caches_of_f16_whatever_the_targets_are() -> None:
@@ -54,20 +57,28 @@ def test_a_draft_models_weights_follow_its_own_flags() -> None:
     assert ("draft model weights", "CUDA0") in everything
     assert ("draft model weights", "CUDA0") not in nothing
     second, _ = held(target, "-c 4096 -md draft.gguf -devd CUDA1", draft, 24576, 8192)
-    assert ("draft model weights", "CUDA1") in second and ("draft model weights", "CUDA0") not in second
+    assert ("draft model weights", "CUDA1") in second and (
+        "draft model weights",
+        "CUDA0",
+    ) not in second
 
 
-def test_a_model_that_drafts_for_itself_has_a_second_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_drafts_for_itself_has_a_second_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     # these few tensors make no graph
     monkeypatch.setattr(extras, "measure", lambda *launch, **how: Measured((0, 0), True))
     target = Model(header("glm4moe", blocks(3), block_count=3, nextn_predict_layers=1), "m.gguf")
     found, _ = held(target, "-c 1024 -np 2 -ctk q8_0 -ctv q8_0 --spec-type draft-mtp", None, 8192)
-    assert found["MTP context", "CUDA0"] == 2 * 128 * 2 * 1024     # K and V of one block, 2 heads of 64, f16
+    # K and V of one block, 2 heads of 64, f16
+    assert found["MTP context", "CUDA0"] == 2 * 128 * 2 * 1024
 
 
 def test_a_drafts_file_says_how_it_drafts() -> None:
     tensors = {**blocks(3), "blk.2.nextn.eh_proj.weight": ("f32", (512, 256))}
-    draft = Companions(draft=Model(header("glm4moe", tensors, block_count=3, nextn_predict_layers=1), "d.gguf"))
+    draft = Companions(
+        draft=Model(header("glm4moe", tensors, block_count=3, nextn_predict_layers=1), "d.gguf")
+    )
     params = parse(["-md", "d.gguf"]).params
     assert with_draft_type(params, draft).spec_type == ("draft-mtp",)
     assert with_draft_type(params, Companions(draft=model("llama-3.2-1b-q8_0"))).spec_type == ()
@@ -86,33 +97,59 @@ def adapter(**shapes: tuple[str, tuple[int, int]]) -> Header:
 
 def test_a_lora_lies_where_its_base_lies() -> None:
     target = Model(header("llama", {**blocks(2), "output.weight": ("f32", (256, 1000))}), "m.gguf")
-    files = Companions(loras=(adapter(
-        blk__0__attn_q__weight__lora_a=("f16", (256, 8)), blk__0__attn_q__weight__lora_b=("f32", (8, 256)),
-        blk__1__ffn_up__weight__lora_a=("f16", (256, 8)), blk__1__ffn_up__weight__lora_b=("f32", (8, 256))),))
+    files = Companions(
+        loras=(
+            adapter(
+                blk__0__attn_q__weight__lora_a=("f16", (256, 8)),
+                blk__0__attn_q__weight__lora_b=("f32", (8, 256)),
+                blk__1__ffn_up__weight__lora_a=("f16", (256, 8)),
+                blk__1__ffn_up__weight__lora_b=("f32", (8, 256)),
+            ),
+        )
+    )
     pair = 256 * 8 * 2 + 8 * 256 * 4
     assert held(target, "-ngl 99", files, 8192)[0]["LoRA", "CUDA0"] == 2 * pair
     split, _ = held(target, "-ngl 2", files, 8192)
     assert (split["LoRA", "CUDA0"], split["LoRA", "Host"]) == (pair, pair)
 
 
-@pytest.mark.parametrize(("shapes", "why"), [
-    ({"blk__0__attn_q__weight": (64, 256)}, "blk.0.attn_q.weight is 64 x 256, the model's 256 x 256"),
-    ({"blk__0__attn_q__weight": (256, 512)}, "blk.0.attn_q.weight is 256 x 512, the model's 256 x 256"),
-    ({"blk__5__attn_q__weight": (256, 256)}, "the model has no blk.5.attn_q.weight"),
-    ({"token_embd__weight": (256, 128)}, None),
-    ({"token_embd__weight": (128, 256)}, "token_embd.weight is 128 x 256"),
-])
-def test_a_lora_of_another_model_is_refused(shapes: dict[str, tuple[int, int]], why: str | None) -> None:
+@pytest.mark.parametrize(
+    ("shapes", "why"),
+    [
+        (
+            {"blk__0__attn_q__weight": (64, 256)},
+            "blk.0.attn_q.weight is 64 x 256, the model's 256 x 256",
+        ),
+        (
+            {"blk__0__attn_q__weight": (256, 512)},
+            "blk.0.attn_q.weight is 256 x 512, the model's 256 x 256",
+        ),
+        ({"blk__5__attn_q__weight": (256, 256)}, "the model has no blk.5.attn_q.weight"),
+        ({"token_embd__weight": (256, 128)}, None),
+        ({"token_embd__weight": (128, 256)}, "token_embd.weight is 128 x 256"),
+    ],
+)
+def test_a_lora_of_another_model_is_refused(
+    shapes: dict[str, tuple[int, int]], why: str | None
+) -> None:
     target = model("llama-dense")
-    pairs = {f"{name}__lora_{part}": ("f16", ne) for name, (n_in, n_out) in shapes.items()
-             for part, ne in ((("a", (8, n_out)), ("b", (8, n_in))) if "embd" in name else
-                              (("a", (n_in, 8)), ("b", (8, n_out))))}
+    pairs = {
+        f"{name}__lora_{part}": ("f16", ne)
+        for name, (n_in, n_out) in shapes.items()
+        for part, ne in (
+            (("a", (8, n_out)), ("b", (8, n_in)))
+            if "embd" in name
+            else (("a", (n_in, 8)), ("b", (8, n_out)))
+        )
+    }
     files = Companions(loras=(adapter(**pairs),))
     if why is None:
         Estimator(target, companions=files)
         assert held(target, "-ngl 99", files, 8192)[0]["LoRA", "Host"] == (256 + 128) * 8 * 2
     else:
-        with pytest.raises(LaunchRefused, match=f"--lora lora.gguf: {why}.*: it is for another model"):
+        with pytest.raises(
+            LaunchRefused, match=f"--lora lora.gguf: {why}.*: it is for another model"
+        ):
             Estimator(target, companions=files)
 
 
@@ -127,24 +164,43 @@ def projector(kind: str, **keys: object) -> Header:
         "v.blk.0.ffn_up.weight": (1152, 4304, 1, 1),
         "mm.input_projection.weight": (1152, 2560, 1, 1),
     }
-    tensors = {name: TensorInfo(name, "f16", ne, 4, 0, n_bytes("f16", ne)) for name, ne in shapes.items()}
-    metadata = {"general.architecture": "clip", "clip.projector_type": kind, "clip.has_vision_encoder": True,
-                "clip.vision.image_size": 896, "clip.vision.patch_size": 14, "clip.vision.embedding_length": 1152,
-                "clip.vision.feed_forward_length": 4304, "clip.vision.attention.head_count": 16, **keys}
+    tensors = {
+        name: TensorInfo(name, "f16", ne, 4, 0, n_bytes("f16", ne)) for name, ne in shapes.items()
+    }
+    metadata = {
+        "general.architecture": "clip",
+        "clip.projector_type": kind,
+        "clip.has_vision_encoder": True,
+        "clip.vision.image_size": 896,
+        "clip.vision.patch_size": 14,
+        "clip.vision.embedding_length": 1152,
+        "clip.vision.feed_forward_length": 4304,
+        "clip.vision.attention.head_count": 16,
+        **keys,
+    }
     return Header(3, 32, metadata, tensors, (FileInfo("mmproj.gguf", None, 0),))
 
 
-@pytest.mark.parametrize(("words", "device"), [
-    ("", "CUDA0"), ("-ngl 0", "CUDA0"), ("-dev CUDA1", "CUDA1"), ("--no-mmproj-offload", "Host"), ("-dev none", "Host"),
-    ("-mmdev CUDA1", "CUDA1"),
-])
+@pytest.mark.parametrize(
+    ("words", "device"),
+    [
+        ("", "CUDA0"),
+        ("-ngl 0", "CUDA0"),
+        ("-dev CUDA1", "CUDA1"),
+        ("--no-mmproj-offload", "Host"),
+        ("-dev none", "Host"),
+        ("-mmdev CUDA1", "CUDA1"),
+    ],
+)
 def test_a_projector_goes_to_one_device(words: str, device: str) -> None:
     files = Companions(mmproj=projector("gemma3"))
     found, _ = held(model("gemma-3-4b-q8_0"), f"-c 4096 --mmproj p.gguf {words}", files, 8192, 8192)
     weights = {where for name, where in found if name == "mmproj weights"}
     assert weights == {device}
     assert files.mmproj is not None
-    assert found["mmproj weights", device] == sum(info.n_bytes for info in files.mmproj.tensors.values())
+    assert found["mmproj weights", device] == sum(
+        info.n_bytes for info in files.mmproj.tensors.values()
+    )
 
 
 def test_a_projectors_warm_up() -> None:
@@ -153,7 +209,8 @@ def test_a_projectors_warm_up() -> None:
     flash, warnings = held(target, "-c 4096 --mmproj p.gguf", files, 8192)
     plain, _ = held(target, "-c 4096 --mmproj p.gguf -fa off", files, 8192)
     none, _ = held(target, "-c 4096 --mmproj p.gguf --no-warmup", files, 8192)
-    assert 4097 * 4304 * 4 < flash["mmproj compute", "CUDA0"] < plain["mmproj compute", "CUDA0"]   # 64 * 64 patches
+    # 64 * 64 patches
+    assert 4097 * 4304 * 4 < flash["mmproj compute", "CUDA0"] < plain["mmproj compute", "CUDA0"]
     assert ("mmproj compute", "CUDA0") not in none
     assert any("upper bound" in warning for warning in warnings)
     with pytest.raises(UsageError, match="mmproj device CUDA5"):
@@ -164,7 +221,9 @@ def test_context_checkpoints_exist_only_where_a_cache_cannot_be_rolled_back() ->
     plain, _ = held(model("llama-3.1-8b-q4_k_m"), "-c 8192", None, 24576)
     assert ("context checkpoints", "Host") not in plain
     hybrid, _ = held(model("qwen3-next-80b-a3b-q4_k_m"), "-c 8192 -np 4", None, 81920)
-    assert hybrid["context checkpoints", "Host"] == 4 * 32 * (8 + 20 + 36 * (24 + 4 * (24576 + 524288)))
+    assert hybrid["context checkpoints", "Host"] == 4 * 32 * (
+        8 + 20 + 36 * (24 + 4 * (24576 + 524288))
+    )
     off, _ = held(model("qwen3-next-80b-a3b-q4_k_m"), "-c 8192 -np 4 -ctxcp 0", None, 81920)
     assert ("context checkpoints", "Host") not in off
 
@@ -174,12 +233,15 @@ def test_the_prompt_cache_is_as_large_as_it_is_allowed_to_be() -> None:
     assert held(target, "-c 4096", None, 24576)[0]["prompt cache", "Host"] == 8192 * MiB
     assert held(target, "-c 4096 -cram 100", None, 24576)[0]["prompt cache", "Host"] == 100 * MiB
     assert ("prompt cache", "Host") not in held(target, "-c 4096 -cram 0", None, 24576)[0]
-    assert any("--cache-ram -1" in warning for warning in held(target, "-c 4096 -cram -1", None, 24576)[1])
+    assert any(
+        "--cache-ram -1" in warning for warning in held(target, "-c 4096 -cram -1", None, 24576)[1]
+    )
 
 
 def test_the_output_buffer_holds_a_row_of_logits_per_slot() -> None:
     target = model("llama-3.1-8b-q4_k_m")
-    assert held(target, "-c 4096", None, 24576)[0]["output buffer", "Host"] == 4 * 128256 * 4    # 1.96 MiB
+    # 1.96 MiB
+    assert held(target, "-c 4096", None, 24576)[0]["output buffer", "Host"] == 4 * 128256 * 4
     found = held(target, "-c 4096 --embedding", None, 24576)[0]
     row = (128256 + 4096) * 4
     assert (found["output buffer", "Host"], found["more outputs", "Host"]) == (4 * row, 508 * row)

@@ -1,4 +1,5 @@
-"""docs/memory-model.md tells the truth: every number of its worked example, and every size it quotes, is computed here.
+"""docs/memory-model.md tells the truth: every number of its worked example, and every size it
+quotes, is computed here.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from autolayers.memory import reserve
 
 DOC = (ROOT / "docs" / "memory-model.md").read_text()
 EXAMPLE = "-ngl 3 -c 2048 -np 1"
-BUILD = 11311            # of the page's numbers
+BUILD = 11311  # of the page's numbers
 
 
 def launch(name: str, args: str, n_gpus: int = 1) -> Breakdown:
@@ -34,9 +35,14 @@ def quoted(number: int) -> str:
 def test_the_example_is_what_llama_cpp_measured() -> None:
     recorded = ROOT / "fixtures" / "truth" / f"b{BUILD}" / "cases_archs.jsonl"
     cases = [json.loads(line) for line in recorded.read_text().splitlines()]
-    truth = next(c["devices"] for c in cases if c["model"] == "internlm2-dense" and c["args"] == EXAMPLE)
+    truth = next(
+        c["devices"] for c in cases if c["model"] == "internlm2-dense" and c["args"] == EXAMPLE
+    )
     for device, sizes in truth.items():
-        assert f"| {device} | {sizes['model']:,} | {sizes['context']:,} | {sizes['compute']:,} |" in DOC
+        assert (
+            f"| {device} | {sizes['model']:,} | {sizes['context']:,} | {sizes['compute']:,} |"
+            in DOC
+        )
 
 
 def test_the_examples_weights_and_host_add_up() -> None:
@@ -50,8 +56,17 @@ def test_the_examples_weights_and_host_add_up() -> None:
 
 def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -> None:
     documented = [
-        ((1 if sign == "+" else -1) * int(size.replace(",", "")), int(at.replace(",", "")), int(end.replace(",", "")))
-        for sign, size, at, end in re.findall(r"^\| .* \| ([+−]) ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|$", DOC, re.M)
+        (
+            (1 if sign == "+" else -1) * int(size.replace(",", "")),
+            int(at.replace(",", "")),
+            int(end.replace(",", "")),
+        )
+        for sign, size, at, end in re.findall(
+            r"^\| .* \| ([+−]) ([\d,]+) \| ([\d,]+) \| ([\d,]+) "
+            r"\|$",
+            DOC,
+            re.M,
+        )
     ]
     traces: list[list[tuple[int, int, int]]] = []
 
@@ -75,21 +90,34 @@ def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -
     found = launch("internlm2-dense", EXAMPLE).devices["CUDA0"].compute
     prompt = traces[0]
     assert len(documented) > 20
-    assert prompt[:len(documented)] == documented
+    assert prompt[: len(documented)] == documented
     assert documented[-1][2] == max(end for _, _, end in prompt) == found
 
 
-@pytest.mark.parametrize(("name", "args", "n_gpus", "what"), [
-    ("llama-3.2-1b-q8_0", "-ngl 17 -c 8192 -np 1", 1, ("CUDA0.model", "Host.model", "CUDA0.compute")),
-    ("llama-3.2-1b-q8_0", "-ngl 17 -c 8192 -np 1 -fa off", 1, ("CUDA0.compute",)),
-    ("llama-3.2-1b-q8_0", "-ngl 0 -c 8192 -np 1", 1, ("CUDA0.compute",)),
-    ("llama-3.2-1b-q8_0", "-ngl 8 -c 8192 -np 1 -ub 31", 1, ("CUDA0.compute",)),
-    ("llama-3.2-1b-q8_0", "-ngl 8 -c 8192 -np 1 -ub 32", 1, ("CUDA0.compute",)),
-    ("llama-3.2-1b-q8_0", "-c 8192 -np 1", 2, ("CUDA0.compute", "CUDA1.compute")),
-    ("llama-3.2-1b-q8_0", "-c 8192 -np 1 -ot nothing=CPU", 2, ("CUDA0.compute", "CUDA1.compute")),
-    ("gemma-3-4b-q8_0", "-c 32768 -np 1", 1, ("CUDA0.context",)),
-    ("gemma-3-4b-q8_0", "-c 32768 -np 1 --swa-full", 1, ("CUDA0.context",)),
-])
+@pytest.mark.parametrize(
+    ("name", "args", "n_gpus", "what"),
+    [
+        (
+            "llama-3.2-1b-q8_0",
+            "-ngl 17 -c 8192 -np 1",
+            1,
+            ("CUDA0.model", "Host.model", "CUDA0.compute"),
+        ),
+        ("llama-3.2-1b-q8_0", "-ngl 17 -c 8192 -np 1 -fa off", 1, ("CUDA0.compute",)),
+        ("llama-3.2-1b-q8_0", "-ngl 0 -c 8192 -np 1", 1, ("CUDA0.compute",)),
+        ("llama-3.2-1b-q8_0", "-ngl 8 -c 8192 -np 1 -ub 31", 1, ("CUDA0.compute",)),
+        ("llama-3.2-1b-q8_0", "-ngl 8 -c 8192 -np 1 -ub 32", 1, ("CUDA0.compute",)),
+        ("llama-3.2-1b-q8_0", "-c 8192 -np 1", 2, ("CUDA0.compute", "CUDA1.compute")),
+        (
+            "llama-3.2-1b-q8_0",
+            "-c 8192 -np 1 -ot nothing=CPU",
+            2,
+            ("CUDA0.compute", "CUDA1.compute"),
+        ),
+        ("gemma-3-4b-q8_0", "-c 32768 -np 1", 1, ("CUDA0.context",)),
+        ("gemma-3-4b-q8_0", "-c 32768 -np 1 --swa-full", 1, ("CUDA0.context",)),
+    ],
+)
 def test_the_sizes_it_quotes(name: str, args: str, n_gpus: int, what: tuple[str, ...]) -> None:
     found = launch(name, args, n_gpus)
     for one in what:
@@ -99,4 +127,7 @@ def test_the_sizes_it_quotes(name: str, args: str, n_gpus: int, what: tuple[str,
 
 
 def test_without_op_offload_an_unused_gpu_needs_nothing() -> None:
-    assert launch("llama-3.2-1b-q8_0", "-ngl 0 -c 8192 -np 1 --no-op-offload").devices["CUDA0"].total == 0
+    assert (
+        launch("llama-3.2-1b-q8_0", "-ngl 0 -c 8192 -np 1 --no-op-offload").devices["CUDA0"].total
+        == 0
+    )

@@ -1,4 +1,5 @@
-"""The margin's parts against numbers worked out from llama.cpp's source by hand, and against public measurements."""
+"""The margin's parts against numbers worked out from llama.cpp's source by hand, and against public
+measurements."""
 
 from __future__ import annotations
 
@@ -20,11 +21,26 @@ MiB = 1 << 20
 FIXTURES = ROOT / "fixtures/headers"
 
 # Llama 3.1 8B as Q4_K: 32 heads of 128, 8 of them with keys and values
-LLAMA = Ops(512, 8192, 1, 32, 128, 1024, True, (
-    Matmul("q4_K", 4096, 4096), Matmul("q4_K", 4096, 1024), Matmul("q4_K", 4096, 14336), Matmul("q6_K", 14336, 4096)),
-    (Matmul("q6_K", 4096, 128256),))
+LLAMA = Ops(
+    512,
+    8192,
+    1,
+    32,
+    128,
+    1024,
+    True,
+    (
+        Matmul("q4_K", 4096, 4096),
+        Matmul("q4_K", 4096, 1024),
+        Matmul("q4_K", 4096, 14336),
+        Matmul("q6_K", 14336, 4096),
+    ),
+    (Matmul("q6_K", 4096, 128256),),
+)
 
-# --- the sum ----------------------------------------------------------------------------------------------------
+# --- the sum
+# --------------------------------------------------------------------------------------------------
+
 
 def card(capability, **facts):
     return Device("CUDA0", 1 << 34, 1 << 34, compute_capability=capability, **facts)
@@ -36,7 +52,12 @@ def total(named):
 
 @pytest.mark.parametrize(
     "card, mib, n_ubatch",
-    [("t4", 139, 512), ("rtx-4060-ti-16g", 164, 512), ("rtx-3090", 557, 2048), ("rtx-pro-6000", 749, 512)],
+    [
+        ("t4", 139, 512),
+        ("rtx-4060-ti-16g", 164, 512),
+        ("rtx-3090", 557, 2048),
+        ("rtx-pro-6000", 749, 512),
+    ],
 )
 def test_no_public_measurement_on_an_idle_linux_card_exceeds_it(card, mib, n_ubatch):
     """What the driver reported as used beyond the buffers at the end of a run."""
@@ -54,9 +75,15 @@ def test_usual_launches_need_less_than_llama_cpp_s_default():
     assert 500 * MiB < sum(named.values()) < 1024 * MiB
 
 
-@pytest.mark.parametrize(("capability", "n_sm", "measured"), [
-    ((7, 5), 40, 105), ((8, 9), 34, 127), ((8, 6), 84, 285), ((12, 0), 188, 561),
-])
+@pytest.mark.parametrize(
+    ("capability", "n_sm", "measured"),
+    [
+        ((7, 5), 40, 105),
+        ((8, 9), 34, 127),
+        ((8, 6), 84, 285),
+        ((12, 0), 188, 561),
+    ],
+)
 def test_a_context_is_what_was_measured_and_little_more(capability, n_sm, measured):
     context = dict(parts(card(capability, n_sm=n_sm), LLAMA))["CUDA context"] / MiB
     assert measured <= context <= 2 * measured
@@ -64,13 +91,15 @@ def test_a_context_is_what_was_measured_and_little_more(capability, n_sm, measur
 
 def test_copies_of_a_quantised_cache_lie_in_the_pool_of_older_builds():
     device = card((7, 5), n_sm=40)
-    params = parse(["-c", "32768", "-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on", "-ngl", "99"]).params
+    params = parse(
+        ["-c", "32768", "-ctk", "q8_0", "-ctv", "q8_0", "-fa", "on", "-ngl", "99"]
+    ).params
     room = {}
     for build in (9453, 9496):
         estimator = Estimator(autolayers.read_model(FIXTURES / "llama-3.1-8b-q4_k_m.gguf"), build)
         room[build] = dict(estimator.margin(device, params, estimator.breakdown(params, [device])))
     more = room[9453]["temporaries of operations"] - room[9496]["temporaries of operations"]
-    assert more >= 32768 * 1024 * 2 * 2       # keys and values of one layer as f16
+    assert more >= 32768 * 1024 * 2 * 2  # keys and values of one layer as f16
 
 
 def test_a_context_that_was_there_at_measuring_is_not_reserved_again():
@@ -99,7 +128,9 @@ def test_backends_of_which_nothing_is_known_keep_llama_cpp_s_default(backend):
     assert total(parts(Device("X0", 1, 1, backend=backend), LLAMA, n_buffers=0)) == 1024 * MiB
 
 
-# --- for a launch -----------------------------------------------------------------------------------------------
+# --- for a launch
+# -----------------------------------------------------------------------------------------------
+
 
 def bill(**changes):
     usage = Usage(4000 * MiB, 1024 * MiB, 300 * MiB)
@@ -143,22 +174,29 @@ def test_a_launch_is_read_from_its_model_and_bill(model):
     assert 14 * MiB <= named["temporaries of operations"] <= 24 * MiB
     off = dict(margin(device, model, Params(flash_attn="off"), bill(flash_attn=False)))
     assert off["temporaries of operations"] >= 1028 * MiB
-    assert dict(margin(replace(device, name="CUDA1"), model, Params(), bill()))["growth in use"] == 6 * MiB
+    assert (
+        dict(margin(replace(device, name="CUDA1"), model, Params(), bill()))["growth in use"]
+        == 6 * MiB
+    )
 
 
 def test_a_draft_has_temporaries_of_its_own(model):
     device = Device.hypothetical("rtx-3090")
     plain = dict(margin(device, model, Params(), bill()))
-    drafts = dict(margin(device, model, Params(), bill(extras=(Extra("MTP context", "CUDA0", MiB, True),))))
+    drafts = dict(
+        margin(device, model, Params(), bill(extras=(Extra("MTP context", "CUDA0", MiB, True),)))
+    )
     again = drafts.pop("temporaries of the draft")
-    assert drafts == plain and again == plain["temporaries of operations"] + 20 * MiB      # cuBLAS's workspace, graphs
+    # cuBLAS's workspace, graphs
+    assert drafts == plain and again == plain["temporaries of operations"] + 20 * MiB
     elsewhere = bill(extras=(Extra("MTP context", "CUDA1", MiB, True),))
     assert dict(margin(device, model, Params(), elsewhere)) == plain
 
 
 def test_a_short_prompt_may_need_more_than_a_whole_micro_batch():
-    """With layers in RAM, a prompt's last micro-batch is planned anew: what is copied may not fit where it did. A
-    llama-server of b10434 reserved 2.7512 MiB of this model over Vulkan, and had 2.9230 after prompts of 230 tokens."""
+    """With layers in RAM, a prompt's last micro-batch is planned anew: what is copied may not fit
+    where it did. A llama-server of b10434 reserved 2.7512 MiB of this model over Vulkan, and had
+    2.9230 after prompts of 230 tokens."""
     device = Device("Vulkan0", 2 << 30, 2 << 30, backend="Vulkan")
     params = parse(["-ngl", "1", "-c", "256", "-b", "512", "-ub", "256", "-np", "1"]).params
     model = autolayers.read_model(str(FIXTURES / "minicpm3-dense.gguf"))
@@ -178,12 +216,15 @@ def test_every_real_model_has_a_plausible_margin(path):
         Device("Vulkan0", 1 << 34, 1 << 34, backend="Vulkan"),
     ):
         named = margin(device, model, Params(), bill())
-        assert 100 * MiB < total(named) < 6000 * MiB and all(size > 0 and name for name, size in named)
+        assert 100 * MiB < total(named) < 6000 * MiB and all(
+            size > 0 and name for name, size in named
+        )
         assert margin(device, model, Params(), bill()) == named
 
 
 def test_scratch_is_for_the_matrices_that_a_device_multiplies_with(model):
-    """Each shape of its own once, of the body and of the output; of the whole model where its steps are not known."""
+    """Each shape of its own once, of the body and of the output; of the whole model where its steps
+    are not known."""
     mine = frozenset({"blk.0.ffn_up.weight"}), frozenset({"output.weight"})
     some, every = (ops_of(model, Params(), bill(), computed) for computed in (mine, None))
     assert [(matmul.k, matmul.m) for matmul in some.weights] == [(4096, 14336)]
@@ -191,12 +232,16 @@ def test_scratch_is_for_the_matrices_that_a_device_multiplies_with(model):
     assert set(some.weights) < set(every.weights) and some.outputs == every.outputs
 
 
-@pytest.mark.parametrize(("words", "same"), [("-ngl 99", True), ("-ngl 99 -ot ffn=CPU --no-op-offload", False)])
+@pytest.mark.parametrize(
+    ("words", "same"), [("-ngl 99", True), ("-ngl 99 -ot ffn=CPU --no-op-offload", False)]
+)
 def test_scratch_is_the_models_where_all_of_it_is_on_the_device(words, same):
     estimator = Estimator(fixture("llama-3.1-8b-f16"))
     device, params = Device.hypothetical("rtx-3090"), parse(["-c", "4096", *words.split()]).params
     use = estimator.breakdown(params, [device])
     assert use.steps is not None
-    known, unknown = (dict(estimator.margin(device, params, launch))["temporaries of operations"]
-                      for launch in (use, replace(use, steps=None)))
+    known, unknown = (
+        dict(estimator.margin(device, params, launch))["temporaries of operations"]
+        for launch in (use, replace(use, steps=None))
+    )
     assert known == unknown if same else known < unknown

@@ -1,4 +1,5 @@
-"""Companions of the model, from real files to the answer: projectors, adapters, drafts and MTP contexts."""
+"""Companions of the model, from real files to the answer: projectors, adapters, drafts and MTP
+contexts."""
 
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ def sizes(found: Breakdown, part: str) -> dict[str, int]:
 
 # --- MTP contexts: llama.cpp's own numbers
 
+
 def mtp_truth() -> dict[str, list[dict]]:  # type: ignore[type-arg]
     cases: dict[str, list[dict]] = {}  # type: ignore[type-arg]
     for folder in (FIXTURES / "truth", FIXTURES / "truth" / "b11311"):
@@ -57,7 +59,9 @@ MTP = mtp_truth()
 def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
     for case in MTP[name]:
         params, devices = parse(case["args"].split()).params, gpus(*case["gpus_mib"])
-        found = estimate(model("mtp", name), params, devices, build=case.get("build", RECORDED), measuring=True)
+        found = estimate(
+            model("mtp", name), params, devices, build=case.get("build", RECORDED), measuring=True
+        )
         for device, usage in [*found.devices.items(), ("Host", found.host)]:
             theirs = case["devices"][device]
             assert (usage.model, usage.context, usage.compute) == (
@@ -70,7 +74,9 @@ def test_a_context_of_mtp_blocks_is_llama_cpps_to_the_byte(name: str) -> None:
             assert {device: ours.get(device, 0) for device in case["mtp"]} == {
                 d: use[part] for d, use in case["mtp"].items()
             }, case
-        assert all(extra.exact for extra in found.extras if extra.name in ("MTP context", "MTP compute"))
+        assert all(
+            extra.exact for extra in found.extras if extra.name in ("MTP context", "MTP compute")
+        )
 
 
 def test_before_b10909_a_context_of_mtp_blocks_has_every_layer() -> None:
@@ -78,7 +84,10 @@ def test_before_b10909_a_context_of_mtp_blocks_has_every_layer() -> None:
     params = parse(["-c", "1024", "-np", "1", "--spec-type", "draft-mtp"]).params
     found = estimate(model("mtp", "deepseek2"), params, [], build=10435)
     assert round(sizes(found, "MTP context")["Host"] / MiB, 2) == 3.38
-    for name, message in (("glm4moe", "no graph for the MTP blocks"), ("step35", "build 9479 has no MTP blocks")):
+    for name, message in (
+        ("glm4moe", "no graph for the MTP blocks"),
+        ("step35", "build 9479 has no MTP blocks"),
+    ):
         estimate(model("mtp", name), params, [], build=11063)
         with pytest.raises(LaunchRefused, match=message):
             estimate(model("mtp", name), params, [], build=9479)
@@ -91,7 +100,10 @@ def test_mtp_is_refused_where_llama_cpp_has_none() -> None:
 
 # --- draft models
 
-@pytest.mark.parametrize("words", ["-c 4096 -np 1", "-c 8192 -fa on", "-c 8192 -ub 256 -np 2", "-c 4096 -fa off -np 1"])
+
+@pytest.mark.parametrize(
+    "words", ["-c 4096 -np 1", "-c 8192 -fa on", "-c 8192 -ub 256 -np 2", "-c 4096 -fa off -np 1"]
+)
 def test_a_draft_model_takes_what_it_would_take_alone(words: str) -> None:
     path = FIXTURES / "headers" / f"{DRAFT}.gguf"
     found = launch(f"{words} -ngl 20 -md {path} -ngld 99", 24576)
@@ -108,20 +120,28 @@ def test_a_draft_model_takes_what_it_would_take_alone(words: str) -> None:
 
 def test_a_draft_model_alone_is_not_drafted_with() -> None:
     path = FIXTURES / "headers" / f"{DRAFT}.gguf"
-    said = [any("not used" in warning for warning in launch(f"-c 4096 -md {path}{words}", 24576).warnings)
-            for words in ("", " --spec-type draft-simple")]
+    said = [
+        any(
+            "not used" in warning
+            for warning in launch(f"-c 4096 -md {path}{words}", 24576).warnings
+        )
+        for words in ("", " --spec-type draft-simple")
+    ]
     assert said == [True, False]
 
 
 def test_a_drafts_file_decides_how_it_is_used() -> None:
     """A file of MTP blocks needs no --spec-type: the target then keeps rows to roll back to."""
-    found = launch(f"-c 4096 -np 1 -md {FIXTURES / 'mtp' / 'qwen35.gguf'}", 24576, target="qwen35-dense")
+    found = launch(
+        f"-c 4096 -np 1 -md {FIXTURES / 'mtp' / 'qwen35.gguf'}", 24576, target="qwen35-dense"
+    )
     plain = launch("-c 4096 -np 1", 24576, target="qwen35-dense")
     assert found.devices["CUDA0"].context > plain.devices["CUDA0"].context
     assert sizes(found, "draft context")["CUDA0"] > 0
 
 
 # --- projectors and adapters, written as files
+
 
 def projector(folder: pathlib.Path) -> pathlib.Path:
     import gguf
@@ -131,7 +151,12 @@ def projector(folder: pathlib.Path) -> pathlib.Path:
     writer = gguf.GGUFWriter(path, "clip")
     writer.add_string("clip.projector_type", "gemma3")
     writer.add_bool("clip.has_vision_encoder", True)
-    for key, value in {"image_size": 224, "patch_size": 14, "embedding_length": 64, "feed_forward_length": 128}.items():
+    for key, value in {
+        "image_size": 224,
+        "patch_size": 14,
+        "embedding_length": 64,
+        "feed_forward_length": 128,
+    }.items():
         writer.add_uint32(f"clip.vision.{key}", value)
     writer.add_uint32("clip.vision.attention.head_count", 4)
     for name, shape in {
@@ -168,8 +193,11 @@ def finish(writer: object) -> None:
 def test_a_projector_and_an_adapter_take_their_place(tmp_path: pathlib.Path) -> None:
     words = f"-c 4096 -ngl 17 --mmproj {projector(tmp_path)} --lora {adapter(tmp_path, 32)}"
     found = launch(words, 24576)
-    assert sizes(found, "mmproj weights") == {"CUDA0": 2 * (64 * 3 * 14 * 14 + 128 * 64 + 64 * 4096)}
-    assert sizes(found, "LoRA") == {"CUDA0": 16 * 2 * 2 * 8 * 4096, "Host": 16 * 2 * 2 * 8 * 4096}    # 16 layers each
+    assert sizes(found, "mmproj weights") == {
+        "CUDA0": 2 * (64 * 3 * 14 * 14 + 128 * 64 + 64 * 4096)
+    }
+    # 16 layers each
+    assert sizes(found, "LoRA") == {"CUDA0": 16 * 2 * 2 * 8 * 4096, "Host": 16 * 2 * 2 * 8 * 4096}
     plain = launch("-c 4096 -ngl 17", 24576)
     assert (found.devices, found.host, found.exact) == (plain.devices, plain.host, True)
 
@@ -182,6 +210,7 @@ def test_a_file_that_is_not_there_is_named(words: str, tmp_path: pathlib.Path) -
 
 # --- in a plan
 
+
 def plan(words: str, *devices: Device, **more: object) -> autolayers.Plan:
     return autolayers.plan(model("headers", TARGET), words.split(), devices=list(devices), **more)
 
@@ -189,7 +218,9 @@ def plan(words: str, *devices: Device, **more: object) -> autolayers.Plan:
 @pytest.mark.slow
 def test_a_draft_model_costs_layers() -> None:
     draft = f"-ngld 99 --spec-type draft-simple -md {FIXTURES / 'headers' / DRAFT}.gguf"
-    plain, drafted = (plan(f"-c 8192 --strategy layers {words}", *gpus(6144)) for words in ("", draft))
+    plain, drafted = (
+        plan(f"-c 8192 --strategy layers {words}", *gpus(6144)) for words in ("", draft)
+    )
     assert drafted.fits and drafted.n_gpu_layers < plain.n_gpu_layers
     row = drafted.devices[0]
     assert row.used == row.model + row.context + row.compute + row.extra
@@ -208,7 +239,13 @@ def test_the_json_names_it() -> None:
         "exact": True,
         "upper_limit": False,
     } in extras
-    assert {"name": "prompt cache", "device": "Host", "bytes": 8192 * MiB, "exact": True, "upper_limit": True} in extras
+    assert {
+        "name": "prompt cache",
+        "device": "Host",
+        "bytes": 8192 * MiB,
+        "exact": True,
+        "upper_limit": True,
+    } in extras
     device = answer["devices"][0]  # type: ignore[index]
     on_it = sum(e["bytes"] for e in extras if e["device"] == "CUDA0")  # type: ignore[attr-defined]
     assert (
@@ -219,20 +256,26 @@ def test_the_json_names_it() -> None:
 
 def test_what_only_may_grow_does_not_make_a_plan_fail() -> None:
     found = plan("-c 4096 --ram 4GiB", *gpus(24576))
-    assert found.fits and found.host.extra == 4 * 128256 * 4        # the output buffer
+    assert found.fits and found.host.extra == 4 * 128256 * 4  # the output buffer
     assert "-cram" in found.flags and any("saved prompts" in reason for reason in found.reasons)
     given = plan("-c 4096 --ram 4GiB --cache-ram 512", *gpus(24576))
     assert given.flags[given.flags.index("-cram") + 1] == "512" and not given.reasons
 
 
 def test_a_plain_launch_reads_nothing_more() -> None:
-    """Drafts, projectors and adapters are another module, which a launch without them does not import."""
-    code = ("import sys, autolayers; m = autolayers.read_model(sys.argv[1]); "
-            "from autolayers.flags.parse import parse; "
-            "b = autolayers.estimate(m, parse(['-c', '4096']).params, [autolayers.Device.hypothetical('24GiB')]); "
-            "print('autolayers.memory.extras' in sys.modules, b.extras[0].name)")
+    """Drafts, projectors and adapters are another module, which a launch without them does not
+    import."""
+    code = (
+        "import sys, autolayers; m = autolayers.read_model(sys.argv[1]); "
+        "from autolayers.flags.parse import parse; "
+        "b = autolayers.estimate(m, parse(['-c', '4096']).params, "
+        "[autolayers.Device.hypothetical('24GiB')]); "
+        "print('autolayers.memory.extras' in sys.modules, b.extras[0].name)"
+    )
     path = FIXTURES / "headers" / f"{TARGET}.gguf"
-    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split(maxsplit=1) == ["False", "output buffer\n"]
 
 
@@ -241,15 +284,32 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
     for name in (TARGET, DRAFT):
         files[name] = tmp_path / f"{name}.gguf"
         shutil.copy(FIXTURES / "headers" / f"{name}.gguf", files[name])
-        os.truncate(files[name], json.loads((FIXTURES / "headers" / "sizes.json").read_text())[name])
-    command = [sys.executable, "-m", "autolayers", str(files[TARGET]), "--gpu", "8GiB", "--ram", "32GiB", "-c", "4096"]
+        os.truncate(
+            files[name], json.loads((FIXTURES / "headers" / "sizes.json").read_text())[name]
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "autolayers",
+        str(files[TARGET]),
+        "--gpu",
+        "8GiB",
+        "--ram",
+        "32GiB",
+        "-c",
+        "4096",
+    ]
     command += ["--format", "text", "-v"]
     drafts = ["-ngld", "99", "--spec-type", "draft-simple"]
-    done = subprocess.run([*command, *drafts, "-md", str(files[DRAFT])], capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, *drafts, "-md", str(files[DRAFT])], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "in addition to the model on CUDA0: draft model weights " in text
     assert "growing during use, on Host: more outputs 3.91 MiB, prompt cache 8192.00 MiB" in text
-    failed = subprocess.run([*command, "-md", str(tmp_path / "none.gguf")], capture_output=True, text=True)
+    failed = subprocess.run(
+        [*command, "-md", str(tmp_path / "none.gguf")], capture_output=True, text=True
+    )
     assert failed.returncode == 3 and failed.stdout == ""
     assert failed.stderr == f"autolayers: {tmp_path / 'none.gguf'}: no such file\n"

@@ -25,48 +25,89 @@ def swa(architecture: str, **keys: object) -> str:
     return f"{letters} {hp.n_swa}" if hp.swa_type != "none" else "none"
 
 
-@pytest.mark.parametrize(("facts", "names", "message"), [
-    ({"general.architecture": "clip"}, ["v.patch_embd.weight"], "a projector .* give it with --mmproj"),
-    ({"general.architecture": "llama", "general.type": "adapter"}, ["blk.0.attn_q.weight.lora_a"],
-     "an adapter; give it with --lora"),
-    ({"general.architecture": "controlvector"}, ["direction.1", "direction.31"],
-     "a control vector; give it with --control-vector"),
-    ({"general.type": "imatrix"}, ["blk.0.attn_q.weight.in_sum2"], "what llama-quantize --imatrix takes, not a model"),
-    ({}, [], "not a model that llama.cpp can load"),
-])
-def test_files_that_are_no_models_are_named(facts: dict[str, object], names: list[str], message: str) -> None:
+@pytest.mark.parametrize(
+    ("facts", "names", "message"),
+    [
+        (
+            {"general.architecture": "clip"},
+            ["v.patch_embd.weight"],
+            "a projector .* give it with --mmproj",
+        ),
+        (
+            {"general.architecture": "llama", "general.type": "adapter"},
+            ["blk.0.attn_q.weight.lora_a"],
+            "an adapter; give it with --lora",
+        ),
+        (
+            {"general.architecture": "controlvector"},
+            ["direction.1", "direction.31"],
+            "a control vector; give it with --control-vector",
+        ),
+        (
+            {"general.type": "imatrix"},
+            ["blk.0.attn_q.weight.in_sum2"],
+            "what llama-quantize --imatrix takes, not a model",
+        ),
+        ({}, [], "not a model that llama.cpp can load"),
+    ],
+)
+def test_files_that_are_no_models_are_named(
+    facts: dict[str, object], names: list[str], message: str
+) -> None:
     tensors = {name: TensorInfo(name, "f32", (32, 1, 1, 1), 1, 0, 128) for name in names}
     with pytest.raises(ModelError, match=f"^m.gguf.*{message}"):
         Model(Header(3, 32, facts, tensors, (FileInfo("m.gguf", None, 0),)), "m.gguf")
 
 
-@pytest.mark.parametrize(("architecture", "keys", "pattern"), [
-    ("llama", {"attention__sliding_window": 512}, "none"),
-    ("gemma2", {}, "sfsfsfsf 4096"),
-    ("gemma3", {"attention__sliding_window": 512}, "sssssfss 512"),
-    ("gemma3", {"attention__sliding_window": 0}, "none"),
-    ("gemma3", {}, "none"),
-    ("gemma3", {"attention__sliding_window": 512, "attention__sliding_window_pattern": 2}, "sfsfsfsf 512"),
-    ("gpt-oss", {"attention__sliding_window": 128}, "sfsfsfsf 128"),
-    ("cohere2", {"attention__sliding_window": 4096}, "sssfsssf 4096"),
-    ("laguna", {"attention__sliding_window": 64}, "fsssfsss 64"),        # the first of four is full
-    ("smallthinker", {"attention__sliding_window": 64}, "fsssfsss 4096"),  # its value is ignored
-    ("llama4", {}, "sssfsssf 8192"),
-    ("llama4", {"attention__sliding_window": 0}, "none"),
-    ("phi3", {"attention__sliding_window": 2047}, "none"),
-    ("exaone4", {"attention__sliding_window": 4096}, "none"),
-    ("step35", {"attention__sliding_window": 64, "attention__sliding_window_pattern": (True, False) * 4},
-     "sfsfsfsf 64"),
-    ("step35", {"attention__sliding_window": 64}, "ffffffff 64"),
-    ("plamo3", {"attention__sliding_window": 32, "nextn_predict_layers": 2}, "ssssssff 32"),
-])
+@pytest.mark.parametrize(
+    ("architecture", "keys", "pattern"),
+    [
+        ("llama", {"attention__sliding_window": 512}, "none"),
+        ("gemma2", {}, "sfsfsfsf 4096"),
+        ("gemma3", {"attention__sliding_window": 512}, "sssssfss 512"),
+        ("gemma3", {"attention__sliding_window": 0}, "none"),
+        ("gemma3", {}, "none"),
+        (
+            "gemma3",
+            {"attention__sliding_window": 512, "attention__sliding_window_pattern": 2},
+            "sfsfsfsf 512",
+        ),
+        ("gpt-oss", {"attention__sliding_window": 128}, "sfsfsfsf 128"),
+        ("cohere2", {"attention__sliding_window": 4096}, "sssfsssf 4096"),
+        ("laguna", {"attention__sliding_window": 64}, "fsssfsss 64"),  # the first of four is full
+        (
+            "smallthinker",
+            {"attention__sliding_window": 64},
+            "fsssfsss 4096",
+        ),  # its value is ignored
+        ("llama4", {}, "sssfsssf 8192"),
+        ("llama4", {"attention__sliding_window": 0}, "none"),
+        ("phi3", {"attention__sliding_window": 2047}, "none"),
+        ("exaone4", {"attention__sliding_window": 4096}, "none"),
+        (
+            "step35",
+            {
+                "attention__sliding_window": 64,
+                "attention__sliding_window_pattern": (True, False) * 4,
+            },
+            "sfsfsfsf 64",
+        ),
+        ("step35", {"attention__sliding_window": 64}, "ffffffff 64"),
+        ("plamo3", {"attention__sliding_window": 32, "nextn_predict_layers": 2}, "ssssssff 32"),
+    ],
+)
 def test_sliding_windows(architecture: str, keys: dict[str, object], pattern: str) -> None:
     assert swa(architecture, **keys) == pattern
 
 
 def test_heads() -> None:
-    hp = hparams("llama", block_count=2, attention__head_count=8, attention__head_count_kv=(4, 2),
-                 attention__key_length=96)
+    hp = hparams(
+        "llama",
+        block_count=2,
+        attention__head_count=8,
+        attention__head_count_kv=(4, 2),
+        attention__key_length=96,
+    )
     assert [hp.n_embd_k_gqa(il) for il in (0, 1)] == [384, 192]
     assert [hp.n_embd_v_gqa(il) for il in (0, 1)] == [128, 64]
     assert hp.n_embd_v_gqa_max == 128
@@ -78,45 +119,64 @@ def test_heads() -> None:
 
 
 def test_recurrent_layers() -> None:
-    ssm = {"ssm__conv_kernel": 4, "ssm__inner_size": 512, "ssm__state_size": 16, "ssm__group_count": 2,
-           "ssm__time_step_rank": 8}
+    ssm = {
+        "ssm__conv_kernel": 4,
+        "ssm__inner_size": 512,
+        "ssm__state_size": 16,
+        "ssm__group_count": 2,
+        "ssm__time_step_rank": 8,
+    }
     hp = hparams("qwen3next", block_count=8, **ssm)
     assert [il for il in range(8) if not hp.is_recr(il)] == [3, 7]
     assert (hp.n_embd_r(), hp.n_embd_s()) == (3 * (512 + 2 * 2 * 16), 16 * 512)
     hp = hparams("jamba", block_count=4, attention__head_count_kv=(0, 2, 0, 2), **ssm)
     assert [il for il in range(4) if hp.is_recr(il)] == [0, 2]
-    assert hp.n_embd_r() == 3 * 512                      # jamba never reads the group count
+    assert hp.n_embd_r() == 3 * 512  # jamba never reads the group count
     hp = hparams("rwkv6", wkv__head_size=64)
     assert (hp.n_embd_r(), hp.n_embd_s()) == (2 * 256, 256 * 64)
 
 
 SECTIONS = {"rope__dimension_sections": (16, 24, 24, 0)}
-KDA = {"ssm__conv_kernel": 4, "kda__head_dim": 64, "attention__key_length_mla": 96, "attention__value_length_mla": 64}
+KDA = {
+    "ssm__conv_kernel": 4,
+    "kda__head_dim": 64,
+    "attention__key_length_mla": 96,
+    "attention__value_length_mla": 64,
+}
 
 
-@pytest.mark.parametrize(("architecture", "keys", "name", "value"), [
-    ("hunyuan-dense", {"expert_count": 1, "expert_used_count": 1}, "n_expert", 0),
-    ("hunyuan-moe", {"expert_count": 1, "expert_used_count": 1}, "n_expert", 1),
-    ("wavtokenizer-dec", {"features_length": 512}, "n_embd", 512),
-    ("wavtokenizer-dec", {"features_length": 512}, "n_embd_out", 256),
-    ("step35", {"attention__sliding_window": 64, "rope__dimension_count": 64}, "n_rot_full", 32),
-    ("step35", {"attention__sliding_window": 64, "rope__dimension_count": 64}, "n_rot_swa", 64),
-    ("kimi-k3", {**KDA, "attention__kv_lora_rank": 128}, "n_embd_head_v_full", 128),
-    ("kimi-linear", {**KDA, "attention__kv_lora_rank": 128}, "n_embd_head_v_full", 64),
-    ("nanbeige", {"num_loops": 3}, "n_layer_all", 6),
-    ("nanbeige", {"num_loops": 3}, "n_layer_phys", 2),
-    ("graniteswitch", {}, "router_layer", 2),
-    ("graniteswitch", {}, "n_layer", 2),
-    ("granite", {"deepstack_mapping": (-1, 0, 1, 1)}, "n_embd_inp", 3 * 256),
-    ("qwen3vl", {"n_deepstack_layers": 3}, "n_embd_inp", 4 * 256),
-    ("hunyuan_vl", SECTIONS, "rope_type", "mrope"),
-    ("hunyuan_vl", {}, "rope_type", "neox"),
-    ("dflash", {}, "rope_type", "neox"),
-    ("dflash", {"hyper_connection__count": 4}, "rope_type", "norm"),
-    ("dflash", {"hyper_connection__count": 4, **SECTIONS}, "rope_type", "mrope"),
-])
-def test_what_architectures_do_differently(architecture: str, keys: dict[str, object], name: str,
-                                           value: object) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "keys", "name", "value"),
+    [
+        ("hunyuan-dense", {"expert_count": 1, "expert_used_count": 1}, "n_expert", 0),
+        ("hunyuan-moe", {"expert_count": 1, "expert_used_count": 1}, "n_expert", 1),
+        ("wavtokenizer-dec", {"features_length": 512}, "n_embd", 512),
+        ("wavtokenizer-dec", {"features_length": 512}, "n_embd_out", 256),
+        (
+            "step35",
+            {"attention__sliding_window": 64, "rope__dimension_count": 64},
+            "n_rot_full",
+            32,
+        ),
+        ("step35", {"attention__sliding_window": 64, "rope__dimension_count": 64}, "n_rot_swa", 64),
+        ("kimi-k3", {**KDA, "attention__kv_lora_rank": 128}, "n_embd_head_v_full", 128),
+        ("kimi-linear", {**KDA, "attention__kv_lora_rank": 128}, "n_embd_head_v_full", 64),
+        ("nanbeige", {"num_loops": 3}, "n_layer_all", 6),
+        ("nanbeige", {"num_loops": 3}, "n_layer_phys", 2),
+        ("graniteswitch", {}, "router_layer", 2),
+        ("graniteswitch", {}, "n_layer", 2),
+        ("granite", {"deepstack_mapping": (-1, 0, 1, 1)}, "n_embd_inp", 3 * 256),
+        ("qwen3vl", {"n_deepstack_layers": 3}, "n_embd_inp", 4 * 256),
+        ("hunyuan_vl", SECTIONS, "rope_type", "mrope"),
+        ("hunyuan_vl", {}, "rope_type", "neox"),
+        ("dflash", {}, "rope_type", "neox"),
+        ("dflash", {"hyper_connection__count": 4}, "rope_type", "norm"),
+        ("dflash", {"hyper_connection__count": 4, **SECTIONS}, "rope_type", "mrope"),
+    ],
+)
+def test_what_architectures_do_differently(
+    architecture: str, keys: dict[str, object], name: str, value: object
+) -> None:
     assert getattr(hparams(architecture, **keys), name) == value
 
 
@@ -128,9 +188,14 @@ def test_rope_can_be_turned_off() -> None:
 
 
 def test_layers_that_share_a_cache() -> None:
-    keys = {"block_count": 6, "attention__shared_kv_layers": 2, "attention__sliding_window": 512,
-            "attention__key_length_swa": 64, "attention__value_length_swa": 64,
-            "attention__sliding_window_pattern": (True, False) * 3}
+    keys = {
+        "block_count": 6,
+        "attention__shared_kv_layers": 2,
+        "attention__sliding_window": 512,
+        "attention__key_length_swa": 64,
+        "attention__value_length_swa": 64,
+        "attention__sliding_window_pattern": (True, False) * 3,
+    }
     model = Model(header("gemma4", blocks(6), **keys), "m.gguf")
     memory = allocate(model, resolve(model, parse(["-c", "1024"]).params), place(model))
     full, sliding = memory.cache("attn"), memory.cache("swa")
@@ -140,19 +205,22 @@ def test_layers_that_share_a_cache() -> None:
     assert full.layer(5) is full.layer(3) and sliding.layer(4) is sliding.layer(2)
 
 
-@pytest.mark.parametrize(("name", "found"), [
-    ("token_embd.weight", ("input", -1, "GET_ROWS")),
-    ("output.weight", ("output", -1, "MUL_MAT")),
-    ("output_norm.weight", ("output", -1, "MUL")),
-    ("token_embd_norm.weight", ("repeating", 0, "MUL")),
-    ("blk.7.attn_q.weight", ("repeating", 7, "MUL_MAT")),
-    ("blk.7.attn_q.bias", ("repeating", 7, "ADD")),
-    ("blk.7.ffn_up_exps.weight", ("repeating", 7, "MUL_MAT_ID")),
-    ("blk.7.ffn_up_exps.bias", ("repeating", 7, "ADD_ID")),
-    ("blk.7.ssm_a", ("repeating", 7, "SSM_SCAN")),
-    ("rope_freqs.weight", ("repeating", 0, "ROPE")),
-    ("dec.blk.3.cross_attn_rel_b.weight", ("repeating", 3, "NONE")),
-])
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("token_embd.weight", ("input", -1, "GET_ROWS")),
+        ("output.weight", ("output", -1, "MUL_MAT")),
+        ("output_norm.weight", ("output", -1, "MUL")),
+        ("token_embd_norm.weight", ("repeating", 0, "MUL")),
+        ("blk.7.attn_q.weight", ("repeating", 7, "MUL_MAT")),
+        ("blk.7.attn_q.bias", ("repeating", 7, "ADD")),
+        ("blk.7.ffn_up_exps.weight", ("repeating", 7, "MUL_MAT_ID")),
+        ("blk.7.ffn_up_exps.bias", ("repeating", 7, "ADD_ID")),
+        ("blk.7.ssm_a", ("repeating", 7, "SSM_SCAN")),
+        ("rope_freqs.weight", ("repeating", 0, "ROPE")),
+        ("dec.blk.3.cross_attn_rel_b.weight", ("repeating", 3, "NONE")),
+    ],
+)
 def test_tensor_classes(name: str, found: tuple[str, int, str]) -> None:
     assert classify(architecture("llama"), name) == (*found, True)
 
@@ -160,19 +228,27 @@ def test_tensor_classes(name: str, found: tuple[str, int, str]) -> None:
 def test_names_that_mean_something_else_in_one_architecture() -> None:
     assert classify(architecture("lfm2"), "token_embd_norm.weight")[0] == "output"
     assert classify(architecture("qwen3next"), "blk.0.ssm_a")[2] == "MUL"
-    assert classify(architecture("llama"), "blk.0.brand_new.weight") == ("repeating", 0, "MUL_MAT", False)
+    assert classify(architecture("llama"), "blk.0.brand_new.weight") == (
+        "repeating",
+        0,
+        "MUL_MAT",
+        False,
+    )
 
 
-@pytest.mark.parametrize(("keys", "message"), [
-    ({"context_length": None}, "key not found in model: llama.context_length"),
-    ({"block_count": 0}, "block_count is 0"),
-    ({"block_count": 1 << 31}, "block_count is 2147483648"),
-    ({"block_count": -1}, "impossible value: -1"),
-    ({"embedding_length": "wide"}, "impossible value: 'wide'"),
-    ({"attention__head_count": (4, 4, 4)}, "head_count has 3 values, expected 2"),
-    ({"nextn_predict_layers": 3}, "nextn_predict_layers exceeds block_count"),
-    ({"expert_count": 5000}, "expert_count is 5000"),
-])
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"context_length": None}, "key not found in model: llama.context_length"),
+        ({"block_count": 0}, "block_count is 0"),
+        ({"block_count": 1 << 31}, "block_count is 2147483648"),
+        ({"block_count": -1}, "impossible value: -1"),
+        ({"embedding_length": "wide"}, "impossible value: 'wide'"),
+        ({"attention__head_count": (4, 4, 4)}, "head_count has 3 values, expected 2"),
+        ({"nextn_predict_layers": 3}, "nextn_predict_layers exceeds block_count"),
+        ({"expert_count": 5000}, "expert_count is 5000"),
+    ],
+)
 def test_headers_that_llama_cpp_would_not_load(keys: dict[str, object], message: str) -> None:
     with pytest.raises(ModelError, match=message) as refused:
         hparams("llama", **keys)
@@ -183,17 +259,25 @@ def test_files_that_are_no_model() -> None:
     with pytest.raises(ModelError, match=r"no general\.architecture"):
         Model(Header(3, 32, {}, {}, (FileInfo("m.gguf", 0, 0),)), "m.gguf")
     with pytest.raises(ModelError, match="--mmproj"):
-        Model(Header(3, 32, {"general.architecture": "clip"}, {}, (FileInfo("m.gguf", 0, 0),)), "m.gguf")
+        Model(
+            Header(3, 32, {"general.architecture": "clip"}, {}, (FileInfo("m.gguf", 0, 0),)),
+            "m.gguf",
+        )
 
 
 def test_overridden_keys() -> None:
     model = Model(header("llama", blocks(2)), "m.gguf")
     other = model.overridden((("llama.context_length", "int:1024"), ("general.name", "str:other")))
-    assert (other.n_ctx_train, other.name, model.n_ctx_train, model.name) == (1024, "other", 4096, "m")
+    assert (other.n_ctx_train, other.name, model.n_ctx_train, model.name) == (
+        1024,
+        "other",
+        4096,
+        "m",
+    )
     assert model.overridden(()) is model
     with pytest.raises(UsageError, match="KEY=int:N"):
         model.overridden((("llama.context_length", "number:1024"),))
-    with pytest.raises(UsageError, match="int:1_024"):        # of which llama.cpp's atol reads 1
+    with pytest.raises(UsageError, match="int:1_024"):  # of which llama.cpp's atol reads 1
         model.overridden((("llama.context_length", "int:1_024"),))
 
 
@@ -202,13 +286,21 @@ def test_an_unknown_architecture_is_an_upper_bound_never_zero() -> None:
     unknown = Model(header("tomorrow", blocks(2)), "m.gguf")
     assert known.inexact == () and "tomorrow" in unknown.inexact[0]
     params = parse(["-c", "4096"]).params
-    sizes = [sum(allocate(model, resolve(model, params), place(model)).buffers.values()) for model in (known, unknown)]
+    sizes = [
+        sum(allocate(model, resolve(model, params), place(model)).buffers.values())
+        for model in (known, unknown)
+    ]
     assert sizes[1] >= sizes[0] > 0
-    bare = Model(Header(3, 32, {"general.architecture": "tomorrow"}, dict(known.tensors), known.header.files), "m.gguf")
+    bare = Model(
+        Header(
+            3, 32, {"general.architecture": "tomorrow"}, dict(known.tensors), known.header.files
+        ),
+        "m.gguf",
+    )
     assert bare.n_layer == 2
     assert sum(allocate(bare, resolve(bare, params), place(bare)).buffers.values()) >= sizes[0]
 
 
 def test_one_row_per_architecture() -> None:
-    assert len(NAMES) == 155                              # all of llama.cpp's, as modelled
+    assert len(NAMES) == 155  # all of llama.cpp's, as modelled
     assert all(architecture(name).known for name in NAMES)

@@ -9,28 +9,45 @@ from support import ROOT
 from autolayers.model import NAMES
 
 PACKAGE = ROOT / "autolayers"
-PLACES = (PACKAGE / "model" / "architectures.py", PACKAGE / "model" / "created.py",
-          PACKAGE / "engines" / "ik_llama.py", PACKAGE / "memory" / "ik_llama",      # of another program
-          PACKAGE / "graph" / "__init__.py", PACKAGE / "graph" / "rows.py", PACKAGE / "graph" / "models")
+PLACES = (
+    PACKAGE / "model" / "architectures.py",
+    PACKAGE / "model" / "created.py",
+    # of another program
+    PACKAGE / "engines" / "ik_llama.py",
+    PACKAGE / "memory" / "ik_llama",
+    PACKAGE / "graph" / "__init__.py",
+    PACKAGE / "graph" / "rows.py",
+    PACKAGE / "graph" / "models",
+)
 # strings that are spelt like an architecture and mean something else
 OTHERS = {
-    "flags/own.py": {"llama"},                                             # an attribute
-    "launch/checked_builds.py": {"llama"},                                 # a library
-    "launch/companion_files.py": {"clip", "gemma3"},                       # a kind of projector
-    "launch/command.py": {"llama"},                                        # the program
-    "model/vocabulary.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},     # kinds of tokenizers
-    "model/projectors.py": {"cogvlm", "gemma3", "lfm2", "llama4", "muse-glimmer", "paddleocr"},   # kinds of projectors
-    "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},     # kinds of projectors
+    "flags/own.py": {"llama"},  # an attribute
+    "launch/checked_builds.py": {"llama"},  # a library
+    "launch/companion_files.py": {"clip", "gemma3"},  # a kind of projector
+    "launch/command.py": {"llama"},  # the program
+    # kinds of tokenizers
+    "model/vocabulary.py": {"llama", "bert", "gpt2", "gemma4", "t5", "plamo2", "plamo3"},
+    # kinds of projectors
+    "model/projectors.py": {"cogvlm", "gemma3", "lfm2", "llama4", "muse-glimmer", "paddleocr"},
+    "memory/extras.py": {"gemma3", "gemma4", "muse-glimmer", "paddleocr"},  # kinds of projectors
 }
 
 
 def named(text: str) -> list[tuple[int, str]]:
-    """(line, string) of a module's strings that are an architecture's name or a list of names; docstrings may."""
+    """(line, string) of a module's strings that are an architecture's name or a list of names;
+    docstrings may."""
     tree = ast.parse(text)
     docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [(node.lineno, node.value) for node in strings
-            if id(node) not in docs and node.value.split() and set(node.value.split()) <= set(NAMES)]
+    strings = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
+    return [
+        (node.lineno, node.value)
+        for node in strings
+        if id(node) not in docs and node.value.split() and set(node.value.split()) <= set(NAMES)
+    ]
 
 
 def test_no_architecture_is_named_outside_its_rows() -> None:
@@ -38,8 +55,11 @@ def test_no_architecture_is_named_outside_its_rows() -> None:
     for path in sorted(PACKAGE.rglob("*.py")):
         if not any(place in (path, *path.parents) for place in PLACES):
             name = path.relative_to(PACKAGE).as_posix()
-            found += [f"{name}:{line}: {text!r}" for line, text in named(path.read_text())
-                      if text not in OTHERS.get(name, ())]
+            found += [
+                f"{name}:{line}: {text!r}"
+                for line, text in named(path.read_text())
+                if text not in OTHERS.get(name, ())
+            ]
     assert not found, "\n".join(found)
 
 

@@ -1,5 +1,5 @@
-"""Drafts of another vocabulary, by the rule of common_speculative_are_compatible: the tiny chat model against copies of
-it with one thing changed in the file."""
+"""Drafts of another vocabulary, by the rule of common_speculative_are_compatible: the tiny chat
+model against copies of it with one thing changed in the file."""
 
 from __future__ import annotations
 
@@ -39,12 +39,16 @@ def array(n: int) -> bytes:
 
 BOS = "tokenizer.ggml.bos_token_id"
 MODEL = "tokenizer.ggml.model"
-ADDS = key("tokenizer.ggml.add_bos_token", "", b"\0"), key("tokenizer.ggml.add_bos_token", "", b"\1")
+ADDS = (
+    key("tokenizer.ggml.add_bos_token", "", b"\0"),
+    key("tokenizer.ggml.add_bos_token", "", b"\1"),
+)
 CHANGED = {
     "type": [(key(MODEL, "gpt2"), key(MODEL, "bert"))],
     "adds": [ADDS],
     "text": [(token(300), struct.pack("<Q", len(TOKENS[300])) + b"~" * len(TOKENS[300]))],
-    "early text": [(token(4), struct.pack("<Q", len(TOKENS[4])) + b"~" * len(TOKENS[4]))],      # ids below 5 may differ
+    # ids below 5 may differ
+    "early text": [(token(4), struct.pack("<Q", len(TOKENS[4])) + b"~" * len(TOKENS[4]))],
     "bos": [(number(BOS, 315), number(BOS, 316))],
 }
 
@@ -67,14 +71,21 @@ def test_the_tokens_of_a_file() -> None:
     assert list(strings(str(CHAT), "tokenizer.ggml.nothing")) == []
 
 
-@pytest.mark.parametrize(("what", "said"), [
-    ("type", "the draft's vocabulary is WPM, the model's BPE"),
-    ("adds", "add_bos_token is true in the draft, false in the model"),
-    ("text", "token 300 is '~"), ("bos", ""), ("early text", ""),
-])
-def test_a_draft_of_another_vocabulary_is_refused(tmp_path: pathlib.Path, what: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("type", "the draft's vocabulary is WPM, the model's BPE"),
+        ("adds", "add_bos_token is true in the draft, false in the model"),
+        ("text", "token 300 is '~"),
+        ("bos", ""),
+        ("early text", ""),
+    ],
+)
+def test_a_draft_of_another_vocabulary_is_refused(
+    tmp_path: pathlib.Path, what: str, said: str
+) -> None:
     draft = changed(tmp_path / "draft.gguf", CHANGED[what])
-    if not said:      # a BOS that is not added, and the first five tokens
+    if not said:  # a BOS that is not added, and the first five tokens
         assert plan(str(CHAT), draft, *DRAFTS).fits
         return
     with pytest.raises(LaunchRefused) as refused:
@@ -95,11 +106,18 @@ def test_the_same_vocabulary_drafts(tmp_path: pathlib.Path) -> None:
 
 def test_a_draft_that_is_not_used_may_have_any(tmp_path: pathlib.Path) -> None:
     found = plan(str(CHAT), changed(tmp_path / "draft.gguf", CHANGED["text"]))
-    assert any("loaded but not used" in line for line in found.warnings) and found.params.spec_type == ()
-    assert any("does not draft with the draft's vocabulary: token " in line for line in found.reasons)
+    assert (
+        any("loaded but not used" in line for line in found.warnings)
+        and found.params.spec_type == ()
+    )
+    assert any(
+        "does not draft with the draft's vocabulary: token " in line for line in found.reasons
+    )
 
 
-@pytest.mark.parametrize(("build", "refused"), [(5900, True), (6170, False), (9101, False), (9113, True)])
+@pytest.mark.parametrize(
+    ("build", "refused"), [(5900, True), (6170, False), (9101, False), (9113, True)]
+)
 def test_builds_that_translate(tmp_path: pathlib.Path, build: int, refused: bool) -> None:
     draft = changed(tmp_path / "draft.gguf", CHANGED["text"])
     words = ["--llama-build", str(build), *(DRAFTS if build > 9100 else ())]
@@ -107,4 +125,6 @@ def test_builds_that_translate(tmp_path: pathlib.Path, build: int, refused: bool
         with pytest.raises(LaunchRefused):
             plan(str(CHAT), draft, *words)
     else:
-        assert any("each draft is translated" in line for line in plan(str(CHAT), draft, *words).warnings)
+        assert any(
+            "each draft is translated" in line for line in plan(str(CHAT), draft, *words).warnings
+        )

@@ -1,4 +1,5 @@
-"""num_gpu, num_ctx and num_batch with Ollama's own settings, on the real planner; and when to leave num_gpu alone."""
+"""num_gpu, num_ctx and num_batch with Ollama's own settings, on the real planner; and when to leave
+num_gpu alone."""
 
 from __future__ import annotations
 
@@ -42,17 +43,34 @@ def llama() -> Target:
     ("environ", "expected"),
     [
         ({}, Settings()),
-        ({"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"}, Settings(parallel=4, context_length=16384)),
-        ({"OLLAMA_NUM_PARALLEL": "9" * 5000}, Settings(
-            ignored=(f"OLLAMA_NUM_PARALLEL={'9' * 40} is not a number: Ollama uses its default",))),
-        ({"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "64k"}, Settings(
-            ignored=("OLLAMA_CONTEXT_LENGTH=64k is not a number: Ollama uses its default",))),
+        (
+            {"OLLAMA_NUM_PARALLEL": "4", "OLLAMA_CONTEXT_LENGTH": "16384"},
+            Settings(parallel=4, context_length=16384),
+        ),
+        (
+            {"OLLAMA_NUM_PARALLEL": "9" * 5000},
+            Settings(
+                ignored=(
+                    f"OLLAMA_NUM_PARALLEL={'9' * 40} is not a number: Ollama uses its default",
+                )
+            ),
+        ),
+        (
+            {"OLLAMA_NUM_PARALLEL": "0", "OLLAMA_CONTEXT_LENGTH": "64k"},
+            Settings(
+                ignored=("OLLAMA_CONTEXT_LENGTH=64k is not a number: Ollama uses its default",)
+            ),
+        ),
         (
             {"OLLAMA_KV_CACHE_TYPE": ' "Q8_0" ', "OLLAMA_FLASH_ATTENTION": "1"},
             Settings(kv_cache_type="q8_0", flash_attention=True),
         ),
         (
-            {"OLLAMA_FLASH_ATTENTION": "false", "OLLAMA_SCHED_SPREAD": "yes", "OLLAMA_GPU_OVERHEAD": "1024"},
+            {
+                "OLLAMA_FLASH_ATTENTION": "false",
+                "OLLAMA_SCHED_SPREAD": "yes",
+                "OLLAMA_GPU_OVERHEAD": "1024",
+            },
             Settings(flash_attention=False, spread=True, gpu_overhead=1024),
         ),
     ],
@@ -76,18 +94,30 @@ def test_the_server_s_environment(environ, expected):
 )
 def test_default_context_by_vram(sizes, n_ctx):
     assert rules.default_context(PLAIN, [gpu(size) for size in sizes]) == n_ctx
-    assert rules.default_context(Settings(context_length=7000), [gpu(size) for size in sizes]) == 7000
+    assert (
+        rules.default_context(Settings(context_length=7000), [gpu(size) for size in sizes]) == 7000
+    )
 
 
 def test_overhead_counts_for_the_default_context_alone():
     assert rules.default_context(Settings(gpu_overhead=GiB), [gpu(23.5)]) == 4096
 
 
-@pytest.mark.parametrize(("n_ctx", "size", "flash", "batch"), [
-    (4096, 24, "auto", 512), (4097, 24, "auto", 1024), (32768, 24, "auto", 1024), (32769, 24, "auto", 2048),
-    (32769, 14, "auto", 1024), (32769, 8, "auto", 512), (8192, 6, "auto", 512),
-    (8192, 24, "off", 512), (8192, 8, "off", 256), (4096, 8, "off", 512),
-])
+@pytest.mark.parametrize(
+    ("n_ctx", "size", "flash", "batch"),
+    [
+        (4096, 24, "auto", 512),
+        (4097, 24, "auto", 1024),
+        (32768, 24, "auto", 1024),
+        (32769, 24, "auto", 2048),
+        (32769, 14, "auto", 1024),
+        (32769, 8, "auto", 512),
+        (8192, 6, "auto", 512),
+        (8192, 24, "off", 512),
+        (8192, 8, "off", 256),
+        (4096, 8, "off", 512),
+    ],
+)
 def test_automatic_batch(llama, n_ctx, size, flash, batch):
     assert rules.automatic_batch(llama.model, llama.size, n_ctx, [gpu(size)], flash) == batch
 
@@ -102,16 +132,27 @@ def test_embedding_models_have_one_slot_and_a_batch_of_their_context():
     header = base.model.header
     metadata = {**header.metadata, "llama.pooling_type": 1}
     model = type(base.model)(type(header)(3, 32, metadata, header.tensors, header.files), "x")
-    assert rules.parallel(model, Settings(parallel=4)) == 1 and rules.parallel(base.model, Settings(parallel=4)) == 4
+    assert (
+        rules.parallel(model, Settings(parallel=4)) == 1
+        and rules.parallel(base.model, Settings(parallel=4)) == 4
+    )
     assert rules.automatic_batch(model, 0, 1024, [gpu(8)], "auto") == 1024
     assert rules.automatic_batch(model, 0, 8192, [gpu(8)], "auto") == 2048
 
 
 def test_flash_attention_where_the_card_cannot():
     assert rules.flash_attention(PLAIN, [gpu(8, compute_capability=(8, 6))]) == "auto"
-    assert rules.flash_attention(PLAIN, [gpu(8, compute_capability=(8, 6)), gpu(8, compute_capability=(5, 2))]) == "off"
+    assert (
+        rules.flash_attention(
+            PLAIN, [gpu(8, compute_capability=(8, 6)), gpu(8, compute_capability=(5, 2))]
+        )
+        == "off"
+    )
     assert rules.flash_attention(PLAIN, [gpu(8, compute_capability=(7, 2))]) == "off"
-    assert rules.flash_attention(Settings(flash_attention=True), [gpu(8, compute_capability=(5, 2))]) == "on"
+    assert (
+        rules.flash_attention(Settings(flash_attention=True), [gpu(8, compute_capability=(5, 2))])
+        == "on"
+    )
 
 
 def test_which_gpus_a_model_is_put_on(llama):
@@ -126,9 +167,16 @@ def test_which_gpus_a_model_is_put_on(llama):
 
 def test_a_model_that_fits_gets_all_its_layers_and_its_context(llama):
     advice = advise(llama, PLAIN, [gpu(24)])
-    assert (advice.num_gpu, advice.everything, advice.num_ctx, advice.num_batch) == (33, 33, 32768, 1024)
+    assert (advice.num_gpu, advice.everything, advice.num_ctx, advice.num_batch) == (
+        33,
+        33,
+        32768,
+        1024,
+    )
     assert advice.parameters == {"num_gpu": 33, "num_ctx": 32768} and not advice.server
-    assert advice.plan.fits and advice.plan.breakdown.n_ubatch == advice.plan.breakdown.n_batch == 1024
+    assert (
+        advice.plan.fits and advice.plan.breakdown.n_ubatch == advice.plan.breakdown.n_batch == 1024
+    )
     use = advice.plan.breakdown.devices["CUDA0"]
     # What llama.cpp's own cache of that size takes: K and V of 32 layers, 8 heads of 128, f16.
     assert use.context == 2 * 32 * 8 * 128 * 32768 * 2
@@ -159,7 +207,9 @@ def test_a_part_of_a_dense_model(llama):
     advice = advise(llama, PLAIN, [gpu(4)], num_ctx=4096)
     fixed = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512"]
     exact = autolayers.plan(llama.model, [*fixed, "--strategy", "layers"], devices=[gpu(4)])
-    one_more = autolayers.plan(llama.model, [*fixed, "-ngl", str(exact.n_gpu_layers + 1)], devices=[gpu(4)])
+    one_more = autolayers.plan(
+        llama.model, [*fixed, "-ngl", str(exact.n_gpu_layers + 1)], devices=[gpu(4)]
+    )
     assert 0 < advice.num_gpu == exact.n_gpu_layers < 33 and not one_more.fits
     assert advice.num_ctx == 4096
 
@@ -170,7 +220,9 @@ def test_the_largest_context_that_stays_on_the_gpu(llama):
     assert advice.parameters == {"num_gpu": 33, "num_ctx": advice.num_ctx, "num_batch": 512}
     words = ["-np", "1", "-b", "512", "-ub", "512", "-ngl", "33", "-c"]
     assert autolayers.plan(llama.model, [*words, str(advice.num_ctx)], devices=[gpu(8)]).fits
-    assert not autolayers.plan(llama.model, [*words, str(advice.num_ctx + 256)], devices=[gpu(8)]).fits
+    assert not autolayers.plan(
+        llama.model, [*words, str(advice.num_ctx + 256)], devices=[gpu(8)]
+    ).fits
     assert advise(llama, Settings(parallel=2), [gpu(8)], num_ctx="max").num_ctx == pytest.approx(
         advice.num_ctx / 2, abs=512
     )
@@ -180,7 +232,9 @@ def test_the_largest_context_that_stays_on_the_gpu(llama):
 def test_a_context_that_would_keep_all_on_the_gpu_is_named(llama):
     advice = advise(llama, PLAIN, [gpu(8)], num_ctx=65536)
     best = advise(llama, PLAIN, [gpu(8)], num_ctx="max").num_ctx
-    assert advice.num_gpu < 33 and any(f"all 33 layers fit with num_ctx {best}" in note for note in advice.notes)
+    assert advice.num_gpu < 33 and any(
+        f"all 33 layers fit with num_ctx {best}" in note for note in advice.notes
+    )
 
 
 @pytest.mark.slow
@@ -191,7 +245,9 @@ def test_the_batch_is_pinned_where_the_plan_depends_on_it():
         advice = advise(model, PLAIN, [gpu(size)], num_ctx=8192)
         largest = rules.automatic_batch(model.model, 0, 8192, (), "auto")
         unpinned = advise(model, PLAIN, [gpu(size)], num_ctx=8192, num_batch=largest)
-        assert advice.pin_batch == (advice.num_batch < largest and unpinned.num_gpu < advice.num_gpu)
+        assert advice.pin_batch == (
+            advice.num_batch < largest and unpinned.num_gpu < advice.num_gpu
+        )
         seen.add(advice.pin_batch)
     assert seen == {True, False}
 
@@ -208,9 +264,26 @@ def test_a_mixture_of_experts_that_does_not_fit_is_left_to_ollama():
     assert sum("mixture of experts" in note for note in advice.notes) == 1
     assert sum("LLAMA_ARG_FIT_TARGET" in note for note in advice.notes) == 1
     assert "LLAMA_ARG_N_GPU_LAYERS=25" in advice.server
-    experts = next(int(line.partition("=")[2]) for line in advice.server if line.startswith("LLAMA_ARG_N_CPU_MOE="))
+    experts = next(
+        int(line.partition("=")[2])
+        for line in advice.server
+        if line.startswith("LLAMA_ARG_N_CPU_MOE=")
+    )
     # What is printed fits as it stands, fed back to the planner.
-    words = ["-c", str(advice.num_ctx), "-np", "1", "-b", "512", "-ub", "512", "-ngl", "25", "-ncmoe", str(experts)]
+    words = [
+        "-c",
+        str(advice.num_ctx),
+        "-np",
+        "1",
+        "-b",
+        "512",
+        "-ub",
+        "512",
+        "-ngl",
+        "25",
+        "-ncmoe",
+        str(experts),
+    ]
     assert autolayers.plan(model.model, words, devices=[gpu(8)]).fits
     pinned = advise(model, PLAIN, [gpu(8)], pin=True)
     assert 0 < pinned.num_gpu < 25 and pinned.parameters["num_gpu"] == pinned.num_gpu
@@ -239,16 +312,22 @@ def projector(tmp_path) -> str:
 def test_a_partial_vision_model_sends_its_projector_to_the_cpu(projector):
     model = target("gemma-3-4b-q8_0", projectors=(projector,))
     whole = advise(model, PLAIN, [gpu(12)], num_ctx=4096)
-    assert whole.num_gpu == whole.everything and not any("projector to the CPU" in note for note in whole.notes)
+    assert whole.num_gpu == whole.everything and not any(
+        "projector to the CPU" in note for note in whole.notes
+    )
     partial = advise(model, PLAIN, [gpu(3.5)], num_ctx=4096)
     assert 0 < partial.num_gpu < partial.everything and partial.plan.devices[0].extra == 0
     assert any("projector to the CPU" in note for note in partial.notes)
 
 
 def test_a_projector_is_counted_or_said_not_to_be(projector):
-    advice = advise(target("gemma-3-4b-q8_0", projectors=(projector,)), PLAIN, [gpu(12)], num_ctx=4096)
+    advice = advise(
+        target("gemma-3-4b-q8_0", projectors=(projector,)), PLAIN, [gpu(12)], num_ctx=4096
+    )
     counted = advice.plan.devices[0].extra >= 128 * MiB
-    assert counted != any(f"the memory of {projector} is not in these numbers" in note for note in advice.notes)
+    assert counted != any(
+        f"the memory of {projector} is not in these numbers" in note for note in advice.notes
+    )
 
 
 def test_what_cannot_be_seen_is_set_aside(llama):
@@ -266,14 +345,18 @@ def test_two_gpus_are_split_as_llama_cpp_does_without_being_told():
     words = ["-c", "8192", "-np", "1", "-b", "512", "-ub", "512", "-ngl"]
     split = ["-ts", "2,1"]
     assert autolayers.plan(model.model, [*words, str(advice.num_gpu), *split], devices=two).fits
-    assert not autolayers.plan(model.model, [*words, str(advice.num_gpu + 1), *split], devices=two).fits
+    assert not autolayers.plan(
+        model.model, [*words, str(advice.num_gpu + 1), *split], devices=two
+    ).fits
 
 
 def test_without_a_gpu_everything_is_on_the_cpu(llama):
     advice = advise(llama, PLAIN, [], Host.hypothetical("32GiB"))
     assert advice.plan.n_gpu_layers == 0 and advice.num_ctx == 4096 and advice.plan.fits
     # never written: Ollama may see a GPU that was not found here
-    assert advice.num_gpu is None and advice.parameters == {"num_ctx": 4096} == advice.over({"num_gpu": 20})
+    assert advice.num_gpu is None and advice.parameters == {"num_ctx": 4096} == advice.over(
+        {"num_gpu": 20}
+    )
     assert advise(llama, PLAIN, [], Host.hypothetical("32GiB"), pin=True).num_gpu == 0
     assert not advise(llama, PLAIN, [], Host.hypothetical("2GiB")).plan.fits
     with pytest.raises(UsageError, match="--gpu"):
@@ -283,45 +366,87 @@ def test_without_a_gpu_everything_is_on_the_cpu(llama):
 def test_contexts_are_clamped_as_ollama_clamps_them(llama):
     advice = advise(llama, PLAIN, [gpu(80)], num_ctx=10_000_000)
     assert advice.num_ctx == 131072 and any("131072" in note for note in advice.notes)
-    assert advise(llama, PLAIN, [gpu(80)]).num_ctx == 131072   # the tier says 262144
+    assert advise(llama, PLAIN, [gpu(80)]).num_ctx == 131072  # the tier says 262144
     assert advise(llama, PLAIN, [gpu(80)], num_ctx=0).num_ctx == 131072
 
 
 def test_old_servers_dead_settings_and_far_clients_are_mentioned(llama):
     notes = " ".join(advise(llama, Settings(gpu_overhead=GiB), [gpu(24)], version="0.24.1").notes)
-    assert "0.24.1" in notes and "OLLAMA_GPU_OVERHEAD reserves nothing" in notes and "send their own num_ctx" in notes
-    assert "engines of its own" not in " ".join(advise(llama, PLAIN, [gpu(24)], version="0.33.0").notes)
+    assert (
+        "0.24.1" in notes
+        and "OLLAMA_GPU_OVERHEAD reserves nothing" in notes
+        and "send their own num_ctx" in notes
+    )
+    assert "engines of its own" not in " ".join(
+        advise(llama, PLAIN, [gpu(24)], version="0.33.0").notes
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "words", "fit_target"), [
-    (4, ("-fitt", "2048"), ()), (5, (), (300,)),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((5, ("-fitt", "300"), ()), (4, (), ())))])
+@pytest.mark.parametrize(
+    ("size", "words", "fit_target"),
+    [
+        (4, ("-fitt", "2048"), ()),
+        (5, (), (300,)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((5, ("-fitt", "300"), ()), (4, (), ()))
+        ),
+    ],
+)
 def test_ollama_s_own_choice_has_ollama_s_own_margins(llama, size, words, fit_target):
     """1024 MiB, or what the server was told; a margin of the user's own is not Ollama's."""
     settings = Settings(fit_target=fit_target)
     short = advise(llama, settings, [gpu(size)], num_ctx=4096, words=words)
-    launch = ["-c", "4096", "-np", "1", "-b", "512", "-ub", "512", "-fitt", str(*fit_target or (1024,))]
+    launch = [
+        "-c",
+        "4096",
+        "-np",
+        "1",
+        "-b",
+        "512",
+        "-ub",
+        "512",
+        "-fitt",
+        str(*fit_target or (1024,)),
+    ]
     own = api.fit_choice(llama.model, launch, [gpu(size)]).params.layers_wanted(33)
     notes = " ".join(short.notes)
     assert (f"Ollama would choose {own} layers too" in notes) == (own == short.num_gpu)
-    assert own == short.num_gpu or f"without num_gpu Ollama would offload {own} of 33 layers" in notes
+    assert (
+        own == short.num_gpu or f"without num_gpu Ollama would offload {own} of 33 layers" in notes
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "sizes", "n_ctx", "by_free", "own"), [
-    ("llama-3.1-8b-q4_k_m", (4, 2), None, 23, 25), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("gemma-2-9b-q4_k_m", (5, 2), None, 20, 29), ("gemma-2-9b-q4_k_m", (4, 2), None, 17, 22),
-        ("llama-3.1-8b-q4_k_m", (6, 2), 32768, 19, 21), ("qwen3-8b-q4_k_m", (4, 2), 16384, 17, 19)))])
+@pytest.mark.parametrize(
+    ("name", "sizes", "n_ctx", "by_free", "own"),
+    [
+        ("llama-3.1-8b-q4_k_m", (4, 2), None, 23, 25),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("gemma-2-9b-q4_k_m", (5, 2), None, 20, 29),
+                ("gemma-2-9b-q4_k_m", (4, 2), None, 17, 22),
+                ("llama-3.1-8b-q4_k_m", (6, 2), 32768, 19, 21),
+                ("qwen3-8b-q4_k_m", (4, 2), 16384, 17, 19),
+            )
+        ),
+    ],
+)
 def test_unlike_gpus_are_left_to_ollama_where_it_places_more(name, sizes, n_ctx, by_free, own):
-    """What a real Ollama server placed on these GPUs without num_gpu, and what a split by free memory fits."""
+    """What a real Ollama server placed on these GPUs without num_gpu, and what a split by free
+    memory fits."""
     devices = [gpu(size, f"CUDA{i}") for i, size in enumerate(sizes)]
-    words = ["--llama-build", "11311"]          # the llama.cpp that it ran
+    words = ["--llama-build", "11311"]  # the llama.cpp that it ran
     advice = advise(target(name), PLAIN, devices, num_ctx=n_ctx, words=words)
     assert advice.num_gpu is None and advice.parameters.get("num_gpu") is None and advice.plan.fits
     assert advice.own_choice.params.n_gpu_layers == own == advice.plan.n_gpu_layers
     assert f"fits {by_free} of" in " ".join(advice.notes)
-    assert advise(target(name), PLAIN, devices, num_ctx=n_ctx, words=words, pin=True).num_gpu == by_free
+    assert (
+        advise(target(name), PLAIN, devices, num_ctx=n_ctx, words=words, pin=True).num_gpu
+        == by_free
+    )
 
 
 @pytest.mark.slow
@@ -332,17 +457,29 @@ def test_main_gpu_chooses_the_gpu(llama):
     assert advise(llama, PLAIN, two, num_ctx=4096).devices[0].name == "CUDA0"
 
 
-@pytest.mark.parametrize(("parameters", "vision", "n_ctx"), [
-    ({"num_ctx": 0}, False, 4), ({"num_ctx": -5}, False, 4), ({"num_ctx": 1000}, False, 1000),
-    ({"num_ctx": 1000}, True, 2048)])
+@pytest.mark.parametrize(
+    ("parameters", "vision", "n_ctx"),
+    [
+        ({"num_ctx": 0}, False, 4),
+        ({"num_ctx": -5}, False, 4),
+        ({"num_ctx": 1000}, False, 1000),
+        ({"num_ctx": 1000}, True, 2048),
+    ],
+)
 def test_a_context_of_the_modelfile_is_clamped(llama, parameters, vision, n_ctx):
     """Something hidden is no projector by itself: an adapter has no smallest context."""
     hidden = replace(llama, parameters=parameters, hidden=1 << 20, hidden_projector=vision)
     assert advise(hidden, PLAIN, [gpu(12)]).num_ctx == n_ctx
 
 
-@pytest.mark.parametrize(("parameters", "drafting"), [
-    ({}, ("", 0)), ({"draft_num_predict": 4}, ("draft-mtp", 4)), ({"draft_num_predict": 0}, ("", 0))])
+@pytest.mark.parametrize(
+    ("parameters", "drafting"),
+    [
+        ({}, ("", 0)),
+        ({"draft_num_predict": 4}, ("draft-mtp", 4)),
+        ({"draft_num_predict": 0}, ("", 0)),
+    ],
+)
 def test_mtp_blocks_draft_where_ollama_is_told_how_many(parameters, drafting):
     """A second context, which takes memory of its own."""
     path = next(ROOT.glob("fixtures/**/*qwen35*.gguf"))
@@ -353,8 +490,10 @@ def test_mtp_blocks_draft_where_ollama_is_told_how_many(parameters, drafting):
     assert (row.used > plain.used) == bool(drafting[0])
 
 
-@pytest.mark.parametrize(("draft", "kind"), [("more/headers/dflash-8b", "draft-dflash"),
-                                             ("headers/llama-3.2-1b-q8_0", "draft-mtp")])
+@pytest.mark.parametrize(
+    ("draft", "kind"),
+    [("more/headers/dflash-8b", "draft-dflash"), ("headers/llama-3.2-1b-q8_0", "draft-mtp")],
+)
 def test_a_draft_layer_drafts_four_tokens_unless_told_otherwise(llama, draft, kind):
     found = replace(llama, draft=str(ROOT / f"fixtures/{draft}.gguf"))
     assert found.drafting == (kind, 4)
@@ -365,32 +504,42 @@ def test_a_draft_layer_drafts_four_tokens_unless_told_otherwise(llama, draft, ki
 def test_advice_is_in_ollama_s_words(llama):
     advice = explained(llama, Settings(parallel=2), [gpu(6)], num_ctx=8192)
     reasons = " ".join(advice.reasons)
-    assert "OLLAMA_KV_CACHE_TYPE=q8_0 on the server would free" in reasons and "num_ctx 4096 would free" in reasons
+    assert (
+        "OLLAMA_KV_CACHE_TYPE=q8_0 on the server would free" in reasons
+        and "num_ctx 4096 would free" in reasons
+    )
     assert "-ctk" not in reasons and "-np" not in reasons
     # where nobody says how large a context is wanted, the largest is named
     roomy = explained(llama, PLAIN, [gpu(8)])
     best = advise(llama, PLAIN, [gpu(8)], num_ctx="max").num_ctx
-    assert roomy.num_ctx == 4096 and f"all 33 layers fit with num_ctx {best} (--ctx max)" in roomy.notes
+    assert (
+        roomy.num_ctx == 4096
+        and f"all 33 layers fit with num_ctx {best} (--ctx max)" in roomy.notes
+    )
 
 
 def test_cards_by_name_work_too(llama):
     assert advise(llama, PLAIN, hypothetical("rtx-3060"), num_ctx=8192).num_gpu == 33
 
 
-@pytest.mark.parametrize(("said", "backend", "kind", "description", "kept"), [
-    ({}, "Vulkan", "igpu", "AMD Radeon 780M", False),
-    ({"OLLAMA_IGPU_ENABLE": "1"}, "Vulkan", "igpu", "AMD Radeon 780M", True),
-    ({}, "CUDA", "igpu", "Orin", True),
-    ({}, "ROCm", "igpu", "AMD Radeon 8060S (gfx1151)", True),
-    ({}, "ROCm", "igpu", "AMD Radeon 780M (gfx1103)", False),
-    ({}, "Vulkan", "gpu", "AMD Radeon RX 7900", True),
-    ({"OLLAMA_VULKAN": "0"}, "Vulkan", "gpu", "AMD Radeon RX 7900", False),
-    ({"OLLAMA_LLM_LIBRARY": "cuda_v12"}, "CUDA", "gpu", "RTX 3090", True),
-    ({"OLLAMA_LLM_LIBRARY": "cuda_v12"}, "Vulkan", "gpu", "RTX 3090", False),
-    ({"OLLAMA_LLM_LIBRARY": "cpu"}, "CUDA", "gpu", "RTX 3090", False),
-])
-def test_devices_that_its_server_does_not_use(said: dict[str, str], backend: str, kind: str, description: str,
-                                              kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("said", "backend", "kind", "description", "kept"),
+    [
+        ({}, "Vulkan", "igpu", "AMD Radeon 780M", False),
+        ({"OLLAMA_IGPU_ENABLE": "1"}, "Vulkan", "igpu", "AMD Radeon 780M", True),
+        ({}, "CUDA", "igpu", "Orin", True),
+        ({}, "ROCm", "igpu", "AMD Radeon 8060S (gfx1151)", True),
+        ({}, "ROCm", "igpu", "AMD Radeon 780M (gfx1103)", False),
+        ({}, "Vulkan", "gpu", "AMD Radeon RX 7900", True),
+        ({"OLLAMA_VULKAN": "0"}, "Vulkan", "gpu", "AMD Radeon RX 7900", False),
+        ({"OLLAMA_LLM_LIBRARY": "cuda_v12"}, "CUDA", "gpu", "RTX 3090", True),
+        ({"OLLAMA_LLM_LIBRARY": "cuda_v12"}, "Vulkan", "gpu", "RTX 3090", False),
+        ({"OLLAMA_LLM_LIBRARY": "cpu"}, "CUDA", "gpu", "RTX 3090", False),
+    ],
+)
+def test_devices_that_its_server_does_not_use(
+    said: dict[str, str], backend: str, kind: str, description: str, kept: bool
+) -> None:
     from autolayers.ollama.settings import used
 
     device = Device("GPU0", 8 << 30, 8 << 30, description, backend, kind)

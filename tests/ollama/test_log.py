@@ -12,9 +12,15 @@ from autolayers.units import MiB
 FINE = "x: CUDA0 model buffer size = 1.00 MiB\n"
 
 
-@pytest.mark.parametrize("line", [
-    "x: CUDA0 model buffer size = ... MiB", "x: CUDA0 KV buffer size = 1.2.3 MiB",
-    f"x: CUDA0 model buffer size = {'9' * 5000}.00 MiB", f"offloaded {'9' * 5000}/1 layers to GPU"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x: CUDA0 model buffer size = ... MiB",
+        "x: CUDA0 KV buffer size = 1.2.3 MiB",
+        f"x: CUDA0 model buffer size = {'9' * 5000}.00 MiB",
+        f"offloaded {'9' * 5000}/1 layers to GPU",
+    ],
+)
 def test_numbers_that_are_none_count_for_nothing(tmp_path: Path, line: str) -> None:
     path = tmp_path / "server.log"
     path.write_text("")
@@ -23,7 +29,7 @@ def test_numbers_that_are_none_count_for_nothing(tmp_path: Path, line: str) -> N
     assert log.on_gpu() == MiB and log.offloaded() is None
 
 
-@pytest.mark.parametrize("field", [f'compute={"9" * 5000}.0', f'total="{"9" * 5000} GiB"'])
+@pytest.mark.parametrize("field", [f"compute={'9' * 5000}.0", f'total="{"9" * 5000} GiB"'])
 def test_a_gpu_of_impossible_numbers(field: str) -> None:
     line = f'msg="inference compute" library=CUDA name=CUDA0 total="12.0 GiB" {field}\n'
     assert all(gpu.compute_capability is None for gpu in started(line).gpus)

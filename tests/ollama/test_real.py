@@ -1,4 +1,5 @@
-"""A real Ollama, the program that AUTOLAYERS_OLLAMA_BIN names: `pytest -m ollama`. Its models are sparse files."""
+"""A real Ollama, the program that AUTOLAYERS_OLLAMA_BIN names: `pytest -m ollama`. Its models are
+sparse files."""
 
 from __future__ import annotations
 
@@ -21,9 +22,11 @@ from autolayers.sources.ollama.api import NotRunning, Server
 from autolayers.sources.ollama.show import header
 
 PROGRAM = os.environ.get("AUTOLAYERS_OLLAMA_BIN", "")
-pytestmark = [pytest.mark.ollama,
-              pytest.mark.skipif(not shutil.which(PROGRAM), reason="AUTOLAYERS_OLLAMA_BIN names no program")]
-MODEL = HEADERS / "llama-moe.gguf"     # 7 MiB
+pytestmark = [
+    pytest.mark.ollama,
+    pytest.mark.skipif(not shutil.which(PROGRAM), reason="AUTOLAYERS_OLLAMA_BIN names no program"),
+]
+MODEL = HEADERS / "llama-moe.gguf"  # 7 MiB
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +36,16 @@ def server(tmp_path_factory):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    weights = write_gguf(home / "model.gguf", MODEL.read_bytes(), read_header(MODEL).files[0].promised)
+    weights = write_gguf(
+        home / "model.gguf", MODEL.read_bytes(), read_header(MODEL).files[0].promised
+    )
     make_store(home / "models", "registry.ollama.ai/library/mine/8b", weights, {"num_ctx": 256})
-    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "OLLAMA_MODELS": str(home / "models"),
-               "OLLAMA_HOST": f"127.0.0.1:{port}"}
+    environ = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "OLLAMA_MODELS": str(home / "models"),
+        "OLLAMA_HOST": f"127.0.0.1:{port}",
+    }
     with (home / "log").open("wb") as log:
         process = subprocess.Popen([PROGRAM, "serve"], env=environ, stdout=log, stderr=log)
     asked = Server.from_environment(environ)
@@ -52,7 +61,9 @@ def server(tmp_path_factory):
 
 
 def ollama(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess:
-    return subprocess.run([PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [PROGRAM, *words], env=environ, capture_output=True, text=True, timeout=60
+    )
 
 
 def autolayers(environ: dict[str, str], *words: str) -> subprocess.CompletedProcess:
@@ -64,7 +75,8 @@ def test_its_description_is_the_file(server):
     environ, _ = server
     shown = header("mine:8b", Server.from_environment(environ).show("mine:8b"))
     assert {t.name: (t.type, t.ne) for t in shown.tensors.values()} == {
-        t.name: (t.type, t.ne) for t in read_header(MODEL).tensors.values()}
+        t.name: (t.type, t.ne) for t in read_header(MODEL).tensors.values()
+    }
 
 
 def test_a_forgotten_tag_is_hinted_at(server):
@@ -75,18 +87,29 @@ def test_a_forgotten_tag_is_hinted_at(server):
 
 def test_create_changes_the_parameters_alone(server):
     environ, _ = server
-    done = autolayers(environ, "create", "mine:8b", "--as", "mine-auto", "--gpu", "8GiB", "-c", "128")
+    done = autolayers(
+        environ, "create", "mine:8b", "--as", "mine-auto", "--gpu", "8GiB", "-c", "128"
+    )
     assert done.returncode == 0, done.stderr
     server_ = Server.from_environment(environ)
     before, after = (server_.show(name) for name in ("mine:8b", "mine-auto"))
     assert sorted(after["parameters"].split()) == sorted(["num_ctx", "128", "num_gpu", "4"])
-    assert before["model_info"] == after["model_info"] and before.get("template") == after.get("template")
+    assert before["model_info"] == after["model_info"] and before.get("template") == after.get(
+        "template"
+    )
 
 
-@pytest.mark.parametrize("text", [
-    "FROM mine:8b\nPARAMETER stop \"a b\"\n", "FROM mine:8b\r\nSYSTEM \"\"\"\r\nPARAMETER num_gpu 3\r\n\"\"\"\r\n",
-    "# one\nFROM mine:8b\nPARAMETER temperature 1e-1\nPARAMETER stop x\nPARAMETER stop y\n",
-    "FROM mine:8b\nPARAMETER num_gpu 3 # all\n", "FROM mine:8b\nPARAMETER  num_gpu 3\n", "PARAMETER num_gpu 3\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        'FROM mine:8b\nPARAMETER stop "a b"\n',
+        'FROM mine:8b\r\nSYSTEM """\r\nPARAMETER num_gpu 3\r\n"""\r\n',
+        "# one\nFROM mine:8b\nPARAMETER temperature 1e-1\nPARAMETER stop x\nPARAMETER stop y\n",
+        "FROM mine:8b\nPARAMETER num_gpu 3 # all\n",
+        "FROM mine:8b\nPARAMETER  num_gpu 3\n",
+        "PARAMETER num_gpu 3\n",
+    ],
+)
 def test_a_rewritten_modelfile_means_the_same_to_it(server, text):
     environ, home = server
     path = Path(home / "Modelfile")
@@ -105,7 +128,9 @@ def test_a_rewritten_modelfile_means_the_same_to_it(server, text):
 
 def test_verify_loads_it(server):
     environ, home = server
-    done = autolayers(environ, "verify", "mine:8b", "-c", "128", "--json", "--log", str(home / "log"))
+    done = autolayers(
+        environ, "verify", "mine:8b", "-c", "128", "--json", "--log", str(home / "log")
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["verified"]
     assert found["loaded"] and not found["differences"]

@@ -1,4 +1,5 @@
-"""A plan measures so many graphs and no more: past that it is the best answer so far, and says so."""
+"""A plan measures so many graphs and no more: past that it is the best answer so far, and says
+so."""
 
 from __future__ import annotations
 
@@ -19,16 +20,21 @@ MACHINE = ["--gpu", "2GiB,1GiB", "--ram", "64GiB"]
 
 @pytest.mark.parametrize("words", ["", "--ctx max", "--kv-types f16,q8_0", "-c 8192"])
 @pytest.mark.parametrize("nodes", [0, 1500])
-def test_a_plan_whose_budget_is_spent_is_the_best_so_far(nodes: int, words: str,
-                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_whose_budget_is_spent_is_the_best_so_far(
+    nodes: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(meter, "BUDGET", nodes)
-    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, *words.split()], explain=True, advise=True)
+    plan = autolayers.plan(
+        model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, *words.split()], explain=True, advise=True
+    )
     assert plan.fits and SAID in plan.warnings
 
 
 def test_layers_that_were_given_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "BUDGET", 0)
-    plan = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, "-ngl", "4"], explain=True, advise=True)
+    plan = autolayers.plan(
+        model("qwen3-30b-a3b-q4_k_m:8"), [*MACHINE, "-ngl", "4"], explain=True, advise=True
+    )
     assert plan.n_gpu_layers == 4
 
 
@@ -37,13 +43,20 @@ def test_a_plan_within_its_budget_says_nothing() -> None:
     assert plan.fits and SAID not in plan.warnings
 
 
-def test_what_is_compared_with_a_plan_is_within_its_budget_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_compared_with_a_plan_is_within_its_budget_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A budget that lasts for the search alone: neither reasons nor remedies take another."""
     whole = model("qwen3-30b-a3b-q4_k_m:8")
     spent = Meter()
     alone = plan_request(whole, Request.of(parse([*MACHINE], command="plan")), meter=spent)
     first = spent.spent
-    plan = plan_request(whole, Request.of(parse([*MACHINE], command="plan")), meter=(limit := Meter(first)),
-                        explain=True, advise=True)
+    plan = plan_request(
+        whole,
+        Request.of(parse([*MACHINE], command="plan")),
+        meter=(limit := Meter(first)),
+        explain=True,
+        advise=True,
+    )
     assert plan.flags == alone.flags and limit.spent < 1.2 * first and plan.alternatives == ()
     assert SAID not in plan.warnings and NO_MORE in plan.warnings

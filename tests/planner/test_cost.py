@@ -1,5 +1,5 @@
-"""Predicted speed against measured launches: fixtures/speeds/speeds.jsonl, rows of builds since 2025; of some of them,
-and, marked, of all."""
+"""Predicted speed against measured launches: fixtures/speeds/speeds.jsonl, rows of builds since
+2025; of some of them, and, marked, of all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from autolayers.planner.evaluate import FULL, Evaluator
 from autolayers.report.text import plan_text
 from autolayers.work.speed import Speed
 
-# What sets of launches of one model on one machine are about, and the launches: the first is the fastest measured.
+# What sets of launches of one model on one machine are about, and the launches: the first is the
+# fastest measured.
 CHOICES = {
     "layers of a 32B, prompt": "s0209 s0207 s0205 s0203 s0201",
     "layers of a 32B": "s0210 s0208 s0206 s0204 s0202",
@@ -55,7 +56,11 @@ def rows() -> dict[str, dict]:
     found = {}
     for line in (FIXTURES / "speeds" / "speeds.jsonl").read_text().splitlines():
         row = json.loads(line)
-        if row["quality"] in ("llama-bench", "server") and not row.get("disk_bound") and row["date"] >= "2025":
+        if (
+            row["quality"] in ("llama-bench", "server")
+            and not row.get("disk_bound")
+            and row["date"] >= "2025"
+        ):
             found[row["id"]] = row
     return found
 
@@ -79,28 +84,60 @@ def speed(name: str) -> Speed:
 
 def placed(row: dict) -> list[object]:
     """-ncmoe 32 and 48 of 30 layers are one launch: what is measured of them is noise."""
-    return [min(int(word), model(row["model"]).hparams.n_layer) if before == "-ncmoe" else word
-            for before, word in zip(("", *row["words"]), row["words"], strict=False)]
+    return [
+        min(int(word), model(row["model"]).hparams.n_layer) if before == "-ncmoe" else word
+        for before, word in zip(("", *row["words"]), row["words"], strict=False)
+    ]
 
 
 def machine(data: dict, **more: object) -> Machine:
-    devices = tuple(Device(
-        d["name"], d["total"], d["free"], d["description"], canonical(d["backend"]),
-        "igpu" if d["unified"] and d["backend"] != "Metal" else "gpu", bandwidth=d["bandwidth"], n_sm=d.get("n_sm"),
-        compute_capability=tuple(d["compute_capability"]) if d.get("compute_capability") else None,
-        fp16_tflops=d.get("fp16_tflops"), unified=d["unified"], power_limit=d.get("power_limit"),
-        power_default=d.get("power_default"), **more) for d in data["devices"])
+    devices = tuple(
+        Device(
+            d["name"],
+            d["total"],
+            d["free"],
+            d["description"],
+            canonical(d["backend"]),
+            "igpu" if d["unified"] and d["backend"] != "Metal" else "gpu",
+            bandwidth=d["bandwidth"],
+            n_sm=d.get("n_sm"),
+            compute_capability=tuple(d["compute_capability"])
+            if d.get("compute_capability")
+            else None,
+            fp16_tflops=d.get("fp16_tflops"),
+            unified=d["unified"],
+            power_limit=d.get("power_limit"),
+            power_default=d.get("power_default"),
+            **more,
+        )
+        for d in data["devices"]
+    )
     ram = data["ram"]
-    return Machine(devices, {d.name: d.free for d in devices}, ram["total"], ram["total"], ram["bandwidth"],
-                   data["bus"]["bandwidth"], data["cpu"]["cores"])
+    return Machine(
+        devices,
+        {d.name: d.free for d in devices},
+        ram["total"],
+        ram["total"],
+        ram["bandwidth"],
+        data["bus"]["bandwidth"],
+        data["cpu"]["cores"],
+    )
 
 
-@pytest.mark.parametrize(("backend", "pipelined"),
-                         [("CUDA", True), ("Vulkan", True), ("OpenCL", False), ("CANN", False)])
-def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(backend: str, pipelined: bool) -> None:
-    devices = tuple(Device(f"{backend}{i}", 24 << 30, 24 << 30, backend=backend, bandwidth=500e9) for i in range(2))
-    evaluator = Evaluator.of(autolayers.read_model(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"),
-                             Machine(devices, {device.name: device.free for device in devices}))
+@pytest.mark.parametrize(
+    ("backend", "pipelined"), [("CUDA", True), ("Vulkan", True), ("OpenCL", False), ("CANN", False)]
+)
+def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(
+    backend: str, pipelined: bool
+) -> None:
+    devices = tuple(
+        Device(f"{backend}{i}", 24 << 30, 24 << 30, backend=backend, bandwidth=500e9)
+        for i in range(2)
+    )
+    evaluator = Evaluator.of(
+        autolayers.read_model(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"),
+        Machine(devices, {device.name: device.free for device in devices}),
+    )
     params, _ = read(["-ngl", "99", "-c", "8192"], None)
     use = evaluator.static(params)
     assert use is not None and evaluator.cost().clock(params, use).pipelined == pipelined
@@ -108,7 +145,9 @@ def test_prompts_are_pipelined_over_devices_that_compute_asynchronously(backend:
 
 @WHOLE
 @pytest.mark.parametrize(("kind", "factor", "within"), [("tg", 1.12, 0.80), ("pp", 1.20, 0.65)])
-def test_predictions_are_near_to_what_was_measured(kind: str, factor: float, within: float, whole: bool) -> None:
+def test_predictions_are_near_to_what_was_measured(
+    kind: str, factor: float, within: float, whole: bool
+) -> None:
     own = [row for row in rows().values() if row["kind"] == kind]
     ratios = [predicted(row["id"]) / row["measured"] for row in (own if whole else own[::24])]
     off = [math.exp(abs(math.log(ratio))) for ratio in ratios]
@@ -119,7 +158,8 @@ def test_predictions_are_near_to_what_was_measured(kind: str, factor: float, wit
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tg", "pp"])
 def test_what_is_measured_is_within_the_uncertainty_that_is_stated(kind: str) -> None:
-    """Of 8 in 10 of sources that were left out of the fit (docs/speeds.md); of these, which it knows, of more."""
+    """Of 8 in 10 of sources that were left out of the fit (docs/speeds.md); of these, which it
+    knows, of more."""
     own = [row for row in rows().values() if row["kind"] == kind]
     held = []
     for row in own:
@@ -129,17 +169,22 @@ def test_what_is_measured_is_within_the_uncertainty_that_is_stated(kind: str) ->
     assert sum(held) / len(held) >= 0.75
 
 
-@pytest.mark.parametrize(("ids", "most"), [
-    ("n0036 n0038 n0040", 1.35),      # MLA without flash attention after 8k to 32k tokens: before 2.0 to 4.6
-    ("n0092 n0093", 1.3),             # experts on Intel Arc: before 2.6
-    ("s0299 s0303", 1.5),             # layers in RAM after 30k tokens: before 2.5
-    ("n0055", 1.5),                   # prompts on four GPUs of before: 2.0
-    ("n4-p0050 n4-p0098 n4-p0104", 1.12),      # -sm tensor on two and four GPUs: 0.74 on two
-    ("n4-p0081 n4-p0089 n4-p0121", 1.3),       # prompts on RDNA2 by ROCm: 0.4 to 0.5
-    ("n0392 n0408 n0416 s0256", 1.3),          # experts that prompts of 512 to 4096 tokens copy: 0.70 to 0.74
-    ("n4-p0024 n4-p0030", 1.15),               # IQ2_XXS and IQ3_XXS on a card: 1.22 and 1.27
-    ("n4-p0004", 1.1),                         # an RTX 3090 at 250 of 350 W: 1.25
-])
+@pytest.mark.parametrize(
+    ("ids", "most"),
+    [
+        # MLA without flash attention after 8k to 32k tokens: before 2.0 to 4.6
+        ("n0036 n0038 n0040", 1.35),
+        ("n0092 n0093", 1.3),  # experts on Intel Arc: before 2.6
+        ("s0299 s0303", 1.5),  # layers in RAM after 30k tokens: before 2.5
+        ("n0055", 1.5),  # prompts on four GPUs of before: 2.0
+        ("n4-p0050 n4-p0098 n4-p0104", 1.12),  # -sm tensor on two and four GPUs: 0.74 on two
+        ("n4-p0081 n4-p0089 n4-p0121", 1.3),  # prompts on RDNA2 by ROCm: 0.4 to 0.5
+        # experts that prompts of 512 to 4096 tokens copy: 0.70 to 0.74
+        ("n0392 n0408 n0416 s0256", 1.3),
+        ("n4-p0024 n4-p0030", 1.15),  # IQ2_XXS and IQ3_XXS on a card: 1.22 and 1.27
+        ("n4-p0004", 1.1),  # an RTX 3090 at 250 of 350 W: 1.25
+    ],
+)
 def test_terms_that_were_missing(ids: str, most: float) -> None:
     for name in ids.split():
         assert 1 / most < predicted(name) / rows()[name]["measured"] < most, name
@@ -149,8 +194,10 @@ def test_older_builds_are_slower() -> None:
     """Kernels were fused since, and prompts' kernels rewritten (AGES of work/rates.py)."""
     words, card = ["-ngl", "99", "-c", "4096"], Device.hypothetical("rtx-3090")
     name = FIXTURES / "headers" / "qwen3-30b-a3b-q4_k_m.gguf"
-    old, new = (autolayers.plan(name, [*words, "--llama-build", str(build)], devices=[card]).speed
-                for build in (6500, 11549))
+    old, new = (
+        autolayers.plan(name, [*words, "--llama-build", str(build)], devices=[card]).speed
+        for build in (6500, 11549)
+    )
     assert 1.02 < new.generation / old.generation < 1.3 and 1.1 < new.prompt / old.prompt < 1.4
 
 
@@ -164,8 +211,10 @@ def test_of_two_launches_the_faster_is_predicted_faster(kind: str) -> None:
     right, pairs = 0.0, 0
     for group in groups.values():
         for i, a in enumerate(group):
-            for b in group[i + 1:]:
-                if placed(a) != placed(b) and abs(math.log(a["measured"] / b["measured"])) > math.log(1.05):
+            for b in group[i + 1 :]:
+                if placed(a) != placed(b) and abs(
+                    math.log(a["measured"] / b["measured"])
+                ) > math.log(1.05):
                     pairs += 1
                     first, second = predicted(a["id"]), predicted(b["id"])
                     alike = first == pytest.approx(second, rel=1e-6)
@@ -173,25 +222,40 @@ def test_of_two_launches_the_faster_is_predicted_faster(kind: str) -> None:
     assert pairs > 100 and right / pairs >= 0.98
 
 
-@pytest.mark.parametrize("ids", [pytest.param(ids, id=name, marks=pytest.mark.slow if i % 3 else ())
-                                 for i, (name, ids) in enumerate(CHOICES.items())])
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pytest.param(ids, id=name, marks=pytest.mark.slow if i % 3 else ())
+        for i, (name, ids) in enumerate(CHOICES.items())
+    ],
+)
 def test_the_placement_predicted_fastest_is_the_fastest_measured(ids: str) -> None:
     launches = [rows()[name] for name in ids.split()]
     best = max(row["measured"] for row in launches)
     assert launches[0]["measured"] == best
     chosen = max(launches, key=lambda row: predicted(row["id"]))
     # measured rates that differ by less than 5 % are alike
-    assert chosen["measured"] >= 0.95 * best, f"{' '.join(chosen['words'])}: {chosen['measured']} of {best}"
+    assert chosen["measured"] >= 0.95 * best, (
+        f"{' '.join(chosen['words'])}: {chosen['measured']} of {best}"
+    )
 
 
 @WHOLE
 def test_what_windows_would_move_to_ram_does_not_fit(whole: bool) -> None:
-    """A 12 GiB card under Windows: experts of 18 layers in RAM are slower than those of 20, as the buffers left less
-    than the driver needs. All the others fit, and the fastest predicted of them is the fastest measured."""
-    launches = [row for row in rows().values() if row["group"].endswith("|6700xt|pp")
-                and (whole or row["id"] in ("s0286", "s0288"))]
-    evaluator = Evaluator.of(model(launches[0]["model"]), machine(launches[0]["machine"], wddm=True))
-    fits = {row["id"]: evaluator.candidate(read(row["words"], None)[0], FULL).fits for row in launches}
+    """A 12 GiB card under Windows: experts of 18 layers in RAM are slower than those of 20, as the
+    buffers left less than the driver needs. All the others fit, and the fastest predicted of them
+    is the fastest measured."""
+    launches = [
+        row
+        for row in rows().values()
+        if row["group"].endswith("|6700xt|pp") and (whole or row["id"] in ("s0286", "s0288"))
+    ]
+    evaluator = Evaluator.of(
+        model(launches[0]["model"]), machine(launches[0]["machine"], wddm=True)
+    )
+    fits = {
+        row["id"]: evaluator.candidate(read(row["words"], None)[0], FULL).fits for row in launches
+    }
     assert [name for name, enough in fits.items() if not enough] == ["s0288"]
     left = [row for row in launches if fits[row["id"]]]
     chosen = max(left, key=lambda row: predicted(row["id"]))
@@ -200,48 +264,77 @@ def test_what_windows_would_move_to_ram_does_not_fit(whole: bool) -> None:
 
 # --- what a plan says of its figures
 
-@pytest.mark.parametrize(("name", "words", "assumed"), [
-    ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 42e9, "cores": 8}),
-    ("qwen3-30b-a3b-q4_k_m:8", "--gpu 2GiB --ram 64GiB", {"CUDA0": 400e9, "RAM": 38e9, "cores": 8}),
-    ("llama-3.1-8b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {}),
-])
-def test_defaults_are_said_where_they_count(name: str, words: str, assumed: dict[str, float]) -> None:
+
+@pytest.mark.parametrize(
+    ("name", "words", "assumed"),
+    [
+        ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {"RAM": 42e9, "cores": 8}),
+        (
+            "qwen3-30b-a3b-q4_k_m:8",
+            "--gpu 2GiB --ram 64GiB",
+            {"CUDA0": 400e9, "RAM": 38e9, "cores": 8},
+        ),
+        ("llama-3.1-8b-q4_k_m", "--gpu rtx-3090 --ram 64GiB", {}),
+    ],
+)
+def test_defaults_are_said_where_they_count(
+    name: str, words: str, assumed: dict[str, float]
+) -> None:
     plan = autolayers.plan(model(name), [*words.split(), "-c", "4096"])
     assert plan.speed.to_dict()["assumed"] == assumed
     text = " ".join(plan_text(plan).split())
     for name, rate in assumed.items():
-        assert (f"{name} assumed to be {rate / 1e9:.0f} GB/s" if name != "cores" else "8 cores assumed") in text
+        assert (
+            f"{name} assumed to be {rate / 1e9:.0f} GB/s" if name != "cores" else "8 cores assumed"
+        ) in text
     assert ("assumed to be" in text) == bool(assumed)
 
 
-@pytest.mark.parametrize(("card", "words", "slow"), [
-    ("rtx-2070-super", "-ctk q8_0 -ctv q8_0", "CUDA0 has no fast kernel for a q8_0 cache"), ("rtx-2070-super", "", ""),
-    ("rtx-2070-super", "-ctk q8_0 -ctv q8_0 -nkvo", ""), ("rtx-3090", "-ctk q8_0 -ctv q8_0", ""),
-])
+@pytest.mark.parametrize(
+    ("card", "words", "slow"),
+    [
+        ("rtx-2070-super", "-ctk q8_0 -ctv q8_0", "CUDA0 has no fast kernel for a q8_0 cache"),
+        ("rtx-2070-super", "", ""),
+        ("rtx-2070-super", "-ctk q8_0 -ctv q8_0 -nkvo", ""),
+        ("rtx-3090", "-ctk q8_0 -ctv q8_0", ""),
+    ],
+)
 def test_a_quantised_cache_is_warned_of_where_it_is_slow(card: str, words: str, slow: str) -> None:
-    plan = autolayers.plan(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", card, *words.split()])
+    plan = autolayers.plan(
+        FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", card, *words.split()]
+    )
     said = [line for line in plan.warnings if "fast kernel" in line]
     assert bool(said) == bool(slow) and all(line.startswith(slow) for line in said)
 
 
 @pytest.mark.slow
 def test_cache_types_are_proposed_with_what_they_buy_and_never_chosen() -> None:
-    plan = autolayers.plan(FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", "8GiB"], explain=True)
+    plan = autolayers.plan(
+        FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf", ["--gpu", "8GiB"], explain=True
+    )
     assert "-ctk" not in plan.flags
     other = next(other for other in plan.alternatives if "-ctk" in other.flags)
     assert other.n_ctx > plan.breakdown.n_ctx or other.speed.generation > plan.speed.generation
 
 
-@pytest.mark.parametrize(("name", "words", "proposed"), [
-    slow("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090", True), ("llama-3.3-70b-q4_k_m:8", "--gpu a100-80g", False),
-    ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 --llama-build 8000", False),
-    ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 -fa off", False), ("mamba2-2.7b-q4_k_m:8", "--gpu 4x3090", False),
-])
-def test_tensors_are_split_where_that_is_asked_for_and_proposed_where_it_pays(name: str, words: str,
-                                                                             proposed: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "words", "proposed"),
+    [
+        slow("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090", True),
+        ("llama-3.3-70b-q4_k_m:8", "--gpu a100-80g", False),
+        ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 --llama-build 8000", False),
+        ("llama-3.3-70b-q4_k_m:8", "--gpu 4x3090 -fa off", False),
+        ("mamba2-2.7b-q4_k_m:8", "--gpu 4x3090", False),
+    ],
+)
+def test_tensors_are_split_where_that_is_asked_for_and_proposed_where_it_pays(
+    name: str, words: str, proposed: bool
+) -> None:
     plan = autolayers.plan(model(name), [*words.split(), "-c", "8192"], explain=True)
     assert "tensor" not in plan.flags
-    found = [other for other in plan.alternatives if other.flags == ("-ngl", "all", "-sm", "tensor")]
+    found = [
+        other for other in plan.alternatives if other.flags == ("-ngl", "all", "-sm", "tensor")
+    ]
     assert bool(found) == proposed
     if proposed:
         assert found[0].speed.generation > 1.5 * plan.speed.generation

@@ -1,4 +1,5 @@
-"""Models that answer embeddings: the command starts what they are for, and their rate is that of inputs."""
+"""Models that answer embeddings: the command starts what they are for, and their rate is that of
+inputs."""
 
 from __future__ import annotations
 
@@ -14,18 +15,28 @@ MACHINE = ["--gpu", "rtx-3060", "--ram", "32GiB"]
 
 
 def plan(name: str, *words: str) -> autolayers.Plan:
-    return autolayers.plan(str(FIXTURES / "more" / "headers" / f"{name}.gguf"), [*(words or MACHINE)])
+    return autolayers.plan(
+        str(FIXTURES / "more" / "headers" / f"{name}.gguf"), [*(words or MACHINE)]
+    )
 
 
-@pytest.mark.parametrize(("name", "n_ctx", "flag"), [
-    ("embeddinggemma-300m-q8_0", 2048, "--embedding"), ("bge-small-en-q8_0", 512, "--embedding"),
-    ("bge-m3-f16", 8192, "--embedding"), ("gte-reranker-modernbert", 8192, "--rerank")])
+@pytest.mark.parametrize(
+    ("name", "n_ctx", "flag"),
+    [
+        ("embeddinggemma-300m-q8_0", 2048, "--embedding"),
+        ("bge-small-en-q8_0", 512, "--embedding"),
+        ("bge-m3-f16", 8192, "--embedding"),
+        ("gte-reranker-modernbert", 8192, "--rerank"),
+    ],
+)
 def test_an_encoder_is_started_for_what_it_is(name: str, n_ctx: int, flag: str) -> None:
     found = plan(name)
     use, words = found.breakdown, found.flags
     assert flag in words and (use.n_batch, use.n_ubatch) == (n_ctx, n_ctx)
     assert words[words.index("-cram") + 1] == "0"
-    assert found.fits and not any("--embedding" in line or "refuses inputs" in line for line in found.warnings)
+    assert found.fits and not any(
+        "--embedding" in line or "refuses inputs" in line for line in found.warnings
+    )
     assert found.n_gpu_layers == found.n_layer + 1
     again = plan(name, *MACHINE, *words)
     assert again.flags == words and again.breakdown == use
@@ -40,7 +51,7 @@ def test_its_rate_is_that_of_inputs() -> None:
     assert "generated" not in text and "saved conversation" not in text
     assert found.to_dict()["inputs"] == found.inputs.to_dict()
     short = plan("bge-small-en-q8_0")
-    assert short.inputs is not None and short.inputs.tokens == 512           # all it takes
+    assert short.inputs is not None and short.inputs.tokens == 512  # all it takes
 
 
 def test_what_is_given_stays() -> None:
@@ -53,11 +64,14 @@ def test_what_is_given_stays() -> None:
 
 
 def test_micro_batches_take_no_layer_off_the_gpu() -> None:
-    small, less = plan("bge-m3-f16", "--gpu", "1GiB", "--ram", "32GiB"), plan("bge-m3-f16", "--gpu", "rtx-3060",
-                                                                            "--ram", "4GiB")
+    small, less = (
+        plan("bge-m3-f16", "--gpu", "1GiB", "--ram", "32GiB"),
+        plan("bge-m3-f16", "--gpu", "rtx-3060", "--ram", "4GiB"),
+    )
     assert small.breakdown.n_ubatch == 512 and small.fits
     assert any("refuses inputs of more than 512" in line for line in small.warnings)
-    assert less.breakdown.n_ubatch == 2048 and less.n_gpu_layers == less.n_layer + 1      # 8 GiB of outputs at 8192
+    # 8 GiB of outputs at 8192
+    assert less.breakdown.n_ubatch == 2048 and less.n_gpu_layers == less.n_layer + 1
 
 
 def test_models_that_write_text_are_not_made_embedders() -> None:

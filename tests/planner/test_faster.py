@@ -1,4 +1,5 @@
-"""On a pipe and under `run`, one line where a known change is much faster; on a terminal the smaller file as well."""
+"""On a pipe and under `run`, one line where a known change is much faster; on a terminal the
+smaller file as well."""
 
 from __future__ import annotations
 
@@ -17,17 +18,37 @@ DENSE_70B = str(HEADERS / "llama-3.3-70b-q4_k_m.gguf")
 SLOW = "tokens/s: a file of iq2_xxs (16.95 GiB) or a smaller model would be wholly on the GPU"
 
 
-@pytest.mark.parametrize("words", [
-    [DENSE_32B, "--gpu", "rtx-3090", "--ram", "64GiB", "-c", "32768", "--format", "flags"],
-    ["run", "--dry-run", "--gpu", "rtx-3090", "--ram", "64GiB", "llama-server", "-m", DENSE_32B, "-c", "32768"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [DENSE_32B, "--gpu", "rtx-3090", "--ram", "64GiB", "-c", "32768", "--format", "flags"],
+        [
+            "run",
+            "--dry-run",
+            "--gpu",
+            "rtx-3090",
+            "--ram",
+            "64GiB",
+            "llama-server",
+            "-m",
+            DENSE_32B,
+            "-c",
+            "32768",
+        ],
+    ],
+)
 def test_a_cache_that_brings_all_weights_onto_the_gpu_is_one_line(
-        words: list[str], capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words: list[str],
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A q8_0 cache is 4.7 times faster there, and stderr was empty."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    for _ in range(2):        # `run` keeps the plan, and says it again
+    for _ in range(2):  # `run` keeps the plan, and says it again
         assert main(words) == 0
         out, err = capfd.readouterr()
-    line, = (line for line in err.splitlines() if "q8_0" in line)
+    (line,) = (line for line in err.splitlines() if "q8_0" in line)
     assert line.startswith("autolayers: -ctk q8_0 -ctv q8_0: about ") and "q8_0" not in out
     then, now = map(float, re.findall(r"about ([\d.]+) tokens/s instead of ([\d.]+),", line)[0])
     assert then > 1.5 * now
@@ -43,11 +64,19 @@ def test_the_rate_is_that_of_the_plan_with_the_flags() -> None:
     assert with_it.fits and with_it.speed.generation == found.faster.rate
 
 
-def test_a_model_that_is_too_slow_is_told_what_its_card_holds(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_is_too_slow_is_told_what_its_card_holds(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     assert main([DENSE_70B, "--gpu", "rtx-3090", "--ram", "64GiB", "--format", "flags"]) == 0
     assert SLOW in capfd.readouterr().err
-    assert main([DENSE_70B, "--gpu", "rtx-3060", "--ram", "64GiB", "-c", "32768", "--format", "flags"]) == 0
-    assert "no quantisation of this model is wholly on the GPU at this context" in capfd.readouterr().err
+    assert (
+        main([DENSE_70B, "--gpu", "rtx-3060", "--ram", "64GiB", "-c", "32768", "--format", "flags"])
+        == 0
+    )
+    assert (
+        "no quantisation of this model is wholly on the GPU at this context"
+        in capfd.readouterr().err
+    )
     assert main([DENSE_70B, "-dev", "none", "--ram", "64GiB", "--format", "flags"]) == 0
     assert "a smaller file or model is faster" in capfd.readouterr().err
 
@@ -56,7 +85,8 @@ def test_the_file_that_is_named_runs_as_said() -> None:
     words = ["--gpu", "rtx-3060", "--ram", "32GiB", "-c", "16384"]
     whole = model("qwen3-14b-q5_k_m")
     found = autolayers.plan(whole, words, explain=True)
-    assert found.smaller is not None and found.smaller.type == "q4_K"       # at Q4 or above: not too slow as it is
+    # at Q4 or above: not too slow as it is
+    assert found.smaller is not None and found.smaller.type == "q4_K"
     file = whole.quantised("q4_K", larger=True)
     then = autolayers.plan(file, words)
     assert found.smaller.size == file.size and then.n_gpu_layers == then.n_layer + 1

@@ -1,8 +1,9 @@
-"""--fit's own answer: the steps of its search as numbers, and (marked) against llama.cpp's own llama-fit-params and
-llama-server.
+"""--fit's own answer: the steps of its search as numbers, and (marked) against llama.cpp's own
+llama-fit-params and llama-server.
 
-Both: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once). Their GPUs are two
-ggml-rpc-servers, of which --fit-target says how much may be taken, or CUDA devices that are not there (mock_cuda.py).
+Both: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once).
+Their GPUs are two ggml-rpc-servers, of which --fit-target says how much may be taken, or CUDA
+devices that are not there (mock_cuda.py).
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ HEADERS = TESTS.parent / "fixtures" / "headers"
 
 def answer(name: str, flags: str, *devices: Device) -> Params:
     evaluator = Evaluator.of(
-        autolayers.read_model(HEADERS / f"{name}.gguf"), Machine(devices, {d.name: d.free for d in devices})
+        autolayers.read_model(HEADERS / f"{name}.gguf"),
+        Machine(devices, {d.name: d.free for d in devices}),
     )
     found = fit(evaluator, parse(flags.split()).params, FULL)
     assert found is not None
@@ -89,8 +91,13 @@ def servers(binaries: pathlib.Path) -> Iterator[list[str]]:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        processes.append(subprocess.Popen([binaries / "ggml-rpc-server", "-H", "127.0.0.1", "-p", str(port)],
-                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        processes.append(
+            subprocess.Popen(
+                [binaries / "ggml-rpc-server", "-H", "127.0.0.1", "-p", str(port)],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+        )
         endpoints.append(f"127.0.0.1:{port}")
         for _ in range(200):
             with socket.socket() as client:
@@ -106,7 +113,8 @@ def servers(binaries: pathlib.Path) -> Iterator[list[str]]:
 @pytest.mark.llamacpp
 @pytest.mark.parametrize("count", [1, 2])
 @pytest.mark.parametrize(
-    "name", ["llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4"]
+    "name",
+    ["llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4"],
 )
 def test_the_same_words_as_llama_fit_params(
     name: str,
@@ -121,21 +129,46 @@ def test_the_same_words_as_llama_fit_params(
     path = sparse(name, tmp_path)
     model = autolayers.read_model(path)
     endpoints = servers[:count]
-    memory = next(int(line.split()[1]) << 10 for line in pathlib.Path("/proc/meminfo").read_text().splitlines()
-                  if line.startswith("MemTotal:"))
-    devices = tuple(Device(f"RPC{i}", memory, memory, backend="RPC", kind="rpc") for i in range(count))
+    memory = next(
+        int(line.split()[1]) << 10
+        for line in pathlib.Path("/proc/meminfo").read_text().splitlines()
+        if line.startswith("MemTotal:")
+    )
+    devices = tuple(
+        Device(f"RPC{i}", memory, memory, backend="RPC", kind="rpc") for i in range(count)
+    )
     seed = random.Random(f"{name} {count}")
     for _ in range(6):
         budget = [
-            min(round(model.size / count * seed.uniform(0.15, 1.4)) >> 20, (memory >> 20) - 16) for _ in range(count)
+            min(round(model.size / count * seed.uniform(0.15, 1.4)) >> 20, (memory >> 20) - 16)
+            for _ in range(count)
         ]
-        flags = ["-fitt", ",".join(str((memory >> 20) - size) for size in budget), "-np", "1",
-                 *seed.choice([[], ["-c", "8192"], ["-c", "4096", "-ctk", "q8_0", "-fa", "on"], ["-ub", "128"]])]
-        theirs = subprocess.run([binaries / "llama-fit-params", "--rpc", ",".join(endpoints), "-m", path, *flags],
-                                capture_output=True, text=True, check=True).stdout.strip().splitlines()[-1]
+        flags = [
+            "-fitt",
+            ",".join(str((memory >> 20) - size) for size in budget),
+            "-np",
+            "1",
+            *seed.choice(
+                [[], ["-c", "8192"], ["-c", "4096", "-ctk", "q8_0", "-fa", "on"], ["-ub", "128"]]
+            ),
+        ]
+        theirs = (
+            subprocess.run(
+                [binaries / "llama-fit-params", "--rpc", ",".join(endpoints), "-m", path, *flags],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            .stdout.strip()
+            .splitlines()[-1]
+        )
         for i, endpoint in enumerate(endpoints):
             theirs = theirs.replace(f"RPC0[{endpoint}]", f"RPC{i}")
-        found = fit(Evaluator.of(model, Machine(devices, {d.name: d.free for d in devices})), parse(flags).params, FULL)
+        found = fit(
+            Evaluator.of(model, Machine(devices, {d.name: d.free for d in devices})),
+            parse(flags).params,
+            FULL,
+        )
         assert found is not None
         assert words(found.params) == theirs, f"{flags} with {budget} MiB"
 
@@ -163,14 +196,16 @@ def test_the_fit_column_of_the_document(
     tmp_path: pathlib.Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Every cell of docs/plans.md: llama-server's own --fit chooses it, and llama-fit-params the same but for its
-    output rows."""
+    """Every cell of docs/plans.md: llama-server's own --fit chooses it, and llama-fit-params the
+    same but for its output rows."""
     path = sparse(name, tmp_path)
     model, devices = autolayers.read_model(path), tuple(hypothetical(cards))
     environ = {**os.environ, **mock_cuda(*devices)}
 
     def ours(given: Params) -> Params:
-        found = fit(Evaluator.of(model, Machine(devices, {d.name: d.free for d in devices})), given, FULL)
+        found = fit(
+            Evaluator.of(model, Machine(devices, {d.name: d.free for d in devices})), given, FULL
+        )
         assert found is not None
         return found.params
 
@@ -183,21 +218,33 @@ def test_the_fit_column_of_the_document(
         placement.dev_output,
     ]
     overridden = dict(re.findall(r"tensor (\S+) \(.*buffer type overridden to (\w+)", log))
-    assert overridden == {placed.name: placed.buffer for placed in placement.tensors
-                          if any(re.search(pattern, placed.name) for pattern, _ in chosen.overrides)}
+    assert overridden == {
+        placed.name: placed.buffer
+        for placed in placement.tensors
+        if any(re.search(pattern, placed.name) for pattern, _ in chosen.overrides)
+    }
 
     # llama-fit-params takes one slot where none are given
     monkeypatch.setattr(context, "_outputs", lambda params, embeddings, n_batch, n_seq_max: n_batch)
     theirs = subprocess.run(
-        [binaries / "llama-fit-params", "-m", path], capture_output=True, text=True, check=True, env=environ
+        [binaries / "llama-fit-params", "-m", path],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environ,
     )
     assert words(ours(Params(n_parallel=1))) == theirs.stdout.strip().splitlines()[-1]
 
 
 def ask_server(binaries: pathlib.Path, path: pathlib.Path, environ: dict[str, str]) -> str:
     """What llama-server says from the end of --fit until it knows where every tensor goes."""
-    with subprocess.Popen([binaries / "llama-server", "-m", path, "--port", "0", "-lv", "5"], stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, env=environ) as server:
+    with subprocess.Popen(
+        [binaries / "llama-server", "-m", path, "--port", "0", "-lv", "5"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environ,
+    ) as server:
         assert server.stdout is not None
         said: list[str] = []
         fitted = False
@@ -213,11 +260,14 @@ def ask_server(binaries: pathlib.Path, path: pathlib.Path, environ: dict[str, st
 
 
 def words(params: Params) -> str:
-    """As llama-fit-params prints them: trailing devices without layers are left out, and a split that says nothing."""
+    """As llama-fit-params prints them: trailing devices without layers are left out, and a split
+    that says nothing."""
     said = f"-c {params.n_ctx} -ngl {-1 if params.n_gpu_layers is None else params.n_gpu_layers}"
     if params.tensor_split:
         split = re.sub(r"(,0)+$", "", ",".join(f"{n:g}" for n in params.tensor_split))
         said += f" -ts {split}" if "," in split else ""
     if params.overrides:
-        said += ' -ot "' + ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides) + '"'
+        said += (
+            ' -ot "' + ",".join(f"{pattern}={buffer}" for pattern, buffer in params.overrides) + '"'
+        )
     return said

@@ -1,4 +1,5 @@
-"""Which machine of a fleet serves which model: memory on every machine, promises, what a failing machine costs."""
+"""Which machine of a fleet serves which model: memory on every machine, promises, what a failing
+machine costs."""
 
 from __future__ import annotations
 
@@ -38,19 +39,33 @@ def model(name: str) -> Model:
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("autolayers.planner.compare.fleet.plan.USUAL", ("rtx-3060",))
 
-    def make(machines: dict[str, Any], *names: str, users: int | None = None, each: Users | None = None,
-             weights: tuple[float, ...] = (), **more: Any) -> FleetPlan:
+    def make(
+        machines: dict[str, Any],
+        *names: str,
+        users: int | None = None,
+        each: Users | None = None,
+        weights: tuple[float, ...] = (),
+        **more: Any,
+    ) -> FleetPlan:
         (tmp_path / "fleet.json").write_text(json.dumps({"machines": machines, **more}))
-        return plan_fleet([model(name) for name in names], Request.of([], {}, devices=[]),
-                          read(str(tmp_path / "fleet.json")),
-                          weights or [1.0] * len(names), Wanted(users, each or Users()), names=names)
+        return plan_fleet(
+            [model(name) for name in names],
+            Request.of([], {}, devices=[]),
+            read(str(tmp_path / "fleet.json")),
+            weights or [1.0] * len(names),
+            Wanted(users, each or Users()),
+            names=names,
+        )
+
     return make
 
 
 def test_a_promise_is_kept_by_what_is_measured(plan) -> None:
     found = plan({"rack": machine("rtx-3060", count=300)}, ONE, users=2000, each=Users(rate=30.0))
     (server,) = found.servers
-    assert found.fits and server.rate >= 30 and found.replicas(0) == 300 and server.slots * 299 >= 2000
+    assert (
+        found.fits and server.rate >= 30 and found.replicas(0) == 300 and server.slots * 299 >= 2000
+    )
     assert found.failing[0].waiting == 0 and found.most % 300 == 0
     check_memory(found)
 
@@ -67,7 +82,9 @@ def check_memory(found: FleetPlan) -> None:
                 if server.use is not None:
                     continue
                 ram += server.plan.ram.limit or 0
-                for number, row in zip(place.gpus or range(len(kind.devices)), server.plan.devices, strict=True):
+                for number, row in zip(
+                    place.gpus or range(len(kind.devices)), server.plan.devices, strict=True
+                ):
                     taken[number] += row.used + row.margin
             assert ram <= kind.host.available
             assert all(size <= kind.devices[number].free for number, size in taken.items())
@@ -75,8 +92,14 @@ def check_memory(found: FleetPlan) -> None:
 
 @pytest.mark.slow
 def test_each_user_gets_what_was_promised(plan) -> None:
-    found = plan({"rack": machine("rtx-3060", count=2), "desk": machine("rtx-3090", "rtx-3090", ram=64)}, ONE, EIGHT,
-                 users=40, each=Users(rate=15.0), weights=(1, 3))
+    found = plan(
+        {"rack": machine("rtx-3060", count=2), "desk": machine("rtx-3090", "rtx-3090", ram=64)},
+        ONE,
+        EIGHT,
+        users=40,
+        each=Users(rate=15.0),
+        weights=(1, 3),
+    )
     assert found.fits and found.users == (10, 30) and not found.unserved
     check_memory(found)
     slots = Counter[int]()
@@ -90,16 +113,24 @@ def test_each_user_gets_what_was_promised(plan) -> None:
     # one machine of four parts fails: its users wait, others do not
     for failing in found.failing:
         lost = sum(found.servers[place.server].slots for place in found.on[failing.machine])
-        assert 0 <= failing.waiting <= lost and failing.again is not None and failing.again <= found.most
+        assert (
+            0 <= failing.waiting <= lost
+            and failing.again is not None
+            and failing.again <= found.most
+        )
     assert found.next and all(each.users > found.most for each in found.next)
-    assert [each.users for each in found.next] == sorted((each.users for each in found.next), reverse=True)
+    assert [each.users for each in found.next] == sorted(
+        (each.users for each in found.next), reverse=True
+    )
 
 
 @pytest.mark.slow
 def test_users_that_cannot_be_served_are_counted(plan) -> None:
     found = plan({"rack": machine("rtx-3060", count=2)}, EIGHT, users=100, each=Users(rate=15.0))
     assert not found.fits and 0 < found.most < 100 and found.users == (found.most,)
-    again = plan({"rack": machine("rtx-3060", count=2)}, EIGHT, users=found.most, each=Users(rate=15.0))
+    again = plan(
+        {"rack": machine("rtx-3060", count=2)}, EIGHT, users=found.most, each=Users(rate=15.0)
+    )
     assert again.fits and all(server.rate >= 15 for server in again.servers)
     more = plan({"rack": machine("rtx-3060", count=200)}, EIGHT, users=100, each=Users(rate=15.0))
     assert more.most == 100 * found.most
@@ -107,7 +138,11 @@ def test_users_that_cannot_be_served_are_counted(plan) -> None:
 
 def test_more_models_than_gpus_share_them_within_memory(plan) -> None:
     found = plan({"desk": machine("rtx-3090", ram=64)}, ONE, EIGHT, "gemma-3-4b-q8_0", users=6)
-    assert found.fits and len(found.servers) == 3 and all(server.share == 3 for server in found.servers)
+    assert (
+        found.fits
+        and len(found.servers) == 3
+        and all(server.share == 3 for server in found.servers)
+    )
     check_memory(found)
     assert all(server.slots >= 2 for server in found.servers)
 
@@ -117,7 +152,9 @@ def test_rpc_only_where_no_machine_holds_the_model(plan) -> None:
     pair = {"a": machine("rtx-3090", ram=12), "b": machine("rtx-3090", ram=12)}
     found = plan(pair, LARGE, users=2)
     (server,), (place,) = found.servers, found.places
-    assert server.use is not None and server.takes == ((0, 2),) and set(place.machines) == {"a", "b"}
+    assert (
+        server.use is not None and server.takes == ((0, 2),) and set(place.machines) == {"a", "b"}
+    )
     assert "--rpc" in server.plan.flags and found.fits and server.plan.fits
     assert any("1 Gbit/s" in note for note in found.notes)
     assert plan({**pair, "c": machine("rtx-3060", ram=64)}, LARGE, users=1).servers[0].use is None
@@ -125,14 +162,26 @@ def test_rpc_only_where_no_machine_holds_the_model(plan) -> None:
 
 @pytest.mark.slow
 def test_a_model_that_nothing_holds_says_what_is_missing(plan) -> None:
-    with pytest.raises(DoesNotFit, match=r"70b.*: no machine and no pair holds it: .* GiB are missing on b; .* would "):
+    with pytest.raises(
+        DoesNotFit,
+        match=r"70b.*: no machine and no pair holds it: .* GiB are "
+        r"missing on b; .* would ",
+    ):
         plan({"a": machine("rtx-3060", ram=8), "b": machine("rtx-3060", ram=12)}, LARGE)
-    found = plan({"a": machine("rtx-3060", ram=8), "b": machine("rtx-3060", ram=12)}, LARGE, ONE, users=2)
-    assert [each.model for each in found.unserved] == [0] and found.users == (0, 2) and not found.fits
+    found = plan(
+        {"a": machine("rtx-3060", ram=8), "b": machine("rtx-3060", ram=12)}, LARGE, ONE, users=2
+    )
+    assert (
+        [each.model for each in found.unserved] == [0] and found.users == (0, 2) and not found.fits
+    )
 
 
 def test_a_promise_that_no_machine_keeps(plan) -> None:
-    with pytest.raises(DoesNotFit, match=r"no machine gives 500 tokens/s each; the fastest gives one user \d+"):
+    with pytest.raises(
+        DoesNotFit,
+        match=r"no machine gives 500 tokens/s each; the fastest gives "
+        r"one user \d+",
+    ):
         plan({"a": machine("rtx-3060")}, EIGHT, each=Users(rate=500.0))
 
 
@@ -147,22 +196,41 @@ def test_an_interrupt_answers_with_what_is_planned(plan, monkeypatch: pytest.Mon
     monkeypatch.setattr(part, "in_processes", stop)
     monkeypatch.setattr(part, "cores", lambda: 1)
     found = plan({"a": machine("rtx-3060")}, ONE, EIGHT)
-    assert found.interrupted and not found.fits and [server.model for server in found.servers] == [0]
-    assert [each.why for each in found.unserved] == [f"{EIGHT}: not planned, as the search was interrupted"]
+    assert (
+        found.interrupted and not found.fits and [server.model for server in found.servers] == [0]
+    )
+    assert [each.why for each in found.unserved] == [
+        f"{EIGHT}: not planned, as the search was interrupted"
+    ]
     assert "interrupted: this is the best so far" in found.notes
 
 
-@pytest.mark.parametrize(("there", "said"), [(False, "pip install 'autolayers[fleet]' finds out"),
-                                             (True, "the search ended before it knew")])
-def test_a_bound_that_is_far_is_said(there: bool, said: str, plan, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [
+        (False, "pip install 'autolayers[fleet]' finds out"),
+        (True, "the search ended before it knew"),
+    ],
+)
+def test_a_bound_that_is_far_is_said(
+    there: bool, said: str, plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from autolayers.planner.compare.fleet import plan as part
 
     found = part.assign
     monkeypatch.setattr(part, "has_solver", lambda: there)
-    monkeypatch.setattr(part, "assign", lambda *words, **more: replace(answer := found(*words, **more),
-                                                                       bound=2 * (answer.bound or 0)))
+    monkeypatch.setattr(
+        part,
+        "assign",
+        lambda *words, **more: replace(
+            answer := found(*words, **more), bound=2 * (answer.bound or 0)
+        ),
+    )
     answer = plan({"a": machine("rtx-3060")}, ONE)
-    assert answer.notes[-1] == f"more than {answer.most} users may be possible, {answer.bound} at most: {said}"
+    assert (
+        answer.notes[-1]
+        == f"more than {answer.most} users may be possible, {answer.bound} at most: {said}"
+    )
 
 
 @pytest.mark.slow
@@ -171,10 +239,20 @@ def test_the_number_that_keeps_a_promise_is_the_same_from_any_guess(tmp_path: Pa
     (tmp_path / "fleet.json").write_text(json.dumps({"machines": {"a": machine("rtx-3060")}}))
     request = Request.of([], {}, devices=[])
     here = part(read(str(tmp_path / "fleet.json")).kinds[0], 1, request.policy)
-    found = {measured(Option(guess, True, True, 0, 0, 0, 0, ()), model(EIGHT), request, here,
-                      Users(rate=15.0)) for guess in (1, 12, 64)}
+    found = {
+        measured(
+            Option(guess, True, True, 0, 0, 0, 0, ()), model(EIGHT), request, here, Users(rate=15.0)
+        )
+        for guess in (1, 12, 64)
+    }
     assert len(found) == 1 and 8 < found.pop() < 32
 
 
 def test_parts_of_a_machine() -> None:
-    assert [sizes(count) for count in (1, 2, 3, 6, 8)] == [[1], [1, 2], [1, 3], [1, 2, 6], [1, 2, 4, 8]]
+    assert [sizes(count) for count in (1, 2, 3, 6, 8)] == [
+        [1],
+        [1, 2],
+        [1, 3],
+        [1, 2, 6],
+        [1, 2, 4, 8],
+    ]

@@ -1,4 +1,5 @@
-"""Servers of a fleet: the search against all possibilities, and against HiGHS where SciPy is there."""
+"""Servers of a fleet: the search against all possibilities, and against HiGHS where SciPy is
+there."""
 
 from __future__ import annotations
 
@@ -14,9 +15,11 @@ from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, most, s
 from autolayers.planner.compare.fleet.simplex import largest
 
 
-def fleet(seed: int, kinds: int, models: int, gpus: int) -> tuple[list[Sort], list[int], list[float]]:
-    """Machines of which the faster ones serve more users, models of which the larger ones have fewer, some on two
-    GPUs only, some that share one, one on two machines."""
+def fleet(
+    seed: int, kinds: int, models: int, gpus: int
+) -> tuple[list[Sort], list[int], list[float]]:
+    """Machines of which the faster ones serve more users, models of which the larger ones have
+    fewer, some on two GPUs only, some that share one, one on two machines."""
     chance = random.Random(seed)
     room = [chance.randint(1, gpus) for _ in range(kinds)]
     weights = [chance.choice((1, 1, 2, 5)) for _ in range(models)]
@@ -33,8 +36,11 @@ def fleet(seed: int, kinds: int, models: int, gpus: int) -> tuple[list[Sort], li
             sorts.append(Sort(((kind, 1),), ((0, int(speed / 3) + 1), (1, int(speed / 4) + 1))))
     if kinds > 1:
         sorts.append(Sort(((0, 1), (1, 1)), ((models - 1, 4),)))
-    sorts += [Sort(((0, 1),), ((model, 2),)) for model in range(models)
-              if all(model != each for sort in sorts for each, _ in sort.serves)]
+    sorts += [
+        Sort(((0, 1),), ((model, 2),))
+        for model in range(models)
+        if all(model != each for sort in sorts for each, _ in sort.serves)
+    ]
     return sorts, room, [weight / sum(weights) for weight in weights]
 
 
@@ -61,7 +67,9 @@ def taken(sorts: list[Sort], counts: tuple[int, ...], room: list[int]) -> list[i
 
 
 @pytest.mark.parametrize("seeds", [range(12), slow(range(12, 200))])
-def test_moves_are_within_2_percent_of_all_possibilities(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moves_are_within_2_percent_of_all_possibilities(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small fleets, with trying all switched off in the package."""
     monkeypatch.setattr(part, "ALL", 0)
     for seed in seeds:
@@ -72,7 +80,9 @@ def test_moves_are_within_2_percent_of_all_possibilities(seeds: range, monkeypat
 
 
 @pytest.mark.parametrize("seeds", [range(3), slow(range(3, 40))])
-def test_the_solver_is_within_2_percent_of_all_possibilities(seeds: range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_solver_is_within_2_percent_of_all_possibilities(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("scipy")
     monkeypatch.setattr(part, "ALL", 0)
     for seed in seeds:
@@ -95,16 +105,24 @@ def test_ten_thousand_machines_are_within_2_percent_of_the_bound(seeds: range) -
 
 def test_the_relaxed_problem() -> None:
     found = largest([1.0, 1.0], [[1.0, 2.0], [3.0, 1.0]], [4.0, 6.0])
-    assert found is not None and found[0] == pytest.approx([1.6, 1.2]) and found[1] == pytest.approx(2.8)
-    assert largest([1.0], [[-1.0]], [1.0]) is None          # without end
+    assert (
+        found is not None
+        and found[0] == pytest.approx([1.6, 1.2])
+        and found[1] == pytest.approx(2.8)
+    )
+    assert largest([1.0], [[-1.0]], [1.0]) is None  # without end
 
 
 def test_all_room_is_used_and_users_are_whole() -> None:
     sorts, room, weights = fleet(7, 3, 4, 300)
     counts = assign(sorts, room, weights, solver=False).counts
     used = taken(sorts, counts, room)
-    assert all(min(gpus for sort in sorts for kind, gpus in sort.takes if kind == i) > room[i] - used[i] >= 0
-               for i in range(3))
+    assert all(
+        min(gpus for sort in sorts for kind, gpus in sort.takes if kind == i)
+        > room[i] - used[i]
+        >= 0
+        for i in range(3)
+    )
     number = int(most(sorts, counts, weights) + 1e-9)
     parts = dealt(number, weights)
     assert sum(parts) == number

@@ -37,7 +37,9 @@ def test_more_than_one_numa_node_is_said_where_weights_are_in_ram() -> None:
     assert "NUMA" not in warnings("-ngl 49 -cmoe -c 4096", numa=1, ram=64)
 
 
-@pytest.mark.parametrize(("text", "count"), [("0\n", 1), ("0-1\n", 2), ("0,2-3\n", 3), ("", None), ("x\n", None)])
+@pytest.mark.parametrize(
+    ("text", "count"), [("0\n", 1), ("0-1\n", 2), ("0,2-3\n", 3), ("", None), ("x\n", None)]
+)
 def test_nodes_are_read_from_the_system(tmp_path: Path, text: str, count: int | None) -> None:
     folder = tmp_path / "sys/devices/system/node"
     folder.mkdir(parents=True)

@@ -1,4 +1,5 @@
-"""Integrated GPUs, whose memory is RAM: how fast they are taken to be, and when the processor alone is planned."""
+"""Integrated GPUs, whose memory is RAM: how fast they are taken to be, and when the processor alone
+is planned."""
 
 from __future__ import annotations
 
@@ -20,21 +21,33 @@ from autolayers.work.figures import Figures
 
 GiB = 1 << 30
 UHD, RADEON = "Intel(R) UHD Graphics 620", "AMD Radeon 780M Graphics (RADV PHOENIX)"
-E2B, LLAMA = FIXTURES / "real" / "headers" / "gemma4-e2b.gguf", FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"
+E2B, LLAMA = (
+    FIXTURES / "real" / "headers" / "gemma4-e2b.gguf",
+    FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf",
+)
 
 
 def igpu(description: str, gib: int = 16, **more: Any) -> Device:
     return Device("Vulkan0", gib * GiB, gib * GiB, description, "Vulkan", "igpu", **more)
 
 
-def plan(name: object, words: str, *devices: Device, rate: float | None = None, cores: int = 4,
-         **more: bool) -> autolayers.Plan:
+def plan(
+    name: object,
+    words: str,
+    *devices: Device,
+    rate: float | None = None,
+    cores: int = 4,
+    **more: bool,
+) -> autolayers.Plan:
     host = Host(32 * GiB, 24 * GiB, "given", rate, cores=cores)
     return autolayers.plan(name, words.split(), devices=list(devices), host=host, **more)
 
 
 def test_it_reads_as_fast_as_the_ram_does_where_that_is_known() -> None:
-    assert Figures.of(igpu(RADEON), 45e9).bandwidth == 45e9 / OF_PEAK and Figures.of(igpu(RADEON), 45e9).known
+    assert (
+        Figures.of(igpu(RADEON), 45e9).bandwidth == 45e9 / OF_PEAK
+        and Figures.of(igpu(RADEON), 45e9).known
+    )
     assert Figures.of(igpu(RADEON)).bandwidth == 90e9 and not Figures.of(igpu(RADEON)).known
     assert Figures.of(igpu("a GPU that nobody knows")).bandwidth == 51e9
     assert Figures.of(igpu(RADEON, bandwidth=120e9), 45e9).bandwidth == 120e9
@@ -44,12 +57,16 @@ def test_it_reads_as_fast_as_the_ram_does_where_that_is_known() -> None:
     assert plan(LLAMA, "-c 8192", igpu(RADEON)).speed.to_dict()["assumed"] == {"Vulkan0": 90e9}
 
 
-def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predictions_are_off() -> None:
-    """Measured (fixtures/speeds, s0712 and s0713): 5.6 tokens per second on a UHD 620, 6.8 on its processor."""
+def test_the_processor_alone_is_planned_where_it_is_faster_by_more_than_predictions_are_off() -> (
+    None
+):
+    """Measured (fixtures/speeds, s0712 and s0713): 5.6 tokens per second on a UHD 620, 6.8 on its
+    processor."""
     found = plan(E2B, "-c 8192", igpu(UHD))
     assert found.flags[:2] == ("-ngl", "0") and found.flags[-2:] == ("-dev", "none")
     assert found.placement == "0 of 36 layers on the GPU" and found.devices[0].model == 0
-    other = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192", igpu(UHD))      # measured: 44 % faster
+    # measured: 44 % faster
+    other = plan(FIXTURES / "real" / "headers" / "qwen35-9b.gguf", "-c 8192", igpu(UHD))
     assert other.flags[-2:] == ("-dev", "none")
     assert plan(E2B, "-c 8192", igpu(RADEON)).flags == ("-ngl", "36", "-c", "8192")
 
@@ -70,7 +87,9 @@ def test_what_lies_on_intels_is_in_ram() -> None:
     device = completed(list_devices.parse(line)[0][0])
     assert device.in_ram
     host = Host(4 * GiB, 5 * GiB // 2, "meminfo", cores=4)
-    found = autolayers.plan(model("qwen3-30b-a3b-q4_k_m:8"), ["-c", "8192"], devices=[device], host=host)
+    found = autolayers.plan(
+        model("qwen3-30b-a3b-q4_k_m:8"), ["-c", "8192"], devices=[device], host=host
+    )
     assert not found.fits and any("system memory" in line for line in found.warnings)
     own = replace(device, description="AMD Radeon 780M Graphics (RADV PHOENIX)", unified=False)
     assert not completed(own).in_ram
@@ -85,7 +104,9 @@ def test_the_processor_is_proposed_where_one_rate_is_higher_on_it() -> None:
     found = plan(LLAMA, "-c 8192", igpu("Intel(R) UHD Graphics 770"), cores=8, explain=True)
     other = next(other for other in found.alternatives if other.flags == ("-dev", "none"))
     assert "-dev" not in found.flags and other.placement == "0 of 33 layers on the GPU"
-    assert other.speed.prompt > found.speed.prompt and other.speed.generation < found.speed.generation
+    assert (
+        other.speed.prompt > found.speed.prompt and other.speed.generation < found.speed.generation
+    )
     followed = plan(LLAMA, "-c 8192 -dev none", igpu("Intel(R) UHD Graphics 770"), cores=8)
     assert (followed.speed.generation, followed.n_gpu_layers) == (other.speed.generation, 0)
 

@@ -1,7 +1,7 @@
 """Several models on one machine, through the library call.
 
-200 random small cases are compared with every choice there is: each model whole or with some layers' weights in RAM on
-each device, or cut over devices in every way, all of them measured.
+200 random small cases are compared with every choice there is: each model whole or with some
+layers' weights in RAM on each device, or cut over devices in every way, all of them measured.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from autolayers.planner.several.multi import Together
 from autolayers.planner.several.options import Launches
 
 PATH = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
-SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")     # of two layers
+SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")  # of two layers
 MiB = 1 << 20
 
 
@@ -51,7 +51,9 @@ def test_a_model_that_lacks_a_tensor_is_named(ask: object) -> None:
 # some in RAM, and too little of all memory
 @pytest.mark.slow
 @pytest.mark.parametrize("ram", [pytest.param("64GiB", marks=pytest.mark.slow), "16GiB"])
-def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_models_only_their_plans_are_kept(
+    ram: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read: list[str] = []
     alive: list[int] = []
     evaluators: list[weakref.ref[Evaluator]] = []
@@ -69,7 +71,9 @@ def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.
     def planned(n: int) -> tuple[Together, int]:
         gc.collect()
         before = sys.getallocatedblocks()
-        found = plan_together(Models([str(i) for i in range(n)], reader), ["--gpu", "8GiB", "--ram", ram])
+        found = plan_together(
+            Models([str(i) for i in range(n)], reader), ["--gpu", "8GiB", "--ram", ram]
+        )
         gc.collect()
         return found, (sys.getallocatedblocks() - before) // n
 
@@ -79,7 +83,7 @@ def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.
     found, blocks = planned(KEPT + KEPT // 2)
     assert len(evaluators) > KEPT >= max(alive)
     one = autolayers.read_model(PATH)
-    assert blocks < 3 * len(one.tensors)             # a model is ten objects for each tensor
+    assert blocks < 3 * len(one.tensors)  # a model is ten objects for each tensor
     plan = found.plans[-1]
     assert (plan.model.name, plan.model.size, plan.n_layer) == (one.name, one.size, one.n_layer)
     assert plan.to_dict() and plan.speed.generation > 0
@@ -87,8 +91,10 @@ def test_of_many_models_only_their_plans_are_kept(ram: str, monkeypatch: pytest.
 
 # --- against every choice
 
+
 class Case:
-    """Some small models, weights, and a machine with a fifth to one and a third of what all of them need."""
+    """Some small models, weights, and a machine with a fifth to one and a third of what all of them
+    need."""
 
     def __init__(self, seed: int) -> None:
         rng = random.Random(seed)
@@ -96,12 +102,16 @@ class Case:
         self.weights = [rng.choice([1.0, 1.0, 3.0]) for _ in self.models]
         self.words = ["-fitt", "0", "-c", rng.choice(["512", "4096"])]
         self.params, self.policy = read(self.words, None)
-        need = [estimate(m, self.params, [Device("CUDA0", 1 << 50, 1 << 50)]).devices["CUDA0"].total
-                for m in self.models]
+        need = [
+            estimate(m, self.params, [Device("CUDA0", 1 << 50, 1 << 50)]).devices["CUDA0"].total
+            for m in self.models
+        ]
         shares = [rng.uniform(0.1, 1) for _ in range(rng.randint(1, 3 if len(need) == 2 else 2))]
         total = sum(need) * rng.uniform(0.2, 1.3) / sum(shares)
-        devices = [Device(f"CUDA{i}", size, size, bandwidth=rng.choice([None, 300e9, 1000e9]))
-                   for i, size in enumerate(int(total * share) + MiB for share in shares)]
+        devices = [
+            Device(f"CUDA{i}", size, size, bandwidth=rng.choice([None, 300e9, 1000e9]))
+            for i, size in enumerate(int(total * share) + MiB for share in shares)
+        ]
         ram = RAM_MARGIN + int(sum(m.size for m in self.models) * rng.uniform(0.3, 3))
         host = rng.choice([None, Host(1 << 40, ram, "given")])
         self.machine = Machine.of(devices, host, None, {})
@@ -112,9 +122,12 @@ class Case:
         return multi.plan_together(self.models, self.request, self.weights)
 
     def price(self, plans: list[Plan]) -> float:
-        """The sum that is compared: weighted seconds, where a model that fits on one device is not to be cut."""
-        return sum(weight * launches._price(plan.speed.request, sum(1 for d in plan.devices if d.used))
-                   for weight, launches, plan in zip(self.weights, self.launches, plans, strict=True))
+        """The sum that is compared: weighted seconds, where a model that fits on one device is not
+        to be cut."""
+        return sum(
+            weight * launches._price(plan.speed.request, sum(1 for d in plan.devices if d.used))
+            for weight, launches, plan in zip(self.weights, self.launches, plans, strict=True)
+        )
 
     def every_launch(self, launches: Launches) -> list[tuple[float, dict[str, int], int]]:
         """(price, bytes per device, bytes of RAM) of every launch."""
@@ -122,16 +135,26 @@ class Case:
         for home in launches.homes:
             at = replace(launches.params, device=home)
             shapes += [launches._at(home)]
-            shapes += [ladder.with_in_ram(n) for ladder in launches._ladders(at) for n in range(1, ladder.top + 1)]
+            shapes += [
+                ladder.with_in_ram(n)
+                for ladder in launches._ladders(at)
+                for n in range(1, ladder.top + 1)
+            ]
         names = [home[0] for home in launches.homes if home]
         for r in range(2, len(names) + 1 if launches.divisible else 0):
             for chosen in itertools.combinations(names, r):
                 for ends in itertools.combinations(range(1, launches.ladders.everything), r - 1):
-                    split = tuple(float(b - a) for a, b in itertools.pairwise((0, *ends, launches.ladders.everything)))
+                    split = tuple(
+                        float(b - a)
+                        for a, b in itertools.pairwise((0, *ends, launches.ladders.everything))
+                    )
                     shapes.append(replace(launches._at(chosen), tensor_split=split))
         measured = [launches.evaluator.candidate(shape, FULL) for shape in shapes]
         options = [launches._measured(found, self.machine.limits) for found in measured if found]
-        return sorted(((option.price, dict(option.takes), option.ram) for option in options), key=lambda it: it[0])
+        return sorted(
+            ((option.price, dict(option.takes), option.ram) for option in options),
+            key=lambda it: it[0],
+        )
 
     def least(self) -> float | None:
         """The smallest sum of all choices."""
@@ -146,24 +169,33 @@ class Case:
                 best = price
                 return
             for own, takes, host in lists[i]:
-                if (ram is None or host <= ram) and all(size <= left[name] for name, size in takes.items()):
+                if (ram is None or host <= ram) and all(
+                    size <= left[name] for name, size in takes.items()
+                ):
                     rest = {name: size - takes.get(name, 0) for name, size in left.items()}
-                    choose(i + 1, rest, None if ram is None else ram - host, price + self.weights[i] * own)
+                    choose(
+                        i + 1,
+                        rest,
+                        None if ram is None else ram - host,
+                        price + self.weights[i] * own,
+                    )
 
         ram = self.machine.ram
         choose(0, dict(self.machine.limits), None if ram is None else ram - RAM_MARGIN, 0.0)
         return best
 
     def one_after_another(self) -> float | None:
-        """The sum where each model gets the best plan that those before it leave: on one device, where it is whole
-        there."""
+        """The sum where each model gets the best plan that those before it leave: on one device,
+        where it is whole there."""
         limits, ram, plans = dict(self.machine.limits), self.machine.ram, []
         for launches, own in zip(self.launches, self.models, strict=True):
             here = replace(self.machine, limits=dict(limits), ram=ram)
             found = []
             for home in (*launches.homes, self.params.device):
                 try:
-                    plan = plan_request(own, replace(self.request.with_flags(device=home), machine=here))
+                    plan = plan_request(
+                        own, replace(self.request.with_flags(device=home), machine=here)
+                    )
                 except LaunchRefused:
                     continue
                 whole = plan.n_gpu_layers > plan.n_layer and not plan.params.overrides
@@ -188,13 +220,15 @@ def test_no_other_choice_is_better(first: int) -> None:
         found, least = case.planned(), case.least()
         assert found.fits or least is None
         if least is not None:
-            # models of 10 MB, whose kernels' launches cost more than their weights, are 5 % faster with a layer in RAM
+            # models of 10 MB, whose kernels' launches cost more than their weights, are 5 % faster
+            # with a layer in RAM
             assert case.price(list(found.plans)) <= least * 1.06, number
 
 
 @pytest.mark.parametrize("seed", swept(range(60), 4, (0, 8, 11)))
 def test_what_holds_for_every_plan_of_several(seed: int) -> None:
-    """No device and no RAM is given twice, nothing is worse than one after another, the flags say all of it."""
+    """No device and no RAM is given twice, nothing is worse than one after another, the flags say
+    all of it."""
     case = Case(10_000 + seed)
     found, before = case.planned(), case.one_after_another()
     assert found.fits or before is None
@@ -206,26 +240,39 @@ def test_what_holds_for_every_plan_of_several(seed: int) -> None:
         again, _ = read([*plan.flags], None)
         use = estimate(own, again, case.machine.devices)
         assert {d.name: d.model + d.context + d.compute for d in plan.devices} == {
-            name: usage.total for name, usage in use.devices.items()}
+            name: usage.total for name, usage in use.devices.items()
+        }
 
 
 # --- what users see
 
-@pytest.mark.parametrize(("gpu", "names", "homes"), [
-    ("7GiB,4GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),    # each on one device
-    slow("2x5GiB", ("llama-3.3-70b-q4_k_m:8", "gemma-3-4b-q8_0:8"), 2),     # the large one is cut, the small one is not
-    slow("3x6GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("24GiB,12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),
-        ("2x24GiB", ("llama-3.3-70b-q4_k_m", "gemma-3-4b-q8_0"), 2),
-        ("3x12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1)))])
+
+@pytest.mark.parametrize(
+    ("gpu", "names", "homes"),
+    [
+        # each on one device
+        ("7GiB,4GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),
+        # the large one is cut, the small one is not
+        slow("2x5GiB", ("llama-3.3-70b-q4_k_m:8", "gemma-3-4b-q8_0:8"), 2),
+        slow("3x6GiB", ("llama-3.1-8b-q4_k_m:8", "gemma-3-4b-q8_0:8", "gpt-oss-20b-mxfp4:8"), 1),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("24GiB,12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),
+                ("2x24GiB", ("llama-3.3-70b-q4_k_m", "gemma-3-4b-q8_0"), 2),
+                ("3x12GiB", ("llama-3.1-8b-q4_k_m", "gemma-3-4b-q8_0", "gpt-oss-20b-mxfp4"), 1),
+            )
+        ),
+    ],
+)
 def test_what_fits_on_one_device_is_not_cut(gpu: str, names: tuple[str, ...], homes: int) -> None:
     found = plan_together([model(name) for name in names], ["--gpu", gpu])
     assert found.fits
     used = [sum(1 for d in plan.devices if d.used) for plan in found.plans]
     assert used == [homes, *[1] * (len(names) - 1)]
     if len(found.machine.devices) == 3:
-        assert sorted(map(len, found.users().values())) == [1, 1, 1]     # a device for each, where there are enough
+        # a device for each, where there are enough
+        assert sorted(map(len, found.users().values())) == [1, 1, 1]
 
 
 def test_what_has_no_space_is_what_costs_least_in_ram() -> None:
@@ -234,15 +281,24 @@ def test_what_has_no_space_is_what_costs_least_in_ram() -> None:
     words = ["--gpu", "3700MiB", "--ram", "64GiB"]
     found = plan_together([dense, mixture], words)
     first, second = found.plans
-    assert found.fits and first.n_gpu_layers == 9 and not first.params.overrides and second.params.overrides
+    assert (
+        found.fits
+        and first.n_gpu_layers == 9
+        and not first.params.overrides
+        and second.params.overrides
+    )
     alone = autolayers.plan(dense, words)
     assert first.speed.request == pytest.approx(alone.speed.request, rel=0.01)
-    assert found.costs[0][1] > 1 > found.costs[1][0] == 0.0      # the dense model costs the mixture seconds
+    # the dense model costs the mixture seconds
+    assert found.costs[0][1] > 1 > found.costs[1][0] == 0.0
 
 
 def test_weights_and_smallest_contexts_are_kept() -> None:
     models = [model("llama-3.1-8b-q4_k_m:8"), model("qwen2.5-7b-q4_k_m:8")]
-    devices = [Device("CUDA0", 3 << 30, 3 << 30, bandwidth=760e9), Device("CUDA1", 4 << 30, 4 << 30, bandwidth=360e9)]
+    devices = [
+        Device("CUDA0", 3 << 30, 3 << 30, bandwidth=760e9),
+        Device("CUDA1", 4 << 30, 4 << 30, bandwidth=360e9),
+    ]
     for weights, fast in (((1, 9), 1), ((9, 1), 0)):
         found = plan_together(models, ["--ctx-min", "16k"], devices, weights=weights)
         assert found.fits and all(plan.breakdown.n_ctx >= 16384 for plan in found.plans)
@@ -252,38 +308,75 @@ def test_weights_and_smallest_contexts_are_kept() -> None:
 
 @pytest.mark.slow
 def test_a_server_serves_one_model_at_a_time() -> None:
-    """A ggml-rpc-server talks with one llama-server: no other has its devices, or names it in --rpc."""
+    """A ggml-rpc-server talks with one llama-server: no other has its devices, or names it in
+    --rpc."""
     servers = {"a:1": ("RPC0",), "b:2": ("RPC1", "RPC2")}
-    remote = [Device(name, 24 << 30, 23 << 30, server, "RPC", "rpc", link=1e9, latency=1e-4)
-              for server, names in servers.items() for name in names]
+    remote = [
+        Device(name, 24 << 30, 23 << 30, server, "RPC", "rpc", link=1e9, latency=1e-4)
+        for server, names in servers.items()
+        for name in names
+    ]
     devices = [*remote, Device.hypothetical("3GiB")]
-    models = [model(name) for name in ("llama-3.1-8b-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:8")]
+    models = [
+        model(name) for name in ("llama-3.1-8b-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:8")
+    ]
     for count, planned in ((2, plan_together), (3, plan_together), (3, plan_groups), (2, plan_any)):
-        found = planned(models[:count], ["--rpc", "a:1,b:2"], devices=devices, host=Host(64 << 30, 64 << 30, "given"))
+        found = planned(
+            models[:count],
+            ["--rpc", "a:1,b:2"],
+            devices=devices,
+            host=Host(64 << 30, 64 << 30, "given"),
+        )
         groups = [list(group.plans) for group in getattr(found, "groups", [found])]
         assert found.fits and max(map(len, groups)) > 1
         if planned is plan_any:
             assert found.most == count
         for plans in groups:
-            used = [{server for server, names in servers.items() for row in plan.devices
-                     if row.used and row.name in names} for plan in plans]
+            used = [
+                {
+                    server
+                    for server, names in servers.items()
+                    for row in plan.devices
+                    if row.used and row.name in names
+                }
+                for plan in plans
+            ]
             assert sum(map(len, used)) == len(set().union(*used))
             for plan, own in zip(plans, used, strict=True):
                 words = dict(itertools.pairwise(plan.flags))
-                assert words.get("--rpc", "") == ",".join(sorted(own)) and plan.params.rpc == tuple(sorted(own))
+                assert words.get("--rpc", "") == ",".join(sorted(own)) and plan.params.rpc == tuple(
+                    sorted(own)
+                )
                 assert not own or len(own) > 1 or words["-dev"].split(",")[0] == "RPC0"
 
 
-@pytest.mark.parametrize(("count", "words", "ram"), [
-    *((count, *rest) for count in (1, 2) for rest in (("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4))),
-    (1, "", 4), slow(2, "", 4)])
+@pytest.mark.parametrize(
+    ("count", "words", "ram"),
+    [
+        *(
+            (count, *rest)
+            for count in (1, 2)
+            for rest in (("-ngl 99", 64), ("-ngl 20 -c 2048", 64), ("-ngl 99", 4))
+        ),
+        (1, "", 4),
+        slow(2, "", 4),
+    ],
+)
 def test_no_server_is_named_twice_where_models_are_more(words: str, ram: int, count: int) -> None:
-    remote = [Device(f"RPC{i}", 12 << 30, 12 << 30, f"a:{i}", "RPC", "rpc", link=1e9, latency=1e-4)
-              for i in range(count)]
-    models = [model(name) for name in ("llama-3.1-8b-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:8")]
+    remote = [
+        Device(f"RPC{i}", 12 << 30, 12 << 30, f"a:{i}", "RPC", "rpc", link=1e9, latency=1e-4)
+        for i in range(count)
+    ]
+    models = [
+        model(name) for name in ("llama-3.1-8b-q4_k_m:8", "qwen3-8b-q4_k_m:8", "gemma-3-4b-q8_0:8")
+    ]
     rpc = ",".join(device.description for device in remote)
-    found = plan_together(models, [*words.split(), "--rpc", rpc], devices=remote,
-                          host=Host(ram << 30, ram << 30, "given"))
+    found = plan_together(
+        models,
+        [*words.split(), "--rpc", rpc],
+        devices=remote,
+        host=Host(ram << 30, ram << 30, "given"),
+    )
     named = [server for plan in found.plans for server in plan.params.rpc]
     assert len(named) == len(set(named)) and (not words or len(named) == count)
     for plan in found.plans:

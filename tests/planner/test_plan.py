@@ -33,22 +33,36 @@ def plan(name: str, flags: str = "", *devices: Device, **more: object) -> autola
 
 
 DENSE, MOE = "llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4"
-SMALL = "granite-moe"           # of two layers
+SMALL = "granite-moe"  # of two layers
 
 
 def decisions() -> list[object]:
     """llama.cpp's own decisions; in every run one of a few models."""
     lines = (FIXTURES / "truth" / "decisions.jsonl").read_text().splitlines()
-    return [pytest.param(case, id=f"{case['model']} {case['vram_mib']} MiB {case['args']}",
-                         marks=() if i % 24 == 0 else pytest.mark.slow)
-            for i, case in enumerate(map(json.loads, lines))]
+    return [
+        pytest.param(
+            case,
+            id=f"{case['model']} {case['vram_mib']} MiB {case['args']}",
+            marks=() if i % 24 == 0 else pytest.mark.slow,
+        )
+        for i, case in enumerate(map(json.loads, lines))
+    ]
 
 
 @pytest.mark.parametrize("case", decisions())
-def test_the_largest_number_of_layers_is_the_one_that_llama_cpps_own_sizes_allow(case: dict[str, object]) -> None:
+def test_the_largest_number_of_layers_is_the_one_that_llama_cpps_own_sizes_allow(
+    case: dict[str, object],
+) -> None:
     device = Device.hypothetical(f"{case['vram_mib']}MiB")
-    words = [*str(case["args"]).split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
-             "--llama-build", str(RECORDED)]
+    words = [
+        *str(case["args"]).split(),
+        "--strategy",
+        "layers",
+        "--fit-target",
+        str(case["margin_mib"]),
+        "--llama-build",
+        str(RECORDED),
+    ]
     found = autolayers.plan(model(str(case["model"])), words, devices=[device])
     if case["max_ngl"] is None:
         assert not found.fits
@@ -64,7 +78,9 @@ class TestGivenFlagsStay:
         assert found.flags == ("-ngl", "5", "-c", "4096")
 
     def test_and_with_llama_cpps_own_split(self) -> None:
-        found = plan(DENSE, "-ngl 17 -c 16384 -np 1 -ub 2048 -fa on", gpu(24), gpu(16, 1), gpu(16, 2))
+        found = plan(
+            DENSE, "-ngl 17 -c 16384 -np 1 -ub 2048 -fa on", gpu(24), gpu(16, 1), gpu(16, 2)
+        )
         # fixtures/truth: the launch of these very flags
         assert [row.model for row in found.devices] == [517079168, 323174528, 472998016]
         assert [row.context for row in found.devices] == [268435456, 167772160, 100663296]
@@ -86,7 +102,16 @@ class TestGivenFlagsStay:
         words = " ".join(found.flags)
         assert all(
             part in words
-            for part in ("-c 8192", "-b 1024", "-ub 256", "-fa on", "-ctk q8_0", "-ctv q8_0", "-np 2", "-kvu")
+            for part in (
+                "-c 8192",
+                "-b 1024",
+                "-ub 256",
+                "-fa on",
+                "-ctk q8_0",
+                "-ctv q8_0",
+                "-np 2",
+                "-kvu",
+            )
         )
 
     def test_overrides_that_are_given_are_the_only_ones(self) -> None:
@@ -114,11 +139,23 @@ class TestContext:
         assert plan(DENSE, "-np 4 --ctx max", gpu(80)).breakdown.n_ctx == 4 * 131072
         assert plan(DENSE, "-c 262144", gpu(80)).breakdown.n_ctx == 262144
 
-    def test_a_mixture_gets_8192_where_it_fits_and_pays_seven_per_cent_for_twice_as_much(self) -> None:
+    def test_a_mixture_gets_8192_where_it_fits_and_pays_seven_per_cent_for_twice_as_much(
+        self,
+    ) -> None:
         found = plan("gpt-oss-20b-mxfp4", "", gpu(8))
         assert found.breakdown.n_ctx >= 8192 and found.params.overrides
-        smaller, price = map(int, re.search(r"^context \d+ instead of (\d+) costs (\d+) %", found.paid).groups())
-        assert smaller >= 8192 and 0 < price <= 100 * (1.07 ** log2(found.breakdown.n_ctx / smaller) - 1) + 1
+        smaller, price = map(
+            int,
+            re.search(
+                r"^context \d+ instead of (\d+) costs (\d+) "
+                r"%",
+                found.paid,
+            ).groups(),
+        )
+        assert (
+            smaller >= 8192
+            and 0 < price <= 100 * (1.07 ** log2(found.breakdown.n_ctx / smaller) - 1) + 1
+        )
         assert found.paid in found.reasons
         tiny = plan("qwen3-30b-a3b-q4_k_m:8", "", gpu(0.9))
         assert tiny.fits and tiny.breakdown.n_ctx >= 4096
@@ -165,7 +202,11 @@ class TestWhatDoesNotFit:
         assert pattern.startswith(rf"blk\.{layer}\.ffn_(") and "down" in pattern
 
     def test_the_plan_is_never_predicted_slower_than_fits_own(self) -> None:
-        for name, size in ((f"{MOE}:8", 3), ("llama-3.1-8b-q4_k_m:8", 1.8), ("llama-3.3-70b-q4_k_m:8", 3)):
+        for name, size in (
+            (f"{MOE}:8", 3),
+            ("llama-3.1-8b-q4_k_m:8", 1.8),
+            ("llama-3.3-70b-q4_k_m:8", 3),
+        ):
             found, rival = plan(name, "", gpu(size)), fit_choice(model(name), [], [gpu(size)])
             assert rival
             assert not rival.fits or found.speed.request <= rival.speed.request
@@ -187,7 +228,7 @@ class TestSystemMemory:
 
     def test_ram_can_be_given_in_words(self) -> None:
         found = plan("llama-3.3-70b-q4_k_m:8", "-c 4096 --ram 64GiB", gpu(2))
-        assert found.host.free == 62 * GiB      # the rest is the system's
+        assert found.host.free == 62 * GiB  # the rest is the system's
 
     def test_no_gpu_is_the_cpu(self) -> None:
         found = plan(DENSE, "", host=Host(64 * GiB, 64 * GiB, "given"))
@@ -228,20 +269,21 @@ class TestSeveralDevices:
         with pytest.raises(UsageError, match=r"no device CUDA7 \(devices: CUDA0\)"):
             plan(DENSE, "--budget CUDA7=1GiB", gpu(24))
 
-
     @pytest.mark.slow
     def test_more_memory_on_the_slower_card_moves_no_layers_there(self) -> None:
-        """Without flash attention on the GPUs the largest context takes much more compute memory than the smallest.
+        """Without flash attention on the GPUs the largest context takes much more compute memory
+        than the smallest.
         """
         flags = "-ctk q8_0 -ctv q8_0 -nkvo -ncmoe 3"
         small, large = (
             plan("gemma-4-26b-a4b-q4_k_m", flags, gpu(8.63, 0, 900e9), gpu(size, 1, 300e9))
             for size in (9.68, 19.29)
         )
-        longer = log2(large.breakdown.n_ctx / small.breakdown.n_ctx)       # at the price of a longer context
+        # at the price of a longer context
+        longer = log2(large.breakdown.n_ctx / small.breakdown.n_ctx)
         assert longer >= 0
         hop = SHARED.hop * 1e-6 * (512 + 2048 / 512)
-        assert large.speed.request <= small.speed.request * LONG.factor ** longer + hop
+        assert large.speed.request <= small.speed.request * LONG.factor**longer + hop
 
     def test_parts_of_layers_are_spread_over_the_cards(self) -> None:
         cards = [gpu(2.8, i) for i in range(2)]
@@ -253,16 +295,18 @@ class TestSeveralDevices:
         ]
         assert leading[-1].fits
         for other in leading:
-            assert not other.fits or (
-                spread.speed.request < other.speed.request * 0.98
-            )
+            assert not other.fits or (spread.speed.request < other.speed.request * 0.98)
 
     def test_many_rules_are_written_as_few(self) -> None:
         found = plan("lfm2-8b-a1b-q4_k_m", "-c 8192", gpu(2.8, 0), gpu(2.8, 1))
         rules = found.flags[found.flags.index("-ot") + 1].split(",")
         assert len(rules) < len(found.params.overrides)
         again = plan("lfm2-8b-a1b-q4_k_m", " ".join(found.flags), gpu(2.8, 0), gpu(2.8, 1))
-        assert (again.breakdown, again.flags, again.placement) == (found.breakdown, found.flags, found.placement)
+        assert (again.breakdown, again.flags, again.placement) == (
+            found.breakdown,
+            found.flags,
+            found.placement,
+        )
 
 
 class TestSearch:
@@ -271,14 +315,17 @@ class TestSearch:
     @pytest.mark.parametrize(
         ("name", "mib"),
         [
-            pytest.param("kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211), marks=pytest.mark.slow),
+            pytest.param(
+                "kimi-linear-48b-a3b-q4_k_m", (13679, 13679, 5211), marks=pytest.mark.slow
+            ),
             pytest.param("kimi-linear-48b-a3b-q4_k_m", (15576, 15576), marks=pytest.mark.slow),
             ("kimi-linear-48b-a3b-q4_k_m:6", (4715, 4715, 1791)),
             ("kimi-linear-48b-a3b-q4_k_m:6", (4642, 4642)),
         ],
     )
-    def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(self, name: str, mib: tuple[int, ...],
-                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_answer_that_only_the_prompt_graph_allows_gets_less_context(
+        self, name: str, mib: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         cards = [gpu(size / 1024, i) for i, size in enumerate(mib)]
         believed = []
         grown = Search._grown
@@ -290,13 +337,19 @@ class TestSearch:
         monkeypatch.setattr(Search, "_grown", seen)
         found = plan(name, "", *cards)
         n_ctx = found.breakdown.n_ctx
-        assert believed[0].fits and isinstance(believed[0].breakdown, LowerBound) and believed[0].params.n_ctx >= n_ctx
+        assert (
+            believed[0].fits
+            and isinstance(believed[0].breakdown, LowerBound)
+            and believed[0].params.n_ctx >= n_ctx
+        )
         assert found.fits and isinstance(found.breakdown, Breakdown)
         shape = " ".join(found.flags[4:])
         assert not plan(name, f"-ngl {found.n_gpu_layers} -c {n_ctx + 256} {shape}", *cards).fits
 
     @pytest.mark.slow
-    def test_a_first_card_too_small_for_anything_is_soon_given_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_first_card_too_small_for_anything_is_soon_given_up(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         measured = []
         at_least = Estimator.at_least
 
@@ -306,10 +359,17 @@ class TestSearch:
 
         monkeypatch.setattr(Estimator, "at_least", counted)
         size = model("qwen4exp-80b").size / GiB
-        found = plan("qwen4exp-80b", "", *[gpu(size * part, i, speed) for i, (part, speed) in
-                                           enumerate(((0.056, 300e9), (0.161, 300e9), (0.265, 900e9)))])
-        assert len(measured) < 80            # one search for each of the two others alone
-        assert found.params.main_gpu == 2 and found.fits and found.n_gpu_layers == 49      # the largest and fastest
+        found = plan(
+            "qwen4exp-80b",
+            "",
+            *[
+                gpu(size * part, i, speed)
+                for i, (part, speed) in enumerate(((0.056, 300e9), (0.161, 300e9), (0.265, 900e9)))
+            ],
+        )
+        assert len(measured) < 80  # one search for each of the two others alone
+        # the largest and fastest
+        assert found.params.main_gpu == 2 and found.fits and found.n_gpu_layers == 49
 
 
 class TestMargin:
@@ -326,7 +386,10 @@ class TestMargin:
 class TestReasons:
     def test_the_next_layers_price_and_what_is_missing(self) -> None:
         found = plan("llama-3.1-8b-q4_k_m:8", "-c 8192 --strategy layers", gpu(2), explain=True)
-        assert any(f"layer {found.n_gpu_layers + 1} of 9 would take" in r and "missing" in r for r in found.reasons)
+        assert any(
+            f"layer {found.n_gpu_layers + 1} of 9 would take" in r and "missing" in r
+            for r in found.reasons
+        )
 
     def test_levers_as_numbers_that_are_true(self) -> None:
         found = plan(DENSE, "-c 32768", gpu(24), explain=True)
@@ -345,7 +408,16 @@ def test_the_json_has_the_keys_that_are_promised() -> None:
     answer = plan(DENSE, "-c 8192", gpu(24)).to_dict()
     assert json.loads(json.dumps(answer)) == answer
     assert answer["schema"] == 1 and answer["fits"] is True and answer["exact"] is True
-    assert set(answer) >= {"autolayers", "model", "launch", "devices", "host", "flags", "reasons", "warnings"}
+    assert set(answer) >= {
+        "autolayers",
+        "model",
+        "launch",
+        "devices",
+        "host",
+        "flags",
+        "reasons",
+        "warnings",
+    }
     assert set(answer["launch"]) == {  # type: ignore[call-overload]
         "engine",
         "n_gpu_layers",
@@ -362,24 +434,56 @@ def test_the_json_has_the_keys_that_are_promised() -> None:
         "overrides",
     }
     assert set(answer["devices"][0]) >= {  # type: ignore[index]
-        "name", "description", "total", "free", "margin", "model", "context", "compute", "used", "remaining"}
+        "name",
+        "description",
+        "total",
+        "free",
+        "margin",
+        "model",
+        "context",
+        "compute",
+        "used",
+        "remaining",
+    }
     assert set(answer["host"]) >= {"model", "context", "compute", "used", "free"}  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(("sizes", "layers"), [
-    ("700MiB,200MiB", "5"), ("600MiB,200MiB", "5"), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-        ("1GiB,500MiB", "all"), ("1200MiB,400MiB", "12"), ("500MiB,1GiB", "all"), ("1GiB,500MiB", "12"),
-        ("1200MiB,400MiB", "all"), ("500MiB,1GiB", "12")))])
+@pytest.mark.parametrize(
+    ("sizes", "layers"),
+    [
+        ("700MiB,200MiB", "5"),
+        ("600MiB,200MiB", "5"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("1GiB,500MiB", "all"),
+                ("1200MiB,400MiB", "12"),
+                ("500MiB,1GiB", "all"),
+                ("1GiB,500MiB", "12"),
+                ("1200MiB,400MiB", "all"),
+                ("500MiB,1GiB", "12"),
+            )
+        ),
+    ],
+)
 def test_given_layers_are_split_so_that_they_fit(sizes: str, layers: str) -> None:
     """With llama.cpp's own split where that fits, else with another one where there is one."""
     flags = ["--gpu", sizes, "--ram", "64GiB", "-fitt", "0", "-c", "2048", "-ngl", layers]
     target = model("llama-3.2-1b-q8_0:6" if layers == "5" else "llama-3.2-1b-q8_0")
     count = 17 if layers == "all" else int(layers)
-    possible = [n for n in range(count + 1) if autolayers.plan(target, [*flags, "-ts", f"{n},{count - n}"]).fits]
+    possible = [
+        n
+        for n in range(count + 1)
+        if autolayers.plan(target, [*flags, "-ts", f"{n},{count - n}"]).fits
+    ]
     found = autolayers.plan(target, flags)
     assert found.fits == bool(possible) and found.n_gpu_layers == count
-    assert not possible or found.params.device or found.params.tensor_split in {
-            (float(n), float(count - n)) if n < count else (float(n),) for n in possible}
+    assert (
+        not possible
+        or found.params.device
+        or found.params.tensor_split
+        in {(float(n), float(count - n)) if n < count else (float(n),) for n in possible}
+    )
 
 
 def test_the_same_question_has_the_same_answer() -> None:
@@ -389,23 +493,37 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert plan(SMALL, "-fitt 0 -np 2", *cards, explain=True).to_dict() == first
 
 
-@pytest.mark.parametrize(("name", "words", "mib"), [
-    (SMALL, "-fitt 0 -np 2", 8), (SMALL, "-fitt 0", 4),
-    *(pytest.param(*case, marks=pytest.mark.slow) for case in ((MOE, "", 8192), (DENSE, "", 1536), (DENSE, "", 100)))])
+@pytest.mark.parametrize(
+    ("name", "words", "mib"),
+    [
+        (SMALL, "-fitt 0 -np 2", 8),
+        (SMALL, "-fitt 0", 4),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in ((MOE, "", 8192), (DENSE, "", 1536), (DENSE, "", 100))
+        ),
+    ],
+)
 def test_processes_explain_a_plan_as_one_does(name: str, words: str, mib: float) -> None:
-    alone, shared = (plan(name, words, gpu(mib / 1024), explain=True, processes=count).to_dict() for count in (1, 3))
+    alone, shared = (
+        plan(name, words, gpu(mib / 1024), explain=True, processes=count).to_dict()
+        for count in (1, 3)
+    )
     assert shared == alone and {"levers", "alternatives", "fit", "reasons"} < alone.keys()
 
 
-@pytest.mark.parametrize(("flags", "message"), [
-    ("--ctx many", "--ctx 'many': expected a number of tokens such as 8192 or 16k, or max"),
-    ("--ctx-min 0", "--ctx-min '0': expected a number of tokens"),
-    ("--kv-types f16,q3", "--kv-types 'f16,q3': expected cache types, which 'q3' is not"),
-    ("--budget 10GiB", "--budget '10GiB': expected a device and a size"),
-    ("--llama-build new", "--llama-build 'new': expected a build number"),
-    ("--ram lots", "--ram 'lots': expected a size such as 24GiB or 512MiB"),
-    ("model.gguf", "not a flag: 'model.gguf'"),
-])
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ("--ctx many", "--ctx 'many': expected a number of tokens such as 8192 or 16k, or max"),
+        ("--ctx-min 0", "--ctx-min '0': expected a number of tokens"),
+        ("--kv-types f16,q3", "--kv-types 'f16,q3': expected cache types, which 'q3' is not"),
+        ("--budget 10GiB", "--budget '10GiB': expected a device and a size"),
+        ("--llama-build new", "--llama-build 'new': expected a build number"),
+        ("--ram lots", "--ram 'lots': expected a size such as 24GiB or 512MiB"),
+        ("model.gguf", "not a flag: 'model.gguf'"),
+    ],
+)
 def test_what_makes_no_sense_is_said(flags: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         plan(DENSE, flags, gpu(24))
@@ -417,9 +535,13 @@ def test_a_launch_that_llama_cpp_refuses_is_refused_with_its_reason() -> None:
         plan(DENSE, "-ctv q8_0 -fa off", gpu(24))
 
 
-@pytest.mark.parametrize(("flags", "gib"), [("--margin 30GiB", 24), ("-ngl 0", 0.1), ("-fitt 9000", 8)])
+@pytest.mark.parametrize(
+    ("flags", "gib"), [("--margin 30GiB", 24), ("-ngl 0", 0.1), ("-fitt 9000", 8)]
+)
 def test_a_margin_that_is_more_than_what_is_free_is_named(flags: str, gib: float) -> None:
     found = plan(DENSE, flags, gpu(gib))
     margin, free = found.devices[0].margin, found.devices[0].free
-    assert margin > free and any(f"CUDA0: the margin alone, {human(margin)}, is more than the {human(free)}" in line
-                                 for line in found.warnings)
+    assert margin > free and any(
+        f"CUDA0: the margin alone, {human(margin)}, is more than the {human(free)}" in line
+        for line in found.warnings
+    )

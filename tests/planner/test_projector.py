@@ -15,18 +15,32 @@ from autolayers.planner import plan_request
 def projector() -> Header:
     """1.6 GiB of f16 for images of 896 x 896."""
     shape = (4096, 8192, 1, 1)
-    tensors = {f"v.blk.{i}.ffn_up.weight": TensorInfo(f"v.blk.{i}.ffn_up.weight", "f16", shape, 2, 0,
-                                                      n_bytes("f16", shape))
-               for i in range(25)}
-    metadata = {"general.architecture": "clip", "clip.projector_type": "gemma3", "clip.has_vision_encoder": True,
-                "clip.vision.image_size": 896, "clip.vision.patch_size": 14, "clip.vision.embedding_length": 1152,
-                "clip.vision.feed_forward_length": 4304, "clip.vision.attention.head_count": 16}
+    tensors = {
+        f"v.blk.{i}.ffn_up.weight": TensorInfo(
+            f"v.blk.{i}.ffn_up.weight", "f16", shape, 2, 0, n_bytes("f16", shape)
+        )
+        for i in range(25)
+    }
+    metadata = {
+        "general.architecture": "clip",
+        "clip.projector_type": "gemma3",
+        "clip.has_vision_encoder": True,
+        "clip.vision.image_size": 896,
+        "clip.vision.patch_size": 14,
+        "clip.vision.embedding_length": 1152,
+        "clip.vision.feed_forward_length": 4304,
+        "clip.vision.attention.head_count": 16,
+    }
     return Header(3, 32, metadata, tensors, (FileInfo("mmproj.gguf", None, 0),))
 
 
-@pytest.mark.parametrize(("words", "proposed"), [
-    slow("", True), ("--no-mmproj-offload", False), slow("-mmdev CUDA0", False)])
-def test_a_projector_in_ram_is_proposed_where_layers_make_room_for_it(words: str, proposed: bool) -> None:
+@pytest.mark.parametrize(
+    ("words", "proposed"),
+    [slow("", True), ("--no-mmproj-offload", False), slow("-mmdev CUDA0", False)],
+)
+def test_a_projector_in_ram_is_proposed_where_layers_make_room_for_it(
+    words: str, proposed: bool
+) -> None:
     params, policy = read(f"-c 8192 --mmproj p.gguf {words}".split(), None)
     gpu = Device.hypothetical("7GiB")
     machine = Machine.of([gpu], Host(64 << 30, 60 << 30, "given", cores=8), None, {})
@@ -35,5 +49,7 @@ def test_a_projector_in_ram_is_proposed_where_layers_make_room_for_it(words: str
     found = [other for other in plan.alternatives if "--no-mmproj-offload" in other.flags]
     assert bool(found) == proposed
     if proposed:
-        assert found[0].speed.generation > plan.speed.generation and found[0].note.startswith("an image takes about ")
+        assert found[0].speed.generation > plan.speed.generation and found[0].note.startswith(
+            "an image takes about "
+        )
         assert found[0].to_dict()["note"] == found[0].note

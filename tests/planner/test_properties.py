@@ -28,21 +28,32 @@ from autolayers.planner.prices import PARTS, SHORT_MIXTURE
 from autolayers.request import Request
 from autolayers.work.rates import SHARED
 
-MODELS = {name: autolayers.read_model(HEADERS / f"{name}.gguf")
-          for name in ("llama-3.2-1b-q8_0", "llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")}
+MODELS = {
+    name: autolayers.read_model(HEADERS / f"{name}.gguf")
+    for name in (
+        "llama-3.2-1b-q8_0",
+        "llama-moe",
+        "qwen2-dense",
+        "gemma2-dense",
+        "olmoe-moe",
+        "granite-moe",
+    )
+}
 MiB = 1 << 20
 
 
 @st.composite
 def constraints(draw: st.DrawFn) -> list[str]:
     words = ["-fitt", str(draw(st.sampled_from([0, 1, 16])))]
-    for options in ([["-c", "512"], ["-c", "4096"], ["-c", "20000"]],
-                    [["-np", "1"], ["-np", "3"], ["-np", "2", "-kvu"]],
-                    [["-ub", "32"], ["-ub", "256"]],
-                    [["-ctk", "q8_0", "-fa", "on"]],
-                    [["-nkvo"]],
-                    [["--strategy", "layers"], ["--strategy", "auto", "-ngl", "2"]],
-                    [["--ctx-min", "512"]]):      # not more than any context here
+    for options in (
+        [["-c", "512"], ["-c", "4096"], ["-c", "20000"]],
+        [["-np", "1"], ["-np", "3"], ["-np", "2", "-kvu"]],
+        [["-ub", "32"], ["-ub", "256"]],
+        [["-ctk", "q8_0", "-fa", "on"]],
+        [["-nkvo"]],
+        [["--strategy", "layers"], ["--strategy", "auto", "-ngl", "2"]],
+        [["--ctx-min", "512"]],
+    ):  # not more than any context here
         if draw(st.integers(0, 3)) == 0:
             words += draw(st.sampled_from(options))
     return words
@@ -50,23 +61,36 @@ def constraints(draw: st.DrawFn) -> list[str]:
 
 @st.composite
 def questions(draw: st.DrawFn) -> tuple[autolayers.Model, list[str], list[Device]]:
-    """A model, flags, and devices that together have from much too little to more than enough for it."""
+    """A model, flags, and devices that together have from much too little to more than enough for
+    it."""
     model = MODELS[draw(st.sampled_from(sorted(MODELS)))]
     words = draw(constraints())
     params, _ = read(words, None)
     everything = replace(params, n_ctx=params.n_ctx or 4096, n_gpu_layers=None)
     try:
-        need = estimate(model, everything, [Device("CUDA0", 1 << 50, 1 << 50)]).devices["CUDA0"].total
+        need = (
+            estimate(model, everything, [Device("CUDA0", 1 << 50, 1 << 50)]).devices["CUDA0"].total
+        )
     except LaunchRefused:
         need = model.size
     shares = draw(st.lists(st.floats(0.05, 1.5), min_size=1, max_size=3))
-    speeds = draw(st.lists(st.sampled_from([None, 300e9, 1000e9]), min_size=len(shares), max_size=len(shares)))
+    speeds = draw(
+        st.lists(st.sampled_from([None, 300e9, 1000e9]), min_size=len(shares), max_size=len(shares))
+    )
     sizes = [round(need * share / len(shares)) + MiB for share in shares]
-    return model, words, [Device(f"CUDA{i}", size, size, bandwidth=speed)
-                          for i, (size, speed) in enumerate(zip(sizes, speeds, strict=True))]
+    return (
+        model,
+        words,
+        [
+            Device(f"CUDA{i}", size, size, bandwidth=speed)
+            for i, (size, speed) in enumerate(zip(sizes, speeds, strict=True))
+        ],
+    )
 
 
-def planned(model: autolayers.Model, words: list[str], devices: list[Device], host: Host | None = None) -> Plan | None:
+def planned(
+    model: autolayers.Model, words: list[str], devices: list[Device], host: Host | None = None
+) -> Plan | None:
     request = Request.of(words, devices=devices, host=host)
     try:
         return plan_request(model, request)
@@ -90,34 +114,53 @@ def test_the_flags_fed_back_are_the_same_launch(
 
 
 test_the_flags_fed_back_are_the_same_launch = many(
-    60, test_the_flags_fed_back_are_the_same_launch, questions(), st.one_of(st.none(), st.floats(0.1, 2)))
+    60,
+    test_the_flags_fed_back_are_the_same_launch,
+    questions(),
+    st.one_of(st.none(), st.floats(0.1, 2)),
+)
 
 
 def test_more_memory_never_makes_the_predicted_speed_worse(
-        question: tuple[autolayers.Model, list[str], list[Device]], which: int, more: float) -> None:
+    question: tuple[autolayers.Model, list[str], list[Device]], which: int, more: float
+) -> None:
     model, words, devices = question
     found = planned(model, words, devices)
     if found is None or not found.fits:
         return
     grown = devices[which % len(devices)]
-    grown = replace(grown, free=round(grown.free * (1 + more)), total=round(grown.total * (1 + more)))
+    grown = replace(
+        grown, free=round(grown.free * (1 + more)), total=round(grown.total * (1 + more))
+    )
     richer = planned(model, words, [grown if d.name == grown.name else d for d in devices])
-    note(f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, {grown} -> {richer and richer.flags}")
+    note(
+        f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, {grown} -> "
+        f"{richer and richer.flags}"
+    )
     assert richer is not None and richer.fits
     limit = found.speed.request * (1 + 1e-9)
-    if richer.breakdown.n_ctx > found.breakdown.n_ctx:       # which may cost a few per cent, and hand-overs
+    # which may cost a few per cent, and hand-overs
+    if richer.breakdown.n_ctx > found.breakdown.n_ctx:
         more = log2(richer.breakdown.n_ctx / found.breakdown.n_ctx)
-        limit = limit * SHORT_MIXTURE.factor ** more + (len(devices) - 1) * SHARED.hop * 1e-6 * (
-            512 + 2048 / richer.breakdown.n_ubatch)
-    if _used(richer) < _used(found):       # prompts overlap less; splits are not searched for that they overlap
+        limit = limit * SHORT_MIXTURE.factor**more + (len(devices) - 1) * SHARED.hop * 1e-6 * (
+            512 + 2048 / richer.breakdown.n_ubatch
+        )
+    # prompts overlap less; splits are not searched for that they overlap
+    if _used(richer) < _used(found):
         limit *= 1.03
-    if richer.n_gpu_layers > found.n_gpu_layers:       # models of a few MB wait for kernels more than for weights
+    # models of a few MB wait for kernels more than for weights
+    if richer.n_gpu_layers > found.n_gpu_layers:
         limit *= 1.1
     assert richer.speed.request <= limit
 
 
 test_more_memory_never_makes_the_predicted_speed_worse = many(
-    25, test_more_memory_never_makes_the_predicted_speed_worse, questions(), st.integers(0, 2), st.floats(0.01, 1.0))
+    25,
+    test_more_memory_never_makes_the_predicted_speed_worse,
+    questions(),
+    st.integers(0, 2),
+    st.floats(0.01, 1.0),
+)
 
 
 def _used(plan: Plan) -> int:
@@ -126,24 +169,41 @@ def _used(plan: Plan) -> int:
 
 
 def test_no_plan_is_predicted_slower_than_what_fit_would_do(
-        question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
+    question: tuple[autolayers.Model, list[str], list[Device]],
+) -> None:
     model, words, devices = question
-    if "--strategy" in words or "-ngl" in words or "--kv-types" in words:       # then less is asked for
+    # then less is asked for
+    if "--strategy" in words or "-ngl" in words or "--kv-types" in words:
         return
     try:
-        found, rival = autolayers.plan(model, words, devices=devices), fit_choice(model, words, devices)
+        found, rival = (
+            autolayers.plan(model, words, devices=devices),
+            fit_choice(model, words, devices),
+        )
     except LaunchRefused:
         return
-    if found.fits and rival is not None and rival.fits and rival.breakdown.n_ctx >= found.breakdown.n_ctx:
-        note(f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, --fit {rival.params}")
-        assert found.speed.compared <= rival.speed.compared * PARTS.factor      # its patterns of -ot count
+    if (
+        found.fits
+        and rival is not None
+        and rival.fits
+        and rival.breakdown.n_ctx >= found.breakdown.n_ctx
+    ):
+        note(
+            f"{model.name} {words} {[d.free for d in devices]} -> {found.flags}, --fit "
+            f"{rival.params}"
+        )
+        # its patterns of -ot count
+        assert found.speed.compared <= rival.speed.compared * PARTS.factor
 
 
 test_no_plan_is_predicted_slower_than_what_fit_would_do, test_more_plans_are_not = few_and_many(
-    6, 60, test_no_plan_is_predicted_slower_than_what_fit_would_do, questions())
+    6, 60, test_no_plan_is_predicted_slower_than_what_fit_would_do, questions()
+)
 
 
-def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str], list[Device]]) -> None:
+def test_no_device_loses_its_margin(
+    question: tuple[autolayers.Model, list[str], list[Device]],
+) -> None:
     model, words, devices = question
     found = planned(model, words, devices)
     if found is None:
@@ -153,7 +213,8 @@ def test_no_device_loses_its_margin(question: tuple[autolayers.Model, list[str],
 
 
 test_no_device_loses_its_margin, test_more_devices_lose_none = few_and_many(
-    5, 60, test_no_device_loses_its_margin, questions())
+    5, 60, test_no_device_loses_its_margin, questions()
+)
 
 
 def test_a_split_is_the_fastest_there_is(
@@ -165,17 +226,25 @@ def test_a_split_is_the_fastest_there_is(
     def seconds(split: tuple[int, ...]) -> float | None:
         start, total = 0, 0.0
         for count, space, slow, visit in zip(split, room, slowness, visits, strict=True):
-            if sum(sizes[start:start + count]) > space:
+            if sum(sizes[start : start + count]) > space:
                 return None
-            total += sum(work[start:start + count]) * slow + (visit if count else 0) + (hop if start and count else 0.0)
+            total += (
+                sum(work[start : start + count]) * slow
+                + (visit if count else 0)
+                + (hop if start and count else 0.0)
+            )
             start += count
         return total
 
     splits = (
-        split for split in itertools.product(range(len(layers) + 1), repeat=len(devices)) if sum(split) == len(layers)
+        split
+        for split in itertools.product(range(len(layers) + 1), repeat=len(devices))
+        if sum(split) == len(layers)
     )
     possible = [time for split in splits if (time := seconds(split)) is not None]
-    found = best_partition(sizes, [[cost * slow for cost in work] for slow in slowness], room, hop, visits)
+    found = best_partition(
+        sizes, [[cost * slow for cost in work] for slow in slowness], room, hop, visits
+    )
     if found is None:
         assert not possible
     else:
@@ -183,7 +252,14 @@ def test_a_split_is_the_fastest_there_is(
 
 
 test_a_split_is_the_fastest_there_is, test_more_splits_are = few_and_many(
-    100, 1000, test_a_split_is_the_fastest_there_is,
+    100,
+    1000,
+    test_a_split_is_the_fastest_there_is,
     st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=7),
-    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 5), st.sampled_from([0, 9])), min_size=1, max_size=3),
-    st.sampled_from([0.0, 3.0]))
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(1, 5), st.sampled_from([0, 9])),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from([0.0, 3.0]),
+)

@@ -1,4 +1,5 @@
-"""The reasons for a plan are computed when they are read: a command that prints none computes none."""
+"""The reasons for a plan are computed when they are read: a command that prints none computes
+none."""
 
 from __future__ import annotations
 
@@ -16,9 +17,14 @@ from autolayers.planner import explain, faster, plan_request, reasons
 from autolayers.planner.reasons import Explained
 from autolayers.request import Request
 
-PARTS = (explain, "alternative"), (explain, "price_of"), (explain, "levers"), (reasons, "fit_choice_of")
+PARTS = (
+    (explain, "alternative"),
+    (explain, "price_of"),
+    (explain, "levers"),
+    (reasons, "fit_choice_of"),
+)
 MODEL = "llama-3.2-1b-q8_0:4"
-FULL = ["--gpu", "1GiB", "--ram", "16GiB", "-c", "4096"]        # with weights in RAM
+FULL = ["--gpu", "1GiB", "--ram", "16GiB", "-c", "4096"]  # with weights in RAM
 ROOMY = ["--gpu", "8GiB", "--ram", "16GiB", "-c", "4096"]
 
 
@@ -32,7 +38,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     for module, name in PARTS:
         monkeypatch.setattr(module, name, counted(name, getattr(module, name)))
-    monkeypatch.setattr("autolayers.cli.one.cores", lambda: 1)       # other processes count for themselves
+    # other processes count for themselves
+    monkeypatch.setattr("autolayers.cli.one.cores", lambda: 1)
     yield found
 
 
@@ -42,19 +49,28 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "m.gguf")
 
 
-@pytest.mark.parametrize("words", [
-    ["plan", "M", *FULL], ["plan", "M", *FULL, "-q"], ["plan", "M", *FULL, "--format", "docker"],
-    ["plan", "M", "M", *ROOMY, "--json"], ["choose", "M", *FULL, "--json"],
-    ["sweep", "M", "--gpu", "1GiB", "--ram", "16GiB", "--contexts", "4096", "--json"],
-], ids=["flags", "number", "file", "several", "choose", "sweep"])
-def test_a_command_that_prints_no_reason_computes_none(words: list[str], path: str, calls: list[str],
-                                                       capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["plan", "M", *FULL],
+        ["plan", "M", *FULL, "-q"],
+        ["plan", "M", *FULL, "--format", "docker"],
+        ["plan", "M", "M", *ROOMY, "--json"],
+        ["choose", "M", *FULL, "--json"],
+        ["sweep", "M", "--gpu", "1GiB", "--ram", "16GiB", "--contexts", "4096", "--json"],
+    ],
+    ids=["flags", "number", "file", "several", "choose", "sweep"],
+)
+def test_a_command_that_prints_no_reason_computes_none(
+    words: list[str], path: str, calls: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main([path if word == "M" else word for word in words]) == 0, capfd.readouterr().err
     assert capfd.readouterr().out and not calls
 
 
-def test_a_page_and_json_compute_what_they_print(path: str, calls: list[str],
-                                                 capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_page_and_json_compute_what_they_print(
+    path: str, calls: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
     assert main(["plan", path, *FULL, "--json"]) == 0
     assert {*calls} == {name for _, name in PARTS}
     calls.clear()
@@ -63,7 +79,8 @@ def test_a_page_and_json_compute_what_they_print(path: str, calls: list[str],
 
 
 def test_a_reason_is_computed_when_it_is_read(calls: list[str]) -> None:
-    """The launch of an explained plan costs what it costs alone, and so does each of its reasons."""
+    """The launch of an explained plan costs what it costs alone, and so does each of its
+    reasons."""
     target, request = model(MODEL), Request.of(FULL)
     plan_request(target, request, meter=(alone := Meter()))
     found = plan_request(target, request, explain=True, advise=True, meter=(meter := Meter()))
@@ -76,15 +93,25 @@ def test_a_reason_is_computed_when_it_is_read(calls: list[str]) -> None:
 
 def test_a_plan_with_unread_reasons_is_compared_and_printed(calls: list[str]) -> None:
     found = autolayers.plan(model(MODEL), FULL, explain=True)
-    assert found == found and repr(found.why) == "Explained(explain=True)" and {found.why} and not calls
+    assert (
+        found == found
+        and repr(found.why) == "Explained(explain=True)"
+        and {found.why}
+        and not calls
+    )
 
 
 def test_a_launch_on_the_devices_alone_has_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where only the input layer is in RAM, as always, neither a smaller file nor a smaller cache is tried."""
+    """Where only the input layer is in RAM, as always, neither a smaller file nor a smaller cache
+    is tried."""
     tried: list[str] = []
     for name in ("with_cache", "smaller"):
         monkeypatch.setattr(faster, name, lambda *args, name=name: tried.append(name))
     whole = autolayers.plan(model(MODEL), ROOMY, advise=True)
-    assert isinstance(whole.why, Explained) and (whole.faster, whole.smaller) == (None, None) and not tried
+    assert (
+        isinstance(whole.why, Explained)
+        and (whole.faster, whole.smaller) == (None, None)
+        and not tried
+    )
     part = autolayers.plan(model(MODEL), FULL, advise=True)
     assert (part.faster, part.smaller) == (None, None) and tried == ["with_cache", "smaller"]

@@ -1,5 +1,6 @@
-"""What the search answers by construction: given contexts are filled, the order of devices changes nothing but -dev, a
-flag that is given as its own default changes nothing, more context where it is asked for."""
+"""What the search answers by construction: given contexts are filled, the order of devices changes
+nothing but -dev, a flag that is given as its own default changes nothing, more context where it is
+asked for."""
 
 from __future__ import annotations
 
@@ -11,13 +12,22 @@ from support import FIXTURES, model
 
 import autolayers
 from autolayers import Device, Plan
-from autolayers.planner.prices import ENOUGH, LONG, MOST, ROWS, SHORT, SHORT_MIXTURE, of_context, worth
+from autolayers.planner.prices import (
+    ENOUGH,
+    LONG,
+    MOST,
+    ROWS,
+    SHORT,
+    SHORT_MIXTURE,
+    of_context,
+    worth,
+)
 from autolayers.planner.problem import Problem
 from autolayers.request import Request
 
 GiB = 1 << 30
 HUNDREDTH = 1.01
-AS_GOOD = 1.015      # half of the regret that the bench of decisions allows
+AS_GOOD = 1.015  # half of the regret that the bench of decisions allows
 
 
 def plan(name: str, *words: str) -> Plan:
@@ -25,13 +35,18 @@ def plan(name: str, *words: str) -> Plan:
 
 
 class TestGivenContext:
-    @pytest.mark.parametrize(("name", "words"), [
-        ("llama-3.3-70b-q4_k_m", "--gpu rtx-5090 --ram 64GiB -c 32768"),
-        ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 16384"),
-        ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 32768 -ctk q4_0 -ctv q4_0"),
-        ("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3090 --ram 64GiB -c 32768")])
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("llama-3.3-70b-q4_k_m", "--gpu rtx-5090 --ram 64GiB -c 32768"),
+            ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 16384"),
+            ("llama-3.3-70b-q4_k_m", "--gpu rtx-3090 --ram 64GiB -c 32768 -ctk q4_0 -ctv q4_0"),
+            ("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3090 --ram 64GiB -c 32768"),
+        ],
+    )
     def test_a_context_that_is_given_will_be_filled(self, name: str, words: str) -> None:
-        """FFN weights in RAM keep the whole cache on the GPU: twice to four times the rate of whole layers."""
+        """FFN weights in RAM keep the whole cache on the GPU: twice to four times the rate of whole
+        layers."""
         found = plan(name, *words.split())
         layers = plan(name, *words.split(), "--strategy", "layers")
         assert found.fits and found.n_gpu_layers == 81 and "-ncffn" in found.flags
@@ -43,7 +58,9 @@ class TestGivenContext:
         assert short.speed.compared == short.speed.request
         deep = plan("llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "16384")
         assert deep.speed.compared > deep.speed.request
-        said = plan("llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "16384", "--workload", "2048+512@4k")
+        said = plan(
+            "llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "16384", "--workload", "2048+512@4k"
+        )
         assert said.speed.compared == said.speed.request
 
 
@@ -59,21 +76,33 @@ def priced(found: Plan) -> float:
 
 
 class TestDevices:
-    @pytest.mark.parametrize(("name", "cards"), [
-        ("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1800MiB", "rtx-3060@1400MiB")),
-        ("llama-3.1-8b-q4_k_m:12", ("rtx-3090@1500MiB", "rtx-3060@1300MiB")),
-        pytest.param("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1200MiB", "rtx-3060@1400MiB", "gtx-1070@1500MiB"),
-                     marks=pytest.mark.slow)])
-    def test_in_any_order_unequal_gpus_give_one_answer(self, name: str, cards: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize(
+        ("name", "cards"),
+        [
+            ("qwen3-30b-a3b-q4_k_m:12", ("rtx-3090@1800MiB", "rtx-3060@1400MiB")),
+            ("llama-3.1-8b-q4_k_m:12", ("rtx-3090@1500MiB", "rtx-3060@1300MiB")),
+            pytest.param(
+                "qwen3-30b-a3b-q4_k_m:12",
+                ("rtx-3090@1200MiB", "rtx-3060@1400MiB", "gtx-1070@1500MiB"),
+                marks=pytest.mark.slow,
+            ),
+        ],
+    )
+    def test_in_any_order_unequal_gpus_give_one_answer(
+        self, name: str, cards: tuple[str, ...]
+    ) -> None:
         answers = []
         for order in itertools.permutations(cards):
             devices = [device for i, card in enumerate(order) for device in [sized(card, i)]]
             answers.append(autolayers.plan(model(name), ["--ram", "64GiB"], devices=devices))
         assert all(same(answers[0], other) for other in answers[1:])
-        if name.startswith("llama"):        # the order is what makes them equal; a mixture may do without
+        # the order is what makes them equal; a mixture may do without
+        if name.startswith("llama"):
             assert len({(answer.params.device, answer.params.main_gpu) for answer in answers}) > 1
 
-    @pytest.mark.parametrize("words", ["-dev CUDA0,CUDA1", "-sm layer", "-mg 0", "-ngl auto", "-np -1"])
+    @pytest.mark.parametrize(
+        "words", ["-dev CUDA0,CUDA1", "-sm layer", "-mg 0", "-ngl auto", "-np -1"]
+    )
     def test_a_flag_that_is_given_as_its_own_default_changes_nothing(self, words: str) -> None:
         machine = ("--gpu", "2xrtx-3090", "-c", "16384")
         free, given = (plan("llama-3.1-8b-q4_k_m", *machine, *more) for more in ((), words.split()))
@@ -84,13 +113,19 @@ class TestDevices:
     def test_an_order_that_is_given_stays_and_one_of_them_alone_is_a_choice(self) -> None:
         words = ("--gpu", "1070,3060,3090", "-dev", "CUDA2,CUDA1,CUDA0")
         found, free = plan("qwen3-30b-a3b-q4_k_m", *words), plan("qwen3-30b-a3b-q4_k_m", *words[:2])
-        assert found.params.device == ("CUDA2", "CUDA1", "CUDA0") and found.params.split_mode == "none"
+        assert (
+            found.params.device == ("CUDA2", "CUDA1", "CUDA0") and found.params.split_mode == "none"
+        )
         assert found.speed.generation == free.speed.generation
 
-    @pytest.mark.parametrize(("name", "words", "least"), [
-        ("gpt-oss-120b-mxfp4", "--gpu 36.1GiB,36.1GiB", 131072),
-        ("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
-        ("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952)])
+    @pytest.mark.parametrize(
+        ("name", "words", "least"),
+        [
+            ("gpt-oss-120b-mxfp4", "--gpu 36.1GiB,36.1GiB", 131072),
+            ("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
+            ("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952),
+        ],
+    )
     def test_the_split_is_chosen_with_the_context(self, name: str, words: str, least: int) -> None:
         """At least the context that --fit was seen to choose."""
         found = plan(name, *words.split())
@@ -118,9 +153,15 @@ def sized(card: str, i: int) -> Device:
 
 
 class TestContext:
-    @pytest.mark.parametrize(("name", "words"), [
-        ("gpt-oss-20b-mxfp4", "--gpu rtx-3060 --ram 32GiB"), ("llama-3.1-8b-q4_k_m", "--gpu rtx-4060"),
-        ("qwen3-30b-a3b-q4_k_m:12", "--gpu 3GiB --ram 32GiB"), ("gemma-2-9b-q4_k_m:12", "--gpu 2GiB --ram 32GiB")])
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("gpt-oss-20b-mxfp4", "--gpu rtx-3060 --ram 32GiB"),
+            ("llama-3.1-8b-q4_k_m", "--gpu rtx-4060"),
+            ("qwen3-30b-a3b-q4_k_m:12", "--gpu 3GiB --ram 32GiB"),
+            ("gemma-2-9b-q4_k_m:12", "--gpu 2GiB --ram 32GiB"),
+        ],
+    )
     def test_as_much_as_there_is_is_no_less_than_the_default(self, name: str, words: str) -> None:
         found, most = plan(name, *words.split()), plan(name, *words.split(), "--ctx", "max")
         assert found.fits and most.fits and most.breakdown.n_ctx >= found.breakdown.n_ctx
@@ -132,15 +173,24 @@ class TestContext:
         dense = model("llama-3.1-8b-q4_k_m")
         assert dense.n_ctx_train == 131072
         assert factor(131072) == 1.0
-        assert factor(65536) == pytest.approx(LONG.factor) and factor(32768) == pytest.approx(LONG.factor ** 2)
-        assert factor(8192) == pytest.approx(SHORT.factor ** 2 * LONG.factor ** 2)
-        assert factor(8192, "--ctx", "max") == pytest.approx(MOST.factor ** 4)
-        assert factor(8192, "--ctx-min", "8k") == pytest.approx(LONG.factor ** 4)
+        assert factor(65536) == pytest.approx(LONG.factor) and factor(32768) == pytest.approx(
+            LONG.factor**2
+        )
+        assert factor(8192) == pytest.approx(SHORT.factor**2 * LONG.factor**2)
+        assert factor(8192, "--ctx", "max") == pytest.approx(MOST.factor**4)
+        assert factor(8192, "--ctx-min", "8k") == pytest.approx(LONG.factor**4)
         assert factor(8192, "-c", "8192") == 1.0
 
 
-@pytest.mark.parametrize("more", [
-    ("--gpu", "rtx-3090@3GiB"), ("--gpu", "2GiB,2GiB"), ("--ram", "64GiB"), ("--kv-types", "f16,q8_0")])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--gpu", "rtx-3090@3GiB"),
+        ("--gpu", "2GiB,2GiB"),
+        ("--ram", "64GiB"),
+        ("--kv-types", "f16,q8_0"),
+    ],
+)
 def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]) -> None:
     dense = model("gemma-2-9b-q4_k_m:12")
     words = {"--gpu": "2GiB", "--ram": "32GiB"}
@@ -155,15 +205,23 @@ def test_more_memory_and_more_permission_are_worth_no_less(more: tuple[str, ...]
 
 
 def test_heads_without_a_flash_kernel_stay_on_their_gpus() -> None:
-    """-fa auto is off then, and attention on the GPUs, however the launch is priced before its graph is there."""
-    large = autolayers.read_model(FIXTURES / "real/headers/ea77b9a348b0.gguf")        # DeepSeek-V3, 297 GiB
+    """-fa auto is off then, and attention on the GPUs, however the launch is priced before its
+    graph is there."""
+    # DeepSeek-V3, 297 GiB
+    large = autolayers.read_model(FIXTURES / "real/headers/ea77b9a348b0.gguf")
     answer = autolayers.plan(large, ["--gpu", "8x80GiB", "--ram", "512GiB"])
     assert answer.n_gpu_layers == 62 and not answer.params.overrides
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"), ("gpt-oss-20b-mxfp4:8", "--gpu 2GiB,3GiB --ram 32GiB"),
-    ("llama-3.1-8b-q4_k_m:8", "--gpu 1500MiB --ram 32GiB"), ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB")])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("qwen3-30b-a3b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
+        ("gpt-oss-20b-mxfp4:8", "--gpu 2GiB,3GiB --ram 32GiB"),
+        ("llama-3.1-8b-q4_k_m:8", "--gpu 1500MiB --ram 32GiB"),
+        ("gemma-2-9b-q4_k_m:8", "--gpu 3GiB --ram 32GiB"),
+    ],
+)
 def test_the_context_of_an_answer_is_no_other_question(name: str, words: str) -> None:
     free = autolayers.plan(model(name), words.split())
     given = autolayers.plan(model(name), [*words.split(), "-c", str(free.breakdown.n_ctx)])

@@ -1,5 +1,5 @@
-"""System memory over the life of a launch: what grows while it serves, what -q leaves to llama-server, what a processor
-serves well."""
+"""System memory over the life of a launch: what grows while it serves, what -q leaves to
+llama-server, what a processor serves well."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from autolayers.planner.one.fit import fit
 from autolayers.records import replace
 
 GiB = 1 << 30
-NAMES = ("llama-3.2-1b-q8_0", "gemma-3-4b-q8_0:8", "qwen3-next-80b-a3b-q4_k_m:8", "mamba2-2.7b-q4_k_m:8")
+NAMES = (
+    "llama-3.2-1b-q8_0",
+    "gemma-3-4b-q8_0:8",
+    "qwen3-next-80b-a3b-q4_k_m:8",
+    "mamba2-2.7b-q4_k_m:8",
+)
 
 
 def plan(name: str, words: str, gib: float | None, ram: float | None) -> autolayers.Plan:
@@ -31,27 +36,40 @@ def test_what_fits_still_fits_when_everything_has_grown(name: str, ram: float, w
     found = plan(name, f"-c 8192 {words}", 80, ram)
     assert found.fits == (found.host.remaining >= 0)  # type: ignore[operator]
     assert found.host.needed == found.host.resident + RAM_MARGIN + sum(
-        extra.size for extra in found.breakdown.extras if extra.upper_limit)
+        extra.size for extra in found.breakdown.extras if extra.upper_limit
+    )
     assert all(word in " ".join(found.flags) for word in words.split())
     again = plan(name, " ".join(found.flags), 80, ram)
     assert (again.flags, again.host, again.fits) == (found.flags, found.host, found.fits)
 
 
 test_what_fits_still_fits_when_everything_has_grown = many(
-    50, test_what_fits_still_fits_when_everything_has_grown, st.sampled_from(NAMES), st.floats(0.6, 80),
-    st.sampled_from(["", "-cram 100", "-ctxcp 3", "-np 1"]))
+    50,
+    test_what_fits_still_fits_when_everything_has_grown,
+    st.sampled_from(NAMES),
+    st.floats(0.6, 80),
+    st.sampled_from(["", "-cram 100", "-ctxcp 3", "-np 1"]),
+)
 
 
 class TestWhatGrows:
-    @pytest.mark.parametrize(("name", "ram", "flags"), [
-        ("llama-3.2-1b-q8_0", 16, ()),
-        ("llama-3.2-1b-q8_0", 4, ("-cram",)),
-        ("gemma-3-4b-q8_0", 16, ("-ctxcp",)),
-        ("gemma-3-4b-q8_0", 8, ("-ctxcp", "-cram")),
-    ])
-    def test_is_limited_by_as_few_flags_as_needed(self, name: str, ram: float, flags: tuple[str, ...]) -> None:
+    @pytest.mark.parametrize(
+        ("name", "ram", "flags"),
+        [
+            ("llama-3.2-1b-q8_0", 16, ()),
+            ("llama-3.2-1b-q8_0", 4, ("-cram",)),
+            ("gemma-3-4b-q8_0", 16, ("-ctxcp",)),
+            ("gemma-3-4b-q8_0", 8, ("-ctxcp", "-cram")),
+        ],
+    )
+    def test_is_limited_by_as_few_flags_as_needed(
+        self, name: str, ram: float, flags: tuple[str, ...]
+    ) -> None:
         found = plan(name, "-c 8192", 80, ram)
-        assert found.fits and tuple(word for word in found.flags if word in ("-cram", "-ctxcp")) == flags
+        assert (
+            found.fits
+            and tuple(word for word in found.flags if word in ("-cram", "-ctxcp")) == flags
+        )
         assert all(any(flag in reason for reason in found.reasons) for flag in flags)
 
     def test_a_limit_that_was_given_is_part_of_the_bill(self) -> None:
@@ -68,34 +86,50 @@ class TestWhatGrows:
 
     def test_old_builds_keep_one_prompt_whatever_the_limit_and_older_ones_none(self) -> None:
         def saved(build: int) -> int:
-            found = plan("llama-3.2-1b-q8_0", f"-c 131072 -np 1 -cram 100 --strict-flags off --llama-build {build}",
-                         80, None)
-            return sum(extra.size for extra in found.breakdown.extras if extra.bounded_by == "cache_ram")
+            found = plan(
+                "llama-3.2-1b-q8_0",
+                f"-c 131072 -np 1 -cram 100 --strict-flags off --llama-build {build}",
+                80,
+                None,
+            )
+            return sum(
+                extra.size for extra in found.breakdown.extras if extra.bounded_by == "cache_ram"
+            )
 
         assert [saved(build) >> 20 for build in (6000, 9713, 10068)] == [0, 4096, 100]
 
 
 # --- -q: the number that llama-server can be given with nothing but the flags that were given here
 
+
 def test_a_number_is_right_by_itself(name: str, shares: list[float], words: str) -> None:
     if words == "-cmoe" and not model(name).is_moe:
         return
-    cards = [Device(f"CUDA{i}", size, size) for i, size in
-             enumerate(round(model(name).size * share) + GiB for share in shares)]
+    cards = [
+        Device(f"CUDA{i}", size, size)
+        for i, size in enumerate(round(model(name).size * share) + GiB for share in shares)
+    ]
     found = autolayers.plan(model(name), [*words.split(), "-q"], devices=cards)
     if not found.fits:
         return
-    evaluator = Evaluator.of(model(name), Machine(tuple(cards), {card.name: card.free for card in cards}))
+    evaluator = Evaluator.of(
+        model(name), Machine(tuple(cards), {card.name: card.free for card in cards})
+    )
     given_ = replace(parse(words.split()).params, n_gpu_layers=found.n_gpu_layers)
     launched = fit(evaluator, given_, FULL)
     assert launched is not None and launched.fits
 
 
 test_a_number_is_right_by_itself, test_more_numbers = few_and_many(
-    8, 40, test_a_number_is_right_by_itself,
+    8,
+    40,
+    test_a_number_is_right_by_itself,
     st.sampled_from(["llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8", "olmoe-moe", "gemma-3-4b-q8_0:8"]),
     st.lists(st.floats(0.2, 1.2), min_size=1, max_size=2),
-    st.sampled_from(["", "-c 16384", "-np 2", "-ctk q8_0 -ctv q8_0", "-cmoe", "--strategy auto", "--ctx max"]))
+    st.sampled_from(
+        ["", "-c 16384", "-np 2", "-ctk q8_0 -ctv q8_0", "-cmoe", "--strategy auto", "--ctx max"]
+    ),
+)
 
 
 def test_a_mixture_of_experts_gets_whole_layers() -> None:
@@ -104,9 +138,12 @@ def test_a_mixture_of_experts_gets_whole_layers() -> None:
 
 
 class TestProcessor:
-    """No GPU: the context grows to 32k, and further while tokens come quickly, as long as memory is left."""
+    """No GPU: the context grows to 32k, and further while tokens come quickly, as long as memory is
+    left."""
 
-    @pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m"])
+    @pytest.mark.parametrize(
+        "name", ["llama-3.1-8b-q4_k_m", "llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m"]
+    )
     @pytest.mark.parametrize("ram", [24, 400])
     def test_keeps_a_token_under_seconds_and_memory_free(self, name: str, ram: float) -> None:
         host = Host(round(ram * GiB), round(ram * GiB), "given")
@@ -119,7 +156,10 @@ class TestProcessor:
 
     def test_a_largest_context_that_keeps_no_model_on_the_gpus_says_so(self) -> None:
         def said(gib: float) -> bool:
-            return any("--ctx max" in line for line in plan("llama-3.1-8b-q4_k_m", "--ctx max", gib, None).warnings)
+            return any(
+                "--ctx max" in line
+                for line in plan("llama-3.1-8b-q4_k_m", "--ctx max", gib, None).warnings
+            )
 
         assert said(4) and not said(12)
 
@@ -131,15 +171,30 @@ class TestProcessor:
 class TestMoreThanMemory:
     """Models that system memory does not suffice for."""
 
-    @pytest.mark.parametrize(("name", "gib", "ram"), [
-        slow("qwen3-30b-a3b-q4_k_m:8", (1.5,), 1.5), slow("gpt-oss-20b-mxfp4:8", (1.5, 1.2), 1.5),
-        ("llama-3.3-70b-q4_k_m:8", (2,), 2), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
-            ("qwen3-next-80b-a3b-q4_k_m", (12,), 32), ("llama-4-scout-q4_k_m", (12,), 32),
-            ("qwen3-30b-a3b-q4_k_m", (4,), 8), ("gpt-oss-20b-mxfp4", (3, 2), 4), ("llama-3.3-70b-q4_k_m", (8,), 16)))
-    ])
+    @pytest.mark.parametrize(
+        ("name", "gib", "ram"),
+        [
+            slow("qwen3-30b-a3b-q4_k_m:8", (1.5,), 1.5),
+            slow("gpt-oss-20b-mxfp4:8", (1.5, 1.2), 1.5),
+            ("llama-3.3-70b-q4_k_m:8", (2,), 2),
+            *(
+                pytest.param(*case, marks=pytest.mark.slow)
+                for case in (
+                    ("qwen3-next-80b-a3b-q4_k_m", (12,), 32),
+                    ("llama-4-scout-q4_k_m", (12,), 32),
+                    ("qwen3-30b-a3b-q4_k_m", (4,), 8),
+                    ("gpt-oss-20b-mxfp4", (3, 2), 4),
+                    ("llama-3.3-70b-q4_k_m", (8,), 16),
+                )
+            ),
+        ],
+    )
     def test_lack_no_more_of_it_than_fits_own_answer_and_are_no_slower(
-            self, name: str, gib: tuple[float, ...], ram: float) -> None:
-        cards = [Device(f"CUDA{i}", round(size * GiB), round(size * GiB)) for i, size in enumerate(gib)]
+        self, name: str, gib: tuple[float, ...], ram: float
+    ) -> None:
+        cards = [
+            Device(f"CUDA{i}", round(size * GiB), round(size * GiB)) for i, size in enumerate(gib)
+        ]
         host = Host(round(ram * GiB), round(ram * GiB), "given")
         found = autolayers.plan(model(name), [], devices=cards, host=host)
         rival = fit_choice(model(name), [], cards, host)
@@ -152,18 +207,30 @@ class TestMoreThanMemory:
 
 # --- what an agent's next request reuses
 
-@pytest.mark.parametrize(("name", "words", "flags", "reason"), [
-    ("llama-3.1-8b-q4_k_m", "", ["--cache-reuse", "256"], "--cache-reuse 256: "),
-    ("llama-3.1-8b-q4_k_m", "--cache-reuse 0", ["--cache-reuse", "0"], ""),
-    ("gemma-3-4b-q8_0", "", [], "no --swa-full (the request would take "),
-    ("gemma-3-4b-q8_0", "--swa-full", ["--swa-full", "--cache-reuse", "256"], "--cache-reuse 256: "),
-    ("mamba2-2.7b-q4_k_m", "", [], "the model's state cannot be rolled back: "),
-])
-def test_an_agents_prefix_is_reused_as_far_as_the_cache_allows(name: str, words: str, flags: list[str],
-                                                               reason: str) -> None:
+
+@pytest.mark.parametrize(
+    ("name", "words", "flags", "reason"),
+    [
+        ("llama-3.1-8b-q4_k_m", "", ["--cache-reuse", "256"], "--cache-reuse 256: "),
+        ("llama-3.1-8b-q4_k_m", "--cache-reuse 0", ["--cache-reuse", "0"], ""),
+        ("gemma-3-4b-q8_0", "", [], "no --swa-full (the request would take "),
+        (
+            "gemma-3-4b-q8_0",
+            "--swa-full",
+            ["--swa-full", "--cache-reuse", "256"],
+            "--cache-reuse 256: ",
+        ),
+        ("mamba2-2.7b-q4_k_m", "", [], "the model's state cannot be rolled back: "),
+    ],
+)
+def test_an_agents_prefix_is_reused_as_far_as_the_cache_allows(
+    name: str, words: str, flags: list[str], reason: str
+) -> None:
     asked = ["--gpu", "rtx-3090", "--ram", "96GiB", *words.split()]
     launch = autolayers.plan(model(name), [*asked, "--workload", "agent"])
-    assert [word for word in launch.flags if word in ("--swa-full", "--cache-reuse", "256", "0")] == flags
+    assert [
+        word for word in launch.flags if word in ("--swa-full", "--cache-reuse", "256", "0")
+    ] == flags
     assert any(line.startswith(reason) for line in launch.reasons) == bool(reason)
     assert set(launch.flags) & {"--swa-full", "--cache-reuse"} <= {*words.split(), "--cache-reuse"}
     chat = autolayers.plan(model(name), asked)
@@ -172,5 +239,9 @@ def test_an_agents_prefix_is_reused_as_far_as_the_cache_allows(name: str, words:
 
 def test_a_full_cache_of_windows_is_chosen_where_it_is_nearly_free() -> None:
     """A context that is no larger than the window."""
-    launch = autolayers.plan(model("gemma-3-4b-q8_0"), ["--gpu", "rtx-3090", "--workload", "agent", "-c", "1024"])
-    assert "--swa-full" in launch.flags and any(line.startswith("--swa-full: ") for line in launch.reasons)
+    launch = autolayers.plan(
+        model("gemma-3-4b-q8_0"), ["--gpu", "rtx-3090", "--workload", "agent", "-c", "1024"]
+    )
+    assert "--swa-full" in launch.flags and any(
+        line.startswith("--swa-full: ") for line in launch.reasons
+    )

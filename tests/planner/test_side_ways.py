@@ -1,5 +1,5 @@
-"""What is tried besides the given launch (fewer devices, other orders, alternatives, advice) may fail: the answer is
-that of the given words.
+"""What is tried besides the given launch (fewer devices, other orders, alternatives, advice) may
+fail: the answer is that of the given words.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ THREE = ["--gpu", "12GiB,12GiB,12GiB", "--ram", "64GiB", "--backend", "vulkan"]
 TO_A_DEVICE = ["-ot", r"token_embd\.weight=Vulkan0"]
 
 
-@pytest.mark.parametrize("words", [
-    [*THREE, *TO_A_DEVICE, "-ngl", "999", "-c", "65536", "-np", "1", "-fa", "off"],
-    [*THREE, *TO_A_DEVICE],
-    [*THREE, *TO_A_DEVICE, "-c", "131072"],
-    ["--gpu", "8GiB", "--ram", "16GiB", "-ot", r"token_embd\.weight=CUDA0", "-c", "65536"],
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        [*THREE, *TO_A_DEVICE, "-ngl", "999", "-c", "65536", "-np", "1", "-fa", "off"],
+        [*THREE, *TO_A_DEVICE],
+        [*THREE, *TO_A_DEVICE, "-c", "131072"],
+        ["--gpu", "8GiB", "--ram", "16GiB", "-ot", r"token_embd\.weight=CUDA0", "-c", "65536"],
+    ],
+)
 def test_a_tensor_may_be_sent_to_any_device_that_is_there(words: list[str]) -> None:
     found = autolayers.plan(model("llama-3.3-70b-q4_k_m:12"), words, explain=True)
     name = words[words.index("-ot") + 1].partition("=")[2]
@@ -41,8 +44,15 @@ def test_the_devices_that_are_there_are_those_of_the_launch() -> None:
 
 
 def test_a_machine_without_the_device_is_left_out_of_a_sweep() -> None:
-    machines = [autolayers.sweep(model("llama-3.2-1b-q8_0:4"), ["-ot", "token_embd=CUDA1", "--gpu", gpu],
-                                 contexts=[4096], types=["f16"])[0] for gpu in ("8GiB", "8GiB,8GiB")]
+    machines = [
+        autolayers.sweep(
+            model("llama-3.2-1b-q8_0:4"),
+            ["-ot", "token_embd=CUDA1", "--gpu", gpu],
+            contexts=[4096],
+            types=["f16"],
+        )[0]
+        for gpu in ("8GiB", "8GiB,8GiB")
+    ]
     assert machines[0].plan is None and "unknown buffer type: CUDA1" in machines[0].refusal
     assert machines[1].plan is not None
 
@@ -74,6 +84,9 @@ def test_a_failed_alternative_is_left_out(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_failed_advice_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(advice, "search", failing)
-    found = autolayers.plan(model("llama-3.2-1b-q8_0:4"), ["--gpu", "1GiB", "--ram", "1GiB", "-c", "131072"],
-                            explain=True)
+    found = autolayers.plan(
+        model("llama-3.2-1b-q8_0:4"),
+        ["--gpu", "1GiB", "--ram", "1GiB", "-c", "131072"],
+        explain=True,
+    )
     assert not found.fits and found.devices

@@ -12,11 +12,17 @@ TOKENS = 2048 + 512
 
 
 def plan(requests: int, *words: str) -> autolayers.Plan:
-    return autolayers.plan(MODEL, ["--gpu", "rtx-3090", "--ram", "64GiB", "--workload", f"2048+512x{requests}", *words])
+    return autolayers.plan(
+        MODEL, ["--gpu", "rtx-3090", "--ram", "64GiB", "--workload", f"2048+512x{requests}", *words]
+    )
 
 
-@pytest.mark.parametrize(("n_ctx", "requests", "most"), [(32768, 8, 8), (32768, 32, 12), (4096, 64, 1)])
-def test_no_more_requests_run_at_once_than_a_given_context_holds(n_ctx: int, requests: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("n_ctx", "requests", "most"), [(32768, 8, 8), (32768, 32, 12), (4096, 64, 1)]
+)
+def test_no_more_requests_run_at_once_than_a_given_context_holds(
+    n_ctx: int, requests: int, most: int
+) -> None:
     found = plan(requests, "-c", str(n_ctx))
     slot = found.breakdown.n_ctx_seq
     assert slot >= TOKENS and (found.params.n_parallel or most) == most

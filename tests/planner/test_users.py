@@ -69,15 +69,22 @@ def test_caches_are_smaller_only_where_weights_would_leave_the_gpu() -> None:
     words = ["--gpu", "4GiB", "--ram", "64GiB", "--ctx-per-user", "8k", "--users"]
     assert served("llama-3.1-8b-q4_k_m:8", *words, "4")[0].params.cache_type_k is None
     plan, _ = served("llama-3.1-8b-q4_k_m:8", *words, "8")
-    assert plan.params.cache_type_k == "q8_0" and plan.n_gpu_layers == 9 and not plan.params.overrides
+    assert (
+        plan.params.cache_type_k == "q8_0" and plan.n_gpu_layers == 9 and not plan.params.overrides
+    )
     given, _ = served("llama-3.1-8b-q4_k_m:8", *words, "8", "-ctk", "f16", "-ctv", "f16")
     assert given.params.cache_type_k == "f16"
 
 
-@pytest.mark.parametrize(("words", "why"), [
-    (["--users", "0"], "a number of users, 1 to 256"), (["--users", "4", "--min-rate", "x"], "tokens per second"),
-    (["--users", "4", "--ctx-per-user", "4k", "-c", "8k"], "give one of them"),
-    (["--ctx-per-user", "4k"], "is of --users")])
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--users", "0"], "a number of users, 1 to 256"),
+        (["--users", "4", "--min-rate", "x"], "tokens per second"),
+        (["--users", "4", "--ctx-per-user", "4k", "-c", "8k"], "give one of them"),
+        (["--ctx-per-user", "4k"], "is of --users"),
+    ],
+)
 def test_bad_words(words: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         autolayers.plan(model("llama-3.1-8b-q4_k_m:4"), [*DENSE, *words])
@@ -86,7 +93,9 @@ def test_bad_words(words: list[str], why: str) -> None:
 def test_the_headline_is_what_each_of_them_gets() -> None:
     plan, found = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
     line = " ".join(plan_text(plan).splitlines()[1:3])
-    assert line.startswith(f"about {found['per_request_tokens_per_second']:.1f} tokens/s for each of 6 users (")
+    assert line.startswith(
+        f"about {found['per_request_tokens_per_second']:.1f} tokens/s for each of 6 users ("
+    )
     assert f"first token within {found['seconds_to_first_token']:.1f} s" in line
     assert "tokens/s of all together" in " ".join(plan_text(plan).split())
     alone, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "1")
@@ -105,6 +114,16 @@ def test_more_people_than_the_gpu_has_room_for_wait_in_the_queue() -> None:
 def test_too_many_are_told_how_many_can_be_served() -> None:
     plan, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
     assert not any("users at once" in line for line in plan.warnings)
-    plan, found = served("llama-3.3-70b-q4_k_m:12", "--gpu", "2GiB", "--ram", "64GiB", "--users", "100", "--cores", "4")
+    plan, found = served(
+        "llama-3.3-70b-q4_k_m:12",
+        "--gpu",
+        "2GiB",
+        "--ram",
+        "64GiB",
+        "--users",
+        "100",
+        "--cores",
+        "4",
+    )
     if found["per_request_tokens_per_second"] < 3:
         assert any("users at once get" in line for line in plan.warnings)

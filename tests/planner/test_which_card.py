@@ -1,4 +1,5 @@
-"""The cards that are said to run a model do by its plan, and those that are left out do not: of a few or of all."""
+"""The cards that are said to run a model do by its plan, and those that are left out do not: of a
+few or of all."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from autolayers.planner.compare.cards import EXPERTS, ONE, TWO, UNIFIED, Runs, f
 from autolayers.planner.compare.choose import WHOLLY, verdict
 from autolayers.planner.evaluate import FULL
 
-MODELS = ("llama-3.1-8b-q4_k_m", "gpt-oss-20b-mxfp4", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m")
+MODELS = (
+    "llama-3.1-8b-q4_k_m",
+    "gpt-oss-20b-mxfp4",
+    "qwen3-30b-a3b-q4_k_m",
+    "llama-3.3-70b-q4_k_m",
+)
 N_CTX = 16384
 Found = tuple[str, dict[str, list[Runs]]]
 
@@ -36,8 +42,11 @@ def table(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=[(MODELS[0], "few"), *(slow((name, "all")) for name in MODELS)],
-                ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=[(MODELS[0], "few"), *(slow((name, "all")) for name in MODELS)],
+    ids="-".join,
+)
 def found(request: pytest.FixtureRequest) -> Iterator[Found]:
     name, which = request.param
     with cards_of(which):
@@ -55,7 +64,11 @@ def test_each_kind_is_there_and_smallest_first(found: Found) -> None:
         sizes = [-(-runs.memory // (1 << 30)) for runs in kinds[kind]]
         assert sizes and sizes == sorted(sizes)
         for size in set(sizes):
-            speeds = [runs.speed.generation for runs, own in zip(kinds[kind], sizes, strict=True) if own == size]
+            speeds = [
+                runs.speed.generation
+                for runs, own in zip(kinds[kind], sizes, strict=True)
+                if own == size
+            ]
             assert speeds == sorted(speeds, reverse=True)
 
 
@@ -79,8 +92,11 @@ def test_one_card_is_what_its_plan_says(found: Found) -> None:
             assert own.speed.generation == runs.speed.generation
     listed = {runs.name for kind in (ONE, UNIFIED) for runs in kinds[kind]}
     largest = max(runs.memory for runs in kinds[ONE] if runs.name not in cards.USUAL)
-    smaller = sorted((card.usable, key) for key, card in cards.CARDS.items()
-                     if key not in listed and not card.unified and card.usable << 20 < largest)
+    smaller = sorted(
+        (card.usable, key)
+        for key, card in cards.CARDS.items()
+        if key not in listed and not card.unified and card.usable << 20 < largest
+    )
     for _, key in smaller[-3:]:
         assert verdict(plan(name, key)) != WHOLLY
 
@@ -109,15 +125,19 @@ def test_experts_in_ram(found: Found) -> None:
 
 
 def test_cards_of_every_size_run_a_mixture_with_experts_in_ram(found: Found) -> None:
-    """Down to the smallest that does, up to those that run it wholly; the usual cards of further sizes as well."""
+    """Down to the smallest that does, up to those that run it wholly; the usual cards of further
+    sizes as well."""
     _, kinds = found
     alone = {runs.name for runs in kinds[ONE]}
     sizes = [-(-runs.memory // (1 << 30)) for runs in kinds[EXPERTS]]
-    there = {-(-card.usable // 1024) for key, card in cards.CARDS.items()
-             if not card.unified and "laptop" not in key and key not in alone}
+    there = {
+        -(-card.usable // 1024)
+        for key, card in cards.CARDS.items()
+        if not card.unified and "laptop" not in key and key not in alone
+    }
     if sizes:
         assert sizes == sorted(sizes)
-        smallest = sorted(set(sizes))[:cards.MOST]
+        smallest = sorted(set(sizes))[: cards.MOST]
         assert {size for size in there if smallest[0] <= size <= smallest[-1]} == set(smallest)
         others = [runs for runs in kinds[EXPERTS] if runs.name not in cards.USUAL]
         layers = [runs.n_cpu_moe for runs in others]
@@ -131,12 +151,16 @@ def test_what_is_too_slow_is_left_out(table: None, monkeypatch: pytest.MonkeyPat
     fast = find(model(name), requested(Params(), Policy()), N_CTX, least=60)
     assert all(runs.speed.generation >= 60 for rows in fast.values() for runs in rows)
     assert fast[UNIFIED] and len(fast[ONE]) >= cards.MOST
-    assert len({runs.memory >> 30 for runs in fast[ONE]}) < len(fast[ONE])      # all of one size, though there are more
+    # all of one size, though there are more
+    assert len({runs.memory >> 30 for runs in fast[ONE]}) < len(fast[ONE])
     assert not any(find(model(name), requested(Params(), Policy()), N_CTX, least=10_000).values())
 
 
-def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the backend: by bandwidth and arithmetic alone an Arc A770 would be the card of 8 GiB."""
+def test_with_experts_in_ram_the_card_of_a_size_has_the_fastest_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever the backend: by bandwidth and arithmetic alone an Arc A770 would be the card of 8
+    GiB."""
     names = ("arc-a770-8g", "rtx-3070-ti", "rx-9060-xt-8g")
 
     def among(*some: str) -> list[Runs]:
@@ -159,14 +183,19 @@ def test_cards_that_are_not_tried_are_said(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_cards_that_people_buy_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of gpt-oss-120b the table ended at 22 GiB, and an RTX 3060 is not the fastest of its size."""
     usual = {name: CARDS[name] for name in cards.USUAL}
-    monkeypatch.setattr(cards, "CARDS", {**usual, **{name: CARDS[name] for name in ("rx-9070-gre", "rtx-5080")}})
+    monkeypatch.setattr(
+        cards, "CARDS", {**usual, **{name: CARDS[name] for name in ("rx-9070-gre", "rtx-5080")}}
+    )
     monkeypatch.setattr(cards, "MOST", 2)
     found = find(model("gpt-oss-120b-mxfp4"), requested(Params(), Policy(ram=64 << 30)), 8192)
     assert usual.keys() <= {runs.name for runs in found[EXPERTS]}
-    assert {"rx-9070-gre", "rtx-5080"} <= {runs.name for runs in found[EXPERTS]}      # the fastest of their sizes
+    # the fastest of their sizes
+    assert {"rx-9070-gre", "rtx-5080"} <= {runs.name for runs in found[EXPERTS]}
     found = find(model("llama-3.1-8b-q4_k_m"), requested(Params(), Policy()), 8192)
     assert usual.keys() <= {runs.name for runs in found[ONE]}
-    assert found[ONE] == sorted(found[ONE], key=lambda runs: (-(-runs.memory // (1 << 30)), -runs.speed.generation))
+    assert found[ONE] == sorted(
+        found[ONE], key=lambda runs: (-(-runs.memory // (1 << 30)), -runs.speed.generation)
+    )
     example = cards.example(found)
     assert example is not None and example.name == "rtx-3060"
 
@@ -176,8 +205,16 @@ def test_the_fewest_experts_in_ram_are_those_of_the_range_halved() -> None:
     name = "qwen3-30b-a3b-q4_k_m:16"
     wanted = cards.Wanted(model(name), requested(Params(), Policy()), 4096)
     size = wanted.problem.model.size * 3 // 5
-    problem = wanted.problem.on(Machine((device := Device.hypothetical("24GiB"),), {device.name: size}))
-    fitting = [n for n in range(17) if (found := problem.evaluator.candidate(wanted._with_experts(n), FULL))
-               and min(found.spare.values()) >= 0]
-    again = cards.Wanted(model(name), requested(Params(), Policy()), 4096).problem.on(problem.machine)
+    problem = wanted.problem.on(
+        Machine((device := Device.hypothetical("24GiB"),), {device.name: size})
+    )
+    fitting = [
+        n
+        for n in range(17)
+        if (found := problem.evaluator.candidate(wanted._with_experts(n), FULL))
+        and min(found.spare.values()) >= 0
+    ]
+    again = cards.Wanted(model(name), requested(Params(), Policy()), 4096).problem.on(
+        problem.machine
+    )
     assert wanted._fewest(again) == fitting[0] > 0 and len(again.evaluator.measured) <= 4

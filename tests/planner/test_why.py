@@ -23,12 +23,16 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
     chosen = found.candidates[at]
     assert (chosen.placement, chosen.n_ctx) == (plan.placement, 4096)
     assert chosen.devices == sum(row.used for row in plan.devices)
-    before, after = found.candidates[:at], found.candidates[at + 1:]
+    before, after = found.candidates[:at], found.candidates[at + 1 :]
     assert before or after
     assert all("short by" in row.verdict and row.seconds < chosen.seconds for row in before)
     assert all("short by" not in row.verdict for row in after)
-    faster = next(row for row in after if row.seconds < chosen.seconds)      # by less than the error of comparisons
-    assert faster.prices[0][1] > chosen.seconds / faster.seconds > 1 and faster.prices[0][0] in faster.verdict
+    # by less than the error of comparisons
+    faster = next(row for row in after if row.seconds < chosen.seconds)
+    assert (
+        faster.prices[0][1] > chosen.seconds / faster.seconds > 1
+        and faster.prices[0][0] in faster.verdict
+    )
     # One more GiB, planned for itself, is what is said of it
     more = plan_request(model("gemma-2-9b-q4_k_m"), Request.of(["--gpu", "7GiB", *WORDS[2:]]))
     assert more.placement in found.more
@@ -38,14 +42,21 @@ def test_the_chosen_one_is_the_plan_and_stands_between() -> None:
 def test_on_the_command_line() -> None:
     done = says(GEMMA, *WORDS, "--why")
     lines = done.stdout.splitlines()
-    assert done.returncode == 0 and len(lines) <= 10 and sum(line.startswith("*") for line in lines) == 1
+    assert (
+        done.returncode == 0
+        and len(lines) <= 10
+        and sum(line.startswith("*") for line in lines) == 1
+    )
     assert says("explain", GEMMA, *WORDS).stdout == done.stdout
     answer = json.loads(says(GEMMA, *WORDS, "--why", "--json").stdout)
-    assert [row["chosen"] for row in answer["candidates"]].count(True) == 1 and "GiB more" in answer["one_more_gib"]
+    assert [row["chosen"] for row in answer["candidates"]].count(
+        True
+    ) == 1 and "GiB more" in answer["one_more_gib"]
 
 
-@pytest.mark.parametrize("words", [
-    ["--gpu", "1GiB", "--ram", "2GiB", "-ngl", "99"], ["-dev", "none", "--ram", "32GiB"]])
+@pytest.mark.parametrize(
+    "words", [["--gpu", "1GiB", "--ram", "2GiB", "-ngl", "99"], ["-dev", "none", "--ram", "32GiB"]]
+)
 def test_at_the_edges(words: list[str]) -> None:
     done = says(GEMMA, *words, "--why")
     assert done.returncode in (0, 5) and done.stdout.count("\n*") == 1

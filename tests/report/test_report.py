@@ -32,7 +32,10 @@ from autolayers.report.text import bought, head_text, plan_text, reasons_text
 
 @cache
 def plan(name: str, flags: str, *gib: float) -> autolayers.Plan:
-    devices = [Device(f"CUDA{i}", round(size * 2**30), round(size * 2**30), "a card") for i, size in enumerate(gib)]
+    devices = [
+        Device(f"CUDA{i}", round(size * 2**30), round(size * 2**30), "a card")
+        for i, size in enumerate(gib)
+    ]
     return autolayers.plan(model(name), flags.split(), devices=devices or None, explain=True)
 
 
@@ -58,13 +61,27 @@ def test_colour_follows_the_readers_environment() -> None:
 def test_every_part_of_the_breakdown_is_in_the_table() -> None:
     """In GiB, and with -v in MiB as well."""
     found = plan("llama-3.2-1b-q8_0", "-c 8192", 8)
-    rows = [line for line in plan_text(found, verbose=True).splitlines() if line.startswith("CUDA0")]
+    rows = [
+        line for line in plan_text(found, verbose=True).splitlines() if line.startswith("CUDA0")
+    ]
     device = found.devices[0]
-    sizes = (device.free, device.model, device.context, device.compute, device.margin, device.remaining)
+    sizes = (
+        device.free,
+        device.model,
+        device.context,
+        device.compute,
+        device.margin,
+        device.remaining,
+    )
     assert rows[1].split()[3:] == [f"{size / 2**20:.2f}" for size in sizes]
-    grows = ["0.0"]              # of RAM alone
-    assert rows[0].split()[3:] == [*(f"{size / 2**30:.1f}" for size in sizes[1:4]), *grows,
-                                   *(f"{size / 2**30:.1f}" for size in sizes[4:]), "of", "8.0"]
+    grows = ["0.0"]  # of RAM alone
+    assert rows[0].split()[3:] == [
+        *(f"{size / 2**30:.1f}" for size in sizes[1:4]),
+        *grows,
+        *(f"{size / 2**30:.1f}" for size in sizes[4:]),
+        "of",
+        "8.0",
+    ]
 
 
 def test_bars_and_layers_are_drawn_on_a_terminal_that_is_not_dumb() -> None:
@@ -76,8 +93,11 @@ def test_bars_and_layers_are_drawn_on_a_terminal_that_is_not_dumb() -> None:
     assert set(bar) <= set("#=+:.~") and 10 <= len(bar) <= 40
     assert abs(bar.count("#") / len(bar) - device.model / device.free) < 2 / len(bar)
     layers = next(line for line in lines if line.startswith("layers")).split()[1]
-    moved = sum(any(size and buffer != "CUDA0" for buffer, size in row.buffers.items())
-                for row in found.layers if row.name != "input")
+    moved = sum(
+        any(size and buffer != "CUDA0" for buffer, size in row.buffers.items())
+        for row in found.layers
+        if row.name != "input"
+    )
     assert len(layers) == 9 and layers.count("o") == moved > 0
     assert all(ord(c) < 128 for line in lines for c in line)
     blocks = plan_text(found, Style(width=100, drawn=True, blocks=True)).splitlines()
@@ -91,8 +111,13 @@ def test_bars_and_layers_are_drawn_on_a_terminal_that_is_not_dumb() -> None:
 def test_the_first_block_has_the_verdict_and_the_command_and_the_reasons_follow() -> None:
     found = plan("llama-3.2-1b-q8_0", "--gpu 8GiB --ram 32GiB -c 8192")
     style = Style()
-    head, reasons = head_text(found, style, ["--jinja"], False, ["llama-server", "-m", "x"]), reasons_text(found, style)
-    assert plan_text(found, style, ["--jinja"], command=["llama-server", "-m", "x"]) == head + reasons
+    head, reasons = (
+        head_text(found, style, ["--jinja"], False, ["llama-server", "-m", "x"]),
+        reasons_text(found, style),
+    )
+    assert (
+        plan_text(found, style, ["--jinja"], command=["llama-server", "-m", "x"]) == head + reasons
+    )
     first, figures, *_ = lines = head.splitlines()
     assert first.endswith(" fits") and len(first) == 80
     assert figures.startswith("about ") and "tokens/s" in figures and "context 8192" in figures
@@ -102,8 +127,13 @@ def test_the_first_block_has_the_verdict_and_the_command_and_the_reasons_follow(
     assert "fits if " in lacking and lacking.endswith(" of RAM are free")
 
 
-@pytest.mark.parametrize(("text", "width", "short"), [
-    ("RTX 3090", 10, "RTX 3090"), ("NVIDIA RTX PRO 6000 Blackwell Max-Q", 20, "NVIDIA RT..ell Max-Q")])
+@pytest.mark.parametrize(
+    ("text", "width", "short"),
+    [
+        ("RTX 3090", 10, "RTX 3090"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q", 20, "NVIDIA RT..ell Max-Q"),
+    ],
+)
 def test_long_names_are_shortened_in_the_middle(text: str, width: int, short: str) -> None:
     assert shortened(text, width) == short and len(short) <= width
 
@@ -121,11 +151,13 @@ def test_a_prediction_never_looks_like_a_measurement() -> None:
 
 
 def test_the_bars_of_a_summary_have_every_part_at_its_place() -> None:
-    """Nothing that a device holds is drawn as free: a cell is of the part at its middle, and what does not fit stands
-    behind the mark."""
+    """Nothing that a device holds is drawn as free: a cell is of the part at its middle, and what
+    does not fit stands behind the mark."""
     style = Style(width=80, drawn=True, blocks=True)
     bar = drawn([6 << 30, 1 << 30, 0, 0, 0, 8 << 30, 1 << 30], 20 << 30, 40, style)
-    assert [bar.count(mark) for mark in "\u2588\u2593~\u2591\u00b7"] == [12, 2, 16, 2, 8] and len(bar) == 40
+    assert [bar.count(mark) for mark in "\u2588\u2593~\u2591\u00b7"] == [12, 2, 16, 2, 8] and len(
+        bar
+    ) == 40
     eighth = drawn([(5 << 30) + (1 << 29), 0, 0, 0, 0, 0, 0], 10 << 30, 20, style)
     assert eighth == "\u2588" * 11 + "\u00b7" * 9
     assert drawn([(5 << 30) + (1 << 28), 0, 0, 0, 0, 0, 0], 10 << 30, 20, style)[10] == "\u258c"
@@ -133,31 +165,45 @@ def test_the_bars_of_a_summary_have_every_part_at_its_place() -> None:
     assert over == "\u2588" * 8 + "|" + "\u2588" * 4 + "\u2591" * 4
 
 
-@pytest.mark.parametrize("words", ["--gpu rtx-3060 --ram 32GiB", "--gpu 2GiB --ram 32GiB",
-                                   "--gpu 8xrtx-3060 --ram 64GiB", "--gpu m4-pro-24g", "-dev none --gpu 8GiB"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--gpu rtx-3060 --ram 32GiB",
+        "--gpu 2GiB --ram 32GiB",
+        "--gpu 8xrtx-3060 --ram 64GiB",
+        "--gpu m4-pro-24g",
+        "-dev none --gpu 8GiB",
+    ],
+)
 def test_a_summary_says_all_that_is_held_and_may_grow(words: str) -> None:
     found = plan("llama-3.2-1b-q8_0", words)
     lines = memory_bars(found, Style(width=80, drawn=True, blocks=True))
     host = found.host
     held = host.model + host.context + host.compute + host.extra + host.shared
     assert f" {held / 2**30:.1f}" in lines[-1] and (
-        f"may grow by {host.growing / 2**30:.1f}" in lines[-1]) is (host.growing >= 2**30 // 20)
+        f"may grow by {host.growing / 2**30:.1f}" in lines[-1]
+    ) is (host.growing >= 2**30 // 20)
     for width in (60, 80, 120):
-        text = summary(found, Style(width=width, drawn=True, blocks=True), [], ["llama-server", "-m", "x.gguf"])
+        text = summary(
+            found, Style(width=width, drawn=True, blocks=True), [], ["llama-server", "-m", "x.gguf"]
+        )
         assert all(len(line) <= width for line in text.splitlines())
         assert all(warning.split()[0] in text for warning in found.warnings)
-        shown = text[text.index("llama-server -m "):].split("\n\n")[0]
+        shown = text[text.index("llama-server -m ") :].split("\n\n")[0]
         assert shown.replace("\\\n", " ").split() == ["llama-server", "-m", "x.gguf", *found.flags]
 
 
 def test_a_yellow_full_gpu_is_no_warning() -> None:
     """A white terminal shows all of a summary: no colour carries meaning."""
-    text = summary(plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB"), Style(True, 80, True, True))
+    text = summary(
+        plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB"), Style(True, 80, True, True)
+    )
     assert set(re.findall(r"\x1b\[(\d+)m", text)) <= {"0", "1"}
 
 
 def test_a_picture_has_blue_for_gpus_and_amber_for_ram(tmp_path: pathlib.Path) -> None:
-    """In bars and layers alike; on a terminal, whose ground may be white, the shades alone say it."""
+    """In bars and layers alike; on a terminal, whose ground may be white, the shades alone say
+    it."""
     found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
     style = Style(True, 80, drawn=True, blocks=True, painted=True)
     write_picture(summary(found, style), str(tmp_path / "plan.svg"))
@@ -190,15 +236,19 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", ["fits", "does not fit", slow("alike"), "processor", slow("draft")])
+@pytest.mark.parametrize(
+    "case", ["fits", "does not fit", slow("alike"), "processor", slow("draft")]
+)
 def test_text_is_laid_out_for_the_width_and_cuts_no_word(case: str) -> None:
-    found = replace(plan(*CASES[case]), noted=())              # of the fixtures' paths
+    found = replace(plan(*CASES[case]), noted=())  # of the fixtures' paths
     for verbose, width in itertools.product((False, True), (60, 80, 120)):
         wide = plan_text(found, Style(width=400), verbose=verbose).split()
         text = plan_text(found, Style(width=width), verbose=verbose)
         lines = text.splitlines()
         assert text.isascii() and shell(found.flags) in lines
-        assert all(len(line) <= width for line in lines if line != shell(found.flags)), max(lines, key=len)
+        assert all(len(line) <= width for line in lines if line != shell(found.flags)), max(
+            lines, key=len
+        )
         assert {word for word in text.split() if ".." not in word} <= {*wide, "MiB", "RAM", "GiB"}
         coloured = plan_text(found, Style(True, width), verbose=verbose)
         assert re.sub(r"\x1b\[\d+m", "", coloured) == text
@@ -210,7 +260,11 @@ def test_cards_that_are_alike_share_a_row_and_v_shows_each() -> None:
     assert [row.split()[0] for row in rows] == ["CUDA0-3", "CUDA4"]
     fullest = min(found.devices[:4], key=lambda device: device.remaining)
     assert rows[0].split()[-3] == f"{fullest.remaining / 2**30:.1f}"
-    every = [line.split()[0] for line in plan_text(found, verbose=True).splitlines() if line.startswith("CUDA")]
+    every = [
+        line.split()[0]
+        for line in plan_text(found, verbose=True).splitlines()
+        if line.startswith("CUDA")
+    ]
     assert every == [f"CUDA{i}" for i in range(5)] * 2
 
 
@@ -218,33 +272,50 @@ def test_a_full_devices_row_is_coloured_and_the_margin_is_one_number() -> None:
     found = plan("llama-3.1-8b-q4_k_m:8", "--strategy layers", 1.8)
     rows = plan_text(found, Style(True, width=100, drawn=True)).splitlines()
     assert any(row.startswith("\x1b[33mCUDA0") for row in rows)
-    assert "margin on" not in plan_text(found) and "margin on CUDA0: CUDA context" in plan_text(found, verbose=True)
+    assert "margin on" not in plan_text(found) and "margin on CUDA0: CUDA context" in plan_text(
+        found, verbose=True
+    )
 
 
 def test_what_would_fit_is_said_below_what_is_missing() -> None:
     lines = plan_text(plan("llama-3.2-1b-q8_0:8", "-c 65536 -ngl 9", 1)).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("does not fit: "))
-    assert lines[at + 1].startswith("  fits with -ngl ") and any(" more on CUDA0" in line for line in lines[at:])
+    assert lines[at + 1].startswith("  fits with -ngl ") and any(
+        " more on CUDA0" in line for line in lines[at:]
+    )
 
 
 def test_alternatives_say_what_they_buy() -> None:
     found = plan("llama-3.1-8b-q4_k_m:8", "-c 131072", 4)
     assert found.speed and 0 < len(found.alternatives) <= 5
     for other in found.alternatives:
-        assert other.n_ctx > found.breakdown.n_ctx or other.speed.generation > found.speed.generation \
+        assert (
+            other.n_ctx > found.breakdown.n_ctx
+            or other.speed.generation > found.speed.generation
             or other.speed.prompt > found.speed.prompt
+        )
     text = " ".join(plan_text(found).split())
-    assert re.search(r"-ctk q8_0 -ctv q8_0 \d+\.\d+ tokens/s instead of \d+\.\d+, .*\d+ of 9 layers", text)
+    assert re.search(
+        r"-ctk q8_0 -ctv q8_0 \d+\.\d+ tokens/s instead of \d+\.\d+, .*\d+ of 9 "
+        r"layers",
+        text,
+    )
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b-q4_k_m", "qwen3-30b-a3b-q4_k_m"])
 def test_a_larger_context_has_a_price_without_a_gpu(name: str) -> None:
     """It takes no memory that anything else needs, and costs as it fills."""
-    found = autolayers.plan(model(name), ["--backend", "cpu", "--ram", "64GiB"], devices=[], explain=True)
+    found = autolayers.plan(
+        model(name), ["--backend", "cpu", "--ram", "64GiB"], devices=[], explain=True
+    )
     larger = [other for other in found.alternatives if other.n_ctx > found.breakdown.n_ctx]
     assert larger
     for other in larger:
-        said = re.search(r"context \d+, (\S+) tokens/s with a full context instead of (\S+)", bought(found, other))
+        said = re.search(
+            r"context \d+, (\S+) tokens/s with a full context instead of "
+            r"(\S+)",
+            bought(found, other),
+        )
         assert said and float(said[1]) < float(said[2])
         assert float(said[1]) == pytest.approx(other.speed.generation_full, rel=0.1)
 
@@ -261,30 +332,53 @@ def test_slots_and_cache_types_are_named() -> None:
 TOGETHER = (("llama-3.2-1b-q8_0", "gpt-oss-20b-mxfp4:8"), ("llama-3.3-70b-q4_k_m:4",) * 2)
 
 
-@pytest.mark.parametrize(("gpus", "names"), [
-    slow("6GiB", TOGETHER[0]), ("6GiB,4GiB,2GiB", TOGETHER[0]), slow("8x3GiB", TOGETHER[0]),
-    *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB"))])
+@pytest.mark.parametrize(
+    ("gpus", "names"),
+    [
+        slow("6GiB", TOGETHER[0]),
+        ("6GiB,4GiB,2GiB", TOGETHER[0]),
+        slow("8x3GiB", TOGETHER[0]),
+        *((gpus, TOGETHER[1]) for gpus in ("6GiB", "6GiB,4GiB,2GiB", "8x3GiB")),
+    ],
+)
 def test_several_models_are_laid_out_for_the_width(names: tuple[str, ...], gpus: str) -> None:
-    found = plan_together([model(name) for name in names], ["--gpu", gpus, "--ram", "16GiB", "-c", "8192"])
+    found = plan_together(
+        [model(name) for name in names], ["--gpu", gpus, "--ram", "16GiB", "-c", "8192"]
+    )
     for width in (60, 80, 120):
         lines = together_text(found, Style(width=width)).splitlines()
-        assert all(len(line) <= width for line in lines if not line.startswith(("  llama-server", "! "))), lines
+        assert all(
+            len(line) <= width for line in lines if not line.startswith(("  llama-server", "! "))
+        ), lines
         cells = [line.split() for line in lines]
         shown = {name for line in lines if line.startswith("MiB ") for name in line.split()[1:]}
         assert shown == {*(device.name for device in found.machine.devices), "Host"}
         left = [size for row in cells if row[:1] == ["left"] for size in row[1:]]
-        assert left == [f"{size / 2**20:.2f}" for size in (*found.left().values(), found.ram_left())]
+        assert left == [
+            f"{size / 2**20:.2f}" for size in (*found.left().values(), found.ram_left())
+        ]
         assert ("does not fit" in " ".join(lines)) is not found.fits
 
 
-@pytest.mark.parametrize("name", ["llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.2-1b-q8_0", "qwen3-30b-a3b-q4_k_m", "llama-3.3-70b-q4_k_m"]
+)
 def test_layers_of_a_model_are_laid_out_for_the_width(name: str) -> None:
     found = replace(model_layers(model(name), Params()), warnings=())
     for width in (60, 80, 120):
         lines = inspect_text(found, Style(width=width)).splitlines()
         assert all(len(line) <= width for line in lines), max(lines, key=len)
         text = " ".join(lines)
-        for part in ("weights", "attention", "FFN", "experts", "other", "cache of", "type", "n_layer"):
+        for part in (
+            "weights",
+            "attention",
+            "FFN",
+            "experts",
+            "other",
+            "cache of",
+            "type",
+            "n_layer",
+        ):
             assert f" {part} " in f" {text} ", part
 
 
@@ -293,8 +387,13 @@ def test_the_flag_that_narrows_the_range_most_is_named() -> None:
     words = ["-c", "8192", "--ram", "32GiB"]
 
     def said(*more: str) -> str:
-        return " ".join(plan_text(autolayers.plan(name, [*words[:-1], *more], devices=card)).split())
+        return " ".join(
+            plan_text(autolayers.plan(name, [*words[:-1], *more], devices=card)).split()
+        )
 
-    assert "8 cores assumed; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most" in said("32GiB")
+    assert (
+        "8 cores assumed; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most"
+        in said("32GiB")
+    )
     assert "8 cores assumed; --cores narrows the range" in said("32GiB@ddr4-3200")
     assert "narrows" not in said("32GiB@ddr4-3200", "--cores", "8")

@@ -1,4 +1,5 @@
-"""The published rules of thumb: every worked example, what is refused, the command and its document."""
+"""The published rules of thumb: every worked example, what is refused, the command and its
+document."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from autolayers.rules.table import RULES
 
 LLAMA_8B = str(ROOT / "fixtures/headers/llama-3.1-8b-q4_k_m.gguf")
 CACHE = {"layers": 32, "hidden": 4096, "sequence": 2048}
-LLAMA_6B = {**CACHE, "params": "6B", "bits": "int8", "intermediate": 11008, "batch": 50, "optimizer": "adamw"}
+LLAMA_6B = {
+    **CACHE,
+    "params": "6B",
+    "bits": "int8",
+    "intermediate": 11008,
+    "batch": 50,
+    "optimizer": "adamw",
+}
 
 # What the sources print, in their words and decimals.
 WORKED = [
@@ -62,12 +70,16 @@ def _same(value: float, figure: str) -> bool:
     return round(value / UNITS[unit], decimals) == float(number)
 
 
-@pytest.mark.parametrize(("rule", "given", "figure"), WORKED, ids=[f"{rule} {figure}" for rule, _, figure in WORKED])
+@pytest.mark.parametrize(
+    ("rule", "given", "figure"), WORKED, ids=[f"{rule} {figure}" for rule, _, figure in WORKED]
+)
 def test_worked_example(rule: str, given: dict[str, object], figure: str) -> None:
     assert _same(rules.evaluate(rule, **given).value, figure)
 
 
-@pytest.mark.parametrize(("rule", "example"), [(r.name, e) for r in RULES.values() for e in r.examples])
+@pytest.mark.parametrize(
+    ("rule", "example"), [(r.name, e) for r in RULES.values() for e in r.examples]
+)
 def test_documented_example(rule: str, example: rules.Example) -> None:
     result = rules.evaluate(rule, **example.given)
     value = result.as_published if example.published else result.value
@@ -86,14 +98,17 @@ def test_70b_at_16_bit_takes_two_a100() -> None:
 def test_7b_at_4_bit_over_80_layers() -> None:
     result = rules.evaluate("layers_that_fit", params="7B", bits=4, layers=80, gpu="8GB")
     assert "43.75 MB a layer" in result.working
-    assert result.as_published == 183    # its source rounds 182.86 up
+    assert result.as_published == 183  # its source rounds 182.86 up
     assert "space for 182" in result.note
     assert result.value == 80
 
 
 def test_llama_6b_gives_the_sources_figure_and_the_right_one() -> None:
     result = rules.evaluate("training_batch", **LLAMA_6B)
-    assert (round(result.value / 1e9, 1), round((result.as_published or 0) / 1e9, 1)) == (74.8, 73.6)
+    assert (round(result.value / 1e9, 1), round((result.as_published or 0) / 1e9, 1)) == (
+        74.8,
+        73.6,
+    )
 
 
 def test_what_is_typed_and_what_is_computed_are_the_same() -> None:
@@ -105,37 +120,54 @@ def test_what_is_typed_and_what_is_computed_are_the_same() -> None:
 def test_every_rule_says_what_it_is() -> None:
     for name, rule in RULES.items():
         assert name == rule.name
-        assert all((rule.title, rule.formula, rule.needs, rule.assumes, rule.leaves_out, rule.source, rule.examples))
+        assert all(
+            (
+                rule.title,
+                rule.formula,
+                rule.needs,
+                rule.assumes,
+                rule.leaves_out,
+                rule.source,
+                rule.examples,
+            )
+        )
 
 
-@pytest.mark.parametrize(("rule", "given", "word"), [
-    ("serving", {"bits": 16}, "--params"),
-    ("serving", {"params": "70B"}, "--bits"),
-    ("kv_cache", {"layers": 32}, "--hidden, --sequence"),
-    ("layers_that_fit", {"gpu": "8GB", "params": "7B"}, "--layer-size, or --params, --bits and --layers"),
-    ("layers_that_fit", {"gpu": "4GB", "extra": "8GB", "layer_size": "40MB"}, "--extra"),
-    ("training_mixed", {"params": "8B", "optimizer": "sgd"}, "AdamW only"),
-    ("flops", {"params": "8B"}, "no such rule"),
-    ("serving", {"params": "70Q", "bits": 16}, "7B, 350M or 1.5e9"),
-    ("serving", {"params": "8x7B", "bits": 16}, "'8x7B'"),
-    ("serving", {"params": "-7B", "bits": 16}, "parameter count"),
-    ("serving", {"params": "nan", "bits": 16}, "parameter count"),
-    ("serving", {"params": "1e400", "bits": 16}, "parameter count"),
-    ("serving", {"params": 0, "bits": 16}, "parameter count"),
-    ("serving", {"params": True, "bits": 16}, "parameter count"),
-    ("serving", {"params": "7B", "bits": 0}, "bits"),
-    ("serving", {"params": "7B", "bits": "q99"}, "fp16"),
-    ("serving", {"params": "7B", "bits": 16, "overhead": "-1"}, "overhead"),
-    ("serving", {"params": "7B", "bits": 16, "gpu": "80"}, "80GiB"),
-    ("serving", {"params": "7B", "bits": 16, "gpu": "24GiB,24GiB"}, "one GPU size"),
-    ("serving", {"params": "7B", "bits": 16, "color": "red"}, "'color'"),
-    ("optimizer", {"params": "7B", "bits": 16, "optimizer": "lion"}, "adamw, sgd"),
-    ("kv_cache", {**CACHE, "batch": 1.5}, "whole number"),
-    ("kv_cache", {**CACHE, "kv_heads": 8}, "--heads"),
-    ("kv_cache", {**CACHE, "heads": 32, "kv_heads": 5}, "do not divide"),
-    ("kv_cache", {**CACHE, "heads": 8, "kv_heads": 16}, "do not divide"),
-    ("kv_cache", {**CACHE, "hidden": 16, "heads": 32}, "hidden size"),
-])
+@pytest.mark.parametrize(
+    ("rule", "given", "word"),
+    [
+        ("serving", {"bits": 16}, "--params"),
+        ("serving", {"params": "70B"}, "--bits"),
+        ("kv_cache", {"layers": 32}, "--hidden, --sequence"),
+        (
+            "layers_that_fit",
+            {"gpu": "8GB", "params": "7B"},
+            "--layer-size, or --params, --bits and --layers",
+        ),
+        ("layers_that_fit", {"gpu": "4GB", "extra": "8GB", "layer_size": "40MB"}, "--extra"),
+        ("training_mixed", {"params": "8B", "optimizer": "sgd"}, "AdamW only"),
+        ("flops", {"params": "8B"}, "no such rule"),
+        ("serving", {"params": "70Q", "bits": 16}, "7B, 350M or 1.5e9"),
+        ("serving", {"params": "8x7B", "bits": 16}, "'8x7B'"),
+        ("serving", {"params": "-7B", "bits": 16}, "parameter count"),
+        ("serving", {"params": "nan", "bits": 16}, "parameter count"),
+        ("serving", {"params": "1e400", "bits": 16}, "parameter count"),
+        ("serving", {"params": 0, "bits": 16}, "parameter count"),
+        ("serving", {"params": True, "bits": 16}, "parameter count"),
+        ("serving", {"params": "7B", "bits": 0}, "bits"),
+        ("serving", {"params": "7B", "bits": "q99"}, "fp16"),
+        ("serving", {"params": "7B", "bits": 16, "overhead": "-1"}, "overhead"),
+        ("serving", {"params": "7B", "bits": 16, "gpu": "80"}, "80GiB"),
+        ("serving", {"params": "7B", "bits": 16, "gpu": "24GiB,24GiB"}, "one GPU size"),
+        ("serving", {"params": "7B", "bits": 16, "color": "red"}, "'color'"),
+        ("optimizer", {"params": "7B", "bits": 16, "optimizer": "lion"}, "adamw, sgd"),
+        ("kv_cache", {**CACHE, "batch": 1.5}, "whole number"),
+        ("kv_cache", {**CACHE, "kv_heads": 8}, "--heads"),
+        ("kv_cache", {**CACHE, "heads": 32, "kv_heads": 5}, "do not divide"),
+        ("kv_cache", {**CACHE, "heads": 8, "kv_heads": 16}, "do not divide"),
+        ("kv_cache", {**CACHE, "hidden": 16, "heads": 32}, "hidden size"),
+    ],
+)
 def test_refused(rule: str, given: dict[str, object], word: str) -> None:
     with pytest.raises(UsageError) as caught:
         rules.evaluate(rule, **given)
@@ -186,12 +218,22 @@ def test_json_is_keyed_by_the_rules_names(capsys: pytest.CaptureFixture[str]) ->
     assert answer["serving"]["GB"] == 168
     assert answer["serving"]["gpus"] == 2
     assert answer["inputs"]["params"] == 70e9
-    assert set(answer) == {"schema", "inputs", "left_out"} | (RULES.keys() - answer["left_out"].keys())
+    assert set(answer) == {"schema", "inputs", "left_out"} | (
+        RULES.keys() - answer["left_out"].keys()
+    )
 
 
 @pytest.mark.parametrize(
     "words",
-    [[], ["--json"], ["--bits", "16"], ["--params"], ["--colour", "red"], ["--params", "7Q"], ["--params", "8"]],
+    [
+        [],
+        ["--json"],
+        ["--bits", "16"],
+        ["--params"],
+        ["--colour", "red"],
+        ["--params", "7Q"],
+        ["--params", "8"],
+    ],
 )
 def test_command_refuses(words: list[str]) -> None:
     with pytest.raises(UsageError):
@@ -200,9 +242,10 @@ def test_command_refuses(words: list[str]) -> None:
 
 def test_document_says_where_sources_err() -> None:
     text = (ROOT / "docs/rules.md").read_text(encoding="utf-8")
-    assert "21 GB for 70B" in text and "84 GB" in text         # the FP8 "training" figure
-    assert "Inference keeps neither" in text                    # gradients and optimiser states in inference
-    assert "73.6" in text and "74.8" in text                    # the batch rule's mixed units
+    assert "21 GB for 70B" in text and "84 GB" in text  # the FP8 "training" figure
+    # gradients and optimiser states in inference
+    assert "Inference keeps neither" in text
+    assert "73.6" in text and "74.8" in text  # the batch rule's mixed units
 
 
 def test_rules_beside_the_exact_figures_of_a_file() -> None:
@@ -212,7 +255,9 @@ def test_rules_beside_the_exact_figures_of_a_file() -> None:
     weights = 4617396480 + 295501824
     assert rows["holding"].exact == weights
     assert rows["kv_cache"].exact == 268435456
-    assert rows["serving"].exact == rows["total"].exact == weights + 268435456 + 123746432 + 35670048
+    assert (
+        rows["serving"].exact == rows["total"].exact == weights + 268435456 + 123746432 + 35670048
+    )
     assert rows["layers_that_fit"].exact == rows["layers_that_fit"].result.value == 32
     assert rows["training_mixed"].exact is None
     assert not left_out
@@ -246,4 +291,5 @@ def test_layers_that_fit_beside_the_plan() -> None:
 def test_recurrent_models_have_rules_too() -> None:
     rows, _, _ = rules.compare(read_model(str(ROOT / "fixtures/headers/mamba2-2.7b-q4_k_m.gguf")))
     assert rows["holding"].exact
-    assert rows["kv_cache"].error is not None and rows["kv_cache"].error > 1  # there is no KV cache, only a small state
+    # there is no KV cache, only a small state
+    assert rows["kv_cache"].error is not None and rows["kv_cache"].error > 1

@@ -10,7 +10,14 @@ from support import HEADERS
 
 from autolayers.errors import AutolayersError, ModelError
 from autolayers.gguf import read_header
-from autolayers.sources.ollama.api import NoSuchModel, NotRunning, OllamaError, Refused, Server, base_url
+from autolayers.sources.ollama.api import (
+    NoSuchModel,
+    NotRunning,
+    OllamaError,
+    Refused,
+    Server,
+    base_url,
+)
 from autolayers.sources.ollama.show import header
 from autolayers.sources.ollama.store import Name
 
@@ -29,29 +36,32 @@ def server(fake):
     return Server.from_environment(fake.environ)
 
 
-@pytest.mark.parametrize(("host", "url"), [
-    ("", "http://127.0.0.1:11434"),
-    ("example.com", "http://example.com:11434"),
-    ("example.com:1234", "http://example.com:1234"),
-    (":1234", "http://127.0.0.1:1234"),
-    ("0.0.0.0", "http://127.0.0.1:11434"),
-    ("0.0.0.0:8080", "http://127.0.0.1:8080"),
-    ("[::]:8080", "http://[::1]:8080"),
-    ("::", "http://[::1]:11434"),
-    ("::1", "http://[::1]:11434"),
-    ("[::1]", "http://[::1]:11434"),
-    ("[2001:db8::1]:99", "http://[2001:db8::1]:99"),
-    ("http://example.com", "http://example.com:80"),
-    ("https://example.com", "https://example.com:443"),
-    ("https://example.com:8443/ollama/", "https://example.com:8443/ollama"),
-    ("http://example.com/a/b", "http://example.com:80/a/b"),
-    ("example.com/a", "http://example.com:11434/a"),
-    ("ollama.com", "https://ollama.com:443"),
-    ("example.com:99999", "http://example.com:11434"),
-    ("example.com:x", "http://example.com:11434"),
-    ("  'example.com:1' ", "http://example.com:1"),
-    ("localhost:", "http://localhost:11434"),
-])
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("", "http://127.0.0.1:11434"),
+        ("example.com", "http://example.com:11434"),
+        ("example.com:1234", "http://example.com:1234"),
+        (":1234", "http://127.0.0.1:1234"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        ("0.0.0.0:8080", "http://127.0.0.1:8080"),
+        ("[::]:8080", "http://[::1]:8080"),
+        ("::", "http://[::1]:11434"),
+        ("::1", "http://[::1]:11434"),
+        ("[::1]", "http://[::1]:11434"),
+        ("[2001:db8::1]:99", "http://[2001:db8::1]:99"),
+        ("http://example.com", "http://example.com:80"),
+        ("https://example.com", "https://example.com:443"),
+        ("https://example.com:8443/ollama/", "https://example.com:8443/ollama"),
+        ("http://example.com/a/b", "http://example.com:80/a/b"),
+        ("example.com/a", "http://example.com:11434/a"),
+        ("ollama.com", "https://ollama.com:443"),
+        ("example.com:99999", "http://example.com:11434"),
+        ("example.com:x", "http://example.com:11434"),
+        ("  'example.com:1' ", "http://example.com:1"),
+        ("localhost:", "http://localhost:11434"),
+    ],
+)
 def test_ollama_host_in_all_its_forms(host, url):
     assert base_url(host) == url
 
@@ -67,7 +77,9 @@ def test_the_calls(fake, server):
     assert server.version() == "0.33.0"
     assert server.has(Name.parse("LLAMA3.1:8B")) and not server.has(Name.parse("llama3.1"))
     server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192})
-    assert [(entry["name"], entry["context_length"]) for entry in server.ps()] == [("llama3.1:8b", 8192)]
+    assert [(entry["name"], entry["context_length"]) for entry in server.ps()] == [
+        ("llama3.1:8b", 8192)
+    ]
     server.unload("llama3.1:8b")
     assert server.ps() == []
     server.create("mine", "llama3.1:8b", {"num_gpu": 33})
@@ -76,7 +88,10 @@ def test_the_calls(fake, server):
 
 def test_a_path_before_the_api(fake):
     fake.prefix = "/behind/a/proxy"
-    assert Server.from_environment({"OLLAMA_HOST": f"http://{fake.host}/behind/a/proxy/"}).version() == "0.33.0"
+    assert (
+        Server.from_environment({"OLLAMA_HOST": f"http://{fake.host}/behind/a/proxy/"}).version()
+        == "0.33.0"
+    )
 
 
 def test_nobody_there():
@@ -93,17 +108,20 @@ def test_a_proxy_for_the_outside_is_not_asked(fake, monkeypatch):
     assert Server.from_environment(fake.environ).version() == "0.33.0"
 
 
-@pytest.mark.parametrize(("fault", "kind", "words"), [
-    ("500 option \\\"num_gpu\\\" must be of type integer", Refused, "must be of type integer"),
-    ("503", Refused, "its queue is full"),
-    ("bare500", Refused, "Internal Server"),
-    ("empty", OllamaError, "answered nothing"),
-    ("nonsense", OllamaError, "not an answer of Ollama"),
-    ("stream max retries exceeded", Refused, "max retries exceeded"),
-    ("short", OllamaError, "the connection broke"),
-    ("reset", OllamaError, "the connection broke"),
-    ("redirect http://elsewhere.invalid/", OllamaError, "set OLLAMA_HOST"),
-])
+@pytest.mark.parametrize(
+    ("fault", "kind", "words"),
+    [
+        ('500 option \\"num_gpu\\" must be of type integer', Refused, "must be of type integer"),
+        ("503", Refused, "its queue is full"),
+        ("bare500", Refused, "Internal Server"),
+        ("empty", OllamaError, "answered nothing"),
+        ("nonsense", OllamaError, "not an answer of Ollama"),
+        ("stream max retries exceeded", Refused, "max retries exceeded"),
+        ("short", OllamaError, "the connection broke"),
+        ("reset", OllamaError, "the connection broke"),
+        ("redirect http://elsewhere.invalid/", OllamaError, "set OLLAMA_HOST"),
+    ],
+)
 def test_every_fault_is_one_clear_line(fake, server, fault, kind, words):
     for path, call in (
         ("/api/tags", server.tags),
@@ -115,7 +133,11 @@ def test_every_fault_is_one_clear_line(fake, server, fault, kind, words):
         fake.faults = {path: fault}
         with pytest.raises(kind, match=words) as error:
             call()
-        assert "\n" not in str(error.value) and "\x1b" not in str(error.value) and len(str(error.value)) < 700
+        assert (
+            "\n" not in str(error.value)
+            and "\x1b" not in str(error.value)
+            and len(str(error.value)) < 700
+        )
         assert fake.host in str(error.value)
 
 
@@ -162,37 +184,57 @@ def test_a_token_goes_nowhere_else(fake):
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted(HEADERS.glob("*-q*.gguf")), HEADERS / "gpt-oss-20b-mxfp4.gguf"], ids=lambda path: path.stem
+    "path",
+    [*sorted(HEADERS.glob("*-q*.gguf")), HEADERS / "gpt-oss-20b-mxfp4.gguf"],
+    ids=lambda path: path.stem,
 )
 def test_what_the_server_shows_is_the_file_s_header(fake, server, path):
     fake.add("m", path)
     from_server, there = header("m", server.show("m")), read_header(path)
     assert {k: v for k, v in from_server.metadata.items() if k != "general.name"} == {
-        k: v for k, v in there.metadata.items() if k not in ("general.name", "tokenizer.chat_template")}
+        k: v
+        for k, v in there.metadata.items()
+        if k not in ("general.name", "tokenizer.chat_template")
+    }
     assert [(t.name, t.type, t.ne, t.n_bytes) for t in from_server.tensors.values()] == [
-        (t.name, t.type, t.ne, t.n_bytes) for t in there.tensors.values()]
+        (t.name, t.type, t.ne, t.n_bytes) for t in there.tensors.values()
+    ]
 
 
-@pytest.mark.parametrize("answer", [
-    {}, {"model_info": {}, "tensors": []}, {"model_info": None, "tensors": [{"name": "x"}]},
-    {"model_info": {}, "tensors": [{"name": "x", "type": "F32", "shape": [-1]}]},
-    {"model_info": {}, "tensors": [{"name": "x", "type": "F32", "shape": "4"}]}, {"model_info": {}, "tensors": ["x"]},
-])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"model_info": {}, "tensors": []},
+        {"model_info": None, "tensors": [{"name": "x"}]},
+        {"model_info": {}, "tensors": [{"name": "x", "type": "F32", "shape": [-1]}]},
+        {"model_info": {}, "tensors": [{"name": "x", "type": "F32", "shape": "4"}]},
+        {"model_info": {}, "tensors": ["x"]},
+    ],
+)
 def test_an_answer_that_says_too_little(answer):
     with pytest.raises(ModelError):
         header("m", answer)
 
 
 def test_an_unknown_tensor_type_is_never_counted_low():
-    found = header("m", {"model_info": {}, "tensors": [{"name": "x", "type": "Q9_Z", "shape": [32, 2]}]})
-    assert found.tensors["x"].n_bytes == 256 and not found.tensors["x"].exact and "Q9_Z" in found.warnings[0]
+    found = header(
+        "m", {"model_info": {}, "tensors": [{"name": "x", "type": "Q9_Z", "shape": [32, 2]}]}
+    )
+    assert (
+        found.tensors["x"].n_bytes == 256
+        and not found.tensors["x"].exact
+        and "Q9_Z" in found.warnings[0]
+    )
 
 
 def test_all_errors_are_ours():
     assert issubclass(OllamaError, AutolayersError) and issubclass(NoSuchModel, AutolayersError)
 
 
-@pytest.mark.parametrize("parts", [b"{}," * ((1 << 18) + 1), b"1," * ((3 << 20) + 1), b'{"a":1},' * (1 << 18)])
+@pytest.mark.parametrize(
+    "parts", [b"{}," * ((1 << 18) + 1), b"1," * ((3 << 20) + 1), b'{"a":1},' * (1 << 18)]
+)
 def test_an_answer_of_too_many_parts_is_not_read(fake, server, parts):
     """Each takes up to a hundred bytes in memory, and two in the answer."""
     fake.faults["/api/show"] = "content"

@@ -16,16 +16,27 @@ from autolayers.sources.ollama.store import Name, NotInStore, StoreUnreadable, f
 GGUF = ROOT / "fixtures/headers/llama-3.1-8b-q4_k_m.gguf"
 
 
-@pytest.mark.parametrize(("text", "parts", "short"), [
-    ("llama3.1", ("registry.ollama.ai", "library", "llama3.1", "latest"), "llama3.1:latest"),
-    ("llama3.1:8b", ("registry.ollama.ai", "library", "llama3.1", "8b"), "llama3.1:8b"),
-    ("me/m", ("registry.ollama.ai", "me", "m", "latest"), "me/m:latest"),
-    ("hf.co/user/repo:Q4_K_M", ("hf.co", "user", "repo", "Q4_K_M"), "hf.co/user/repo:Q4_K_M"),
-    ("localhost:5000/ns/m:t", ("localhost:5000", "ns", "m", "t"), "localhost:5000/ns/m:t"),
-    ("localhost:5000/ns/m", ("localhost:5000", "ns", "m", "latest"), "localhost:5000/ns/m:latest"),
-    ("https://registry.ollama.ai/library/m:1", ("registry.ollama.ai", "library", "m", "1"), "m:1"),
-    ("m:local", ("registry.ollama.ai", "library", "m", "latest"), "m:latest"),
-])
+@pytest.mark.parametrize(
+    ("text", "parts", "short"),
+    [
+        ("llama3.1", ("registry.ollama.ai", "library", "llama3.1", "latest"), "llama3.1:latest"),
+        ("llama3.1:8b", ("registry.ollama.ai", "library", "llama3.1", "8b"), "llama3.1:8b"),
+        ("me/m", ("registry.ollama.ai", "me", "m", "latest"), "me/m:latest"),
+        ("hf.co/user/repo:Q4_K_M", ("hf.co", "user", "repo", "Q4_K_M"), "hf.co/user/repo:Q4_K_M"),
+        ("localhost:5000/ns/m:t", ("localhost:5000", "ns", "m", "t"), "localhost:5000/ns/m:t"),
+        (
+            "localhost:5000/ns/m",
+            ("localhost:5000", "ns", "m", "latest"),
+            "localhost:5000/ns/m:latest",
+        ),
+        (
+            "https://registry.ollama.ai/library/m:1",
+            ("registry.ollama.ai", "library", "m", "1"),
+            "m:1",
+        ),
+        ("m:local", ("registry.ollama.ai", "library", "m", "latest"), "m:latest"),
+    ],
+)
 def test_names_as_ollama_reads_them(text, parts, short):
     name = Name.parse(text)
     assert (name.host, name.namespace, name.model, name.tag) == parts
@@ -53,7 +64,7 @@ def test_names_as_ollama_reads_them(text, parts, short):
 def test_what_is_no_name(text):
     with pytest.raises(ModelError):
         name = Name.parse(text)
-        assert "/" not in name.host   # a/b/c/d has a host with a slash, which is none
+        assert "/" not in name.host  # a/b/c/d has a host with a slash, which is none
 
 
 def test_a_model_and_what_lies_beside_it(tmp_path):
@@ -62,7 +73,12 @@ def test_a_model_and_what_lies_beside_it(tmp_path):
         "registry.ollama.ai/library/llama3.1/8b",
         GGUF,
         {"num_ctx": 8192, "stop": ["a"]},
-        (("projector", b"GGUFp"), ("adapter", b"GGUFa"), ("draft", b"GGUFd"), ("template", b"{{ .Prompt }}")),
+        (
+            ("projector", b"GGUFp"),
+            ("adapter", b"GGUFa"),
+            ("draft", b"GGUFd"),
+            ("template", b"{{ .Prompt }}"),
+        ),
     )
     stored = find("LLAMA3.1:8B", {"OLLAMA_MODELS": f' "{tmp_path}" '})
     assert stored.manifest == str(manifest)
@@ -75,12 +91,15 @@ def test_a_model_and_what_lies_beside_it(tmp_path):
     ]
 
 
-@pytest.mark.parametrize(("name", "place"), [
-    ("hf.co/user/repo:Q4_K_M", "manifests/hf.co/user/repo/Q4_K_M"),
-    ("localhost:5000/ns/m:t", "manifests/localhost:5000/ns/m/t"),
-    ("m", "manifests/registry.ollama.ai/library/m/latest"),
-    ("m", "manifests-v2/ollama.com/library/m/latest"),
-])
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("hf.co/user/repo:Q4_K_M", "manifests/hf.co/user/repo/Q4_K_M"),
+        ("localhost:5000/ns/m:t", "manifests/localhost:5000/ns/m/t"),
+        ("m", "manifests/registry.ollama.ai/library/m/latest"),
+        ("m", "manifests-v2/ollama.com/library/m/latest"),
+    ],
+)
 def test_where_manifests_lie(tmp_path, name, place):
     made = make_store(tmp_path, "x/y/z/t", GGUF)
     manifest = tmp_path / place
@@ -101,7 +120,9 @@ def test_the_places_of_a_store():
     linux = roots({"HOME": "/home/me"}, "linux")
     assert linux[0] == "/home/me/.ollama/models" and "/usr/share/ollama/.ollama/models" in linux
     assert roots({"HOME": "/Users/me"}, "darwin") == ["/Users/me/.ollama/models"]
-    assert roots({"USERPROFILE": r"C:\Users\me"}, "win32") == [os.path.join(r"C:\Users\me", ".ollama", "models")]
+    assert roots({"USERPROFILE": r"C:\Users\me"}, "win32") == [
+        os.path.join(r"C:\Users\me", ".ollama", "models")
+    ]
 
 
 def test_the_first_store_that_has_it(tmp_path):
@@ -122,7 +143,9 @@ def broken(tmp_path: Path, change) -> str:
 
 
 def blob_of(root: Path, manifest: Path) -> Path:
-    return root / "blobs" / json.loads(manifest.read_text())["layers"][0]["digest"].replace(":", "-")
+    return (
+        root / "blobs" / json.loads(manifest.read_text())["layers"][0]["digest"].replace(":", "-")
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +161,10 @@ def blob_of(root: Path, manifest: Path) -> Path:
                 json.dumps(
                     {
                         "layers": [
-                            {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:../../../etc/passwd"}
+                            {
+                                "mediaType": "application/vnd.ollama.image.model",
+                                "digest": "sha256:../../../etc/passwd",
+                            }
                         ]
                     }
                 )
@@ -163,7 +189,9 @@ def blob_of(root: Path, manifest: Path) -> Path:
         ),
         (lambda root, manifest: blob_of(root, manifest).unlink(), "missing"),
         (
-            lambda root, manifest: blob_of(root, manifest).rename(str(blob_of(root, manifest)) + "-partial"),
+            lambda root, manifest: blob_of(root, manifest).rename(
+                str(blob_of(root, manifest)) + "-partial"
+            ),
             "partly downloaded",
         ),
     ],
@@ -187,7 +215,8 @@ def test_another_users_store(tmp_path):
     try:
         with pytest.raises(StoreUnreadable, match="belongs to another user"):
             find("m", {}, [str(tmp_path / "theirs")])
-        with pytest.raises(StoreUnreadable, match="belongs to another user"):    # and not an empty one
+        # and not an empty one
+        with pytest.raises(StoreUnreadable, match="belongs to another user"):
             names({}, [str(tmp_path / "theirs")])
     finally:
         (tmp_path / "theirs").chmod(0o755)

@@ -1,5 +1,5 @@
-"""What real launches of llama-server allocated (fixtures/truth/launched), which its measuring does not always say:
-without a GPU, on one to three RPC servers, with the cache in RAM, with drafts.
+"""What real launches of llama-server allocated (fixtures/truth/launched), which its measuring does
+not always say: without a GPU, on one to three RPC servers, with the cache in RAM, with drafts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from autolayers.memory.companions import Companions
 from autolayers.memory.estimate import Estimator
 
 MiB = 1 << 20
-PRINTED = 0.0101 * MiB      # logs have two decimals
+PRINTED = 0.0101 * MiB  # logs have two decimals
 
 
 def by_launch() -> dict[str, list[dict]]:
     groups: dict[str, list[dict]] = {}
     for line in (FIXTURES / "truth" / "launched" / "b11549.jsonl").read_text().splitlines():
         row = json.loads(line)
-        groups.setdefault(f"{row['rpc']} devices {'with a draft ' * ('draft' in row)}{row['args']}", []).append(row)
+        groups.setdefault(
+            f"{row['rpc']} devices {'with a draft ' * ('draft' in row)}{row['args']}", []
+        ).append(row)
     return groups
 
 
@@ -32,7 +34,10 @@ LAUNCHES = by_launch()
 
 
 def found(row: dict, measuring: bool = False) -> Breakdown:
-    devices = [Device(f"RPC{i}", 24105 * MiB, 24105 * MiB, backend="RPC-CPU", kind="rpc") for i in range(row["rpc"])]
+    devices = [
+        Device(f"RPC{i}", 24105 * MiB, 24105 * MiB, backend="RPC-CPU", kind="rpc")
+        for i in range(row["rpc"])
+    ]
     companions = Companions(draft=model(row["draft"])) if "draft" in row else Companions()
     estimator = Estimator(model(row["model"]), row["build"], companions)
     return estimator.breakdown(read(row["args"].split(), None)[0], devices, measuring=measuring)
@@ -40,28 +45,36 @@ def found(row: dict, measuring: bool = False) -> Breakdown:
 
 def off(row: dict, use: Breakdown) -> dict[str, float]:
     """Bytes predicted above what was logged, by device and what."""
-    said = {**{name: usage.compute for name, usage in use.devices.items()}, "Host": use.host.compute}
+    said = {
+        **{name: usage.compute for name, usage in use.devices.items()},
+        "Host": use.host.compute,
+    }
     logged = dict(row["compute"])
-    if "Meta()" in logged:              # -sm tensor: one device of all
+    if "Meta()" in logged:  # -sm tensor: one device of all
         said["Meta()"] = max(usage.compute for usage in use.devices.values())
         said = {name: said[name] for name in logged}
     more = {name: size - logged.get(name, 0) * MiB for name, size in said.items()}
     for extra in use.extras:
         if extra.name in ("draft compute", "MTP compute"):
-            more[f"draft {extra.device}"] = extra.size - row["draft_compute"].get(extra.device, 0) * MiB
+            more[f"draft {extra.device}"] = (
+                extra.size - row["draft_compute"].get(extra.device, 0) * MiB
+            )
     return more
 
 
 @WHOLE
 @pytest.mark.parametrize("launch", LAUNCHES)
-def test_a_launch_allocates_what_is_predicted(launch: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+def test_a_launch_allocates_what_is_predicted(
+    launch: str, whole: bool, figures: dict[str, tuple[int, int]]
+) -> None:
     rows = LAUNCHES[launch] if whole else sample(LAUNCHES, 25)[launch]
     wrong, equal = [], 0
     for row in rows:
         more = off(row, found(row))
         assert min(more.values()) > -PRINTED, (row, more)
-        # pipelined, later devices take up to a copy of the activations less than llama.cpp measures, which is what is
-        # said; drafting with MTP blocks, the first token reserves the model's graph anew, with its hidden state
+        # pipelined, later devices take up to a copy of the activations less than llama.cpp
+        # measures, which is what is said; drafting with MTP blocks, the first token reserves the
+        # model's graph anew, with its hidden state
         right = all(size < PRINTED for size in more.values())
         equal += right
         if not right and row["rpc"] < 2 and "draft-mtp" not in row["args"]:
@@ -79,5 +92,7 @@ def test_attention_without_flash_attention_is_where_its_cache_is() -> None:
     assert measured.devices["RPC0"].compute - launched.devices["RPC0"].compute > 38 * MiB
     assert launched.host.compute - measured.host.compute > 31 * MiB
     assert not launched.as_measured
-    plan = autolayers.plan(model(row["model"]), row["args"].split(), devices=[Device.hypothetical("8GiB")])
+    plan = autolayers.plan(
+        model(row["model"]), row["args"].split(), devices=[Device.hypothetical("8GiB")]
+    )
     assert plan.breakdown.host.compute > 41 * MiB and plan.exact

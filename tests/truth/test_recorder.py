@@ -1,4 +1,5 @@
-"""fixtures/record.py: headers from dimensions, launches from the recorded files, differences in words.
+"""fixtures/record.py: headers from dimensions, launches from the recorded files, differences in
+words.
 
 llama.cpp itself is asked where marked.
 """
@@ -43,7 +44,11 @@ def test_a_header_made_again_is_the_file(name: str) -> None:
 
 
 def test_all_headers_are_described_but_llama_cpps_own() -> None:
-    there = {path for folder in ("headers", "more/headers", "mtp") for path in (FIXTURES / folder).glob("*.gguf")}
+    there = {
+        path
+        for folder in ("headers", "more/headers", "mtp")
+        for path in (FIXTURES / folder).glob("*.gguf")
+    }
     rest = there - {FIXTURES / headers.path_of(name) for name in DESCRIBED}
     assert len(there) == 231 and len(rest) == 130
     assert all(re.search(r"-(dense|moe)$", path.stem) for path in rest)
@@ -115,8 +120,14 @@ def test_llama_cpp_sees_nothing_of_this_shells_settings(monkeypatch: pytest.Monk
     made = tree.Tree(Path("/s"), Path("/b"))
     environ = launch.environment(made, "cuda", (1, 2))
     assert not {"LLAMA_ARG_CTX_SIZE", "GGML_CUDA_DISABLE_FUSION"} & set(environ)
-    assert (environ["MOCK_CUDA"], environ["LD_PRELOAD"]) == ("1048576,2097152", "/b/bin/libmock_cuda.so")
-    assert launch.environment(made, "vulkan", (1, 1), (("subgroup_size", 8),))["MOCK_VULKAN"] == "subgroup_size=8"
+    assert (environ["MOCK_CUDA"], environ["LD_PRELOAD"]) == (
+        "1048576,2097152",
+        "/b/bin/libmock_cuda.so",
+    )
+    assert (
+        launch.environment(made, "vulkan", (1, 1), (("subgroup_size", 8),))["MOCK_VULKAN"]
+        == "subgroup_size=8"
+    )
     assert "LD_PRELOAD" not in launch.environment(made, "cpu", (1,))
 
 
@@ -134,16 +145,27 @@ def test_equal_rows_do_not_differ() -> None:
 
 
 def test_each_kind_of_number_is_named() -> None:
-    row = next(row for row in truth.RECORDINGS["models"].read() if len(row["gpus_mib"]) == 2 and "error" not in row)
+    row = next(
+        row
+        for row in truth.RECORDINGS["models"].read()
+        if len(row["gpus_mib"]) == 2 and "error" not in row
+    )
     new = doctored(row)
     new["devices"]["CUDA1"]["compute"] += 4096
     new["devices"]["Host"]["compute"] -= 32
     new["devices"]["CUDA0"]["context"] += 1
     new["n_ctx"] += 256
-    assert {found.part for found in differ.differences(row, new)} == {"compute GPU", "compute Host", "context", "n_ctx"}
+    assert {found.part for found in differ.differences(row, new)} == {
+        "compute GPU",
+        "compute Host",
+        "context",
+        "n_ctx",
+    }
     text = differ.report([differ.Compared("dense", row, tuple(differ.differences(row, new)))])
     assert (
-        "dense, compute GPU: median +4,096 bytes" in text and f"-m {row['model']}" not in text and row["args"] in text
+        "dense, compute GPU: median +4,096 bytes" in text
+        and f"-m {row['model']}" not in text
+        and row["args"] in text
     )
     assert re.search(r"^dense +1 +0 +1 +0 +1 +1 +1$", text, re.MULTILINE)
     refused = {**{key: row[key] for key in ("model", "gpus_mib", "args")}, "error": "context"}
@@ -162,14 +184,24 @@ def test_predictions_are_rows() -> None:
     path = str(truth.RECORDINGS["archs"].header(row["model"]))
     assert not list(differ.differences(predict.row(row, path, RECORDED), row))
     refused = next(row for row in truth.RECORDINGS["archs"].read() if "error" in row)
-    assert predict.row(refused, str(truth.RECORDINGS["archs"].header(refused["model"])), RECORDED)["error"] == "context"
+    assert (
+        predict.row(refused, str(truth.RECORDINGS["archs"].header(refused["model"])), RECORDED)[
+            "error"
+        ]
+        == "context"
+    )
 
 
 def test_random_launches_are_those_of_their_seed() -> None:
     folders = truth.RECORDINGS["more"].headers
     rows = random_rows.rows(300, 7, folders)
     assert rows == random_rows.rows(300, 7, folders) != random_rows.rows(300, 8, folders)
-    assert len({row["model"] for row in rows}) > 100 and {len(row["gpus_mib"]) for row in rows} == {1, 2, 3, 4}
+    assert len({row["model"] for row in rows}) > 100 and {len(row["gpus_mib"]) for row in rows} == {
+        1,
+        2,
+        3,
+        4,
+    }
     for row in rows:
         read = parse(row["args"].split())
         assert not read.rest and read.params.n_ctx and read.params.n_gpu_layers is not None, row
@@ -182,11 +214,14 @@ def test_what_is_cut_from_a_source_is_whole() -> None:
     text = (
         "#define LIMIT \\\n    5\nstatic int helper(int n);\n"
         "static int helper(int n) {\n    if (n) {\n        return LIMIT;\n    }\n    return 0;\n}\n"
-        "struct pair {\n    int a;\n};\n__global__ void kernel() {\n}\nstatic constexpr int MOST = 8;\n"
+        "struct pair {\n    int a;\n};\n__global__ void kernel() {\n}\nstatic constexpr int MOST = "
+        "8;\n"
     )
     found = mock_cuda.definitions(text)
     assert set(found) == {"LIMIT", "helper", "pair", "MOST"}
-    assert found["helper"].startswith("static int helper(int n) {") and found["helper"].endswith("\n}\n")
+    assert found["helper"].startswith("static int helper(int n) {") and found["helper"].endswith(
+        "\n}\n"
+    )
     assert found["LIMIT"] == "#define LIMIT \\\n    5\n"
 
 
@@ -206,7 +241,9 @@ def test_what_is_cut_from_a_source_is_whole() -> None:
         ),
     ],
 )
-def test_llama_servers_limit_on_outputs_is_the_trees_own(tmp_path: Path, server: str, common: str, made: str) -> None:
+def test_llama_servers_limit_on_outputs_is_the_trees_own(
+    tmp_path: Path, server: str, common: str, made: str
+) -> None:
     (tmp_path / "tools" / "server").mkdir(parents=True)
     (tmp_path / "common").mkdir()
     (tmp_path / "tools" / "server" / "server-context.cpp").write_text("#include <x>\n\n" + server)
@@ -231,7 +268,12 @@ def test_llama_servers_limit_on_outputs_is_the_trees_own(tmp_path: Path, server:
 )
 def test_what_cannot_be_recorded_is_said_in_a_line(words: list[str], said: str) -> None:
     done = record(*words)
-    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr and not done.stdout
+    assert (
+        done.returncode == 2
+        and said in done.stderr
+        and "Traceback" not in done.stderr
+        and not done.stdout
+    )
 
 
 # --- llama.cpp itself
@@ -240,11 +282,14 @@ def test_what_cannot_be_recorded_is_said_in_a_line(words: list[str], said: str) 
 @pytest.mark.llamacpp
 def test_the_source_of_these_tests_says_what_is_recorded(binaries: Path) -> None:
     source = Path(
-        os.environ.get("AUTOLAYERS_LLAMACPP_SOURCE") or binaries.parent.parent / "source" / "vendor" / "llama.cpp"
+        os.environ.get("AUTOLAYERS_LLAMACPP_SOURCE")
+        or binaries.parent.parent / "source" / "vendor" / "llama.cpp"
     )
     if not source.exists():
         pytest.skip(f"no source for {binaries}")
     done = record("--check", "--source", str(source), "--every", "10")
     assert done.returncode == 0, done.stdout + done.stderr
     tiny = record("--headers", "--check", "--source", str(source))
-    assert tiny.returncode == 0 and "178 of 178 headers are equal to the byte" in tiny.stdout, tiny.stdout + tiny.stderr
+    assert tiny.returncode == 0 and "178 of 178 headers are equal to the byte" in tiny.stdout, (
+        tiny.stdout + tiny.stderr
+    )

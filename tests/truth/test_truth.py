@@ -1,8 +1,10 @@
-"""The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device, all three parts.
+"""The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device,
+all three parts.
 
-The tests read as the specification does: what llama.cpp measures is what autolayers says of its measuring, byte for
-byte (what launches allocate: test_launched.py); what llama.cpp refuses is refused; nothing that claims to be exact is
-low; and the largest n_gpu_layers that fits is the one chosen.
+The tests read as the specification does: what llama.cpp measures is what autolayers says of its
+measuring, byte for byte (what launches allocate: test_launched.py); what llama.cpp refuses is
+refused; nothing that claims to be exact is low; and the largest n_gpu_layers that fits is the one
+chosen.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ PARTS = ("model", "context", "compute")
 
 
 def lines(name: str) -> list[dict]:
-    return [json.loads(line) for line in (FIXTURES / "truth" / f"{name}.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (FIXTURES / "truth" / f"{name}.jsonl").read_text().splitlines()
+    ]
 
 
 def build(case: dict) -> int:
@@ -41,12 +45,14 @@ def gpus(mib: list[int]) -> list[Device]:
 REAL, OTHER = by_model("cases_models"), by_model("cases_archs")
 CASES = {**REAL, **OTHER}
 SAMPLE = {**sample(REAL, 24), **sample(OTHER, 12)}
-OLDER = ("b11311", "b11434")        # samples of other builds' launches
+OLDER = ("b11311", "b11434")  # samples of other builds' launches
 
 
 @WHOLE
 @pytest.mark.parametrize("name", CASES)
-def test_every_launch_to_the_byte(name: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+def test_every_launch_to_the_byte(
+    name: str, whole: bool, figures: dict[str, tuple[int, int]]
+) -> None:
     cases = CASES[name] if whole else SAMPLE[name]
     wrong = differences(name, cases)
     what = f"launches of {'real models' if name in REAL else 'other architectures'}, exact"
@@ -58,7 +64,9 @@ def test_every_launch_to_the_byte(name: str, whole: bool, figures: dict[str, tup
 @WHOLE
 @pytest.mark.parametrize("kind", ["models", "archs"])
 @pytest.mark.parametrize("older", OLDER)
-def test_older_builds_to_the_byte(older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+def test_older_builds_to_the_byte(
+    older: str, kind: str, whole: bool, figures: dict[str, tuple[int, int]]
+) -> None:
     groups = by_model(f"{older}/cases_{kind}")
     groups = groups if whole else sample(groups, 30)
     wrong = [each for name, cases in groups.items() for each in differences(name, cases)]
@@ -83,8 +91,12 @@ def differences(name: str, cases: list[dict]) -> list[str]:
             device: [getattr(use, part) for part in PARTS]
             for device, use in [*found.devices.items(), ("Host", found.host)]
         }
-        want = {device: [sizes[part] for part in PARTS] for device, sizes in case["devices"].items()}
-        differs = {device: (got[device], sizes) for device, sizes in want.items() if got[device] != sizes}
+        want = {
+            device: [sizes[part] for part in PARTS] for device, sizes in case["devices"].items()
+        }
+        differs = {
+            device: (got[device], sizes) for device, sizes in want.items() if got[device] != sizes
+        }
         if differs:
             wrong.append(f"{case['gpus_mib']} {case['args']}: {differs}")
             low = any(sum(got[device]) < sum(sizes) for device, sizes in want.items())
@@ -98,16 +110,28 @@ BOTH = {name: cases + by_model("b11311/decisions")[name] for name, cases in DECI
 
 @WHOLE
 @pytest.mark.parametrize("name", BOTH)
-def test_the_largest_n_gpu_layers_that_fits(name: str, whole: bool, figures: dict[str, tuple[int, int]]) -> None:
+def test_the_largest_n_gpu_layers_that_fits(
+    name: str, whole: bool, figures: dict[str, tuple[int, int]]
+) -> None:
     for case in (BOTH if whole else sample(BOTH, 12))[name]:
-        words = [*case["args"].split(), "--strategy", "layers", "--fit-target", str(case["margin_mib"]),
-                 "--llama-build", str(build(case))]
+        words = [
+            *case["args"].split(),
+            "--strategy",
+            "layers",
+            "--fit-target",
+            str(case["margin_mib"]),
+            "--llama-build",
+            str(build(case)),
+        ]
         plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))
         right, of = figures.get("decisions, right", (0, 0))
         chosen = min(plan.n_gpu_layers, case["n_layer"] + 1)
         good = not plan.fits if case["max_ngl"] is None else chosen == case["max_ngl"]
         figures["decisions, right"] = (right + good, of + 1)
-        assert good, f"{case['args']} in {case['vram_mib']} MiB: {chosen}, llama.cpp's sizes allow {case['max_ngl']}"
+        assert good, (
+            f"{case['args']} in {case['vram_mib']} MiB: {chosen}, llama.cpp's sizes allow "
+            f"{case['max_ngl']}"
+        )
 
 
 def test_older_builds_reserve_logits_for_a_whole_micro_batch() -> None:

@@ -1,7 +1,8 @@
 """Encoders, drafts and rare architectures against llama.cpp's own numbers (fixtures/more).
 
-launches.jsonl: models launched alone. drafts.jsonl: what a draft model, or the model's own MTP block, takes in
-addition to a target once it samples on its backend, and the graph buffers of the target whose states it reads.
+launches.jsonl: models launched alone. drafts.jsonl: what a draft model, or the model's own MTP
+block, takes in addition to a target once it samples on its backend, and the graph buffers of the
+target whose states it reads.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def model(name: str) -> autolayers.Model:
 
 
 def gpus(case: dict) -> list[Device]:
-    return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(case["gpus_mib"])]
+    return [
+        Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(case["gpus_mib"])
+    ]
 
 
 LAUNCHES, DRAFTS = grouped("launches", "model"), grouped("drafts", "target", "draft")
@@ -68,7 +71,10 @@ def compare(cases: list[dict]) -> None:
             continue
         found = estimate(model(case["model"]), params, gpus(case), build=RECORDED, measuring=True)
         uses = {**found.devices, "Host": found.host}
-        got = {device: {part: getattr(uses[device], part) for part in PARTS} for device in case["devices"]}
+        got = {
+            device: {part: getattr(uses[device], part) for part in PARTS}
+            for device in case["devices"]
+        }
         assert got == case["devices"], case["args"]
 
 
@@ -79,22 +85,30 @@ def test_every_draft_to_the_byte(name: str, whole: bool) -> None:
         words = case["args"].split()
         if case["draft"]:
             words += ["-md", header(case["draft"])]
-        found = estimate(model(case["target"]), parse(words).params, gpus(case), build=RECORDED, measuring=True)
+        found = estimate(
+            model(case["target"]), parse(words).params, gpus(case), build=RECORDED, measuring=True
+        )
         got = {device: dict.fromkeys(sizes, 0) for device, sizes in case["devices"].items()}
         theirs = {device: dict(sizes) for device, sizes in case["devices"].items()}
         for extra in found.extras:
             whose, _, what = extra.name.partition(" ")
-            if whose not in ("draft", "MTP") or what == "output buffer":  # llama.cpp's breakdown has no output buffers
+            # llama.cpp's breakdown has no output buffers
+            if whose not in ("draft", "MTP") or what == "output buffer":
                 continue
             part = what.partition(" ")[0]
             got[extra.device][part] += extra.size
-            if not extra.exact:                                                # vocabularies mapped to the target's
-                assert part == "compute" and 0 <= extra.size - theirs[extra.device][part] <= 32768, case["args"]
+            # vocabularies mapped to the target's
+            if not extra.exact:
+                assert (
+                    part == "compute" and 0 <= extra.size - theirs[extra.device][part] <= 32768
+                ), case["args"]
                 theirs[extra.device][part] = extra.size
         assert got == theirs, case["args"]
         uses = {**found.devices, "Host": found.host}
         for device, compute in case["target_compute"].items():
-            assert uses[device].compute == compute or (not found.exact and uses[device].compute > compute), case["args"]
+            assert uses[device].compute == compute or (
+                not found.exact and uses[device].compute > compute
+            ), case["args"]
 
 
 def test_slots_of_t5_share_a_cache() -> None:
@@ -108,8 +122,8 @@ def test_slots_of_t5_share_a_cache() -> None:
 
 @pytest.mark.parametrize(("name", "layers"), [("dflash2", "1"), ("llama-3.2-1b-q8_0", "10")])
 def test_one_slot_at_work_sees_its_own_stream_of_the_cache(name: str, layers: str) -> None:
-    """Also in the last micro-batch of its prompt, whose tokens may be an odd number (llama, whose weights in RAM are
-    copied)."""
+    """Also in the last micro-batch of its prompt, whose tokens may be an odd number (llama, whose
+    weights in RAM are copied)."""
     params = parse(["-ngl", layers, "-c", "4096", "-np", "2"]).params
     found = estimate(model(name), params, gpus({"gpus_mib": [8192]}), runtime=True)
     assert found.exact and found.runtime_peak is not None
@@ -118,5 +132,7 @@ def test_one_slot_at_work_sees_its_own_stream_of_the_cache(name: str, layers: st
 def test_a_draft_without_embeddings_is_refused_them() -> None:
     with pytest.raises(autolayers.LaunchRefused, match="eagle3 has no embeddings"):
         estimate(
-            model("eagle3-l31"), parse(["-ngl", "99", "-c", "4096", "--embedding"]).params, gpus({"gpus_mib": [8192]})
+            model("eagle3-l31"),
+            parse(["-ngl", "99", "-c", "4096", "--embedding"]).params,
+            gpus({"gpus_mib": [8192]}),
         )

@@ -1,6 +1,7 @@
-"""The page in a real browser, both engines: its numbers are the library's, whatever is dropped into it.
+"""The page in a real browser, both engines: its numbers are the library's, whatever is dropped into
+it.
 
-    pip install playwright; npm install pyodide@0.29 axe-core      # and a Chromium: /usr/bin/chromium
+    pip install playwright; npm install pyodide@0.29 axe-core  # and a Chromium: /usr/bin/chromium
     AUTOLAYERS_NODE_MODULES=node_modules python -m pytest -m browser
 """
 
@@ -28,16 +29,27 @@ from autolayers.web.server import PageServer
 
 pytestmark = pytest.mark.browser
 NODE_MODULES = os.environ.get("AUTOLAYERS_NODE_MODULES", "")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 if CHROMIUM is None:
     pytest.skip("no Chromium here", allow_module_level=True)
 sync_api = pytest.importorskip("playwright.sync_api")
 
-MODELS = ["llama-3.2-1b-q8_0", "llama-3.1-8b-q4_k_m", "qwen3-8b-q4_k_m", "gemma-2-9b-q4_k_m", "gemma-3-4b-q8_0",
-          "phi-3-mini-q4_k_m", "qwen3-30b-a3b-q4_k_m", "gpt-oss-20b-mxfp4", "mamba2-2.7b-q4_k_m",
-          "deepseek-v2-lite-q4_k_m"]
+MODELS = [
+    "llama-3.2-1b-q8_0",
+    "llama-3.1-8b-q4_k_m",
+    "qwen3-8b-q4_k_m",
+    "gemma-2-9b-q4_k_m",
+    "gemma-3-4b-q8_0",
+    "phi-3-mini-q4_k_m",
+    "qwen3-30b-a3b-q4_k_m",
+    "gpt-oss-20b-mxfp4",
+    "mamba2-2.7b-q4_k_m",
+    "deepseek-v2-lite-q4_k_m",
+]
 MACHINES = ["8GiB", "rtx-3060", "24GiB", "rtx-3090,rtx-3060", "7900xtx"]
-PATIENCE = int(os.environ.get("AUTOLAYERS_PATIENCE", "120")) * 1000      # milliseconds
+PATIENCE = int(os.environ.get("AUTOLAYERS_PATIENCE", "120")) * 1000  # milliseconds
 
 
 class _Files(http.server.SimpleHTTPRequestHandler):
@@ -65,7 +77,11 @@ class _Files(http.server.SimpleHTTPRequestHandler):
     def _endless(self) -> None:
         self.send_response(200)
         self.end_headers()
-        start = b"GGUF\x03\0\0\0" + b"".join(n.to_bytes(8, "little") for n in (1, 1, 1)) + b"k\x08\0\0\0"
+        start = (
+            b"GGUF\x03\0\0\0"
+            + b"".join(n.to_bytes(8, "little") for n in (1, 1, 1))
+            + b"k\x08\0\0\0"
+        )
         try:
             self.wfile.write(start + (1 << 30).to_bytes(8, "little"))
             while True:
@@ -86,7 +102,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Callab
     folder = tmp_path_factory.mktemp("site")
     build(folder, str(pyodide))
     shutil.copy(HEADERS / "qwen3-8b-q4_k_m.gguf", folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))) as host:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))
+    ) as host:
         threading.Thread(target=host.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{host.server_port}/", host.shutdown
         host.shutdown()
@@ -97,7 +115,9 @@ def from_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of the page as it is built by default: Pyodide comes from public hosts."""
     folder = tmp_path_factory.mktemp("hosts")
     build(folder)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))) as host:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Files, directory=str(folder))
+    ) as host:
         threading.Thread(target=host.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{host.server_port}/"
         host.shutdown()
@@ -114,8 +134,15 @@ def local() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-             "--disable-component-update", "--disable-sync"]
+    quiet = [
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
     with sync_api.sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
         yield found
@@ -169,9 +196,13 @@ def choose(page: Any, **fields: str) -> None:
 def shown(page: Any) -> dict[str, list[int]]:
     """The table of bytes: device -> weights, cache, compute, extra, growth, margin, remaining."""
     rows = page.locator("#bytes tbody tr").all()
-    return {row.locator("th").text_content().split()[0]: [
-        int(cell.replace(",", "")) if cell != "–" else 0 for cell in row.locator("td").all_text_contents()]
-        for row in rows}
+    return {
+        row.locator("th").text_content().split()[0]: [
+            int(cell.replace(",", "")) if cell != "–" else 0
+            for cell in row.locator("td").all_text_contents()
+        ]
+        for row in rows
+    }
 
 
 @pytest.mark.parametrize("gpu", MACHINES)
@@ -182,17 +213,28 @@ def test_numbers_are_the_librarys(page: Any, gpu: str) -> None:
         answered(page)
         words = ["--gpu", gpu, "--ram", "64GiB", "-ctk", "q8_0", "-ctv", "q8_0"]
         plan = autolayers.plan(autolayers.read_model(HEADERS / f"{name}.gguf"), words)
-        want = {d.name: [d.model, d.context, d.compute, d.extra, 0, d.margin, d.remaining] for d in plan.devices}
+        want = {
+            d.name: [d.model, d.context, d.compute, d.extra, 0, d.margin, d.remaining]
+            for d in plan.devices
+        }
         found = shown(page)
         assert {device: found[device] for device in want} == want, name
-        assert page.inner_text("#command").endswith(" ".join(plan.flags)) or "'" in page.inner_text("#command")
+        assert page.inner_text("#command").endswith(" ".join(plan.flags)) or "'" in page.inner_text(
+            "#command"
+        )
 
 
 def test_every_control_changes_the_launch(page: Any) -> None:
     choose(page, model="qwen3-8b-q4_k_m", gpu="8GiB", ram="32GiB")
-    for field, value, flag in [("ctx", "16k", "-c 16384"), ("np", "2", "-np 2"), ("ub", "256", "-ub 256"),
-                               ("ctk", "q8_0", "-ctk q8_0"), ("ctv", "q8_0", "-ctv q8_0"), ("fa", "on", "-fa on"),
-                               ("flags", "--swa-full", "--swa-full")]:
+    for field, value, flag in [
+        ("ctx", "16k", "-c 16384"),
+        ("np", "2", "-np 2"),
+        ("ub", "256", "-ub 256"),
+        ("ctk", "q8_0", "-ctk q8_0"),
+        ("ctv", "q8_0", "-ctv q8_0"),
+        ("fa", "on", "-fa on"),
+        ("flags", "--swa-full", "--swa-full"),
+    ]:
         choose(page, **{field: value})
         assert flag in page.inner_text("#command"), field
     page.locator("#ctx-slider").fill("40")
@@ -211,11 +253,14 @@ def test_every_control_changes_the_launch(page: Any) -> None:
         page.click("#download")
     text = pathlib.Path(download.value.path()).read_text()
     assert download.value.suggested_filename == "compose.yaml"
-    assert "unsloth/Qwen3-8B-GGUF:Q4_K_M" in text and "/path/to" not in text and "pyodide" not in text
+    assert (
+        "unsloth/Qwen3-8B-GGUF:Q4_K_M" in text and "/path/to" not in text and "pyodide" not in text
+    )
 
 
 def test_nothing_of_an_older_question_is_shown(page: Any) -> None:
-    """Tables and curves go with their question; an answer that comes late is not drawn; an error stands alone."""
+    """Tables and curves go with their question; an answer that comes late is not drawn; an error
+    stands alone."""
     choose(page, model="llama-3.2-1b-q8_0", gpu="8", ram="32")
     page.locator("#curve-box > summary").click()
     page.wait_for_selector("#curve circle")
@@ -226,7 +271,11 @@ def test_nothing_of_an_older_question_is_shown(page: Any) -> None:
     page.locator("#known-box > summary").click()
     page.wait_for_selector("#known td.yes")
     choose(page, gpu="rtx-9999")
-    assert not page.is_visible("#verdict") and not page.is_visible("#answer") and not page.is_visible("#result")
+    assert (
+        not page.is_visible("#verdict")
+        and not page.is_visible("#answer")
+        and not page.is_visible("#result")
+    )
     assert "rtx-9999" in page.inner_text("#gpu-error")
     assert page.locator("#cards input").first.get_attribute("aria-invalid") == "true"
     choose(page, gpu="8")
@@ -236,7 +285,9 @@ def test_nothing_of_an_older_question_is_shown(page: Any) -> None:
 def test_ram_that_is_not_known_is_a_condition(page: Any) -> None:
     choose(page, model="llama-3-70b-f16", gpu="8", ram="")
     if page.input_value("#ram") == "" and "127.0.0.1" in page.address:
-        assert page.inner_text("#verdict").startswith("Runs, but slowly if 129.3 GiB of RAM are free. ")
+        assert page.inner_text("#verdict").startswith(
+            "Runs, but slowly if 129.3 GiB of RAM are free. "
+        )
         assert page.get_attribute("#verdict", "class") == "if"
     choose(page, ram="64")
     assert page.inner_text("#verdict") == "Does not fit: 66.06 GiB missing in RAM."
@@ -269,7 +320,10 @@ def test_the_bars_follow_the_slider(page: Any) -> None:
     }"""
     assert "missing of" in page.evaluate(dragged)
     answered(page)
-    assert page.input_value("#ctx") == "40960" and "missing" not in page.locator("#bars .amount").first.inner_text()
+    assert (
+        page.input_value("#ctx") == "40960"
+        and "missing" not in page.locator("#bars .amount").first.inner_text()
+    )
     assert page.locator("#bars .amount").first.inner_text() != before
 
 
@@ -281,7 +335,8 @@ def test_the_answer_is_saved_as_a_picture(page: Any) -> None:
 
 
 def test_nothing_jumps(page: Any) -> None:
-    """The layout shifts by less than 0.1 from the first paint to the last table, as Web Vitals want it."""
+    """The layout shifts by less than 0.1 from the first paint to the last table, as Web Vitals want
+    it."""
     page.add_init_script("""window.shifted = 0;
         new PerformanceObserver(list => list.getEntries().forEach(entry => {
             window.shifted += entry.hadRecentInput ? 0 : entry.value;
@@ -315,7 +370,9 @@ def test_a_row_of_the_quantisations_is_planned(page: Any) -> None:
     rate = row.locator("td").nth(1).inner_text()
     row.locator("button").click()
     answered(page)
-    assert page.input_value("#model") == "qwen3-8b-q8_0" and f"About {rate} tokens/s (" in page.inner_text("#verdict")
+    assert page.input_value(
+        "#model"
+    ) == "qwen3-8b-q8_0" and f"About {rate} tokens/s (" in page.inner_text("#verdict")
 
 
 def test_words_are_searched(page: Any) -> None:
@@ -324,8 +381,10 @@ def test_words_are_searched(page: Any) -> None:
 
     def hub(route: Any) -> None:
         asked.append(route.request.url)
-        route.fulfill(json=[{"id": "Qwen/Qwen3-8B-GGUF", "downloads": 1234}],
-                      headers={"Access-Control-Allow-Origin": "*"})
+        route.fulfill(
+            json=[{"id": "Qwen/Qwen3-8B-GGUF", "downloads": 1234}],
+            headers={"Access-Control-Allow-Origin": "*"},
+        )
 
     page.route("https://huggingface.co/**", hub)
     page.fill("#model", "qwen3 8b")
@@ -359,9 +418,13 @@ def test_two_answers_side_by_side(page: Any) -> None:
 
 def test_a_log_is_explained(page: Any) -> None:
     page.locator("#explain-box summary").click()
-    page.fill("#log", "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8000.00 MiB on device 0: "
-                      "cudaMalloc failed: out of memory\n"
-                      "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8388608000\n")
+    page.fill(
+        "#log",
+        "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8000.00 MiB on "
+        "device 0: "
+        "cudaMalloc failed: out of memory\n"
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8388608000\n",
+    )
     page.click("#explain")
     page.wait_for_selector("#explained:has-text('CUDA0')")
 
@@ -376,7 +439,10 @@ def test_what_else_could_be_asked_for_is_a_click(page: Any) -> None:
 
 
 def test_a_machine_file_goes_in_and_out(page: Any, tmp_path: pathlib.Path) -> None:
-    machine = {"devices": [{"card": "rtx-3090", "uuid": "GPU-secret"}], "host": {"total": 64 << 30, "bandwidth": 5e10}}
+    machine = {
+        "devices": [{"card": "rtx-3090", "uuid": "GPU-secret"}],
+        "host": {"total": 64 << 30, "bandwidth": 5e10},
+    }
     (tmp_path / "box.json").write_text(json.dumps(machine))
     page.set_input_files("#machine-file", str(tmp_path / "box.json"))
     page.wait_for_selector("#machine-devices:has-text('rtx-3090')")
@@ -404,7 +470,7 @@ def test_a_link_is_the_plan(page: Any, browser: Any) -> None:
     link = page.evaluate("navigator.clipboard.readText()")
     other = page.context.new_page()
     other.set_default_timeout(PATIENCE)
-    other.goto(link)           # a second tab has the token too
+    other.goto(link)  # a second tab has the token too
     other.wait_for_selector("#result:not([hidden])")
     answered(other)
     assert other.inner_text("#command") == command
@@ -430,10 +496,11 @@ NASTY = "<img src=x onerror=alert(1)>\u202e\x1b[31m\r\n" + "A" * 5000
 def test_hostile_metadata_is_text(page: Any, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "<b>x.gguf"
     data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes()
-    at = data.index(b"general.name") + len(b"general.name") + 4       # behind the key and its type: length, text
-    length = int.from_bytes(data[at:at + 8], "little")
+    # behind the key and its type: length, text
+    at = data.index(b"general.name") + len(b"general.name") + 4
+    length = int.from_bytes(data[at : at + 8], "little")
     name = NASTY.encode()
-    path.write_bytes(data[:at] + len(name).to_bytes(8, "little") + name + data[at + 8 + length:])
+    path.write_bytes(data[:at] + len(name).to_bytes(8, "little") + name + data[at + 8 + length :])
     page.set_input_files("#file", str(path))
     settled(page)
     page.wait_for_selector("#model-facts:has-text('onerror')")
@@ -460,14 +527,20 @@ def test_an_address_is_read_by_its_start(page: Any) -> None:
         assert f"hostile/{name}.gguf" in page.inner_text("#model-error")
 
 
-@pytest.mark.parametrize(("first", "second", "error"), [
-    (b"changed", None, ""), (b"", None, ""), (b"changed", b"changed", "it is not the file that was meant"),
-    (b"", b"", "does not load from cdn.jsdelivr.net or unpkg.com"),
-])
-def test_what_public_hosts_send_is_checked(from_hosts: str, browser: Any, first: bytes, second: bytes | None,
-                                           error: str) -> None:
-    """A host that sends something else, or nothing, is followed by the second; then one line says it. None: what the
-    package has."""
+@pytest.mark.parametrize(
+    ("first", "second", "error"),
+    [
+        (b"changed", None, ""),
+        (b"", None, ""),
+        (b"changed", b"changed", "it is not the file that was meant"),
+        (b"", b"", "does not load from cdn.jsdelivr.net or unpkg.com"),
+    ],
+)
+def test_what_public_hosts_send_is_checked(
+    from_hosts: str, browser: Any, first: bytes, second: bytes | None, error: str
+) -> None:
+    """A host that sends something else, or nothing, is followed by the second; then one line says
+    it. None: what the package has."""
     pyodide = pathlib.Path(NODE_MODULES) / "pyodide"
     if not pyodide.is_dir():
         pytest.skip("no Pyodide: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
@@ -486,16 +559,17 @@ def test_what_public_hosts_send_is_checked(from_hosts: str, browser: Any, first:
     page.set_default_timeout(PATIENCE)
     page.route(re.compile("jsdelivr|unpkg"), answer)
     page.goto(from_hosts)
-    page.wait_for_selector("#verdict:has-text('Fits')")       # of the build, before Python is there
+    page.wait_for_selector("#verdict:has-text('Fits')")  # of the build, before Python is there
     page.wait_for_selector("#status:has-text('could not start')" if error else "body:not(.early)")
-    assert error in page.inner_text("#status") and page.is_visible("#verdict")     # the build's answer is right
+    # the build's answer is right
+    assert error in page.inner_text("#status") and page.is_visible("#verdict")
     page.context.close()
 
 
 @pytest.mark.parametrize("page", ["site"], indirect=True)
 def test_it_works_without_a_network(page: Any) -> None:
     page.evaluate("navigator.serviceWorker.ready")
-    page.reload()                    # the worker serves from here on
+    page.reload()  # the worker serves from here on
     settled(page)
     page.context.set_offline(True)
     page.reload()
@@ -508,15 +582,21 @@ def test_it_works_without_a_network(page: Any) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_everybody_can_use_it(page: Any, width: int, dark: bool) -> None:
-    """No violation that axe-core finds; nothing wider than the screen; the keyboard reaches the controls."""
+    """No violation that axe-core finds; nothing wider than the screen; the keyboard reaches the
+    controls."""
     page.set_viewport_size({"width": width, "height": 900})
     if (page.inner_text("#theme") == "Light") != dark:
         page.click("#theme")
-    for state in ({"model": "llama-3.2-1b-q8_0", "gpu": "8", "ram": ""}, {"gpu": "rtx-9999"},
-                  {"gpu": "2", "ctx": "131072"}):
+    for state in (
+        {"model": "llama-3.2-1b-q8_0", "gpu": "8", "ram": ""},
+        {"gpu": "rtx-9999"},
+        {"gpu": "2", "ctx": "131072"},
+    ):
         choose(page, **state)
-        page.evaluate("document.querySelectorAll('details:not(#known-box, #curve-box)')"
-                      ".forEach(details => { details.open = true })")
+        page.evaluate(
+            "document.querySelectorAll('details:not(#known-box, #curve-box)')"
+            ".forEach(details => { details.open = true })"
+        )
         settled(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert violations(page) == [], state
@@ -535,6 +615,7 @@ def violations(page: Any) -> list[str]:
     if not axe.is_file():
         pytest.skip("no axe-core: AUTOLAYERS_NODE_MODULES names the folder where npm installed it")
     page.evaluate(axe.read_text())
-    found: list[str] = page.evaluate("axe.run().then(({violations}) => "
-                                     "violations.map(v => v.id + ': ' + v.nodes[0].html))")
+    found: list[str] = page.evaluate(
+        "axe.run().then(({violations}) => violations.map(v => v.id + ': ' + v.nodes[0].html))"
+    )
     return found

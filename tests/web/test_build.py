@@ -23,7 +23,9 @@ from autolayers.web.build import build as make
 
 
 def build(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "autolayers.web", *words], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", "autolayers.web", *words], capture_output=True, text=True
+    )
 
 
 @pytest.mark.slow
@@ -32,44 +34,70 @@ def test_the_site_and_its_wheel(tmp_path: pathlib.Path) -> None:
     assert build("build", str(site)).returncode == 0
     config = json.loads((site / "config.json").read_text())
     assert all(source.startswith("https://") for source in config["pyodide"])
-    assert {path.name for path in site.iterdir()} == {
-        "config.json", *config["files"]}
+    assert {path.name for path in site.iterdir()} == {"config.json", *config["files"]}
     first = (site / WHEEL).read_bytes()
     assert build("build", str(site)).returncode == 0 and (site / WHEEL).read_bytes() == first
-    found = subprocess.run([sys.executable, "-S", "-I", "-c", f"import sys; sys.path.insert(0, {str(site / WHEEL)!r});"
-                            "from autolayers.web.engine import Engine; print(Engine().call('plan', {'model': "
-                            "'bundled:qwen3-8b-q4_k_m', 'gpu': '12GiB'})['verdict']['state'])"],
-                           capture_output=True, text=True)
+    found = subprocess.run(
+        [
+            sys.executable,
+            "-S",
+            "-I",
+            "-c",
+            f"import sys; sys.path.insert(0, "
+            f"{str(site / WHEEL)!r});"
+            "from autolayers.web.engine import Engine; print(Engine().call('plan', "
+            "{'model': "
+            "'bundled:qwen3-8b-q4_k_m', 'gpu': '12GiB'})['verdict']['state'])",
+        ],
+        capture_output=True,
+        text=True,
+    )
     assert found.stdout == "if\n", found.stderr
     first = json.loads((site / "first.json").read_text())
-    assert first["answer"]["verdict"]["title"] == "Fits" and first["question"] == first["offer"]["preset"]
+    assert (
+        first["answer"]["verdict"]["title"] == "Fits"
+        and first["question"] == first["offer"]["preset"]
+    )
     for question, name in config["answers"].items():
         answer = json.loads((site / name).read_text())
         assert answer["command"]["bash"].startswith("llama-server -hf "), question
-    before = ("index.html", "style.css", "icon.svg", "first.json")      # and what workers run comes after
+    # and what workers run comes after
+    before = ("index.html", "style.css", "icon.svg", "first.json")
     sizes = {name: (site / name).stat().st_size for name in config["files"]}
-    scripts = [name for name in sizes if name.endswith(".js") and name not in ("sw.js", "worker.js")]
-    first_bytes = sum(sizes[name] for name in (*before, *scripts)) + (site / "config.json").stat().st_size
+    scripts = [
+        name for name in sizes if name.endswith(".js") and name not in ("sw.js", "worker.js")
+    ]
+    first_bytes = (
+        sum(sizes[name] for name in (*before, *scripts)) + (site / "config.json").stat().st_size
+    )
     assert config["lists"] == {} and first_bytes < 150_000
     assert {"ahead", "instead"} <= first["answer"].keys() and len(first["offer"]["cards"]) < 10
     assert len(json.loads((site / "cards.json").read_text())) == len(CARDS)
-    assert config["sha256"].keys() == PYODIDE_FILES.keys() and config["sizes"][WHEEL] == (site / WHEEL).stat().st_size
+    assert (
+        config["sha256"].keys() == PYODIDE_FILES.keys()
+        and config["sizes"][WHEEL] == (site / WHEEL).stat().st_size
+    )
     with ZipFile(site / WHEEL) as wheel:
         assert any(name.endswith(".dist-info/RECORD") for name in wheel.namelist())
 
 
 @pytest.mark.slow
-def test_pyodide_is_copied_from_a_folder_that_holds_it(tmp_path: pathlib.Path,
-                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pyodide_is_copied_from_a_folder_that_holds_it(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pyodide = tmp_path / "pyodide"
     pyodide.mkdir()
     done = build("build", str(tmp_path / "site"), "--pyodide", str(pyodide))
-    assert done.returncode == 2 and done.stderr == (f"autolayers: {pyodide}: not a Pyodide folder: it lacks "
-                                                        f"{', '.join(PYODIDE_FILES)}\n")
+    assert done.returncode == 2 and done.stderr == (
+        f"autolayers: {pyodide}: not a Pyodide folder: it lacks {', '.join(PYODIDE_FILES)}\n"
+    )
     for name in PYODIDE_FILES:
         (pyodide / name).write_text(name)
     done = build("build", str(tmp_path / "site"), "--pyodide", str(pyodide))
-    assert done.returncode == 2 and f"not as in the npm package pyodide@{PYODIDE_VERSION}" in done.stderr
+    assert (
+        done.returncode == 2
+        and f"not as in the npm package pyodide@{PYODIDE_VERSION}" in done.stderr
+    )
     files = {name: (len(name), hashlib.sha256(name.encode()).hexdigest()) for name in PYODIDE_FILES}
     monkeypatch.setattr("autolayers.web.build.PYODIDE_FILES", files)
     make(tmp_path / "site", str(pyodide))
@@ -78,23 +106,33 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(tmp_path: pathlib.Path,
     assert config["sha256"] == {name: digest for name, (_, digest) in files.items()}
 
 
-def test_a_list_of_models_for_a_card(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name says."""
-    monkeypatch.setattr("autolayers.web.engine.known", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"])
+def test_a_list_of_models_for_a_card(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
+    says."""
+    monkeypatch.setattr(
+        "autolayers.web.engine.known", lambda: ["qwen3-8b-q4_k_m", "llama-3.2-1b-q4_k_m"]
+    )
     names = make(tmp_path, lists="m4-pro-24g,none")
     config = json.loads((tmp_path / "config.json").read_text())
     assert config["lists"] == {card: f"known-{card}.json" for card in ("m4-pro-24g", "none")}
     assert set(config["lists"].values()) <= set(names)
-    mac, cpu = (json.loads((tmp_path / f"known-{card}.json").read_text()) for card in config["lists"])
+    mac, cpu = (
+        json.loads((tmp_path / f"known-{card}.json").read_text()) for card in config["lists"]
+    )
     assert mac["question"]["ram"] == "" and cpu["question"]["ram"] == "32"
-    assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]         # llama 3.2 1B is of another year
+    # llama 3.2 1B is of another year
+    assert [row["model"] for row in mac["rows"]] == ["qwen3-8b-q8_0"]
     sizes = [(tmp_path / name).stat().st_size for name in config["lists"].values()]
     today = sum(known.current for known in published.MODELS.values())
     assert max(sizes) * today < 30_000 * len(mac["rows"])
     plan = autolayers.plan(model("qwen3-8b-q8_0"), ["--gpu", "m4-pro-24g"])
     assert mac["rows"][0]["context"] == plan.breakdown.n_ctx and mac["rows"][0]["state"] == "yes"
     done = build("build", str(tmp_path), "--lists", "rtx-9999")
-    assert done.returncode == 2 and done.stderr.startswith("autolayers: --lists: rtx-9999 is no known card")
+    assert done.returncode == 2 and done.stderr.startswith(
+        "autolayers: --lists: rtx-9999 is no known card"
+    )
 
 
 def test_the_machines_of_the_lists_are_known() -> None:
@@ -116,26 +154,41 @@ def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
 
 
 def test_pages_of_single_answers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each with the figures of its plan, what previews of links need, a picture and a badge; all in the sitemap."""
+    """Each with the figures of its plan, what previews of links need, a picture and a badge; all in
+    the sitemap."""
     monkeypatch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
     monkeypatch.setattr(pages, "MACHINES", ("rtx-3060", "rx-7900-xtx"))
     names = make(tmp_path, url="https://example.org/x/")
-    assert {f"{folder}/{model}-on-{card}.{kind}" for model in pages.MODELS for card in pages.MACHINES
-            for folder, kind in (("on", "html"), ("on", "svg"), ("badge", "svg"))} <= set(names)
+    assert {
+        f"{folder}/{model}-on-{card}.{kind}"
+        for model in pages.MODELS
+        for card in pages.MACHINES
+        for folder, kind in (("on", "html"), ("on", "svg"), ("badge", "svg"))
+    } <= set(names)
     text = (tmp_path / "on" / "llama-3.2-1b-q8_0-on-rtx-3060.html").read_text()
     plan = autolayers.plan(model("llama-3.2-1b-q8_0"), ["--gpu", "rtx-3060", "--ram", "64GiB"])
     assert " ".join(plan.flags) in text and f"<td>{plan.speed.generation:.0f}</td>" in text
-    assert '<meta property="og:title" content="Llama 3.2 1B Q8_0 on NVIDIA GeForce RTX 3060 with ' \
+    assert (
+        '<meta property="og:title" content="Llama 3.2 1B Q8_0 on NVIDIA GeForce RTX 3060 with '
         '64 GB of RAM: does it run?">' in text
-    assert "<th scope=\"row\">RAM needed</th>" in text and "llama.cpp b" in text and text.count("<h1>") == 1
+    )
+    assert (
+        '<th scope="row">RAM needed</th>' in text
+        and "llama.cpp b" in text
+        and text.count("<h1>") == 1
+    )
     assert "llama-server -hf bartowski/Llama-3.2-1B-Instruct-GGUF:Q8_0 " in text
     image = re.search(r'og:image" content="https://example.org/x/(on/[^"]+)"', text)
     assert image and (tmp_path / image[1]).stat().st_size > 1000 and "IMAGE" not in text
     assert "Does not fit: " in (tmp_path / "on" / "llama-3-70b-f16-on-rtx-3060.html").read_text()
     for path in (*tmp_path.glob("*/*.svg"), tmp_path / "sitemap.xml"):
         ElementTree.parse(path)
-    listed = re.findall("<loc>https://example.org/x/(.*)</loc>", (tmp_path / "sitemap.xml").read_text())
-    assert len(listed) == 6 and all((tmp_path / (place or "index.html")).exists() for place in listed)
+    listed = re.findall(
+        "<loc>https://example.org/x/(.*)</loc>", (tmp_path / "sitemap.xml").read_text()
+    )
+    assert len(listed) == 6 and all(
+        (tmp_path / (place or "index.html")).exists() for place in listed
+    )
     assert 'og:url" content="https://example.org/x/"' in (tmp_path / "index.html").read_text()
 
 

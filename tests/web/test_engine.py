@@ -28,7 +28,9 @@ MACHINES = ["8GiB", "rtx-3090,12GiB"]
 
 def ask(method: str, **question: Any) -> dict[str, Any]:
     """As the page asks: through JSON both ways."""
-    answer: dict[str, Any] = json.loads(json.dumps(Engine().call(method, json.loads(json.dumps(question)))))
+    answer: dict[str, Any] = json.loads(
+        json.dumps(Engine().call(method, json.loads(json.dumps(question))))
+    )
     return answer
 
 
@@ -42,11 +44,27 @@ def explained(**question: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("gpu", MACHINES)
-@pytest.mark.parametrize("name", [
-    MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])])
+@pytest.mark.parametrize(
+    "name", [MODELS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in MODELS[1:])]
+)
 def test_plans_are_the_librarys(name: str, gpu: str) -> None:
-    words = ["--gpu", gpu, "--ram", "64GiB", "-c", "8192", "-ctk", "q8_0", "-ctv", "q8_0", "-np", "2"]
-    answer = explained(model=name, gpu=gpu, ram="64GiB", ctx="8192", ctk="q8_0", flags="-ctv q8_0 -np 2")
+    words = [
+        "--gpu",
+        gpu,
+        "--ram",
+        "64GiB",
+        "-c",
+        "8192",
+        "-ctk",
+        "q8_0",
+        "-ctv",
+        "q8_0",
+        "-np",
+        "2",
+    ]
+    answer = explained(
+        model=name, gpu=gpu, ram="64GiB", ctx="8192", ctk="q8_0", flags="-ctv q8_0 -np 2"
+    )
     plan = autolayers.plan(autolayers.read_model(HEADERS / f"{name}.gguf"), words, explain=True)
     want = json.loads(json.dumps(plan.to_dict()))
     found = json.loads(json.dumps(answer["plan"]))
@@ -55,16 +73,21 @@ def test_plans_are_the_librarys(name: str, gpu: str) -> None:
     assert answer["command"]["bash"].startswith(f"{model_words} -ngl {plan.n_gpu_layers} -c 8192 ")
 
 
-@pytest.mark.parametrize(("name", "flags"), [
-    ("llama-3.1-8b-q4_k_m", ""), ("llama-3.1-8b-q4_k_m", "--llama-build b4000"),
-    pytest.param("llama-3.1-8b-q4_k_m", "--llama-build b7000", marks=pytest.mark.slow),
-    ("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
-    ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"), ("mtp-step35", ""),
-    ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
-    pytest.param("qwen3.5-4b-mtp-q8_0", "", marks=pytest.mark.slow),
-    slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
-    slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204 -ngl 20 -c 4096"),
-])
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("llama-3.1-8b-q4_k_m", ""),
+        ("llama-3.1-8b-q4_k_m", "--llama-build b4000"),
+        pytest.param("llama-3.1-8b-q4_k_m", "--llama-build b7000", marks=pytest.mark.slow),
+        ("llama-3.1-8b-q4_k_m", "-ot token_embd=CUDA0"),
+        ("mtp-step35", "--override-kv step35.nextn_predict_layers=int:0"),
+        ("mtp-step35", ""),
+        ("qwen3-30b-a3b-q4_k_m", "--llama-build b9093 --ram 64GiB -ngl 49 -c 4096 -ncmoe 40"),
+        pytest.param("qwen3.5-4b-mtp-q8_0", "", marks=pytest.mark.slow),
+        slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp -ngl 20 -c 4096"),
+        slow("qwen3.5-4b-mtp-q8_0", "--spec-type draft-mtp --llama-build b10204 -ngl 20 -c 4096"),
+    ],
+)
 def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
     """For every build, with another header's keys and with MTP blocks."""
     engine = Engine(lambda name: model(name))
@@ -78,12 +101,18 @@ def test_the_layers_shown_are_the_plan_s_weights(name: str, flags: str) -> None:
     found = autolayers.plan(model(name), ["--gpu", "4GiB", *flags.split()])
     everything = sum(size for row in found.layers for size in row.buffers.values())
     assert everything == sum(row.model for row in found.devices) + found.host.model
-    assert [row.name for row in found.layers] == ["input", *map(str, range(found.n_layer)), "output"]
+    assert [row.name for row in found.layers] == [
+        "input",
+        *map(str, range(found.n_layer)),
+        "output",
+    ]
     assert sum(row.device == "CUDA0" for row in found.layers) == found.n_gpu_layers
 
 
 def test_the_bundle_is_the_fixtures_headers() -> None:
-    assert subprocess.run([sys.executable, "fixtures/bundle.py", "--check"], cwd=ROOT).returncode == 0
+    assert (
+        subprocess.run([sys.executable, "fixtures/bundle.py", "--check"], cwd=ROOT).returncode == 0
+    )
 
 
 def test_a_file_is_read_by_its_first_bytes() -> None:
@@ -94,38 +123,69 @@ def test_a_file_is_read_by_its_first_bytes() -> None:
     answer = engine.add("mine.gguf", promised, data + bytes(1 << 20))
     assert answer["model"]["name"] == "mine.gguf" and answer["model"]["n_layer"] == 36
     assert answer["model"]["warnings"] == []
-    assert engine.call("plan", {"model": "mine.gguf", "gpu": "24", "ram": "32"})["verdict"]["title"] == "Fits"
+    assert (
+        engine.call("plan", {"model": "mine.gguf", "gpu": "24", "ram": "32"})["verdict"]["title"]
+        == "Fits"
+    )
 
 
 def test_a_split_model_is_whole_once_all_parts_are_there() -> None:
     engine = Engine()
     parts = sorted((FIXTURES / "tiny").glob("split-0000?-of-00003.gguf"))
-    sent = [engine.add(path.name, path.stat().st_size, path.read_bytes()) for path in reversed(parts)]
+    sent = [
+        engine.add(path.name, path.stat().st_size, path.read_bytes()) for path in reversed(parts)
+    ]
     assert [answer.get("missing") for answer in sent] == [[1, 2], [1], None]
     name = sent[-1]["model"]["name"]
-    assert name == "split (3 parts)" and engine.call("plan", {"model": name, "gpu": "1GiB"})["plan"]["fits"]
+    assert (
+        name == "split (3 parts)"
+        and engine.call("plan", {"model": name, "gpu": "1GiB"})["plan"]["fits"]
+    )
 
 
-@pytest.mark.parametrize(("method", "question", "error"), [
-    ("plan", {"model": "", "gpu": "8GiB"}, "no model:"),
-    ("plan", {"model": "/etc/passwd", "gpu": "8GiB"}, "/etc/passwd: not opened yet"),
-    ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "../x: not opened yet"),
-    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "rtx-9999"}, "rtx-9999"),
-    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "ctx": "many"}, "many"),
-    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "--frobnicate"}, "--frobnicate"),
-    ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "'open"}, "flags: No closing quotation"),
-    ("plan", {"model": 7}, "model: not a text"),
-    ("row", {"model": MODELS[0], "as": "q99"}, "as: expected one of q8_0"),
-    ("file", {"model": MODELS[0], "format": "x"}, "expected one of ollama, lm-studio, systemd"),
-    ("plan", {"model": MODELS[0], "gpu": "8", "flags": "-m x.gguf"}, "the model has a field of its own"),
-    ("plan", {"model": MODELS[0], "gpu": "8", "mmproj": "x.gguf"}, "drop the projector's file again"),
-    ("locate", {"name": "ftp://x/y.gguf"}, "ftp://x/y.gguf"),
-    ("locate", {"name": "hf:a/b", "files": ["README.md"]}, "no GGUF model"),
-    ("nothing", {}, "no such question"),
-])
+@pytest.mark.parametrize(
+    ("method", "question", "error"),
+    [
+        ("plan", {"model": "", "gpu": "8GiB"}, "no model:"),
+        ("plan", {"model": "/etc/passwd", "gpu": "8GiB"}, "/etc/passwd: not opened yet"),
+        ("plan", {"model": BUNDLED + "../x", "gpu": "8GiB"}, "../x: not opened yet"),
+        ("plan", {"model": BUNDLED + MODELS[0], "gpu": "rtx-9999"}, "rtx-9999"),
+        ("plan", {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "ctx": "many"}, "many"),
+        (
+            "plan",
+            {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "--frobnicate"},
+            "--frobnicate",
+        ),
+        (
+            "plan",
+            {"model": BUNDLED + MODELS[0], "gpu": "8GiB", "flags": "'open"},
+            "flags: No closing quotation",
+        ),
+        ("plan", {"model": 7}, "model: not a text"),
+        ("row", {"model": MODELS[0], "as": "q99"}, "as: expected one of q8_0"),
+        ("file", {"model": MODELS[0], "format": "x"}, "expected one of ollama, lm-studio, systemd"),
+        (
+            "plan",
+            {"model": MODELS[0], "gpu": "8", "flags": "-m x.gguf"},
+            "the model has a field of its own",
+        ),
+        (
+            "plan",
+            {"model": MODELS[0], "gpu": "8", "mmproj": "x.gguf"},
+            "drop the projector's file again",
+        ),
+        ("locate", {"name": "ftp://x/y.gguf"}, "ftp://x/y.gguf"),
+        ("locate", {"name": "hf:a/b", "files": ["README.md"]}, "no GGUF model"),
+        ("nothing", {}, "no such question"),
+    ],
+)
 def test_nonsense_is_one_line(method: str, question: dict[str, Any], error: str) -> None:
     answer = ask(method, **question)
-    assert error in answer["error"] and "\n" not in answer["error"] and set(answer) == {"error", "kind", "field"}
+    assert (
+        error in answer["error"]
+        and "\n" not in answer["error"]
+        and set(answer) == {"error", "kind", "field"}
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"GGUF", b"<html>", b"GGUF\x03\0\0\0" + b"\xff" * 16])
@@ -135,7 +195,9 @@ def test_foreign_files_are_refused(data: bytes) -> None:
 
 def test_a_header_without_end_is_refused() -> None:
     """One string of 1 GiB: each answer asks for more, up to a limit."""
-    start = b"GGUF\x03\0\0\0" + b"".join(n.to_bytes(8, "little") for n in (1, 1, 1)) + b"k\x08\0\0\0"
+    start = (
+        b"GGUF\x03\0\0\0" + b"".join(n.to_bytes(8, "little") for n in (1, 1, 1)) + b"k\x08\0\0\0"
+    )
     data = start + (1 << 30).to_bytes(8, "little")
     wanted, answer = [2 << 20], {}
     while "error" not in answer:
@@ -147,19 +209,24 @@ def test_a_header_without_end_is_refused() -> None:
 def test_the_price_of_context() -> None:
     answer = ask("curve", model=BUNDLED + MODELS[2], gpu="12GiB", types=["f16", "q8_0"], ctx="99")
     assert [(point["cache_type"], point["n_ctx"]) for point in answer["points"]] == [
-        (kind, n) for kind in ("f16", "q8_0") for n in (4096, 8192)]
+        (kind, n) for kind in ("f16", "q8_0") for n in (4096, 8192)
+    ]
 
 
 def test_which_quantisation() -> None:
     """A row says what a click on it plans; a model without others is estimated in other types."""
     machine = {"gpu": "12", "ram": "16"}
     rows = ask("rows", model=MODELS[1])["rows"]
-    assert [row["label"] for row in rows][:2] == ["UD-Q8_K_XL", "Q8_0"] and len(rows) == len(family(MODELS[1]))
+    assert [row["label"] for row in rows][:2] == ["UD-Q8_K_XL", "Q8_0"] and len(rows) == len(
+        family(MODELS[1])
+    )
     row = ask("row", **machine, model=rows[-1]["model"])
     plan = ask("plan", **machine, model=rows[-1]["model"])
     assert (row["state"], row["context"]) == ("yes", plan["plan"]["launch"]["n_ctx"])
     assert ask("row", **machine, model="qwen3-8b-q8_0")["quality"]["band"] == "as Q6"
-    assert row["rate"] == pytest.approx(plan["plan"]["speed"]["generation_tokens_per_second"], abs=1e-3)
+    assert row["rate"] == pytest.approx(
+        plan["plan"]["speed"]["generation_tokens_per_second"], abs=1e-3
+    )
     assert ask("row", **machine, model=rows[0]["model"])["where"].startswith("Does not fit: ")
     rows = ask("rows", model="phi-4-q4_k_m")["rows"]
     assert rows[0] == {"model": "phi-4-q4_k_m", "label": "Q4_K_M"} and rows[-1]["as"] == "iq1_s"
@@ -170,7 +237,9 @@ def test_which_quantisation() -> None:
 def test_quantisations_are_compared_at_one_context() -> None:
     """At the answer's; a context that is given stays."""
     machine = {"gpu": "rtx-3060", "ram": "32"}
-    small, large = (ask("row", **machine, model=name, at=17664) for name in (MODELS[1], "qwen3-30b-a3b-q8_0"))
+    small, large = (
+        ask("row", **machine, model=name, at=17664) for name in (MODELS[1], "qwen3-30b-a3b-q8_0")
+    )
     assert (small["context"], large["context"]) == (17664, 17664)
     free = ask("row", **machine, model="qwen3-30b-a3b-q8_0")
     assert free["context"] > 17664 and free["rate"] < large["rate"]
@@ -187,10 +256,19 @@ def test_the_slider_has_the_memory_of_other_contexts() -> None:
     here = next(point for point in points if point["n_ctx"] == plan["launch"]["n_ctx"])
     assert here["devices"] == plan["devices"] and here["host"] == plan["host"]
     used = [point["devices"][0]["used"] for point in points]
-    assert used == sorted(used) and points[-1]["devices"][0]["remaining"] < 0 < points[0]["devices"][0]["remaining"]
-    words = [word for flag, word in zip(plan["flags"][::2], plan["flags"][1::2], strict=True) if flag != "-c"
-             for word in (flag, word)]
-    want = autolayers.plan(model(MODELS[1]), ["--gpu", "rtx-3060", "--ram", "32GiB", *words, "-c", "2048"])
+    assert (
+        used == sorted(used)
+        and points[-1]["devices"][0]["remaining"] < 0 < points[0]["devices"][0]["remaining"]
+    )
+    words = [
+        word
+        for flag, word in zip(plan["flags"][::2], plan["flags"][1::2], strict=True)
+        if flag != "-c"
+        for word in (flag, word)
+    ]
+    want = autolayers.plan(
+        model(MODELS[1]), ["--gpu", "rtx-3060", "--ram", "32GiB", *words, "-c", "2048"]
+    )
     assert want.devices[0].used == used[0]
 
 
@@ -200,24 +278,33 @@ def test_what_may_be_faster_is_said_at_first_sight() -> None:
     found, plan = answer["faster"], answer["plan"]
     other = next(one for one in plan["alternatives"] if one["flags"] == found["flags"])
     rate = other["speed"]["generation_tokens_per_second"]
-    assert found["words"].startswith(f"Perhaps {rate:.0f} tokens/s (") and "may be slower than 40" in found["words"]
+    assert (
+        found["words"].startswith(f"Perhaps {rate:.0f} tokens/s (")
+        and "may be slower than 40" in found["words"]
+    )
     assert explained(model="llama-3.2-1b-q8_0", gpu="rtx-3060", ram="32")["faster"] is None
 
 
 def test_the_answer_is_a_picture() -> None:
     drawn = ask("picture", model=MODELS[1], gpu="rtx-3060", ram="32")["svg"]
-    assert "on RTX 3060 12 GB + 32 GB RAM" in drawn and "llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M" in drawn
+    assert (
+        "on RTX 3060 12 GB + 32 GB RAM" in drawn
+        and "llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M" in drawn
+    )
 
 
-@pytest.mark.parametrize(("question", "state", "title"), [
-    ({"gpu": "8"}, "if", "Runs, but slowly if 129.5 GiB of RAM are free"),
-    ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
-    ({"gpu": "8", "ram": "160"}, "if", "Runs, but slowly"),
-    ({"ram": "192"}, "if", "Runs, but slowly"),
-])
+@pytest.mark.parametrize(
+    ("question", "state", "title"),
+    [
+        ({"gpu": "8"}, "if", "Runs, but slowly if 129.5 GiB of RAM are free"),
+        ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
+        ({"gpu": "8", "ram": "160"}, "if", "Runs, but slowly"),
+        ({"ram": "192"}, "if", "Runs, but slowly"),
+    ],
+)
 def test_the_verdict_knows_the_ram(question: dict[str, str], state: str, title: str) -> None:
-    """llama-3-70b in f16 takes 131 GiB: nothing is green as long as the RAM for it is not known, or where one reads
-    faster than it writes."""
+    """llama-3-70b in f16 takes 131 GiB: nothing is green as long as the RAM for it is not known, or
+    where one reads faster than it writes."""
     verdict = ask("plan", model="llama-3-70b-f16", **question)["verdict"]
     assert (verdict["state"], verdict["title"]) == (state, title)
 
@@ -226,31 +313,53 @@ def test_the_verdict_is_for_everybody() -> None:
     verdict = ask("plan", model=MODELS[1], gpu="3060", ram="32")["verdict"]
     assert verdict["parts"] == ["About 40 tokens/s (28 to 57)", "17k context", "Partly in RAM"]
     assert verdict["plain"].startswith("It writes about 30 words a second, faster than one reads")
-    assert verdict["assumed"] == ("RAM assumed to be 42 GB/s; 8 cores assumed; nothing else is on the GPU, not even a "
-                                  "display")
+    assert verdict["assumed"] == (
+        "RAM assumed to be 42 GB/s; 8 cores assumed; nothing else is on the GPU, not even a display"
+    )
     assert ask("plan", model=MODELS[1], ram="32")["verdict"]["parts"][-1] == "All of it on the CPU"
     assert "embeddings" in ask("plan", model="bge-m3-f16", gpu="8", ram="32")["verdict"]["plain"]
 
 
-@pytest.mark.parametrize(("gpu", "free"), [("24", [24 << 30]), ("2x12", [12 << 30] * 2), ("2 × 11.5", [23 << 29] * 2),
-                                           ("8, 12GiB", [8 << 30, 12 << 30]), ("12GB", [12 << 30]),
-                                           ("8x80gb", [80 << 30] * 8), ("none", []), ("cpu", []), ("", [])])
+@pytest.mark.parametrize(
+    ("gpu", "free"),
+    [
+        ("24", [24 << 30]),
+        ("2x12", [12 << 30] * 2),
+        ("2 × 11.5", [23 << 29] * 2),
+        ("8, 12GiB", [8 << 30, 12 << 30]),
+        ("12GB", [12 << 30]),
+        ("8x80gb", [80 << 30] * 8),
+        ("none", []),
+        ("cpu", []),
+        ("", []),
+    ],
+)
 def test_numbers_are_gibibytes(gpu: str, free: list[int]) -> None:
     answer = ask("plan", model="llama-3.2-1b-q8_0", gpu=gpu, ram="64", ctx="16,384")
     assert [device["free"] for device in answer["plan"]["devices"]] == free
     assert answer["plan"]["host"]["free"] == 62 << 30 and answer["plan"]["launch"]["n_ctx"] == 16384
 
 
-@pytest.mark.parametrize(("question", "field", "error"), [
-    ({"gpu": "RTX 30"}, "gpu", "GPU: which RTX 30?"), ({"gpu": "rtx-9999"}, "gpu", "or write its memory in GiB: 24"),
-    ({"gpu": "780m"}, "gpu", "GPU: which 780m? the GPU, radeon-780m-16g"),
-    ({"gpu": "8", "ram": "much"}, "ram", "RAM: 'much'"),
-    ({"gpu": "8", "ram": "16384"}, "ram", "RAM: '16384': expected a size with its unit: 16384MiB?"),
-    ({"gpu": "8", "ctx": "32"}, "ctx", "Context: 32: 32k?"), ({"gpu": "8", "ctx": "9" * 5000}, "ctx", "Context: "),
-    ({"gpu": "8", "ctx": "long"}, "ctx", "Context: "), ({"gpu": "8", "ub": "x"}, "ub", "Micro-batch: "),
-    ({"gpu": "8", "workload": "x"}, "workload", "Workload: "),
-    ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate"),
-])
+@pytest.mark.parametrize(
+    ("question", "field", "error"),
+    [
+        ({"gpu": "RTX 30"}, "gpu", "GPU: which RTX 30?"),
+        ({"gpu": "rtx-9999"}, "gpu", "or write its memory in GiB: 24"),
+        ({"gpu": "780m"}, "gpu", "GPU: which 780m? the GPU, radeon-780m-16g"),
+        ({"gpu": "8", "ram": "much"}, "ram", "RAM: 'much'"),
+        (
+            {"gpu": "8", "ram": "16384"},
+            "ram",
+            "RAM: '16384': expected a size with its unit: 16384MiB?",
+        ),
+        ({"gpu": "8", "ctx": "32"}, "ctx", "Context: 32: 32k?"),
+        ({"gpu": "8", "ctx": "9" * 5000}, "ctx", "Context: "),
+        ({"gpu": "8", "ctx": "long"}, "ctx", "Context: "),
+        ({"gpu": "8", "ub": "x"}, "ub", "Micro-batch: "),
+        ({"gpu": "8", "workload": "x"}, "workload", "Workload: "),
+        ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate"),
+    ],
+)
 def test_errors_name_the_field(question: dict[str, str], field: str, error: str) -> None:
     answer = ask("plan", model=MODELS[0], **question)
     assert answer["field"] == field and error in answer["error"] and "--gpu" not in answer["error"]
@@ -261,21 +370,33 @@ def test_a_name_that_is_no_card_has_cards_beside_it() -> None:
     assert {"rtx-3060", "rtx-3070", "rtx-3090"} <= set(near)
     assert all("rtx30" in name.replace("-", "") for name in near) and len(near) == 12
     assert ask("plan", model=MODELS[0], gpu="8", ram="x").get("near") is None
-    assert ask("plan", model=MODELS[0], gpu="8", ram="31,5")["plan"]["host"]["free"] == \
-        ask("plan", model=MODELS[0], gpu="8", ram="31.5")["plan"]["host"]["free"]
+    assert (
+        ask("plan", model=MODELS[0], gpu="8", ram="31,5")["plan"]["host"]["free"]
+        == ask("plan", model=MODELS[0], gpu="8", ram="31.5")["plan"]["host"]["free"]
+    )
 
 
-@pytest.mark.parametrize(("typed", "name"), [
-    ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
-    ("huggingface.co/Qwen/Qwen3-8B-GGUF/tree/main", "hf:Qwen/Qwen3-8B-GGUF"),
-    ("https://huggingface.co/a/b/blob/main/q/x-Q4_K_M.gguf?download=true", "hf:a/b/q/x-Q4_K_M.gguf"),
-    ("https://huggingface.co/a/b/resolve/v1/x%20y.gguf", "hf:a/b/x y.gguf@v1"),
-    ("hf.co/a/b:Q8_0", "hf:a/b:Q8_0"), ("Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
-    ("-hf a/b:Q4_0", "hf:a/b:Q4_0"), ("ollama run llama3.1:8b", "llama3.1:8b"),
-    ("https://ollama.com/library/qwen3:8b", "ollama:qwen3:8b"), ("ollama.com/user/m", "ollama:user/m"),
-    ("/home/a/b.gguf", "/home/a/b.gguf"), ("https://h/x.gguf", "https://h/x.gguf"),
-    ("bundled:qwen3-8b-q4_k_m", "qwen3-8b-q4_k_m"),
-])
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("https://huggingface.co/Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
+        ("huggingface.co/Qwen/Qwen3-8B-GGUF/tree/main", "hf:Qwen/Qwen3-8B-GGUF"),
+        (
+            "https://huggingface.co/a/b/blob/main/q/x-Q4_K_M.gguf?download=true",
+            "hf:a/b/q/x-Q4_K_M.gguf",
+        ),
+        ("https://huggingface.co/a/b/resolve/v1/x%20y.gguf", "hf:a/b/x y.gguf@v1"),
+        ("hf.co/a/b:Q8_0", "hf:a/b:Q8_0"),
+        ("Qwen/Qwen3-8B-GGUF", "hf:Qwen/Qwen3-8B-GGUF"),
+        ("-hf a/b:Q4_0", "hf:a/b:Q4_0"),
+        ("ollama run llama3.1:8b", "llama3.1:8b"),
+        ("https://ollama.com/library/qwen3:8b", "ollama:qwen3:8b"),
+        ("ollama.com/user/m", "ollama:user/m"),
+        ("/home/a/b.gguf", "/home/a/b.gguf"),
+        ("https://h/x.gguf", "https://h/x.gguf"),
+        ("bundled:qwen3-8b-q4_k_m", "qwen3-8b-q4_k_m"),
+    ],
+)
 def test_what_is_pasted_is_understood(typed: str, name: str) -> None:
     assert understood(typed) == name
 
@@ -288,13 +409,20 @@ def test_words_find_models() -> None:
     assert ask("name", name="qwen3-8b-q4_k_m") == {"name": "qwen3-8b-q4_k_m"}
 
 
-@pytest.mark.parametrize(("renderer", "card"), [
-    ("ANGLE (NVIDIA, NVIDIA GeForce RTX 3060 Direct3D11 vs_5_0 ps_5_0, D3D11)", "rtx-3060"),
-    ("ANGLE (AMD, AMD Radeon RX 6800 XT (0x000073BF) Direct3D11 vs_5_0 ps_5_0, D3D11)", "rx-6800-xt"),
-    ("NVIDIA GeForce RTX 4070 Ti SUPER/PCIe/SSE2", "rtx-4070-ti-super"),
-    ("AMD Radeon RX 7900 XTX (radeonsi, navi31, LLVM 15.0.7, DRM 3.54)", "rx-7900-xtx"),
-    ("ANGLE (Apple, ANGLE Metal Renderer: Apple M3 Max, Unspecified Version)", "m3-max-36g"), ("llvmpipe", None),
-])
+@pytest.mark.parametrize(
+    ("renderer", "card"),
+    [
+        ("ANGLE (NVIDIA, NVIDIA GeForce RTX 3060 Direct3D11 vs_5_0 ps_5_0, D3D11)", "rtx-3060"),
+        (
+            "ANGLE (AMD, AMD Radeon RX 6800 XT (0x000073BF) Direct3D11 vs_5_0 ps_5_0, D3D11)",
+            "rx-6800-xt",
+        ),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER/PCIe/SSE2", "rtx-4070-ti-super"),
+        ("AMD Radeon RX 7900 XTX (radeonsi, navi31, LLVM 15.0.7, DRM 3.54)", "rx-7900-xtx"),
+        ("ANGLE (Apple, ANGLE Metal Renderer: Apple M3 Max, Unspecified Version)", "m3-max-36g"),
+        ("llvmpipe", None),
+    ],
+)
 def test_the_card_that_webgl_names(renderer: str, card: str | None) -> None:
     assert next(iter(ask("card", name=renderer)["cards"]), None) == card
 
@@ -315,25 +443,35 @@ def test_a_bundled_model_has_a_product_name_and_a_download_of_its_quantisation(n
     words = list(published.download(name))
     if words:
         assert words[0] == "-hf" and words[1].partition("/")[2].partition(":")[0].endswith("-GGUF")
-        assert words[1].endswith((f":{published.quantisation(name)}", "gpt-oss-20b-GGUF", "gpt-oss-120b-GGUF"))
+        assert words[1].endswith(
+            (f":{published.quantisation(name)}", "gpt-oss-20b-GGUF", "gpt-oss-120b-GGUF")
+        )
         assert (words[2:] == ["--no-mmproj"]) == published.MODELS[published.stem(name)].vision
 
 
 def test_the_command_runs_as_pasted() -> None:
-    """A known model is downloaded; one without a repository, and a path that is given, is a file."""
+    """A known model is downloaded; one without a repository, and a path that is given, is a
+    file."""
     machine = {"gpu": "3060", "ram": "32"}
     known = ask("plan", **machine, model="qwen3-30b-a3b-q4_k_m")
-    assert known["command"]["bash"].startswith("llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -ngl 49 ")
+    assert known["command"]["bash"].startswith(
+        "llama-server -hf unsloth/Qwen3-30B-A3B-GGUF:Q4_K_M -ngl 49 "
+    )
     assert known["get"] == "https://huggingface.co/unsloth/Qwen3-30B-A3B-GGUF"
     mine = ask("plan", **machine, model="qwen3-30b-a3b-q4_k_m", path="/models/x.gguf")
-    assert mine["command"]["bash"].startswith("llama-server -m /models/x.gguf -ngl ") and not mine["get"]
+    assert (
+        mine["command"]["bash"].startswith("llama-server -m /models/x.gguf -ngl ")
+        and not mine["get"]
+    )
     assert ask("plan", **machine, model="mistral-7b-q4_k_m")["get"] == ""
     text = ask("file", **machine, model="gemma-3-4b-q4_k_m", format="compose")["text"]
     assert "unsloth/gemma-3-4b-it-GGUF:Q4_K_M" in text and "/path/to" not in text
 
 
 def test_a_list_takes_the_largest_quantisation_that_is_fast_enough() -> None:
-    small, large = (ask("take", model="qwen3-8b-q4_k_m", gpu=gpu, ram="32") for gpu in ("rtx-3060", "none"))
+    small, large = (
+        ask("take", model="qwen3-8b-q4_k_m", gpu=gpu, ram="32") for gpu in ("rtx-3060", "none")
+    )
     assert (small["model"], small["state"]) == ("qwen3-8b-q8_0", "yes")
     assert large["model"] == "qwen3-8b-q4_k_m" and large["rate"] < small["rate"]
     assert ask("take", model="gemma-3-27b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
@@ -341,12 +479,28 @@ def test_a_list_takes_the_largest_quantisation_that_is_fast_enough() -> None:
 
 def test_lm_studio_gets_a_share_of_layers() -> None:
     question = {"model": "qwen3-32b-q4_k_m", "ram": "64", "ctx": "8192", "format": "lm-studio"}
-    plan = autolayers.plan(model("qwen3-32b-q4_k_m"), ["--gpu", "12GiB", "--ram", "64GiB", "-c", "8192", "-np", "1",
-                                                       "--strategy", "layers", "--engine", "lm-studio"])
+    plan = autolayers.plan(
+        model("qwen3-32b-q4_k_m"),
+        [
+            "--gpu",
+            "12GiB",
+            "--ram",
+            "64GiB",
+            "-c",
+            "8192",
+            "-np",
+            "1",
+            "--strategy",
+            "layers",
+            "--engine",
+            "lm-studio",
+        ],
+    )
     share = plan.n_gpu_layers * 100 // 65 / 100
     for gpu, said in (("12", f"{share:g}"), ("32", "max"), ("none", "off")):
         assert ask("file", **question, gpu=gpu)["text"].endswith(
-            f"\nlms load qwen3-32b --gpu {said} --context-length 8192\n"), gpu
+            f"\nlms load qwen3-32b --gpu {said} --context-length 8192\n"
+        ), gpu
 
 
 def test_opened_models_outlast_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,14 +518,23 @@ def test_the_command_downloads_or_names_the_file() -> None:
     data = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes() + bytes(1 << 20)
     files = [["m-Q4_K_M.gguf", 5 << 30], ["m-Q8_0.gguf", 8 << 30], ["mmproj-m.gguf", 1 << 30]]
     found = engine.call("locate", {"name": "hf:a/b", "files": files})
-    assert [(row["label"], row["size"]) for row in found["models"]] == [("Q4_K_M", 5 << 30), ("Q8_0", 8 << 30)]
+    assert [(row["label"], row["size"]) for row in found["models"]] == [
+        ("Q4_K_M", 5 << 30),
+        ("Q8_0", 8 << 30),
+    ]
     size = autolayers.read_header(HEADERS / "qwen3-8b-q4_k_m.gguf").files[0].promised
-    for name, words in [("hf:a/b", "-hf a/b:Q4_K_M --no-mmproj"), ("hf:a/b/m-Q8_0.gguf", "-hf a/b:Q8_0 --no-mmproj"),
-                        ("-evil.gguf", "-m ./-evil.gguf"), ("https://h/x/y.gguf?z", "-m y.gguf")]:
+    for name, words in [
+        ("hf:a/b", "-hf a/b:Q4_K_M --no-mmproj"),
+        ("hf:a/b/m-Q8_0.gguf", "-hf a/b:Q8_0 --no-mmproj"),
+        ("-evil.gguf", "-m ./-evil.gguf"),
+        ("https://h/x/y.gguf?z", "-m y.gguf"),
+    ]:
         engine.add(name, size, data)
         command = engine.call("plan", {"model": name, "gpu": "24", "ram": "32"})["command"]["bash"]
         assert command.startswith(f"llama-server {words} -ngl "), command
-    command = engine.call("plan", {"model": "hf:a/b", "gpu": "24", "path": "/m.gguf"})["command"]["bash"]
+    command = engine.call("plan", {"model": "hf:a/b", "gpu": "24", "path": "/m.gguf"})["command"][
+        "bash"
+    ]
     assert command.startswith("llama-server -m /m.gguf ")
 
 
@@ -385,10 +548,14 @@ def test_a_projector_and_a_draft_are_counted(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert engine.add(projector.name, projector.stat().st_size, projector.read_bytes()) == {"projector": projector.name}
+    assert engine.add(projector.name, projector.stat().st_size, projector.read_bytes()) == {
+        "projector": projector.name
+    }
     question = {"model": "qwen3-8b-q4_k_m", "gpu": "24", "ram": "32", "ctx": "8192"}
-    alone, both = (engine.call("plan", {**question, **more})["plan"]
-                   for more in ({}, {"mmproj": projector.name, "draft": "qwen3-0.6b-q8_0"}))
+    alone, both = (
+        engine.call("plan", {**question, **more})["plan"]
+        for more in ({}, {"mmproj": projector.name, "draft": "qwen3-0.6b-q8_0"})
+    )
     assert both["devices"][0]["extra"] > alone["devices"][0]["extra"] + (600 << 20)
 
 
@@ -396,7 +563,10 @@ def test_a_dropped_draft_has_the_vocabulary_of_the_model() -> None:
     """One that llama-server would not draft with is refused, in the name that it was dropped by."""
     question = {"model": "qwen3-8b-q4_k_m", "gpu": "24", "ram": "32", "ctx": "8192"}
     answer = Engine().call("plan", {**question, "draft": "llama-3.1-8b-q4_k_m"})
-    assert "llama-3.1-8b-q4_k_m: llama-server does not draft with another vocabulary" in answer["error"]
+    assert (
+        "llama-3.1-8b-q4_k_m: llama-server does not draft with another vocabulary"
+        in answer["error"]
+    )
     assert "the draft has 128256 tokens, the model 151936" in answer["error"]
     assert "plan" in Engine().call("plan", {**question, "draft": "qwen3-0.6b-q8_0"})
 
@@ -412,18 +582,26 @@ def test_a_dropped_projector_is_as_wide_as_the_model(tmp_path: Path) -> None:
     question = {"gpu": "24", "ram": "32", "ctx": "8192", "mmproj": "mmproj.gguf"}
     assert "plan" in engine.call("plan", {**question, "model": "gemma-3-4b-q8_0"})
     answer = engine.call("plan", {**question, "model": "qwen3-8b-q4_k_m"})
-    assert "mismatch between text model (n_embd = 4096) and mmproj (n_embd = 2560)" in answer["error"]
+    assert (
+        "mismatch between text model (n_embd = 4096) and mmproj (n_embd = 2560)" in answer["error"]
+    )
 
 
 def test_where_the_browser_finds_a_model() -> None:
     assert ask("locate", name="https://h/m-00001-of-00002.gguf")["urls"] == [
-        f"https://h/m-0000{i}-of-00002.gguf" for i in (1, 2)]
+        f"https://h/m-0000{i}-of-00002.gguf" for i in (1, 2)
+    ]
     first = ask("locate", name="hf:user/repo:Q8_0")
-    assert first == {"listing": "https://huggingface.co/api/models/user/repo/tree/main?recursive=true"}
+    assert first == {
+        "listing": "https://huggingface.co/api/models/user/repo/tree/main?recursive=true"
+    }
     files = ["a-Q4_K_M.gguf", "a-Q8_0.gguf", "mmproj-a.gguf"]
     found = ask("locate", name="hf:user/repo:Q8_0", files=files)
     assert found["urls"] == ["https://huggingface.co/user/repo/resolve/main/a-Q8_0.gguf"]
-    assert [row["name"] for row in found["models"]] == ["hf:user/repo/a-Q4_K_M.gguf", "hf:user/repo/a-Q8_0.gguf"]
+    assert [row["name"] for row in found["models"]] == [
+        "hf:user/repo/a-Q4_K_M.gguf",
+        "hf:user/repo/a-Q8_0.gguf",
+    ]
 
 
 def test_names_are_opened_where_that_is_allowed() -> None:
@@ -431,14 +609,24 @@ def test_names_are_opened_where_that_is_allowed() -> None:
     model = autolayers.read_model(HEADERS / f"{MODELS[0]}.gguf")
     engine = Engine(lambda name: opened.append(name) or model)
     assert engine.call("open", {"name": "/models/a.gguf"})["model"]["n_layer"] == 32
-    assert engine.call("plan", {"model": "/models/a.gguf", "gpu": "8GiB"})["plan"]["model"]["n_layer"] == 32
+    assert (
+        engine.call("plan", {"model": "/models/a.gguf", "gpu": "8GiB"})["plan"]["model"]["n_layer"]
+        == 32
+    )
     assert opened == ["/models/a.gguf"]
 
 
 def test_a_machine_file_goes_in_and_out() -> None:
     """All its figures count, and what is saved is the machine that was planned for."""
-    machine = json.dumps({"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 8 << 30}],
-                          "host": {"total": 64 << 30, "available": 48 << 30, "bandwidth": 5e10, "cores": 8}})
+    machine = json.dumps(
+        {
+            "devices": [
+                {"card": "rtx-3090"},
+                {"name": "Vulkan0", "backend": "Vulkan", "total": 8 << 30},
+            ],
+            "host": {"total": 64 << 30, "available": 48 << 30, "bandwidth": 5e10, "cores": 8},
+        }
+    )
     saved = ask("machine", machine=machine)["text"]
     question = {"model": BUNDLED + "qwen3-30b-a3b-q4_k_m", "ctx": "8192"}
     first, second = (ask("plan", machine=text, **question)["plan"] for text in (machine, saved))
@@ -453,18 +641,29 @@ def test_a_machine_file_goes_in_and_out() -> None:
 def test_the_form_offers_what_the_flags_know() -> None:
     offer = ask("start")
     for workload in offer["workloads"]:
-        assert "error" not in ask("plan", model=BUNDLED + "llama-3.2-1b-q8_0", gpu="8GiB", workload=workload), workload
+        assert "error" not in ask(
+            "plan", model=BUNDLED + "llama-3.2-1b-q8_0", gpu="8GiB", workload=workload
+        ), workload
     assert len(offer["models"]) >= 60 and "rtx-3090" in {card["name"] for card in offer["cards"]}
 
 
 def test_a_pasted_log_is_explained() -> None:
-    log = ("llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 5800 MiB free\n"
-           "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8000000000\n"
-           "llama_model_load: error loading model: unable to allocate CUDA0 buffer\n")
+    log = (
+        "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 5800 "
+        "MiB free\n"
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 8000000000\n"
+        "llama_model_load: error loading model: unable to allocate CUDA0 buffer\n"
+    )
     answer = ask("explain", log=log, model=BUNDLED + MODELS[2], ram="32GiB")
     assert (answer["cause"], answer["phase"], answer["device"], answer["bytes"]) == (
-        "oom_device", "load", "CUDA0", 8_000_000_000)
-    assert answer["launch"]["fits"] and answer["text"].startswith("CUDA0 ran out of memory while loading weights")
+        "oom_device",
+        "load",
+        "CUDA0",
+        8_000_000_000,
+    )
+    assert answer["launch"]["fits"] and answer["text"].startswith(
+        "CUDA0 ran out of memory while loading weights"
+    )
     assert explain_log(log)["cause"] == "oom_device" and explain_log("")["cause"] == "not_in_log"
     assert ask("explain", log=[1])["kind"] == "UsageError"
 
@@ -472,10 +671,15 @@ def test_a_pasted_log_is_explained() -> None:
 def test_nothing_that_a_pasted_log_names_is_opened(tmp_path: Path) -> None:
     """A name that no bundled header has."""
     shutil.copy(HEADERS / "gemma-2-9b-q4_k_m.gguf", tmp_path / "of-my-own.gguf")
-    log = (f"$ llama-server -m {tmp_path / 'of-my-own.gguf'} -ngl 99\n"
-           "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 4800 MiB free\n"
-           "alloc_tensor_range: failed to allocate CUDA0 buffer of size 5000000000\n")
-    assert autolayers.explain(log.encode()).launch is not None and explain_log(log)["launch"] is None
+    log = (
+        f"$ llama-server -m {tmp_path / 'of-my-own.gguf'} -ngl 99\n"
+        "llama_model_load_from_file_impl: using device CUDA0 (NVIDIA GeForce RTX 3060) - 4800 "
+        "MiB free\n"
+        "alloc_tensor_range: failed to allocate CUDA0 buffer of size 5000000000\n"
+    )
+    assert (
+        autolayers.explain(log.encode()).launch is not None and explain_log(log)["launch"] is None
+    )
 
 
 @pytest.mark.parametrize("pattern", ["^(.*)*$x", "(([a-z.0-9]+)*)*x", "(a|a)*x", ".*.*.*.*.*x"])
@@ -485,13 +689,22 @@ def test_patterns_cannot_hang_the_page(pattern: str) -> None:
     assert "plan" in answer or "repetition" in answer["error"]
 
 
-CHANGES = ({}, {"ram": "16"}, {"ctx": "32768"}, {"gpu": "rtx-3060"}, {"gpu": "8", "ctk": "q8_0", "ctv": "q8_0"},
-           {"flags": "--llama-build b7000"}, {"flags": "", "np": "2"}, {"model": "qwen3-4b-q4_k_m"})
+CHANGES = (
+    {},
+    {"ram": "16"},
+    {"ctx": "32768"},
+    {"gpu": "rtx-3060"},
+    {"gpu": "8", "ctk": "q8_0", "ctv": "q8_0"},
+    {"flags": "--llama-build b7000"},
+    {"flags": "", "np": "2"},
+    {"model": "qwen3-4b-q4_k_m"},
+)
 
 
 @pytest.mark.parametrize("changes", [CHANGES[:2], slow(CHANGES)], ids=len)
 def test_a_question_is_answered_alike_after_others(changes: tuple[dict[str, str], ...]) -> None:
-    """What earlier ones found out is used where model and build are the same; their figures are not."""
+    """What earlier ones found out is used where model and build are the same; their figures are
+    not."""
     asked = {"model": "llama-3.1-8b-q4_k_m", "gpu": "rtx-3070", "ram": "32"}
     engine = Engine()
     for change in changes:
@@ -510,5 +723,8 @@ def whole(engine: Engine, asked: dict[str, str]) -> Any:
 
 def test_ram_is_sold_in_gib() -> None:
     question = {"model": MODELS[0], "gpu": "8", "ctx": "4096"}
-    free = {ram: ask("plan", ram=ram, **question)["plan"]["host"]["free"] for ram in ("32", "32GB", "32gib")}
+    free = {
+        ram: ask("plan", ram=ram, **question)["plan"]["host"]["free"]
+        for ram in ("32", "32GB", "32gib")
+    }
     assert set(free.values()) == {30 << 30}

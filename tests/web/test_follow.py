@@ -1,6 +1,8 @@
-"""From the page to a running server, as its reader does it: the command is pasted into a shell as it stands.
+"""From the page to a running server, as its reader does it: the command is pasted into a shell as
+it stands.
 
-llama-server is the real one; the Hub that it downloads from is here, and has a tiny model under the repository's name.
+llama-server is the real one; the Hub that it downloads from is here, and has a tiny model under the
+repository's name.
 """
 
 from __future__ import annotations
@@ -38,12 +40,19 @@ class _Hub(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        entry = {"type": "file", "path": FILE, "size": len(DATA), "oid": "1" * 40,
-                 "lfs": {"oid": "2" * 64, "size": len(DATA)}}
+        entry = {
+            "type": "file",
+            "path": FILE,
+            "size": len(DATA),
+            "oid": "1" * 40,
+            "lfs": {"oid": "2" * 64, "size": len(DATA)},
+        }
         branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": COMMIT}
-        answers = {f"/api/models/{REPOSITORY}/refs": json.dumps({"branches": [branch]}).encode(),
-                   f"/api/models/{REPOSITORY}/tree/{COMMIT}": json.dumps([entry]).encode(),
-                   f"/{REPOSITORY}/resolve/{COMMIT}/{FILE}": DATA}
+        answers = {
+            f"/api/models/{REPOSITORY}/refs": json.dumps({"branches": [branch]}).encode(),
+            f"/api/models/{REPOSITORY}/tree/{COMMIT}": json.dumps([entry]).encode(),
+            f"/{REPOSITORY}/resolve/{COMMIT}/{FILE}": DATA,
+        }
         body = answers.get(path)
         self.send_response(404 if body is None else 200)
         self.send_header("Content-Length", str(len(body or b"")))
@@ -70,24 +79,41 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def test_the_command_of_the_page_serves(binaries: pathlib.Path, hub: str, tmp_path: pathlib.Path) -> None:
+def test_the_command_of_the_page_serves(
+    binaries: pathlib.Path, hub: str, tmp_path: pathlib.Path
+) -> None:
     """Model, "no GPU", RAM; the command downloads the model, starts and answers."""
-    answer = Engine().call("plan", {"model": "qwen3-0.6b-q8_0", "gpu": "none", "ram": "8", "ctx": "2048"})
+    answer = Engine().call(
+        "plan", {"model": "qwen3-0.6b-q8_0", "gpu": "none", "ram": "8", "ctx": "2048"}
+    )
     command = answer["command"]["bash"]
     assert command.startswith(f"llama-server -hf {REPOSITORY}:Q8_0 ")
     assert answer["get"] == f"https://huggingface.co/{REPOSITORY}"
     port = free_port()
-    environ = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "HF_ENDPOINT": hub,
-               "HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path), "LLAMA_CACHE": str(tmp_path),
-               "LLAMA_ARG_PORT": str(port)}
+    environ = {
+        **os.environ,
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "HF_ENDPOINT": hub,
+        "HF_HOME": str(tmp_path),
+        "HF_HUB_CACHE": str(tmp_path),
+        "LLAMA_CACHE": str(tmp_path),
+        "LLAMA_ARG_PORT": str(port),
+    }
     with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(["sh", "-c", command], env=environ, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(
+            ["sh", "-c", command], env=environ, stdout=log, stderr=log, start_new_session=True
+        )
     try:
         until(lambda: server.poll() is not None or _is_healthy(port))
         assert server.poll() is None, (tmp_path / "log").read_text()[-2000:]
-        asked = json.dumps({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", asked,
-                                         {"Content-Type": "application/json"})
+        asked = json.dumps(
+            {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2}
+        ).encode()
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            asked,
+            {"Content-Type": "application/json"},
+        )
         with urllib.request.urlopen(request, timeout=120) as found:
             assert json.load(found)["usage"]["completion_tokens"] == 2
     finally:

@@ -19,18 +19,39 @@ TSC = pathlib.Path(os.environ.get("AUTOLAYERS_NODE_MODULES", "")) / "typescript"
 
 @pytest.mark.skipif(NODE is None, reason="no node here")
 def test_modules() -> None:
-    done = subprocess.run([str(NODE), "--test", str(pathlib.Path(__file__).with_name("modules.test.mjs"))],
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [str(NODE), "--test", str(pathlib.Path(__file__).with_name("modules.test.mjs"))],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not TSC.is_file(), reason="no typescript: AUTOLAYERS_NODE_MODULES names npm's folder")
+@pytest.mark.skipif(
+    not TSC.is_file(), reason="no typescript: AUTOLAYERS_NODE_MODULES names npm's folder"
+)
 def test_types() -> None:
-    words = ["--noEmit", "--checkJs", "--allowJs", "--strict", "false", "--target", "es2022", "--module", "es2022",
-             "--moduleResolution", "bundler", "--lib", "es2022,dom,dom.iterable"]
-    done = subprocess.run([str(NODE), str(TSC), *words, *map(str, sorted(STATIC.glob("*.js")))],
-                          capture_output=True, text=True)
+    words = [
+        "--noEmit",
+        "--checkJs",
+        "--allowJs",
+        "--strict",
+        "false",
+        "--target",
+        "es2022",
+        "--module",
+        "es2022",
+        "--moduleResolution",
+        "bundler",
+        "--lib",
+        "es2022,dom,dom.iterable",
+    ]
+    done = subprocess.run(
+        [str(NODE), str(TSC), *words, *map(str, sorted(STATIC.glob("*.js")))],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout
 
 
@@ -42,8 +63,16 @@ def test_every_module_is_checked() -> None:
 def test_the_page_fetches_all_modules_at_once() -> None:
     """One trip to the host, not one for each floor of imports."""
     page = (STATIC / "index.html").read_text()
-    preloaded = {line.split('"')[3] for line in page.splitlines() if line.startswith('<link rel="modulepreload"')}
-    assert preloaded == {path.name for path in STATIC.glob("*.js")} - {"app.js", "sw.js", "worker.js"}
+    preloaded = {
+        line.split('"')[3]
+        for line in page.splitlines()
+        if line.startswith('<link rel="modulepreload"')
+    }
+    assert preloaded == {path.name for path in STATIC.glob("*.js")} - {
+        "app.js",
+        "sw.js",
+        "worker.js",
+    }
 
 
 def test_page_icon_and_docs_have_the_colours_of_pictures() -> None:
@@ -51,6 +80,8 @@ def test_page_icon_and_docs_have_the_colours_of_pictures() -> None:
     assert f"--gpu: light-dark({GPU}," in style and f"--ram: light-dark({RAM}," in style
     assert MARK in icon and FREE in style
     docs = (ROOT / "docs" / "look.css").read_text()
-    assert GPU in docs and RAM in docs and (ROOT / "docs" / "images" / "mark.svg").read_text() == icon
+    assert (
+        GPU in docs and RAM in docs and (ROOT / "docs" / "images" / "mark.svg").read_text() == icon
+    )
     for part, share in SHADES.items():
         assert f".{part} {{ --share: {share:.0%}; }}" in style

@@ -22,11 +22,19 @@ from autolayers.web.engine import Engine
 from autolayers.web.form import FIELDS
 
 NODE_MODULES = pathlib.Path(os.environ.get("AUTOLAYERS_NODE_MODULES", ""))
-MACHINES = (*(name for name, card in CARDS.items() if 6000 < card.usable < 50000), "8GiB", "12GiB", "24GiB", "48GiB",
-            "rtx-3090,rtx-3060", "24GiB,12GiB", "2x16GiB")
-STACK = "--stack-size=400"     # KiB: Chromium's workers have less than Node
-QUICK = (3, 4, 6, 10)      # a second together
-IGNORED = {"model": None, "warnings": None}     # the path, and that the header's file is short
+MACHINES = (
+    *(name for name, card in CARDS.items() if 6000 < card.usable < 50000),
+    "8GiB",
+    "12GiB",
+    "24GiB",
+    "48GiB",
+    "rtx-3090,rtx-3060",
+    "24GiB,12GiB",
+    "2x16GiB",
+)
+STACK = "--stack-size=400"  # KiB: Chromium's workers have less than Node
+QUICK = (3, 4, 6, 10)  # a second together
+IGNORED = {"model": None, "warnings": None}  # the path, and that the header's file is short
 
 
 def question(seed: int) -> dict[str, str]:
@@ -34,8 +42,15 @@ def question(seed: int) -> dict[str, str]:
     pick = random.Random(seed)
     ram = pick.choice(("32GiB", "64GiB", "192GiB"))
     asked = {"model": pick.choice(bundled.models()), "gpu": pick.choice(MACHINES), "ram": ram}
-    others = {"ctx": ("4096", "16384", "65536"), "np": ("1", "2", "4"), "ctk": ("q8_0", "f16"), "ub": ("128", "1024"),
-              "fa": ("on", "auto"), "strategy": ("layers", "auto"), "workload": ("agent", "chat", "batch")}
+    others = {
+        "ctx": ("4096", "16384", "65536"),
+        "np": ("1", "2", "4"),
+        "ctk": ("q8_0", "f16"),
+        "ub": ("128", "1024"),
+        "fa": ("on", "auto"),
+        "strategy": ("layers", "auto"),
+        "workload": ("agent", "chat", "batch"),
+    }
     for field in pick.sample(sorted(others), pick.choice((0, 1, 2, 3))):
         asked[field] = pick.choice(others[field])
     if asked.get("ctk") == "q8_0":
@@ -43,13 +58,21 @@ def question(seed: int) -> dict[str, str]:
     return asked
 
 
-def on_the_command_line(asked: dict[str, str], folder: pathlib.Path, out: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The JSON of autolayers, or its error: for a file of the right length, nearly all of which is a hole."""
+def on_the_command_line(
+    asked: dict[str, str], folder: pathlib.Path, out: pytest.CaptureFixture[str]
+) -> dict[str, Any]:
+    """The JSON of autolayers, or its error: for a file of the right length, nearly all of which is
+    a hole."""
     path = folder / f"{asked['model']}.gguf"
     path.write_bytes(bundled.data(asked["model"]))
     with path.open("r+b") as file:
         file.truncate(autolayers.read_header(path).files[0].promised)
-    words = [word for field, (flag, _) in FIELDS.items() if field in asked for word in (flag, asked[field])]
+    words = [
+        word
+        for field, (flag, _) in FIELDS.items()
+        if field in asked
+        for word in (flag, asked[field])
+    ]
     try:
         main([str(path), "--json", *words])
     except Exception as error:
@@ -71,8 +94,9 @@ def in_the_page(asked: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", swept(range(40), 4, QUICK))
-def test_the_page_answers_as_the_command_line(seed: int, tmp_path: pathlib.Path,
-                                              capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_answers_as_the_command_line(
+    seed: int, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     asked = question(seed)
     assert in_the_page(asked) == on_the_command_line(asked, tmp_path, capsys), asked
 
@@ -90,19 +114,35 @@ for (const question of JSON.parse(fs.readFileSync(process.argv[4]))) {
   for (let more; !answer.error && !(more = call("more", question)).done;) answer = more;
   console.log(JSON.stringify(answer.error ? { error: answer.kind } : { ...answer.plan, model: null, warnings: null }));
 }
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(not (NODE_MODULES / "pyodide").is_dir() or not shutil.which("node"), reason="no Pyodide")
+@pytest.mark.skipif(
+    not (NODE_MODULES / "pyodide").is_dir() or not shutil.which("node"), reason="no Pyodide"
+)
 def test_python_in_the_browser_answers_as_python_here(tmp_path: pathlib.Path) -> None:
     """As many as AUTOLAYERS_QUESTIONS, and two that once took more stack than a worker has."""
-    asked = [question(seed) for seed in (*range(int(os.environ.get("AUTOLAYERS_QUESTIONS", "20"))), 107, 118)]
+    asked = [
+        question(seed)
+        for seed in (*range(int(os.environ.get("AUTOLAYERS_QUESTIONS", "20"))), 107, 118)
+    ]
     (tmp_path / "run.mjs").write_text(RUN)
     (tmp_path / WHEEL).write_bytes(wheel())
     (tmp_path / "asked.json").write_text(json.dumps(asked))
-    done = subprocess.run(["node", STACK, "run.mjs", str((NODE_MODULES / "pyodide" / "pyodide.mjs").resolve()), WHEEL,
-                           "asked.json"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [
+            "node",
+            STACK,
+            "run.mjs",
+            str((NODE_MODULES / "pyodide" / "pyodide.mjs").resolve()),
+            WHEEL,
+            "asked.json",
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     for one, line in zip(asked, done.stdout.splitlines(), strict=True):
         assert json.loads(line) == in_the_page(one), one

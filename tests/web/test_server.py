@@ -32,10 +32,15 @@ def server() -> Iterator[PageServer]:
         found.shutdown()
 
 
-def ask(server: PageServer, method: str, path: str, body: str | bytes = "",
-        **headers: str) -> tuple[int, dict[str, str], bytes]:
-    with closing(http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)) as connection:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+def ask(
+    server: PageServer, method: str, path: str, body: str | bytes = "", **headers: str
+) -> tuple[int, dict[str, str], bytes]:
+    with closing(
+        http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+    ) as connection:
+        connection.request(
+            method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
         answer = connection.getresponse()
         return answer.status, dict(answer.headers), answer.read()
 
@@ -52,35 +57,69 @@ def test_the_page_asks_with_its_token(server: PageServer) -> None:
     assert json.loads(body)["model"]["name"] == "a b.gguf"
 
 
-@pytest.mark.parametrize("headers", [
-    {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "127.0.0.1"}, {"Origin": "https://evil.example"},
-    {"Origin": "null"}, {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"},
-])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": "127.0.0.1"},
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_nobody_else_gets_an_answer(server: PageServer, method: str, headers: dict[str, str]) -> None:
-    status, _, body = ask(server, method, "/call/plan", QUESTION, **{TOKEN_HEADER: server.token, **headers})
+def test_nobody_else_gets_an_answer(
+    server: PageServer, method: str, headers: dict[str, str]
+) -> None:
+    status, _, body = ask(
+        server, method, "/call/plan", QUESTION, **{TOKEN_HEADER: server.token, **headers}
+    )
     assert status == 403 and b"qwen" not in body
 
 
 @pytest.mark.parametrize("token", ["", "x", "é"])
 def test_no_token_no_answer(server: PageServer, token: str) -> None:
-    status, _, body = ask(server, "POST", "/call/plan", QUESTION, **{TOKEN_HEADER: token.encode().decode("latin-1")})
+    status, _, body = ask(
+        server, "POST", "/call/plan", QUESTION, **{TOKEN_HEADER: token.encode().decode("latin-1")}
+    )
     assert status == 403 and b"plan" not in body
 
 
-@pytest.mark.parametrize(("method", "path", "body", "status"), [
-    ("GET", "/../pyproject.toml", "", 404), ("GET", "/%2e%2e/engine.py", "", 404), ("GET", "/engine.py", "", 404),
-    ("GET", "/headers.zip", "", 404), ("POST", "/call/plan", "{", 400), ("POST", "/call/plan", "[]", 400),
-    ("POST", "/call/plan", "[" * 100000, 400), ("PUT", "/", "", 501), ("OPTIONS", "/call/plan", "", 501),
-])
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/../pyproject.toml", "", 404),
+        ("GET", "/%2e%2e/engine.py", "", 404),
+        ("GET", "/engine.py", "", 404),
+        ("GET", "/headers.zip", "", 404),
+        ("POST", "/call/plan", "{", 400),
+        ("POST", "/call/plan", "[]", 400),
+        ("POST", "/call/plan", "[" * 100000, 400),
+        ("PUT", "/", "", 501),
+        ("OPTIONS", "/call/plan", "", 501),
+    ],
+)
 def test_bad_requests(server: PageServer, method: str, path: str, body: str, status: int) -> None:
     assert ask(server, method, path, body, **{TOKEN_HEADER: server.token})[0] == status
 
 
-@pytest.mark.parametrize(("path", "length"), [("/call/plan", str(MAX_QUESTION + 1)), ("/add", str(LARGEST_SLICE + 1)),
-                                              ("/call/plan", "-1"), ("/call/plan", "9" * 400), ("/add", "x")])
+@pytest.mark.parametrize(
+    ("path", "length"),
+    [
+        ("/call/plan", str(MAX_QUESTION + 1)),
+        ("/add", str(LARGEST_SLICE + 1)),
+        ("/call/plan", "-1"),
+        ("/call/plan", "9" * 400),
+        ("/add", "x"),
+    ],
+)
 def test_a_body_too_long_is_not_waited_for(server: PageServer, path: str, length: str) -> None:
-    assert ask(server, "POST", path, "", Content_Length=length, **{TOKEN_HEADER: server.token})[0] == 413
+    assert (
+        ask(server, "POST", path, "", Content_Length=length, **{TOKEN_HEADER: server.token})[0]
+        == 413
+    )
 
 
 @pytest.mark.parametrize(("port", "there"), [(80, True), (8080, False)])
@@ -93,7 +132,14 @@ def test_only_loopback_listens(server: PageServer) -> None:
 
 
 def test_the_command_serves_until_interrupted() -> None:
-    words = [sys.executable, "-m", "autolayers", "web", "--no-browser", str(HEADERS / "qwen3-8b-q4_k_m.gguf")]
+    words = [
+        sys.executable,
+        "-m",
+        "autolayers",
+        "web",
+        "--no-browser",
+        str(HEADERS / "qwen3-8b-q4_k_m.gguf"),
+    ]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         url = process.stderr.readline().strip()
@@ -109,35 +155,59 @@ def test_the_command_serves_until_interrupted() -> None:
 def test_a_port_that_is_taken_is_named() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = taken.getsockname()[1]
-        done = subprocess.run([sys.executable, "-m", "autolayers", "web", "--no-browser", "--port", str(port)],
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "autolayers", "web", "--no-browser", "--port", str(port)],
+            capture_output=True,
+            text=True,
+        )
     assert done.returncode == 2 and done.stderr.startswith(f"autolayers: --port {port}: ")
     assert "Traceback" not in done.stderr
 
 
 def test_a_link_opens_the_page_and_nothing_else(server: PageServer) -> None:
-    """From the file that the command leads the browser by: the page, but no question, and in no frame."""
-    link = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    """From the file that the command leads the browser by: the page, but no question, and in no
+    frame."""
+    link = {
+        "Sec_Fetch_Site": "cross-site",
+        "Sec_Fetch_Mode": "navigate",
+        "Sec_Fetch_Dest": "document",
+    }
     assert ask(server, "GET", "/?token=x", **link)[0] == 200
     assert ask(server, "GET", "/", **{**link, "Sec_Fetch_Dest": "iframe"})[0] == 403
     assert ask(server, "GET", "/app.js", **link)[0] == 403
-    assert ask(server, "POST", "/call/start", "{}", **{TOKEN_HEADER: server.token, **link})[0] == 403
+    assert (
+        ask(server, "POST", "/call/start", "{}", **{TOKEN_HEADER: server.token, **link})[0] == 403
+    )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a shell script as the browser")
 def test_the_token_is_on_no_command_line(tmp_path: Path) -> None:
     """The browser gets a file that only its user can read."""
     browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/argv.part\ncp "${{1#file://}}" {tmp_path}/page\n'
-                       f'stat -c %a "${{1#file://}}" > {tmp_path}/mode\nmv {tmp_path}/argv.part {tmp_path}/argv\n')
+    browser.write_text(
+        f'#!/bin/sh\necho "$@" > {tmp_path}/argv.part\ncp "${{1#file://}}" '
+        f"{tmp_path}/page\n"
+        f'stat -c %a "${{1#file://}}" > {tmp_path}/mode\nmv {tmp_path}/argv.part '
+        f"{tmp_path}/argv\n"
+    )
     browser.chmod(0o700)
-    with subprocess.Popen([sys.executable, "-m", "autolayers", "web"], stderr=subprocess.PIPE, text=True,
-                          env={**os.environ, "BROWSER": f"{browser} %s"}) as process:
+    with subprocess.Popen(
+        [sys.executable, "-m", "autolayers", "web"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BROWSER": f"{browser} %s"},
+    ) as process:
         assert process.stderr is not None
         token = process.stderr.readline().strip().partition("token=")[2]
         until((tmp_path / "argv").exists)
         os.kill(process.pid, signal.SIGINT)
         assert process.wait(30) == 130
     argv = (tmp_path / "argv").read_text()
-    assert argv.startswith("file://") and token not in argv and token in (tmp_path / "page").read_text()
-    assert (tmp_path / "mode").read_text() == "600\n" and not Path(argv.strip().removeprefix("file://")).exists()
+    assert (
+        argv.startswith("file://")
+        and token not in argv
+        and token in (tmp_path / "page").read_text()
+    )
+    assert (tmp_path / "mode").read_text() == "600\n" and not Path(
+        argv.strip().removeprefix("file://")
+    ).exists()

@@ -1,4 +1,5 @@
-"""Predictions corrected by what was measured: exactly of one class, in part of the others, with the smaller doubt."""
+"""Predictions corrected by what was measured: exactly of one class, in part of the others, with the
+smaller doubt."""
 
 from __future__ import annotations
 
@@ -14,20 +15,39 @@ from autolayers.work.calibration import SHARED, Calibration
 from autolayers.work.rates import CALIBRATED, DOUBT
 
 MOE, DENSE = gguf("gpt-oss-20b-mxfp4:8"), gguf("llama-3.1-8b-q4_k_m:8")
-ROW = {"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549, "ratio": 0.81, "n": 3,
-       "date": "2026-11-20"}
+ROW = {
+    "kind": "tg",
+    "class": "MoE in RAM",
+    "backend": "CUDA",
+    "build": 11549,
+    "ratio": 0.81,
+    "n": 3,
+    "date": "2026-11-20",
+}
 
 
 @pytest.fixture
 def plan(tmp_path: Path):
-    models = {"moe": write_gguf(tmp_path / "moe.gguf", *MOE), "dense": write_gguf(tmp_path / "dense.gguf", *DENSE)}
+    models = {
+        "moe": write_gguf(tmp_path / "moe.gguf", *MOE),
+        "dense": write_gguf(tmp_path / "dense.gguf", *DENSE),
+    }
 
-    def planned(name: str, *words: str, measured: object = None) -> subprocess.CompletedProcess[str]:
+    def planned(
+        name: str, *words: str, measured: object = None
+    ) -> subprocess.CompletedProcess[str]:
         file = tmp_path / "machine.json"
-        file.write_text(json.dumps({
-            "devices": [{"card": "rtx-3060"}], "host": {"total": 64 << 30, "bandwidth": 70e9, "cores": 8},
-            **({} if measured is None else {"measured": measured})}))
+        file.write_text(
+            json.dumps(
+                {
+                    "devices": [{"card": "rtx-3060"}],
+                    "host": {"total": 64 << 30, "bandwidth": 70e9, "cores": 8},
+                    **({} if measured is None else {"measured": measured}),
+                }
+            )
+        )
         return says(models[name], "-c", "4096", "--machine", file, *words)
+
     return planned
 
 
@@ -43,17 +63,25 @@ def test_a_measured_class_takes_its_ratio_and_the_others_share_it(plan) -> None:
     assert after[rate] == pytest.approx(0.81 * before[rate], rel=1e-3)
     assert after["prompt_tokens_per_second"] == before["prompt_tokens_per_second"]
     assert after["generation_uncertainty_factor"] < before["generation_uncertainty_factor"]
-    assert after["calibrated"] == {"runs": 3, "date": "2026-11-20", "prompt_factor": 1.0, "generation_factor": 0.81}
+    assert after["calibrated"] == {
+        "runs": 3,
+        "date": "2026-11-20",
+        "prompt_factor": 1.0,
+        "generation_factor": 0.81,
+    }
     assert before["calibrated"] is None
     other = speed(plan("dense", *resident, measured=[ROW]))
-    assert other[rate] == pytest.approx(0.81 ** SHARED * speed(plan("dense", *resident))[rate], rel=1e-3)
+    assert other[rate] == pytest.approx(
+        0.81**SHARED * speed(plan("dense", *resident))[rate], rel=1e-3
+    )
 
 
 def test_a_plan_says_what_it_is_calibrated_by(plan) -> None:
     text = plan("moe", "-ngl", "99", "-ncmoe", "99", "--format", "text", measured=[ROW]).stdout
     assert "calibrated by 3 runs of 2026-11-20" in " ".join(text.split())
     assert "calibrated by 3 runs of 2026-11-20, other placements" in " ".join(
-        plan("dense", "--format", "text", measured=[ROW]).stdout.split())
+        plan("dense", "--format", "text", measured=[ROW]).stdout.split()
+    )
 
 
 def test_another_build_makes_them_old_and_says_so(plan) -> None:
@@ -64,7 +92,12 @@ def test_another_build_makes_them_old_and_says_so(plan) -> None:
     assert "the measured speeds of 2026-11-20 are old: of b11549, not of b11311" in warnings
     both = plan("moe", *words, measured=[ROW, {**ROW, "build": 11311, "ratio": 1.2}])
     assert speed(both)["calibrated"]["generation_factor"] == 1.2 and "are old" not in both.stdout
-    assert speed(plan("moe", *words, measured=[{**ROW, "build": None}]))["calibrated"]["generation_factor"] == 0.81
+    assert (
+        speed(plan("moe", *words, measured=[{**ROW, "build": None}]))["calibrated"][
+            "generation_factor"
+        ]
+        == 0.81
+    )
 
 
 def test_another_backends_measurements_do_not_count(plan) -> None:
@@ -72,27 +105,38 @@ def test_another_backends_measurements_do_not_count(plan) -> None:
     assert speed(done)["calibrated"] is None
 
 
-@pytest.mark.parametrize(("row", "line"), [
-    ({**ROW, "class": "sparse"}, "measured 1: class must be one of dense resident"),
-    ({**ROW, "kind": "up"}, "measured 1: kind must be one of tg, pp"),
-    ({**ROW, "ratio": 0}, "measured 1: ratio must be a number from"),
-    ({**ROW, "n": 0.5}, "measured 1: n must be a whole number"),
-    ({**ROW, "backend": "Glide"}, "measured 1: backend 'Glide' (known: "),
-    ({**ROW, "speed": 1}, "measured 1 has an unknown key 'speed'"),
-    (3, "measured 1 is not an object"),
-])
+@pytest.mark.parametrize(
+    ("row", "line"),
+    [
+        ({**ROW, "class": "sparse"}, "measured 1: class must be one of dense resident"),
+        ({**ROW, "kind": "up"}, "measured 1: kind must be one of tg, pp"),
+        ({**ROW, "ratio": 0}, "measured 1: ratio must be a number from"),
+        ({**ROW, "n": 0.5}, "measured 1: n must be a whole number"),
+        ({**ROW, "backend": "Glide"}, "measured 1: backend 'Glide' (known: "),
+        ({**ROW, "speed": 1}, "measured 1 has an unknown key 'speed'"),
+        (3, "measured 1 is not an object"),
+    ],
+)
 def test_what_is_wrong_is_one_line(plan, row: object, line: str) -> None:
     done = plan("dense", measured=[row])
     assert done.returncode == 2 and line in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_runs_of_a_class_count_by_their_number_and_classes_alike() -> None:
-    rows = [Ratio("tg", "dense resident", 0.5, 1), Ratio("tg", "dense resident", 2.0, 3, date="2026-11-21"),
-            Ratio("tg", "MoE in RAM", 0.5, 9, date="2026-11-20")]
+    rows = [
+        Ratio("tg", "dense resident", 0.5, 1),
+        Ratio("tg", "dense resident", 2.0, 3, date="2026-11-21"),
+        Ratio("tg", "MoE in RAM", 0.5, 9, date="2026-11-20"),
+    ]
     own = Calibration(rows).of("dense resident", "tg")
-    assert (own.factor, own.runs, own.date, own.own) == (pytest.approx(2 ** 0.5), 4, "2026-11-21", True)
+    assert (own.factor, own.runs, own.date, own.own) == (
+        pytest.approx(2**0.5),
+        4,
+        "2026-11-21",
+        True,
+    )
     assert Calibration(rows).of("dense resident", "pp").factor == 1.0
-    assert Calibration(rows[:1]).of("CPU", "tg").factor == pytest.approx(0.5 ** SHARED)
+    assert Calibration(rows[:1]).of("CPU", "tg").factor == pytest.approx(0.5**SHARED)
 
 
 def test_a_measured_class_is_less_uncertain() -> None:

@@ -29,8 +29,13 @@ TEXTS = ("mixed", "code", "prose")
 
 @cache
 def launched(header: str, card: str, backend: str) -> tuple[Clock, Device]:
-    devices = [replace(device, backend=backend, total=200 << 30, free=200 << 30) for device in hypothetical(card)]
-    machine = Machine.of(devices, Host(256 << 30, 250 << 30, "given", bandwidth=60e9, cores=16), None, {})
+    devices = [
+        replace(device, backend=backend, total=200 << 30, free=200 << 30)
+        for device in hypothetical(card)
+    ]
+    machine = Machine.of(
+        devices, Host(256 << 30, 250 << 30, "given", bandwidth=60e9, cores=16), None, {}
+    )
     params, policy = read(["-c", "8192", "-np", "1", "-ngl", "99"], None)
     evaluator = Evaluator.of(model(header), machine, policy.build)
     launch = evaluator.candidate(params, FULL)
@@ -42,10 +47,16 @@ def predicted(row: dict, costs: drafts.Checks | None = None, n: int = 0) -> floa
     """The speedup of a row, or with another n."""
     clock, device = launched(row["header"], row["card"], row["backend"])
     n = n or row["n"]
-    share = row["accepted"] if row["accepted"] and n == row["n"] else drafts.accepted(n, row["text"])
+    share = (
+        row["accepted"] if row["accepted"] and n == row["n"] else drafts.accepted(n, row["text"])
+    )
     step = drafts.Step(clock, 300)
-    return step.speedup(n, share, n * step.passes(clock.weights.model, device.name, head=True),
-                        costs or drafts.checks_of(device, built(row), hybrid=True))
+    return step.speedup(
+        n,
+        share,
+        n * step.passes(clock.weights.model, device.name, head=True),
+        costs or drafts.checks_of(device, built(row), hybrid=True),
+    )
 
 
 def built(row: dict) -> int:
@@ -61,7 +72,11 @@ def share(found: list[float]) -> float:
     return sum(error <= NEAR for error in found) / len(found)
 
 
-CUDA = [row for row in ROWS if row["backend"] == "CUDA" and not any(name in row["machine"] for name in OLD)]
+CUDA = [
+    row
+    for row in ROWS
+    if row["backend"] == "CUDA" and not any(name in row["machine"] for name in OLD)
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -78,7 +93,10 @@ def test_drafts_on_volta_and_before_b10440_gain_what_was_measured() -> None:
     """Three and more tokens are dear on a V100, and each is dearer by builds of before."""
     rows = [row for row in ROWS if row["card"] == "tesla-v100-32g" or row["build"] == "b10335"]
     assert len(rows) == 12 and share(errors(rows)) == 1.0
-    assert drafts.checks_of(hypothetical("rtx-3090")[0], 10439, hybrid=False) == drafts.CHECKS["CUDA", ""]
+    assert (
+        drafts.checks_of(hypothetical("rtx-3090")[0], 10439, hybrid=False)
+        == drafts.CHECKS["CUDA", ""]
+    )
 
 
 def test_three_and_more_tokens_are_cheap_on_rdna4_by_rocm() -> None:
@@ -99,7 +117,7 @@ def test_drafts_on_a_machine_left_out() -> None:
     found = []
     for card, rows in whose.items():
         others = [row for other, rows in whose.items() if other != card for row in rows]
-        best = max(choices, key=lambda costs, others=others: share(errors(others, costs)))    # type: ignore[misc]
+        best = max(choices, key=lambda costs, others=others: share(errors(others, costs)))  # type: ignore[misc]
         found += errors(rows, best)
     assert share(found) >= 0.85
 
@@ -116,7 +134,7 @@ def test_the_number_of_tokens_loses_little() -> None:
             continue
         gain = {n: row["with"] / row["without"] for n, row in rows.items()} | {0: 1.0}
         some = next(iter(rows.values()))
-        n = drafts.best(lambda n, some=some: predicted(some | {"accepted": None}, n=n))       # type: ignore[misc]
+        n = drafts.best(lambda n, some=some: predicted(some | {"accepted": None}, n=n))  # type: ignore[misc]
         n = n if predicted(some | {"accepted": None}, n=n) >= drafts.GAIN else 0
         lost.append(1 - gain[min(gain, key=lambda k: abs(k - n))] / max(gain.values()))
     assert len(lost) >= 9 and mean(lost) <= 0.04

@@ -1,5 +1,6 @@
-"""The cache of experts against public measurements (fixtures/speeds/expert_cache.jsonl): the law of its hits, each
-source predicted without its own rows, and whether it pays, with the upload rate of the machine."""
+"""The cache of experts against public measurements (fixtures/speeds/expert_cache.jsonl): the law of
+its hits, each source predicted without its own rows, and whether it pays, with the upload rate of
+the machine."""
 
 import json
 from pathlib import Path
@@ -16,7 +17,10 @@ from autolayers.machine import Host, Machine
 from autolayers.planner.evaluate import Evaluator
 from autolayers.work.expert_cache import DOUBT, LEAST, POWER, RATE, hit_rate, loses
 
-ROWS = [json.loads(line) for line in (FIXTURES / "speeds" / "expert_cache.jsonl").read_text().splitlines()]
+ROWS = [
+    json.loads(line)
+    for line in (FIXTURES / "speeds" / "expert_cache.jsonl").read_text().splitlines()
+]
 HITS = [row for row in ROWS if "hit" in row]
 PAIRS = [row for row in ROWS if "with" in row]
 
@@ -27,7 +31,9 @@ def share(row: dict) -> float:
 
 def missed_by(rows: list[dict], rate: float, power: float) -> float:
     """The mean error of the law, in points."""
-    return 100 * mean(abs(1 - 2.718281828 ** (-rate * share(row) ** power) - row["hit"] / 100) for row in rows)
+    return 100 * mean(
+        abs(1 - 2.718281828 ** (-rate * share(row) ** power) - row["hit"] / 100) for row in rows
+    )
 
 
 def fitted(rows: list[dict]) -> tuple[float, float]:
@@ -55,17 +61,24 @@ def test_fewer_slots_than_experts_of_a_token_never_hit() -> None:
 
 def machine_file(tmp_path: Path, cards: list[str], **host: float) -> list[str]:
     path = tmp_path / "machine.json"
-    path.write_text(json.dumps({"devices": [{"card": name, "free": 3 << 30} for name in cards],
-                                "host": {"total": 64 << 30, "bandwidth": 70e9, "cores": 8, **host}}))
+    path.write_text(
+        json.dumps(
+            {
+                "devices": [{"card": name, "free": 3 << 30} for name in cards],
+                "host": {"total": 64 << 30, "bandwidth": 70e9, "cores": 8, **host},
+            }
+        )
+    )
     return ["--machine", str(path)]
 
 
 def test_whether_a_cache_pays_is_right_in_nine_of_ten_pairs() -> None:
-    """With the machine's own upload rate, and its -cmoe launch without a cache as measured in the same source."""
+    """With the machine's own upload rate, and its -cmoe launch without a cache as measured in the
+    same source."""
     right = 0
     for row in PAIRS:
         measured = row["with"] > row["without"]
-        if row["header"] is None:         # what no launch is known of
+        if row["header"] is None:  # what no launch is known of
             machine = Machine.of(hypothetical(row["machine"][0]), None, None, {})
             right += measured is not bool(loses(machine))
             continue
@@ -86,9 +99,18 @@ CARD, MODEL = ["rtx-3060"], "qwen3-30b-a3b-q4_k_m:12"
 def test_a_measured_rate_chooses_the_cache_or_none(tmp_path: Path) -> None:
     chosen = autolayers.plan(model(MODEL), [*machine_file(tmp_path, CARD, expert_upload=26e9)])
     cache = chosen.params.moe_cache_mib
-    assert cache and chosen.fits and chosen.exact and f"--moe-cache-mib {cache}" in " ".join(chosen.flags)
+    assert (
+        cache
+        and chosen.fits
+        and chosen.exact
+        and f"--moe-cache-mib {cache}" in " ".join(chosen.flags)
+    )
     assert any("of a token's experts are there" in reason for reason in chosen.reasons)
-    for rate, more in ((1e9, ()), (26e9, ("--moe-cache-mib", "0")), (26e9, ("--llama-build", "11434"))):
+    for rate, more in (
+        (1e9, ()),
+        (26e9, ("--moe-cache-mib", "0")),
+        (26e9, ("--llama-build", "11434")),
+    ):
         words = [*machine_file(tmp_path, CARD, expert_upload=rate), *more]
         assert not autolayers.plan(model(MODEL), words).params.moe_cache_mib
 
@@ -106,5 +128,9 @@ def test_it_is_not_used_where_it_lost(tmp_path: Path) -> None:
     for card in ("rx-7900-xt", "vega-8-32g"):
         words = [*machine_file(tmp_path, [card], expert_upload=26e9)]
         assert not autolayers.plan(model(MODEL), words).params.moe_cache_mib
-    given = autolayers.plan(model(MODEL), ["--gpu", "rx-7900-xt", *["-cmoe", "-c", "4096", "--moe-cache-mib", "900"]])
-    assert given.params.moe_cache_mib == 900 and any("on AMD GPUs" in warning for warning in given.warnings)
+    given = autolayers.plan(
+        model(MODEL), ["--gpu", "rx-7900-xt", *["-cmoe", "-c", "4096", "--moe-cache-mib", "900"]]
+    )
+    assert given.params.moe_cache_mib == 900 and any(
+        "on AMD GPUs" in warning for warning in given.warnings
+    )

@@ -1,4 +1,5 @@
-"""The figures of a machine that decide a launch's seconds: threads and cores, memory that devices copy from."""
+"""The figures of a machine that decide a launch's seconds: threads and cores, memory that devices
+copy from."""
 
 from __future__ import annotations
 
@@ -28,14 +29,18 @@ def speed(name: str, words: str, machine: Machine) -> Speed:
 
 
 def test_threads_of_prompts_have_a_flag_of_their_own() -> None:
-    """-tb; without it as many as -t says (common_params_parse: cpuparams_batch are those of cpuparams)."""
-    few, own, many = (speed("llama-3.1-8b-q4_k_m", words, CPU) for words in ("-t 2", "-t 2 -tb 8", "-t 8"))
+    """-tb; without it as many as -t says (common_params_parse: cpuparams_batch are those of
+    cpuparams)."""
+    few, own, many = (
+        speed("llama-3.1-8b-q4_k_m", words, CPU) for words in ("-t 2", "-t 2 -tb 8", "-t 8")
+    )
     assert few.generation == own.generation < many.generation
     assert own.prompt == pytest.approx(many.prompt, rel=0.02) and own.prompt > 3 * few.prompt
 
 
 def test_slow_cores_do_not_count_where_a_plan_leaves_them_out() -> None:
-    """Host.threads: the fast cores of an Arm CPU, or what a control group allows; a plan writes them as -t."""
+    """Host.threads: the fast cores of an Arm CPU, or what a control group allows; a plan writes
+    them as -t."""
     all_cores, fast = replace(CPU, cores=12), replace(CPU, cores=12, threads=8)
     assert (HostFigures.of(all_cores).cores, HostFigures.of(fast).cores) == (12, 8)
     assert speed("llama-3.1-8b-q4_k_m", "", fast) == speed("llama-3.1-8b-q4_k_m", "-t 8", all_cores)
@@ -43,8 +48,11 @@ def test_slow_cores_do_not_count_where_a_plan_leaves_them_out() -> None:
 
 @pytest.mark.parametrize("ub", [512, 1024])
 def test_prompts_copy_pinned_weights_twice_as_fast(ub: int) -> None:
-    """Measured on an RTX 5090, gpt-oss 120B with -ncmoe 24 (s0415, s0419): 254 mapped, 536 pinned, by -ub 512."""
-    mapped, pinned = (speed("gpt-oss-120b-mxfp4", f"-ngl 99 -ncmoe 24 -b 2048 -ub {ub} {words}", ONE)
-                      for words in ("", "-lm none"))
+    """Measured on an RTX 5090, gpt-oss 120B with -ncmoe 24 (s0415, s0419): 254 mapped, 536 pinned,
+    by -ub 512."""
+    mapped, pinned = (
+        speed("gpt-oss-120b-mxfp4", f"-ngl 99 -ncmoe 24 -b 2048 -ub {ub} {words}", ONE)
+        for words in ("", "-lm none")
+    )
     assert 1.6 < pinned.prompt / mapped.prompt < 2.7
     assert pinned.generation == mapped.generation

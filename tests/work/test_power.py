@@ -14,9 +14,16 @@ from autolayers.records import replace
 from autolayers.work.figures import Figures
 from autolayers.work.power import shares
 
-# An RTX PRO 6000 of 600 W (index:43686306063, rows n0147 to n0160): watts, tokens and prompts of Llama 2 7B Q4_0
-PRO_6000 = ((600, 278.95, 16634.0), (500, 279.0, 16496.1), (350, 274.8, 14118.9), (300, 260.4, 12802.1),
-            (250, 236.9, 10619.6), (200, 189.8, 9115.4))
+# An RTX PRO 6000 of 600 W (index:43686306063, rows n0147 to n0160): watts, tokens and prompts of
+# Llama 2 7B Q4_0
+PRO_6000 = (
+    (600, 278.95, 16634.0),
+    (500, 279.0, 16496.1),
+    (350, 274.8, 14118.9),
+    (300, 260.4, 12802.1),
+    (250, 236.9, 10619.6),
+    (200, 189.8, 9115.4),
+)
 MODEL = FIXTURES / "headers" / "llama-3.1-8b-q4_k_m.gguf"
 
 
@@ -31,8 +38,9 @@ def test_rates_fall_with_the_watts_as_measured(watts: int, token: float, prompt:
     assert computing == pytest.approx(prompt / PRO_6000[0][2], rel=0.05)
 
 
-@pytest.mark.parametrize(("card", "watts", "sold", "share"), [
-    ("rtx-3090", 250, 350, 0.77), ("rtx-4090", 275, 450, 0.85)])
+@pytest.mark.parametrize(
+    ("card", "watts", "sold", "share"), [("rtx-3090", 250, 350, 0.77), ("rtx-4090", 275, 450, 0.85)]
+)
 def test_reading_falls_by_generation(card: str, watts: int, sold: int, share: float) -> None:
     assert shares(limited(card, watts, sold))[0] == pytest.approx(share, rel=0.03)
 

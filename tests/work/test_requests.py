@@ -20,7 +20,9 @@ def test_requests_beyond_the_slots_wait() -> None:
 
 def test_requests_that_the_cache_has_no_cells_for_wait() -> None:
     three = seconds("-np 3 -c 4096 -kvu --workload 1k+256x3")
-    assert seconds("-np 64 -c 4096 -kvu --workload 1k+256x66") == pytest.approx(22 * three, rel=0.05)
+    assert seconds("-np 64 -c 4096 -kvu --workload 1k+256x66") == pytest.approx(
+        22 * three, rel=0.05
+    )
 
 
 def test_twice_the_requests_never_take_less() -> None:
@@ -31,12 +33,21 @@ def test_twice_the_requests_never_take_less() -> None:
 def test_slots_are_solved_for_requests_at_once() -> None:
     plan = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x32"])
     assert plan.params.n_parallel == 32 and plan.fits
-    assert autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x3"]).params.n_parallel is None
-    given = autolayers.plan(model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x32", "-np", "2"])
+    assert (
+        autolayers.plan(
+            model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x3"]
+        ).params.n_parallel
+        is None
+    )
+    given = autolayers.plan(
+        model("llama-3.1-8b-q4_k_m:8"), [*GPU, "--workload", "1k+256x32", "-np", "2"]
+    )
     assert given.params.n_parallel == 2 and given.speed.request > plan.speed.request
 
 
 def test_a_slot_has_the_cells_of_its_request_where_more_do_not_fit() -> None:
-    plan = autolayers.plan(model("llama-3.1-8b-q4_k_m"), ["--gpu", "8GiB", "--workload", "512+128x16"])
+    plan = autolayers.plan(
+        model("llama-3.1-8b-q4_k_m"), ["--gpu", "8GiB", "--workload", "512+128x16"]
+    )
     assert plan.fits and plan.params.n_parallel == 16 and plan.n_gpu_layers == 33
     assert plan.breakdown.n_ctx_seq >= 640

@@ -1,4 +1,5 @@
-"""Several sequences at once, against measured launches: tokens per second of all, relative to one sequence."""
+"""Several sequences at once, against measured launches: tokens per second of all, relative to one
+sequence."""
 
 from __future__ import annotations
 
@@ -24,20 +25,39 @@ from autolayers.work.streams import STREAMS, Streams
 NEAR = log(1.25)
 GB10 = "https://github.com/ggml-org/llama.cpp/blob/master/benches/dgx-spark/dgx-spark.md"
 HOST = Host(256 << 30, 250 << 30, "given", bandwidth=68e9, cores=16)
-VEGA = Device("Vulkan0", 16 << 30, 16 << 30, "AMD Radeon Vega 11 Graphics (RADV RAVEN)", kind="igpu", backend="Vulkan",
-              bandwidth=35e9)
+VEGA = Device(
+    "Vulkan0",
+    16 << 30,
+    16 << 30,
+    "AMD Radeon Vega 11 Graphics (RADV RAVEN)",
+    kind="igpu",
+    backend="Vulkan",
+    bandwidth=35e9,
+)
 
 
 @cache
 def curves(every: int = 1) -> list[tuple[str, str, Clock, float, dict[int, float]]]:
-    """Of every n-th curve the source, mixture or dense, the launch's clock, the depth, and total tokens per second by
-    sequences; without the builds of 2023 and 2024, whose kernels were others."""
+    """Of every n-th curve the source, mixture or dense, the launch's clock, the depth, and total
+    tokens per second by sequences; without the builds of 2023 and 2024, whose kernels were
+    others."""
     found = defaultdict(dict)
     for line in (FIXTURES / "levers" / "batch.jsonl").read_text().splitlines():
         row = json.loads(line)
         if not row["old"]:
-            key = (row["source"], row["header"], row["type"], row["card"], row["backend"], row["words"], row["prompt"],
-                   row["generate"], row["build"], row["quant"], row["curve"])
+            key = (
+                row["source"],
+                row["header"],
+                row["type"],
+                row["card"],
+                row["backend"],
+                row["words"],
+                row["prompt"],
+                row["generate"],
+                row["build"],
+                row["quant"],
+                row["curve"],
+            )
             found[key][row["streams"]] = row["total"]
     answer = []
     for key, totals in [*found.items()][::every]:
@@ -51,19 +71,27 @@ def curves(every: int = 1) -> list[tuple[str, str, Clock, float, dict[int, float
         launch = evaluator.candidate(params, FULL)
         assert launch is not None
         clock = evaluator.cost().clock(params, launch.breakdown)
-        answer.append((source, "mixture" if of.is_moe else "dense", clock, prompt + generate / 2, totals))
+        answer.append(
+            (source, "mixture" if of.is_moe else "dense", clock, prompt + generate / 2, totals)
+        )
     return answer
 
 
-def errors(kind: str, sources: Collection[str] = (), law: Streams | None = None,
-           patch: pytest.MonkeyPatch | None = None) -> Iterator[float]:
+def errors(
+    kind: str,
+    sources: Collection[str] = (),
+    law: Streams | None = None,
+    patch: pytest.MonkeyPatch | None = None,
+) -> Iterator[float]:
     """Of each row with more than one sequence, |log(predicted / measured)|."""
     for where, what, clock, depth, totals in curves():
         if what != kind or (sources and where not in sources):
             continue
         devices = clock.devices
         if law is not None and patch is not None:
-            clock.devices = {name: replace(figures, streams=law) for name, figures in devices.items()}
+            clock.devices = {
+                name: replace(figures, streams=law) for name, figures in devices.items()
+            }
             patch.setattr(clocks, "CPU", law)
         one = clock.token(depth)
         for n, total in totals.items():
@@ -87,22 +115,30 @@ def test_several_sequences_are_as_fast_as_measured() -> None:
 
 @pytest.mark.slow
 def test_mixtures_of_a_source_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one constant is the one that fits most rows of the other sources; kernels are those of no backend."""
+    """The one constant is the one that fits most rows of the other sources; kernels are those of no
+    backend."""
     near: list[bool] = []
     sources = {source for source, kind, *_ in curves() if kind == "mixture"}
     for left in sources:
         laws = [replace(STREAMS["", ""], spread=spread) for spread in (1.0, 0.9, 0.8, 0.7)]
-        rows = {law: [error <= NEAR for source in sources if source != left
-                      for error in errors("mixture", [source], law, monkeypatch)] for law in laws}
-        best = max(laws, key=lambda law, rows=rows: sum(rows[law]))     # type: ignore[misc]
+        rows = {
+            law: [
+                error <= NEAR
+                for source in sources
+                if source != left
+                for error in errors("mixture", [source], law, monkeypatch)
+            ]
+            for law in laws
+        }
+        best = max(laws, key=lambda law, rows=rows: sum(rows[law]))  # type: ignore[misc]
         near += [error <= NEAR for error in errors("mixture", [left], best, monkeypatch)]
     assert sum(near) / len(near) >= 0.7
 
 
 @pytest.mark.slow
 def test_dense_models_of_an_unknown_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the constants of a backend without rows, as if each source were of one: about half, since kernels differ
-    (an unknown CPU's row would be wrong by two, a GPU's is within 1.25)."""
+    """With the constants of a backend without rows, as if each source were of one: about half,
+    since kernels differ (an unknown CPU's row would be wrong by two, a GPU's is within 1.25)."""
     assert share(errors("dense", law=STREAMS["", ""], patch=monkeypatch)) >= 0.5
     assert share(errors("dense", [GB10], STREAMS["", ""], monkeypatch)) == 1.0
 
@@ -118,10 +154,14 @@ def test_more_sequences_are_more_tokens_in_all(every: int) -> None:
 
 
 def test_a_scan_of_states_scales_worse_than_attention() -> None:
-    """NVIDIA's hybrid of 4B parameters reached 2.4 times one sequence's rate with 32, attention of 7B 20 times."""
+    """NVIDIA's hybrid of 4B parameters reached 2.4 times one sequence's rate with 32, attention of
+    7B 20 times."""
+
     def gain(name: str) -> float:
         words = ["--gpu", "gb10", "-c", "32768", "-np", "32", "--workload", "512+32x"]
-        one, many = (autolayers.plan(model(name), [*words[:-1], f"{words[-1]}{n}"]).speed for n in (1, 32))
+        one, many = (
+            autolayers.plan(model(name), [*words[:-1], f"{words[-1]}{n}"]).speed for n in (1, 32)
+        )
         return many.generation / one.generation
 
     assert gain("mamba2-2.7b-q4_k_m") < 5 < 12 < gain("qwen2.5-7b-q8_0")

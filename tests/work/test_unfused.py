@@ -1,4 +1,5 @@
-"""A delta net that builds up to b10678 compute in single operations, with several slots and layers in RAM."""
+"""A delta net that builds up to b10678 compute in single operations, with several slots and layers
+in RAM."""
 
 from __future__ import annotations
 
@@ -17,25 +18,36 @@ from autolayers.memory.weights import place_weights
 from autolayers.work.unfused import parts
 
 # llama.cpp b9849 by Vulkan: GPU, -ngl, slots, prompt tokens/s (one machine each)
-MEASURED = (("rtx-3060-laptop-6g", 18, 4, 42.0), ("rtx-3060-laptop-6g", 20, 1, 538.4), ("gtx-1070-ti", 31, 4, 120.5),
-            ("gtx-1070-ti", 33, 1, 240.9))
+MEASURED = (
+    ("rtx-3060-laptop-6g", 18, 4, 42.0),
+    ("rtx-3060-laptop-6g", 20, 1, 538.4),
+    ("gtx-1070-ti", 31, 4, 120.5),
+    ("gtx-1070-ti", 33, 1, 240.9),
+)
 
 
 @pytest.mark.parametrize(("gpu", "layers", "slots", "rate"), MEASURED)
 def test_the_rate_of_measured_prompts(gpu: str, layers: int, slots: int, rate: float) -> None:
     """Within a factor of two; the doubt is said to be larger where the operations are apart."""
-    words = f"-ngl {layers} -c 8192 -np {slots} --op-offload --llama-build 9849 --gpu {gpu} --backend vulkan"
+    words = (
+        f"-ngl {layers} -c 8192 -np {slots} --op-offload --llama-build 9849 --gpu {gpu} --backend "
+        f"vulkan"
+    )
     words += " --ram 32GiB"
     speed = autolayers.plan(model("qwen35-9b"), words.split()).speed
     assert 0.5 < speed.prompt / rate < 2
     assert (speed.prompt_spread > 8) == (slots > 1)
 
 
-# whether llama.cpp's own probes part it: with 32 tokens or more, layers in RAM, op offload, and up to b10678
-CASES = [(name, f"-c 1024 -ngl {layers} {more}", build)
-         for name in ("qwen35-dense", "qwen3next-moe", "kimi-linear-moe")
-         for layers in (0, 1, 99) for more in ("-np 1", "-np 2", "-np 4 -kvu", "-np 4 --no-op-offload")
-         for build in (9849, 10666, 10679, 11549)]
+# whether llama.cpp's own probes part it: with 32 tokens or more, layers in RAM, op offload, and up
+# to b10678
+CASES = [
+    (name, f"-c 1024 -ngl {layers} {more}", build)
+    for name in ("qwen35-dense", "qwen3next-moe", "kimi-linear-moe")
+    for layers in (0, 1, 99)
+    for more in ("-np 1", "-np 2", "-np 4 -kvu", "-np 4 --no-op-offload")
+    for build in (9849, 10666, 10679, 11549)
+]
 
 
 def test_when_it_is_parted_is_what_the_probes_say() -> None:
@@ -45,8 +57,15 @@ def test_when_it_is_parted_is_what_the_probes_say() -> None:
         whole = model(name).read_by(known)
         context = resolve(whole, params, known)
         placement = place_weights(whole, params, gpus(8192), rules=known)
-        setting = prepare(whole, params, context, placement, allocate(whole, context, placement),
-                          builder(whole.architecture), GraphCache())  # type: ignore[arg-type]
+        setting = prepare(
+            whole,
+            params,
+            context,
+            placement,
+            allocate(whole, context, placement),
+            builder(whole.architecture),
+            GraphCache(),
+        )  # type: ignore[arg-type]
         apart = not reserve(setting).fused["gdn_ch"]
         assert parts(whole, params, known, placement) == apart, (name, words, build)
         found.add(apart)
@@ -55,7 +74,9 @@ def test_when_it_is_parted_is_what_the_probes_say() -> None:
 
 def planned(*words: str) -> autolayers.Plan:
     """The first 16 layers of a 27B, some of them in RAM."""
-    return autolayers.plan(model("qwen3.6-27b-q4_k_m:16"), ["--gpu", "3GiB", "--ram", "32GiB", "-c", "8192", *words])
+    return autolayers.plan(
+        model("qwen3.6-27b-q4_k_m:16"), ["--gpu", "3GiB", "--ram", "32GiB", "-c", "8192", *words]
+    )
 
 
 def said(lines: tuple[str, ...]) -> str:

@@ -27,31 +27,40 @@ _DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "
 _VRAM = r"(?:.{0,80}VRAM: (?P<mib>\d{1,12}) MiB)?"
 
 TURING = 750
-ALL_QUANTS = "fa_all_quants"      # of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
-SHARED_MEMORY = 65536           # bytes that a workgroup of AMD's has
-_SORTED = 1024                  # elements of a row that one block sorts
+# of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
+ALL_QUANTS = "fa_all_quants"
+SHARED_MEMORY = 65536  # bytes that a workgroup of AMD's has
+_SORTED = 1024  # elements of a row that one block sorts
 
-# GPUs by their names, as far as that decides the kernels: which have matrix cores of which kind (CDNA, RDNA 3
-# and 4)
-_GFX = (("RX 6|PRO W6", 100300), ("RX 7|PRO W7|780M|760M", 110000), ("8060S|8050S|8040S|890M|880M", 110501),
-        ("RX 90|AI PRO R9", 120001), ("MI355|MI350", 90500), ("MI325|MI300", 90402), ("MI250|MI210", 90010),
-        ("MI100", 90008), ("MI50|MI60|Radeon VII", 90006))
+# GPUs by their names, as far as that decides the kernels: which have matrix cores of which kind
+# (CDNA, RDNA 3 and 4)
+_GFX = (
+    ("RX 6|PRO W6", 100300),
+    ("RX 7|PRO W7|780M|760M", 110000),
+    ("8060S|8050S|8040S|890M|880M", 110501),
+    ("RX 90|AI PRO R9", 120001),
+    ("MI355|MI350", 90500),
+    ("MI325|MI300", 90402),
+    ("MI250|MI210", 90010),
+    ("MI100", 90008),
+    ("MI50|MI60|Radeon VII", 90006),
+)
 
 
 class CudaBuffers(Backend):
-    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which some other
-    backends are assumed to have too."""
+    """Buffers as CUDA's (ggml_backend_cuda_buffer_type_get_alignment and _get_alloc_size), which
+    some other backends are assumed to have too."""
 
     alignment = 128
-    row_padding = 512               # MATRIX_ROW_PADDING
-    cc = ADA                        # 100 * major + 10 * minor of the compute capability
-    all_quants = False              # built with GGML_CUDA_FA_ALL_QUANTS
+    row_padding = 512  # MATRIX_ROW_PADDING
+    cc = ADA  # 100 * major + 10 * minor of the compute capability
+    all_quants = False  # built with GGML_CUDA_FA_ALL_QUANTS
 
     def alloc_size(self, tensor: Tensor) -> int:
         if tensor.op == "NONE" or tensor.view_src is not None:
             size = tensor.nbytes
         else:
-            size = tensor.nb[3] * tensor.ne[3]         # a result has no gaps
+            size = tensor.nb[3] * tensor.ne[3]  # a result has no gaps
         if tensor.op == "FLASH_ATTN_EXT" and self.rules.converts_in_graph:
             size = with_converted_cache(tensor, size, self.cc, self.rules, self.all_quants)
         return size if tensor.type == "f32" else size + self.padding(tensor.type, tensor.ne)
@@ -73,11 +82,22 @@ class Cuda(CudaBuffers):
     gpu_driver = "nvidia"
     koboldcpp: tuple[str, ...] = ("--usecuda",)
     signs: tuple[Sign, ...] = (
-        Sign("oom_device", "Malloc failed", rf"allocating {MIB} MiB on device {INDEX}: "
-             r"(?:cuda|hip|musa)Malloc(?:Managed)? failed: out of memory"),
-        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool); its form of 2023
-        Sign("oom_device", "out of memory", r"(?:CUDA|ROCm|MUSA|HIP) error(?: 2 at .{1,200})?: out of memory"
-             r"|ggml-cuda\.cu:\d{1,6}: out of memory", "run"),
+        Sign(
+            "oom_device",
+            "Malloc failed",
+            rf"allocating {MIB} MiB on device {INDEX}: "
+            r"(?:cuda|hip|musa)Malloc(?:Managed)? failed: out of memory",
+        ),
+        # any call that fails for lack of memory (graph capture, cuBLAS handles, the pool); its form
+        # of 2023
+        Sign(
+            "oom_device",
+            "out of memory",
+            r"(?:CUDA|ROCm|MUSA|HIP) error(?: 2 at .{1,200})?: out "
+            r"of memory"
+            r"|ggml-cuda\.cu:\d{1,6}: out of memory",
+            "run",
+        ),
         Sign("oom_device", "cudaErrorMemoryAllocation", "", "run"),
         Sign("oom_device", "BLAS_STATUS_ALLOC_FAILED", "", "run"),
         Sign("oom_device", "BLAS_STATUS_NOT_INITIALIZED", "", "run"),
@@ -86,31 +106,78 @@ class Cuda(CudaBuffers):
         Sign("gpu_build", "device kernel image is invalid", "", "start"),
         Sign("gpu_build", "invalid device function", "", "start"),
         Sign("gpu_build", "unsupported toolchain", r"provided PTX was compiled with", "start"),
-        Sign("gpu_build", "no device code compatible", r"has no device code compatible with CUDA arch", "start"),
+        Sign(
+            "gpu_build",
+            "no device code compatible",
+            r"has no device code compatible with CUDA "
+            r"arch",
+            "start",
+        ),
         Sign("device_lost", "fallen off the bus", "", "run"),
-        Sign("device_lost", "error:", r"(?:CUDA|ROCm|MUSA) error: (?:unspecified launch failure|misaligned address"
-             r"|an illegal (?:memory access|instruction)|the launch timed out|uncorrectable ECC error)", "run",
-             weight=8),
-        Sign("no_gpu", "failed to initialize", r"failed to initialize (?:CUDA|ROCm|HIP)(?:: (?P<why>.{1,120}))?",
-             "start", weight=6, fatal=False),
-        Sign("no_gpu", "-capable device", "no (?:CUDA|ROCm)-capable device", "start", weight=6, fatal=False),
-        Sign("no_gpu", "devices found", r"no (?:CUDA|ROCm) devices found", "start", weight=6, fatal=False),
+        Sign(
+            "device_lost",
+            "error:",
+            r"(?:CUDA|ROCm|MUSA) error: (?:unspecified launch "
+            r"failure|misaligned address"
+            r"|an illegal (?:memory access|instruction)|the launch timed out|uncorrectable ECC "
+            r"error)",
+            "run",
+            weight=8,
+        ),
+        Sign(
+            "no_gpu",
+            "failed to initialize",
+            r"failed to initialize (?:CUDA|ROCm|HIP)(?:: "
+            r"(?P<why>.{1,120}))?",
+            "start",
+            weight=6,
+            fatal=False,
+        ),
+        Sign(
+            "no_gpu",
+            "-capable device",
+            "no (?:CUDA|ROCm)-capable device",
+            "start",
+            weight=6,
+            fatal=False,
+        ),
+        Sign(
+            "no_gpu",
+            "devices found",
+            r"no (?:CUDA|ROCm) devices "
+            r"found",
+            "start",
+            weight=6,
+            fatal=False,
+        ),
         Sign("bad_combo", "!(split && ne02", "", "run"),
     )
     log_words: tuple[str, ...] = ("CUDA", "ggml_cuda", "cuda", "CUBLAS", "cublas")
     # ggml_cuda_init
     device_lines: tuple[tuple[str, str], ...] = (
-        ("compute capability", rf"{_DEVICE}compute capability (?P<major>\d{{1,2}})\.(?P<minor>\d){_VRAM}"),)
+        (
+            "compute capability",
+            rf"{_DEVICE}compute capability "
+            rf"(?P<major>\d{{1,2}})\.(?P<minor>\d){_VRAM}",
+        ),
+    )
     ollama = "cuda"
-    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) per channel and direction, 24 channels with NVLink,
-    # and kernels. Without it, llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
+    # NCCL or RCCL, not measured: 4 MiB (NCCL_BUFFSIZE) per channel and direction, 24 channels with
+    # NVLink, and kernels. Without it, llama.cpp's own takes 32 MiB (ggml_cuda_ar_pipeline_init).
     communicator = 384 * MiB
-    nvidia = True                   # its contexts were measured and the choice of matrix kernels is known
+    # its contexts were measured and the choice of matrix kernels is known
+    nvidia = True
     blas = "cuBLAS"
-    undecided_doubt = ("whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash attention "
-                       "with these cache types takes before b10878, is not known: the larger of both")
+    undecided_doubt = (
+        "whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash "
+        "attention "
+        "with these cache types takes before b10878, is not known: the larger of "
+        "both"
+    )
 
-    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
+    ) -> None:
         super().__init__(device, index, rules)
         if device is not None and device.compute_capability is not None:
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
@@ -142,8 +209,9 @@ class Cuda(CudaBuffers):
             return self.device
         return replace(self.device, limits={**(self.device.limits or {}), ALL_QUANTS: 1})
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
-                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(
+        self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
+    ) -> list[Tensor]:
         if self.rules.shared_expert_fused:
             nodes = with_shared_experts(nodes, add_alloc_dep)
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
@@ -153,8 +221,11 @@ class Cuda(CudaBuffers):
         device = self.device
         capability = (device and device.compute_capability) or pool.ASSUMED
         n_sm = device.n_sm if device else None
-        parts = [("temporaries of operations", pool.pool(ops, capability, n_sm, self.nvidia)),
-                 (self.blas, pool.workspace(capability)), (f"{self.name} graphs", pool.GRAPHS)]
+        parts = [
+            ("temporaries of operations", pool.pool(ops, capability, n_sm, self.nvidia)),
+            (self.blas, pool.workspace(capability)),
+            (f"{self.name} graphs", pool.GRAPHS),
+        ]
         if device is None or not device.includes_context:
             context = pool.context(capability, n_sm) if self.nvidia else pool.OTHER_CONTEXT
             parts.insert(0, (f"{self.name} context", context))
@@ -168,8 +239,8 @@ class Cuda(CudaBuffers):
 
 
 class Hip(Cuda):
-    """A device's `limits["gfx_target_version"]` is its GPU's as the driver (KFD) reports it: 110000 for
-    gfx1100."""
+    """A device's `limits["gfx_target_version"]` is its GPU's as the driver (KFD) reports it: 110000
+    for gfx1100."""
 
     name = "ROCm"
     makers = ("AMD", "Radeon")
@@ -186,7 +257,8 @@ class Hip(Cuda):
     log_not = "Vulkan"
     signs = (
         *Cuda.signs,
-        Sign("op_unsupported", "blaslt error", "", "start", weight=3, fatal=False),       # rocBLAS is used instead
+        # rocBLAS is used instead
+        Sign("op_unsupported", "blaslt error", "", "start", weight=3, fatal=False),
         Sign("oom_device", "hipErrorOutOfMemory", "", "run"),
         Sign("gpu_build", "hipErrorNoBinaryForGpu", "", "start"),
         Sign("gpu_build", "Could not initialize Tensile host", "", "start"),
@@ -197,10 +269,14 @@ class Hip(Cuda):
     device_lines = (("MiB", rf"{_DEVICE}gfx{_VRAM}"),)
     ollama = "rocm"
 
-    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
+    ) -> None:
         super().__init__(device, index, rules)
         limits = (device and device.limits) or {}
-        version = limits.get("gfx_target_version", 0) or _version(device.description if device else "")
+        version = limits.get("gfx_target_version", 0) or _version(
+            device.description if device else ""
+        )
         self.cc = AMD + _gfx(version)
         self.proven = version > 0
 
@@ -208,8 +284,11 @@ class Hip(Cuda):
     def doubt(self) -> str:
         if self.proven:
             return ""
-        return (f"{self.device.name if self.device else self.name}: the GPU's gfx number is unknown: "
-                "assuming the kernels that need more memory, an upper bound")
+        return (
+            f"{self.device.name if self.device else self.name}: the GPU's gfx number is "
+            f"unknown: "
+            "assuming the kernels that need more memory, an upper bound"
+        )
 
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):
@@ -220,8 +299,14 @@ class Hip(Cuda):
 
 def _version(description: str) -> int:
     """A GPU's gfx_target_version by its name; 0: unknown."""
-    return next((version for words, version in _GFX if any(word in description for word in words.split("|"))),
-                0)
+    return next(
+        (
+            version
+            for words, version in _GFX
+            if any(word in description for word in words.split("|"))
+        ),
+        0,
+    )
 
 
 def _gfx(version: int) -> int:

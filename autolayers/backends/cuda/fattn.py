@@ -1,6 +1,6 @@
 """Flash attention on CUDA: which kernel runs, and the scratch memory after its result
-(ggml/src/ggml-cuda/fattn.cu, as modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0 with
-themselves)."""
+(ggml/src/ggml-cuda/fattn.cu, as modelled; default build: compiled pairs of f16, bf16, q4_0 and q8_0
+with themselves)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...builds import Rules
 
-ADA = 890                       # compute capability 8.9, assumed if unknown
+ADA = 890  # compute capability 8.9, assumed if unknown
 # GGML_CUDA_CC_OFFSET_AMD: AMD GPUs are this plus their gfx number, 0 if unknown
 AMD = 0x1000000
 _CDNA, _RDNA, _RDNA3 = AMD + 0x908, AMD + 0x1010, AMD + 0x1100
-_FIRST = (0, 700, 750, ADA, AMD, AMD + 1, _CDNA, _RDNA, _RDNA3)       # from which on flash_kernel has other answers
-_KQ_STRIDE = 256                # FATTN_KQ_STRIDE
-_NO_MATRIX_CORES = (40, 72)     # heads that no matrix core computes
+# from which on flash_kernel has other answers
+_FIRST = (0, 700, 750, ADA, AMD, AMD + 1, _CDNA, _RDNA, _RDNA3)
+_KQ_STRIDE = 256  # FATTN_KQ_STRIDE
+_NO_MATRIX_CORES = (40, 72)  # heads that no matrix core computes
 _VECTOR_HEADS = frozenset((64, 128, 256))
 # heads of keys, with values of the same size
 _SAME_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
@@ -29,10 +30,11 @@ _KV, _VEC = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "VEC")
 
 
 def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) -> str:
-    """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 * minor,
-    for AMD's cards AMD + 0x1100 (gfx1100); `all_quants`: built with GGML_CUDA_FA_ALL_QUANTS."""
+    """ggml_cuda_get_best_fattn_kernel: "none", "vec", "mma" or "tile"; `cc` is 100 * major + 10 *
+    minor, for AMD's cards AMD + 0x1100 (gfx1100); `all_quants`: built with
+    GGML_CUDA_FA_ALL_QUANTS."""
     q, k, v = op.src[0], op.src[1], op.src[2]
-    mask, alibi = op.param[0], op.param[1]     # type: ignore[index]
+    mask, alibi = op.param[0], op.param[1]  # type: ignore[index]
     ratio = q.ne[2] // k.ne[2]
     if not rules.flash_by_kernel:
         return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
@@ -153,8 +155,11 @@ def _cdna_pays(head: int, columns: int, grouped: bool) -> bool:
     return columns > (8 if head <= 64 else 16)
 
 
-def with_converted_cache(t: Tensor, size: int, cc: int, rules: Rules, all_quants: bool = False) -> int:
-    """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel needs them so."""
+def with_converted_cache(
+    t: Tensor, size: int, cc: int, rules: Rules, all_quants: bool = False
+) -> int:
+    """ggml_cuda_flash_attn_ext_get_alloc_size: `size`, then keys and values as f16 where the kernel
+    needs them so."""
     k, v = t.src[1], t.src[2]
     kernel = flash_kernel(t, cc, rules, all_quants)
     if kernel == "none":

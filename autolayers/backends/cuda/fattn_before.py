@@ -13,7 +13,8 @@ _KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))
 
 
 def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> bool:
-    """Whether a build has no kernel for these heads, types and heads a group, for which today's has."""
+    """Whether a build has no kernel for these heads, types and heads a group, for which today's
+    has."""
     if _lacks_head(k.ne[0], ratio, rules):
         return True
     if "bf16" in (k.type, v.type) and not rules.flash_bf16:
@@ -31,8 +32,8 @@ def _lacks_head(head: int, ratio: int, rules: Rules) -> bool:
 
 
 def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules: Rules) -> bool:
-    """ggml_backend_cuda_device_supports_op of builds up to b6170: it did not check which kernels exist. `cc`:
-    compute capability, 0 for AMD GPUs (without rocWMMA)."""
+    """ggml_backend_cuda_device_supports_op of builds up to b6170: it did not check which kernels
+    exist. `cc`: compute capability, 0 for AMD GPUs (without rocWMMA)."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
         latent = (k.ne[0], v.ne[0]) == (576, 512) and q.ne[2] // k.ne[2] % 16 == 0

@@ -10,14 +10,17 @@ if TYPE_CHECKING:
     from ...builds import Rules
     from ...ggml.scheduler import AddAllocDep
 
-_SHARED = ("SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP")     # gates that a shared expert is fused with
-_FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))     # the first ops of fusions that keep tensors alive
+# gates that a shared expert is fused with
+_SHARED = ("SWIGLU", "GEGLU", "SWIGLU_OAI", "SWIGLU_CLAMP")
+# the first ops of fusions that keep tensors alive
+_FUSED_FIRST = frozenset(("MUL", "UNARY", "SOFT_MAX"))
 
 
-def add_alloc_deps(nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep,
-                   rules: Rules) -> None:
-    """Report what the fused MoE paths among `nodes`, one split, still read at their end. A fusion at the end
-    of its split keeps its tensors until `after`, the next split's first node."""
+def add_alloc_deps(
+    nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep, rules: Rules
+) -> None:
+    """Report what the fused MoE paths among `nodes`, one split, still read at their end. A fusion
+    at the end of its split keeps its tensors until `after`, the next split's first node."""
     if not rules.keeps_weighted_experts:
         return
     i, count = 0, len(nodes)
@@ -46,22 +49,23 @@ def _keep_weighted(nodes: list[Tensor], i: int, add_alloc_dep: AddAllocDep) -> i
     return length
 
 
-def _keep_top_k_moe(nodes: list[Tensor], i: int, after: Tensor | None,
-                    add_alloc_dep: AddAllocDep) -> int:
+def _keep_top_k_moe(
+    nodes: list[Tensor], i: int, after: Tensor | None, add_alloc_dep: AddAllocDep
+) -> int:
     """Keep a fused choice of experts until the next node; return the number of nodes done."""
     length = _top_k_moe(nodes, i)
     until = nodes[i + length] if i + length < len(nodes) else after
     if not length or until is None:
         return 1
-    for fused in nodes[i:i + length]:
+    for fused in nodes[i : i + length]:
         for tensor in (fused, *fused.src):
             add_alloc_dep(tensor, until)
     return length
 
 
 def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
-    """The nodes, with each shared expert's gate, up and activation directly after those of the routed experts
-    that it is fused with; what both read lives until then."""
+    """The nodes, with each shared expert's gate, up and activation directly after those of the
+    routed experts that it is fused with; what both read lives until then."""
     ops = [node.op for node in nodes]
     if "MUL_MAT_ID" not in ops:
         return nodes
@@ -71,8 +75,8 @@ def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list
         routed = ops[i] == ops[i + 1] == "MUL_MAT_ID" and ops[i + 2] == "GLU"
         j = _shared_at(nodes, ops, i) if routed else 0
         if j:
-            nodes[i + 3:j + 3] = nodes[j:j + 3] + nodes[i + 3:j]
-            ops[i + 3:j + 3] = ops[j:j + 3] + ops[i + 3:j]
+            nodes[i + 3 : j + 3] = nodes[j : j + 3] + nodes[i + 3 : j]
+            ops[i + 3 : j + 3] = ops[j : j + 3] + ops[i + 3 : j]
             up = nodes[i + 2].src[1]
             add_alloc_dep(up.src[1], nodes[i + 5])
             add_alloc_dep(up.src[2], nodes[i + 5])
@@ -88,13 +92,14 @@ def _shared_at(nodes: list[Tensor], ops: list[str], i: int) -> int:
         if op == "MUL_MAT_ID" and ops[j + 1] == "MUL_MAT_ID":
             return 0
         two_and_gate = op == ops[j + 1] == "MUL_MAT" and ops[j + 2] == "GLU"
-        if two_and_gate and _shared_expert(nodes[i:i + 3], nodes[j:j + 3]):
+        if two_and_gate and _shared_expert(nodes[i : i + 3], nodes[j : j + 3]):
             return j
     return 0
 
 
 def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
-    """Of two matrices and a gate each: ggml_cuda_match_shared_expert, with ggml_cuda_should_fuse_mul_mat of both."""
+    """Of two matrices and a gate each: ggml_cuda_match_shared_expert, with
+    ggml_cuda_should_fuse_mul_mat of both."""
     if not _is_gated(*routed) or not _is_gated(*shared):
         return False
     ours, theirs = routed[2], shared[2]
@@ -138,7 +143,7 @@ def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
     """ggml_can_fuse_subgraph: nothing inside is used outside, except the outputs."""
     if len(group) > 31:
         return False
-    inside = {id(node): 0 for node in group}       # how often the others read each
+    inside = {id(node): 0 for node in group}  # how often the others read each
     for node in group:
         for source in node.src:
             if id(source) in inside:
@@ -164,10 +169,10 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
     length = 2 * used + n_mul - 1
     if not 2 <= used <= 15 or n_tokens <= 0 or start + length > len(nodes):
         return None
-    total = _sum_of_views(nodes[start + n_mul:start + length], weighted)
+    total = _sum_of_views(nodes[start + n_mul : start + length], weighted)
     if total is None or total.ne != (weighted.ne[0], n_tokens, 1, 1):
         return None
-    return (kept, length) if _fusible(nodes[start:start + length], (total,)) else None
+    return (kept, length) if _fusible(nodes[start : start + length], (total,)) else None
 
 
 def _weighted(first: Tensor, second: Tensor) -> tuple[Tensor, int, list[Tensor]] | None:
@@ -226,7 +231,8 @@ def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
 
 
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
-    """Length of a fusible expert selection that begins here, otherwise 0 (ggml_cuda_topk_moe_fusion)."""
+    """Length of a fusible expert selection that begins here, otherwise 0
+    (ggml_cuda_topk_moe_fusion)."""
     gate_end = _gate_end(nodes, start)
     selection = _selection(nodes, gate_end) if gate_end else None
     if selection is None:

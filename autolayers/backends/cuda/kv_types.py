@@ -1,7 +1,7 @@
-"""What CUDA does with each type of a KV cache (ggml/src/ggml-cuda, as modelled, default build): one row per
-type. SET_ROWS stores it, CPY_TO converts f32 to it and CPY_FROM it to f32, GET_ROWS gathers rows of it,
-FLASH_ATTN_EXT reads keys and values, LIGHTNING_INDEXER keys. VEC: flash attention's vector kernel is compiled
-for K and V of it."""
+"""What CUDA does with each type of a KV cache (ggml/src/ggml-cuda, as modelled, default build): one
+row per type. SET_ROWS stores it, CPY_TO converts f32 to it and CPY_FROM it to f32, GET_ROWS gathers
+rows of it, FLASH_ATTN_EXT reads keys and values, LIGHTNING_INDEXER keys. VEC: flash attention's
+vector kernel is compiled for K and V of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What CUDA takes on a device beyond llama.cpp's buffers: its context, and the temporaries of single
-operations. Temporaries come from ggml-cuda's pool, which grows to the largest sum that one operation needs
-and never shrinks. The formulas mirror the functions that they name, in ggml/src/ggml-cuda as modelled.
-Contexts, kernels and graphs are bounds on public measurements: see docs/devices.md."""
+"""What CUDA takes on a device beyond llama.cpp's buffers: its context, and the temporaries of
+single operations. Temporaries come from ggml-cuda's pool, which grows to the largest sum that one
+operation needs and never shrinks. The formulas mirror the functions that they name, in
+ggml/src/ggml-cuda as modelled. Contexts, kernels and graphs are bounds on public measurements: see
+docs/devices.md."""
 
 from __future__ import annotations
 
@@ -11,31 +12,64 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..ops import Matmul, Ops
 
-PAGE = 2 * MiB                # allocation granularity of the pool
-KERNELS = 32 * MiB            # cuBLAS's handle and the kernels it loads when first used
-GRAPHS = 16 * MiB             # instances of CUDA graphs
-OTHER_CONTEXT = 600 * MiB     # of HIP and MUSA, which were not measured
-ASSUMED = (8, 9)              # compute capability of an unknown GPU
+PAGE = 2 * MiB  # allocation granularity of the pool
+KERNELS = 32 * MiB  # cuBLAS's handle and the kernels it loads when first used
+GRAPHS = 16 * MiB  # instances of CUDA graphs
+OTHER_CONTEXT = 600 * MiB  # of HIP and MUSA, which were not measured
+ASSUMED = (8, 9)  # compute capability of an unknown GPU
 
-# Least compute capability, and the largest size seen of a context with llama.cpp's kernels, rounded up (with
-# everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; it grows with the number
-# of multiprocessors).
+# Least compute capability, and the largest size seen of a context with llama.cpp's kernels, rounded
+# up (with everything else: Tesla T4 139 MiB, RTX 4060 Ti 164, RTX 3090 557, RTX PRO 6000 749; it
+# grows with the number of multiprocessors).
 _CONTEXTS = (((10, 0), 800 * MiB), ((9, 0), 600 * MiB), ((8, 0), 500 * MiB), ((0, 0), 300 * MiB))
 
-# A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB, RTX 4060
-# Ti (34) 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the closest. For a
-# generation with only a larger total seen (RTX 3090), the table's value holds.
+# A context grows with the number of multiprocessors. Measured alone: Tesla T4 (40 of them) 105 MiB,
+# RTX 4060 Ti (34) 127, RTX A6000 (84) 285, RTX PRO 6000 (188) 561; the line leaves 15 % above the
+# closest. For a generation with only a larger total seen (RTX 3090), the table's value holds.
 _CONTEXT, _CONTEXT_PER_SM = 60 * MiB, 16 * MiB // 5
 _BY_TABLE = ((8, 6),)
 
 # Streaming multiprocessors of a generation's largest GPU, if the device's own are unknown.
-_MOST_SM = {(6, 0): 56, (6, 1): 30, (7, 0): 84, (7, 5): 72, (8, 0): 108, (8, 6): 84, (8, 9): 144, (9, 0): 132,
-            (10, 0): 160, (12, 0): 192}
+_MOST_SM = {
+    (6, 0): 56,
+    (6, 1): 30,
+    (7, 0): 84,
+    (7, 5): 72,
+    (8, 0): 108,
+    (8, 6): 84,
+    (8, 9): 144,
+    (9, 0): 132,
+    (10, 0): 160,
+    (12, 0): 192,
+}
 
 # types that ggml_cuda_should_use_mmq knows; other quantised types are expanded for cuBLAS
-_MMQ = frozenset((
-    "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq1_s",
-    "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl", "mxfp4", "nvfp4"))
+_MMQ = frozenset(
+    (
+        "q1_0",
+        "q2_0",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "q8_0",
+        "q2_K",
+        "q3_K",
+        "q4_K",
+        "q5_K",
+        "q6_K",
+        "iq1_s",
+        "iq2_xxs",
+        "iq2_xs",
+        "iq2_s",
+        "iq3_xxs",
+        "iq3_s",
+        "iq4_xs",
+        "iq4_nl",
+        "mxfp4",
+        "nvfp4",
+    )
+)
 _PLAIN = ("f32", "f16", "bf16")
 
 
@@ -52,13 +86,14 @@ def workspace(capability: tuple[int, int]) -> int:
     return (32 if capability >= (9, 0) else 4) * MiB + KERNELS
 
 
-def pool(ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None,
-         nvidia: bool = True) -> int:
-    """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, plus a tenth, in whole
-    pages.
+def pool(
+    ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None, nvidia: bool = True
+) -> int:
+    """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, plus a tenth,
+    in whole pages.
 
-    Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much again), and
-    matrix kernels that depend on the GPU.
+    Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much
+    again), and matrix kernels that depend on the GPU.
     """
     n_sm = n_sm or _MOST_SM.get(capability, 192)
     needs = [_attention(ops, capability, n_sm), _sort(ops), _scan(ops)]
@@ -99,16 +134,16 @@ def _uses_mmq(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
     if cc >= (7, 5) or cc == (6, 1):
         return True
     if cc >= (7, 0):
-        return n < 64           # MMQ_DP4A_MAX_BATCH_SIZE
+        return n < 64  # MMQ_DP4A_MAX_BATCH_SIZE
     return cc >= (6, 0) and weight.n_used > 0
 
 
 def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
-    """ggml_cuda_mul_mat_cublas: weights and activations in the type that it computes in, and the result if
-    that is f16.
+    """ggml_cuda_mul_mat_cublas: weights and activations in the type that it computes in, and the
+    result if that is f16.
 
-    With experts (ggml_cuda_mul_mat_id), activations are first sorted by expert, and one expert's matrix at a
-    time is multiplied; in the worst case one expert gets all tokens.
+    With experts (ggml_cuda_mul_mat_id), activations are first sorted by expert, and one expert's
+    matrix at a time is multiplied; in the worst case one expert gets all tokens.
     """
     k, m = weight.k, weight.m
     fast_f16 = cc >= (6, 0) and cc != (6, 1)
@@ -119,12 +154,15 @@ def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
     if computes_f32:
         return sorting + (0 if weight.type == "f32" else 4 * m * k * matrices)
     result = 0 if weight.type == "bf16" or cc == (7, 0) else 2 * columns * m
-    return sorting + 2 * columns * k + result + (0 if weight.type in _PLAIN else 2 * m * k * matrices)
+    return (
+        sorting + 2 * columns * k + result + (0 if weight.type in _PLAIN else 2 * m * k * matrices)
+    )
 
 
 def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
-    """launch_fattn's partial results with flash attention. Without it, what cuBLAS converts: K to f32 (the
-    product's precision), then the full attention matrix to f16, which no estimate of llama.cpp's includes."""
+    """launch_fattn's partial results with flash attention. Without it, what cuBLAS converts: K to
+    f32 (the product's precision), then the full attention matrix to f16, which no estimate of
+    llama.cpp's includes."""
     n, heads, head_v = ops.n_tokens, ops.n_head, ops.head_v
     if not heads or not ops.n_kv:
         return 0
@@ -139,8 +177,8 @@ def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
 
 
 def _sort(ops: Ops) -> int:
-    """argsort_f32_i32_cuda_cub under ggml_cuda_op_top_k: indices, keys and their copies, CUB's own two and
-    the result, for chunks of rows of about 64 MiB. Shorter rows are sorted in place."""
+    """argsort_f32_i32_cuda_cub under ggml_cuda_op_top_k: indices, keys and their copies, CUB's own
+    two and the result, for chunks of rows of about 64 MiB. Shorter rows are sorted in place."""
     if ops.sort_columns <= 1024 or not ops.sort_rows:
         return 0
     chunk = min(ops.sort_rows, max(1, 64 * MiB // (4 * ops.sort_columns)))
@@ -148,14 +186,14 @@ def _sort(ops: Ops) -> int:
 
 
 def _scan(ops: Ops) -> int:
-    """ssm_scan_ssd_f32_cuda: Mamba-2 in chunks of 256 tokens, for prompts of more than 128 tokens per
-    sequence."""
+    """ssm_scan_ssd_f32_cuda: Mamba-2 in chunks of 256 tokens, for prompts of more than 128 tokens
+    per sequence."""
     scan = ops.scan
     if scan is None or ops.n_tokens <= 128:
         return 0
     seqs = max(1, min(ops.n_seqs, ops.n_tokens // 129))
     chunk = 256
     per_head = 2 * chunk * scan.head_dim + 6 * chunk * scan.d_state + 2 * chunk * chunk
-    return 8 * ops.n_tokens * scan.n_head + seqs * (4 * chunk * chunk * scan.n_group + scan.n_head * per_head)
-
-
+    return 8 * ops.n_tokens * scan.n_head + seqs * (
+        4 * chunk * chunk * scan.n_group + scan.n_head * per_head
+    )

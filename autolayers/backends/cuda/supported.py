@@ -1,5 +1,5 @@
-"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of ggml/src/ggml-cuda/ggml-cuda.cu, as
-modelled (default build, CUB present)."""
+"""Which operations CUDA runs: ggml_backend_cuda_device_supports_op of
+ggml/src/ggml-cuda/ggml-cuda.cu, as modelled (default build, CUB present)."""
 
 from __future__ import annotations
 
@@ -14,36 +14,140 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-_UNARY = frozenset((
-    "ABS", "SGN", "NEG", "STEP", "GELU", "SILU", "RELU", "SIGMOID", "HARDSIGMOID", "HARDSWISH", "GELU_ERF",
-    "GELU_QUICK", "TANH", "EXP", "EXPM1", "SOFTPLUS", "ELU", "XIELU", "FLOOR", "CEIL", "ROUND", "TRUNC",
-))
-_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
-_MUL_MAT = frozenset((
-    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "mxfp4", "nvfp4", "q2_K",
-    "q3_K", "q4_K", "q5_K", "q6_K", "q8_K", "iq1_m", "iq1_s", "iq2_s", "iq2_xs", "iq2_xxs", "iq3_s",
-    "iq3_xxs", "iq4_nl", "iq4_xs",
-))
+_UNARY = frozenset(
+    (
+        "ABS",
+        "SGN",
+        "NEG",
+        "STEP",
+        "GELU",
+        "SILU",
+        "RELU",
+        "SIGMOID",
+        "HARDSIGMOID",
+        "HARDSWISH",
+        "GELU_ERF",
+        "GELU_QUICK",
+        "TANH",
+        "EXP",
+        "EXPM1",
+        "SOFTPLUS",
+        "ELU",
+        "XIELU",
+        "FLOOR",
+        "CEIL",
+        "ROUND",
+        "TRUNC",
+    )
+)
+_GLU = frozenset(
+    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
+)
+_MUL_MAT = frozenset(
+    (
+        "f32",
+        "f16",
+        "bf16",
+        "q1_0",
+        "q2_0",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "q8_0",
+        "mxfp4",
+        "nvfp4",
+        "q2_K",
+        "q3_K",
+        "q4_K",
+        "q5_K",
+        "q6_K",
+        "q8_K",
+        "iq1_m",
+        "iq1_s",
+        "iq2_s",
+        "iq2_xs",
+        "iq2_xxs",
+        "iq3_s",
+        "iq3_xxs",
+        "iq4_nl",
+        "iq4_xs",
+    )
+)
 _GET_ROWS_PLAIN = types_of(KV_TYPES, "GET_ROWS") | {"i32", "q1_0"}
 _GET_ROWS = _GET_ROWS_PLAIN | {
-    "q2_0", "q2_K", "q3_K", "q4_K", "q5_K", "q6_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s",
-    "iq1_m", "iq4_xs"}
+    "q2_0",
+    "q2_K",
+    "q3_K",
+    "q4_K",
+    "q5_K",
+    "q6_K",
+    "iq2_xxs",
+    "iq2_xs",
+    "iq2_s",
+    "iq3_xxs",
+    "iq3_s",
+    "iq1_s",
+    "iq1_m",
+    "iq4_xs",
+}
 _SET_ROWS, _INDEXER = types_of(KV_TYPES, "SET_ROWS"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
 _FLOATS = frozenset(("f32", "bf16", "f16"))
 _CPY_PAIRS = frozenset(
     [("f32", q) for q in (*types_of(KV_TYPES, "CPY_TO"), "i32")]
-    + [(q, "f32") for q in (*types_of(KV_TYPES, "CPY_FROM"), "i32")] + [("i32", "i32")])
-_ALWAYS = frozenset((
-    "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "ADD_ID", "ADD1", "SQR", "SQRT", "SIN", "COS", "LOG",
-    "DUP", "ARGMAX", "COUNT_EQUAL", "CONT", "DIAG_MASK_INF", "SOFT_MAX", "CONV_TRANSPOSE_2D", "POOL_1D",
-    "POOL_2D", "TOP_K", "ARGSORT", "PAD", "UPSCALE", "PAD_REFLECT_1D", "ARANGE", "TIMESTEP_EMBEDDING",
-    "LEAKY_RELU", "RWKV_WKV6", "GATED_LINEAR_ATTN", "RWKV_WKV7", "GATED_DELTA_NET", "FILL", "CUMSUM", "TRI",
-    "DIAG", "SOLVE_TRI", "DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST",
-))
+    + [(q, "f32") for q in (*types_of(KV_TYPES, "CPY_FROM"), "i32")]
+    + [("i32", "i32")]
+)
+_ALWAYS = frozenset(
+    (
+        "NONE",
+        "RESHAPE",
+        "VIEW",
+        "PERMUTE",
+        "TRANSPOSE",
+        "ADD_ID",
+        "ADD1",
+        "SQR",
+        "SQRT",
+        "SIN",
+        "COS",
+        "LOG",
+        "DUP",
+        "ARGMAX",
+        "COUNT_EQUAL",
+        "CONT",
+        "DIAG_MASK_INF",
+        "SOFT_MAX",
+        "CONV_TRANSPOSE_2D",
+        "POOL_1D",
+        "POOL_2D",
+        "TOP_K",
+        "ARGSORT",
+        "PAD",
+        "UPSCALE",
+        "PAD_REFLECT_1D",
+        "ARANGE",
+        "TIMESTEP_EMBEDDING",
+        "LEAKY_RELU",
+        "RWKV_WKV6",
+        "GATED_LINEAR_ATTN",
+        "RWKV_WKV7",
+        "GATED_DELTA_NET",
+        "FILL",
+        "CUMSUM",
+        "TRI",
+        "DIAG",
+        "SOLVE_TRI",
+        "DSV4_HC_COMB",
+        "DSV4_HC_PRE",
+        "DSV4_HC_POST",
+    )
+)
 
 
 def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> bool:
-    """Whether CUDA runs this operation on a card of compute capability `cc`, wherever its sources lie."""
+    """Whether CUDA runs this operation on a card of compute capability `cc`, wherever its sources
+    lie."""
     kind = op.op
     if kind in _ALWAYS:
         return True
@@ -115,7 +219,9 @@ def _concat(op: Tensor) -> bool:
         return False
     if block_size(a.type) == 1:
         return type_size(a.type) in (1, 2, 4, 8)
-    straight = a.contiguous() and b.contiguous() if op.param == 3 else a.contiguous(0) and b.contiguous(0)
+    straight = (
+        a.contiguous() and b.contiguous() if op.param == 3 else a.contiguous(0) and b.contiguous(0)
+    )
     return straight and a.ne[0] % block_size(a.type) == 0 and b.ne[0] % block_size(a.type) == 0
 
 
@@ -124,7 +230,7 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
         return rules.cuda_scans
     s = op.src[0]
     d_state, head_dim, n_head = s.ne[:3]
-    if op.src[3].ne[0] == 1:     # Mamba-2
+    if op.src[3].ne[0] == 1:  # Mamba-2
         known = d_state in (128, 256) or (d_state == 96 and rules.scans_96)
         return known and head_dim % 16 == 0
     if isinstance(op.param, int) and op.param > 1:
@@ -156,21 +262,32 @@ def _unary(op: Tensor, rules: Rules) -> bool:
 
 _RULES: dict[str, Callable[[Tensor], bool]] = {
     "GLU": _glu,
-    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "SET_ROWS": _set_rows,
+    "MUL_MAT": _mul_mat,
+    "MUL_MAT_ID": _mul_mat,
+    "SET_ROWS": _set_rows,
     "OUT_PROD": lambda op: op.type == op.src[0].type == op.src[1].type == "f32",
     "REPEAT": lambda op: op.src[0].type in ("f32", "f16"),
     "CONCAT": _concat,
     "CONV_TRANSPOSE_1D": lambda op: op.src[0].type == op.src[1].type == "f32",
-    "NORM": lambda op: op.src[0].contiguous_rows(), "RMS_NORM": lambda op: op.src[0].contiguous_rows(),
-    "L2_NORM": lambda op: op.src[0].contiguous_rows(), "GROUP_NORM": lambda op: op.src[0].contiguous(),
+    "NORM": lambda op: op.src[0].contiguous_rows(),
+    "RMS_NORM": lambda op: op.src[0].contiguous_rows(),
+    "L2_NORM": lambda op: op.src[0].contiguous_rows(),
+    "GROUP_NORM": lambda op: op.src[0].contiguous(),
     "SCALE": lambda op: op.src[0].type in ("f32", "bf16") and op.type == op.src[0].type,
-    "ADD": _arithmetic, "SUB": _arithmetic, "MUL": _arithmetic, "DIV": _arithmetic,
+    "ADD": _arithmetic,
+    "SUB": _arithmetic,
+    "MUL": _arithmetic,
+    "DIV": _arithmetic,
     "ROLL": lambda op: op.src[0].type == "f32" and op.src[0].contiguous(),
     "ROPE": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
-    "ROPE_BACK": lambda op: op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2),
+    "ROPE_BACK": lambda op: (
+        op.src[0].nb[0] == type_size(op.src[0].type) and op.src[0].contiguous(2)
+    ),
     "IM2COL": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
     "CONV_2D": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
-    "CONV_2D_DW": lambda op: op.src[0].type in ("f16", "f32") and op.src[1].type == op.type == "f32",
+    "CONV_2D_DW": lambda op: (
+        op.src[0].type in ("f16", "f32") and op.src[1].type == op.type == "f32"
+    ),
     "ACC": lambda op: op.src[0].contiguous() and op.src[1].contiguous(),
     "SUM": lambda op: op.src[0].contiguous_rows(),
     "SUM_ROWS": lambda op: op.src[0].type == op.type == "f32" and op.src[0].contiguous_rows(),
@@ -179,8 +296,16 @@ _RULES: dict[str, Callable[[Tensor], bool]] = {
 _DATED: dict[str, Callable[[Tensor, Rules], bool]] = {
     "UNARY": _unary,
     "CLAMP": lambda op, rules: not rules.strided_unary or op.src[0].contiguous_rows(),
-    "SET": lambda op, rules: rules.cuda_sets and op.type in ("f32", "i32")
-    and op.type == op.src[0].type == op.src[1].type,
-    "CPY": _cpy, "GET_ROWS": _get_rows, "SSM_SCAN": _ssm_scan, "LIGHTNING_INDEXER": _indexer,
-    "SSM_CONV": lambda op, rules: op.src[0].ne[1] % 128 == 0 if rules.scan_shapes else rules.cuda_scans,
+    "SET": lambda op, rules: (
+        rules.cuda_sets
+        and op.type in ("f32", "i32")
+        and op.type == op.src[0].type == op.src[1].type
+    ),
+    "CPY": _cpy,
+    "GET_ROWS": _get_rows,
+    "SSM_SCAN": _ssm_scan,
+    "LIGHTNING_INDEXER": _indexer,
+    "SSM_CONV": lambda op, rules: (
+        op.src[0].ne[1] % 128 == 0 if rules.scan_shapes else rules.cuda_scans
+    ),
 }

@@ -1,5 +1,5 @@
-"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads in
-place."""
+"""Metal: ggml/src/ggml-metal, as modelled. Weights can stay in the mapped file, which the GPU reads
+in place."""
 
 from __future__ import annotations
 
@@ -34,37 +34,89 @@ class Metal(Backend):
     has_igpu = False
     added: Mapping[str, Rule] = {
         "LIGHTNING_INDEXER": Rules.metal_indexer,
-        **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections)}
+        **dict.fromkeys(HYPER_CONNECTIONS, Rules.metal_hyper_connections),
+    }
     modelled = True
     old_name = "Metal"
     log_words = ("ggml_metal", "ggml-metal", "MTL", "Metal", "kIOGPU")
     device_lines = (
-        ("GPU name", r"(?:GPU name: +(?:MTL\d \()?|found device: )(?P<description>Apple M\d[\w ]{0,12})"),
-        ("recommendedMaxWorkingSetSize", r"recommendedMaxWorkingSetSize += +(?P<mb>\d{1,12})\.\d+ MB"))
+        (
+            "GPU name",
+            r"(?:GPU name: +(?:MTL\d \()?|found device: )(?P<description>Apple M\d[\w "
+            r"]{0,12})",
+        ),
+        (
+            "recommendedMaxWorkingSetSize",
+            r"recommendedMaxWorkingSetSize += +(?P<mb>\d{1,12})\.\d+ "
+            r"MB",
+        ),
+    )
     ollama = "metal"
     signs = (
-        Sign("oom_device", "failed to allocate buffer, size", rf"failed to allocate buffer, size = *{MIB} MiB"),
-        Sign("oom_device", "allocate Metal buffer", rf"failed to allocate Metal buffer of {BYTES} bytes"),
+        Sign(
+            "oom_device",
+            "failed to allocate buffer, size",
+            rf"failed to allocate buffer, size = "
+            rf"*{MIB} MiB",
+        ),
+        Sign(
+            "oom_device",
+            "allocate Metal buffer",
+            rf"failed to allocate Metal buffer of {BYTES} "
+            rf"bytes",
+        ),
         Sign("oom_device", "Insufficient Memory (0", r"Insufficient Memory \(0+8", "run"),
         Sign("oom_device", "kIOGPUCommandBufferCallbackErrorOutOfMemory", "", "run"),
-        Sign("device_lost", "SubmissionsIgnored", r"[sS]ubmissionsIgnored|for prior/excessive GPU errors", "run"),
+        Sign(
+            "device_lost",
+            "SubmissionsIgnored",
+            r"[sS]ubmissionsIgnored|for prior/excessive GPU "
+            r"errors",
+            "run",
+        ),
         Sign("device_lost", "Impacting Interactivity", "", "run"),
-        Sign("device_lost", "CallbackError",
-             r"kIOGPUCommandBufferCallbackError(?:Timeout|Hang|PageFault|InnocentVictim)", "run"),
+        Sign(
+            "device_lost",
+            "CallbackError",
+            r"kIOGPUCommandBufferCallbackError(?:Timeout|Hang|PageFault|InnocentVictim)",
+            "run",
+        ),
         Sign("oom_device", "failed with status 5", "", "run", weight=8),
         Sign("buffer_limit", "Buffer Validation"),
-        Sign("buffer_limit", "maxBufferLength", r"(?:exceeds|greater than|larger than).{0,60}maxBufferLength"),
+        Sign(
+            "buffer_limit",
+            "maxBufferLength",
+            r"(?:exceeds|greater than|larger "
+            r"than).{0,60}maxBufferLength",
+        ),
         Sign("buffer_limit", "is larger than buffer maximum", "", "load", last=3000),
-        Sign("gpu_build", "Metal library", r"failed to (?:initialize the|create) Metal library", "start", weight=8),
-        Sign("gpu_build", "program_source:", r"program_source:\d{1,6}:\d{1,4}: error", "start"),     # of its shaders
-        Sign("oom_device", "recommended max working set size",
-             r"current allocated size is greater than the recommended max working set size", "load", weight=5,
-             fatal=False),
+        Sign(
+            "gpu_build",
+            "Metal library",
+            r"failed to (?:initialize the|create) Metal "
+            r"library",
+            "start",
+            weight=8,
+        ),
+        # of its shaders
+        Sign("gpu_build", "program_source:", r"program_source:\d{1,6}:\d{1,4}: error", "start"),
+        Sign(
+            "oom_device",
+            "recommended max working set size",
+            r"current allocated size is greater than the recommended max working set "
+            r"size",
+            "load",
+            weight=5,
+            fatal=False,
+        ),
     )
 
     @property
     def doubt(self) -> str:
-        return f"backend {self.name}: sizes follow its source and were not compared with a launch on a Mac"
+        return (
+            f"backend {self.name}: sizes follow its source and were not compared with a launch on "
+            f"a Mac"
+        )
 
     def margin(self, ops: Ops) -> Parts:
         """Temporaries are part of the results (sizes.py)."""
@@ -84,8 +136,9 @@ class Metal(Backend):
     def alloc_size(self, tensor: Tensor) -> int:
         return scratch(tensor, tensor.nbytes, self.rules)
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
-                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(
+        self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
+    ) -> list[Tensor]:
         if self.rules.metal_fusions:
             add_alloc_deps(nodes, add_alloc_dep, self.rules)
         return reorder(nodes, self.rules)

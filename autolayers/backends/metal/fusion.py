@@ -1,6 +1,7 @@
-"""What Metal fuses: the table and its checks of ggml/src/ggml-metal/ggml-metal-fusion.cpp, as modelled.
-`span` is the number of nodes that stay together when a graph is reordered, `add_alloc_deps` how long their
-sources must live. The snake activation (MUL SIN SQR MUL ADD) is left out: no language model has it."""
+"""What Metal fuses: the table and its checks of ggml/src/ggml-metal/ggml-metal-fusion.cpp, as
+modelled. `span` is the number of nodes that stay together when a graph is reordered,
+`add_alloc_deps` how long their sources must live. The snake activation (MUL SIN SQR MUL ADD) is
+left out: no language model has it."""
 
 from __future__ import annotations
 
@@ -19,44 +20,70 @@ if TYPE_CHECKING:
 
     ByFirst = dict[str, list["Fusion"]]
 
-MOST = 16                        # GGML_METAL_FUSION_MAX
+MOST = 16  # GGML_METAL_FUSION_MAX
 EMPTY = VIEW_OPS | {"NONE"}
-_MOE_MOST_USED = 8               # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
-_MOE_MOST_EXPERTS = 1024         # GGML_METAL_TOPK_MOE_MAX_EXPERTS
+_MOE_MOST_USED = 8  # GGML_METAL_MOE_REDUCE_MAX_EXPERTS
+_MOE_MOST_EXPERTS = 1024  # GGML_METAL_TOPK_MOE_MAX_EXPERTS
 # ggml_metal_mul_mv_mma_type_supported; since Rules.metal_products_of_all the others too
-_PRODUCTS = frozenset(("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K"))
-_OTHER_PRODUCTS = frozenset((
-    "bf16", "q1_0", "q2_0", "mxfp4", "q2_K", "q3_K", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s",
-    "iq1_s", "iq1_m", "iq4_nl", "iq4_xs", "tq2_0"))
+_PRODUCTS = frozenset(
+    ("f32", "f16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q5_K", "q6_K")
+)
+_OTHER_PRODUCTS = frozenset(
+    (
+        "bf16",
+        "q1_0",
+        "q2_0",
+        "mxfp4",
+        "q2_K",
+        "q3_K",
+        "iq2_xxs",
+        "iq2_xs",
+        "iq2_s",
+        "iq3_xxs",
+        "iq3_s",
+        "iq1_s",
+        "iq1_m",
+        "iq4_nl",
+        "iq4_xs",
+        "tq2_0",
+    )
+)
 
 
 class Fusion:
     """A sequence of operations: `ops_all` includes the views between them, `ops` does not."""
 
-    def __init__(self, ops: str, check: Callable[[Fusion, Sequence[Tensor], Sequence[int]], bool],
-                 chain: bool = True, rule: Rule | None = None, types: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        ops: str,
+        check: Callable[[Fusion, Sequence[Tensor], Sequence[int]], bool],
+        chain: bool = True,
+        rule: Rule | None = None,
+        types: frozenset[str] = frozenset(),
+    ) -> None:
         self.ops_all = tuple(ops.split())
         self.ops = tuple(op for op in self.ops_all if op not in EMPTY)
         self.check = check
-        self.rule = rule         # builds without this rule lack it
-        self.types = types       # of a product's matrix
+        self.rule = rule  # builds without this rule lack it
+        self.types = types  # of a product's matrix
         # each node reads the previous one, has its shape and is read only by the next
         self.chain = chain
 
 
 def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules) -> None:
-    """ggml_metal_fusion_add_alloc_deps: by the kinds of operations only, the longest sequence first."""
+    """ggml_metal_fusion_add_alloc_deps: by the kinds of operations only, the longest sequence
+    first."""
     ops, by_first = [node.op for node in nodes], known(rules)
     i, count = 0, len(nodes)
     while i < count:
         length = 0
         for fusion in by_first.get(ops[i], ()):
             size = len(fusion.ops_all)
-            if size > length and tuple(ops[i:i + size]) == fusion.ops_all:
+            if size > length and tuple(ops[i : i + size]) == fusion.ops_all:
                 length = size
         if length:
             seen: set[int] = set()
-            for node in nodes[i:i + length]:
+            for node in nodes[i : i + length]:
                 for source in node.src:
                     if id(source) not in seen:
                         seen.add(id(source))
@@ -66,14 +93,14 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
 
 
 def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirst) -> int:
-    """ggml_metal_fusion_max: number of nodes from `real[at]` on that form one kernel. `real`: indices of
-    nodes that compute; `by_first`: known()."""
+    """ggml_metal_fusion_max: number of nodes from `real[at]` on that form one kernel. `real`:
+    indices of nodes that compute; `by_first`: known()."""
     start, end = at, min(at + MOST, len(real))
     while at < end:
         best = 0
         for fusion in by_first.get(nodes[real[at]].op, ()):
             n = len(fusion.ops)
-            if n > best and at + n <= end and _matches(fusion, nodes, real[at:at + n]):
+            if n > best and at + n <= end and _matches(fusion, nodes, real[at : at + n]):
                 best = n
         if not best or at + best - start > MOST:
             break
@@ -106,7 +133,7 @@ def _fusible(group: Sequence[Tensor], outputs: tuple[int, ...]) -> bool:
     for i, node in enumerate(group):
         if i in outputs:
             continue
-        if node.is_output or node.uses != _reads(group[i + 1:], node):
+        if node.is_output or node.uses != _reads(group[i + 1 :], node):
             return False
         root = node.view_src
         if root is not None and not root.weight and id(root) not in inside:
@@ -166,8 +193,9 @@ def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
 
 
 def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
-    """The nodes from `start` on with the views between them, if their kinds are `ops_all`; else none."""
-    group = nodes[start:start + len(fusion.ops_all)]
+    """The nodes from `start` on with the views between them, if their kinds are `ops_all`; else
+    none."""
+    group = nodes[start : start + len(fusion.ops_all)]
     return group if tuple([node.op for node in group]) == fusion.ops_all else ()
 
 
@@ -224,7 +252,7 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
     if not group or idxs[-1] != idxs[0] + len(group) - 1:
         return False
     n = len(idxs)
-    mul, views, adds = group[0], group[1:n + 1], group[n + 1:]
+    mul, views, adds = group[0], group[1 : n + 1], group[n + 1 :]
     if mul.src[0].ne[1] != n or not _weights_experts(mul, group[-1]):
         return False
     if not all(_is_part(view, mul, i) for i, view in enumerate(views)):
@@ -269,14 +297,21 @@ def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -
 _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
 _NORMALISED = f"{_SELECTION} RESHAPE SUM_ROWS CLAMP DIV RESHAPE"
 _FUSIONS = (
-    *(Fusion(f"{norm} {rest}", _norm) for norm in ("NORM", "RMS_NORM")
-      for rest in ("MUL", "MUL ADD", "SCALE")),
+    *(
+        Fusion(f"{norm} {rest}", _norm)
+        for norm in ("NORM", "RMS_NORM")
+        for rest in ("MUL", "MUL ADD", "SCALE")
+    ),
     *(Fusion(" ".join(["ADD"] * n), _add_chain) for n in range(2, 8)),
     Fusion("GATED_DELTA_NET CPY", _gdn_cache, chain=False),
-    *(Fusion(ops, _topk_moe, chain=False) for ops in (_SELECTION, f"{_SELECTION} SCALE", _NORMALISED,
-                                                      f"{_NORMALISED} SCALE")),
-    *(Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
-      for n in range(2, _MOE_MOST_USED + 1)),
+    *(
+        Fusion(ops, _topk_moe, chain=False)
+        for ops in (_SELECTION, f"{_SELECTION} SCALE", _NORMALISED, f"{_NORMALISED} SCALE")
+    ),
+    *(
+        Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
+        for n in range(2, _MOE_MOST_USED + 1)
+    ),
     Fusion("SSM_CONV UNARY", _ssm_conv_silu),
     Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_adds_products, types=_PRODUCTS),
     Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_products_of_all, types=_OTHER_PRODUCTS),

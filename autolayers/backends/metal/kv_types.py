@@ -1,6 +1,7 @@
-"""What Metal does with each type of a KV cache (ggml/src/ggml-metal, as modelled): one row per type. SET_ROWS
-stores it, CPY_TO converts f32 to it and CPY_FROM it to f16 and f32, CONCAT joins rows of it, FLASH_ATTN_EXT
-reads keys and values, LIGHTNING_INDEXER keys. SPARSE: flash attention may skip what its mask leaves out."""
+"""What Metal does with each type of a KV cache (ggml/src/ggml-metal, as modelled): one row per
+type. SET_ROWS stores it, CPY_TO converts f32 to it and CPY_FROM it to f16 and f32, CONCAT joins
+rows of it, FLASH_ATTN_EXT reads keys and values, LIGHTNING_INDEXER keys. SPARSE: flash attention
+may skip what its mask leaves out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The order in which Metal runs a split: ggml_graph_optimize of ggml/src/ggml-metal/ggml-metal-common.cpp, as
-modelled. Nodes that touch different memory than the nodes before them are moved forward, so that they can run
-at the same time; fused nodes stay together. The allocator sees the new order."""
+"""The order in which Metal runs a split: ggml_graph_optimize of
+ggml/src/ggml-metal/ggml-metal-common.cpp, as modelled. Nodes that touch different memory than the
+nodes before them are moved forward, so that they can run at the same time; fused nodes stay
+together. The allocator sees the new order."""
 
 from __future__ import annotations
 
@@ -15,11 +16,35 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-_FORWARD = 64                    # how far ahead to look for nodes
+_FORWARD = 64  # how far ahead to look for nodes
 _SAFE = EMPTY | {
-    "MUL_MAT", "MUL_MAT_ID", "ROPE", "NORM", "RMS_NORM", "GROUP_NORM", "L2_NORM", "SUM_ROWS", "SSM_CONV",
-    "SSM_SCAN", "CLAMP", "TRI", "DIAG", "MUL", "ADD", "SUB", "DIV", "GLU", "SCALE", "UNARY", "GET_ROWS",
-    "SET_ROWS", "SET", "CPY", "CONT", "REPEAT"}
+    "MUL_MAT",
+    "MUL_MAT_ID",
+    "ROPE",
+    "NORM",
+    "RMS_NORM",
+    "GROUP_NORM",
+    "L2_NORM",
+    "SUM_ROWS",
+    "SSM_CONV",
+    "SSM_SCAN",
+    "CLAMP",
+    "TRI",
+    "DIAG",
+    "MUL",
+    "ADD",
+    "SUB",
+    "DIV",
+    "GLU",
+    "SCALE",
+    "UNARY",
+    "GET_ROWS",
+    "SET_ROWS",
+    "SET",
+    "CPY",
+    "CONT",
+    "REPEAT",
+}
 
 
 class Pack:
@@ -72,7 +97,7 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
             length = run(nodes, i)
         else:
             length = span(nodes, real, at[i], by_first) if i in at else 1
-        found.append(Pack(nodes[i:i + length], rules))
+        found.append(Pack(nodes[i : i + length], rules))
         i += length
     return found
 
@@ -90,7 +115,7 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
         if used[i]:
             continue
         if not pack.empty and not running.free_for(pack):
-            waiting = Ranges()                   # the skipped nodes
+            waiting = Ranges()  # the skipped nodes
             waiting.add(pack)
             reach = range(i + 1, min(i + forward, len(todo)))
             for j in _moved(todo, reach, used, running, waiting):
@@ -102,8 +127,9 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
     return order
 
 
-def _moved(todo: list[Pack], reach: range, used: bytearray, running: Ranges,
-           waiting: Ranges) -> Iterator[int]:
+def _moved(
+    todo: list[Pack], reach: range, used: bytearray, running: Ranges, waiting: Ranges
+) -> Iterator[int]:
     """Yield those within reach that can run with `running`, and before what waits."""
     for j in reach:
         if used[j]:

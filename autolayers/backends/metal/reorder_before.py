@@ -7,14 +7,27 @@ from .fusion import MOST
 
 # before Rules.metal_reorders_far: how far ahead to look, and which ops are not moved
 NEAR = 8
-FAR_ONLY = frozenset((
-    "L2_NORM", "SSM_CONV", "SSM_SCAN", "CLAMP", "TRI", "DIAG", "SUB", "UNARY", "SET", "CONT", "REPEAT"))
+FAR_ONLY = frozenset(
+    (
+        "L2_NORM",
+        "SSM_CONV",
+        "SSM_SCAN",
+        "CLAMP",
+        "TRI",
+        "DIAG",
+        "SUB",
+        "UNARY",
+        "SET",
+        "CONT",
+        "REPEAT",
+    )
+)
 _PACKED = frozenset(("ADD", "MUL", "NORM", "RMS_NORM"))
 
 
 def run(nodes: list[Tensor], start: int) -> int:
-    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse joins: norms, products and sums
-    that only the next one reads."""
+    """Before Rules.metal_fusions: nodes from `start` on that ggml_can_fuse joins: norms, products
+    and sums that only the next one reads."""
     if nodes[start].op not in _PACKED or nodes[start].op == "MUL":
         return 1
     i = start

@@ -1,5 +1,6 @@
 """Extra memory of Metal's results: ggml_backend_metal_buffer_type_get_alloc_size of
-ggml/src/ggml-metal/ggml-metal.cpp and the functions of ggml-metal-ops.cpp named here, as modelled."""
+ggml/src/ggml-metal/ggml-metal.cpp and the functions of ggml-metal-ops.cpp named here, as
+modelled."""
 
 from __future__ import annotations
 
@@ -14,11 +15,22 @@ if TYPE_CHECKING:
 # ggml-metal-impl.h: queries and keys of one threadgroup, plain and vector kernels
 _NQPSG, _NCPSG = 8, 64
 _VEC_NQPSG, _VEC_NCPSG = 1, 32
-_AMAX = 8 + 256 * 4              # ggml_metal_op_mul_mat_id_extra_amax
-_SPARSE_HEADS = frozenset((
-    (32, 32), (64, 64), (96, 96), (96, 64), (128, 128), (192, 128), (192, 192), (256, 256), (320, 256),
-    (512, 512),
-    (576, 512)))
+_AMAX = 8 + 256 * 4  # ggml_metal_op_mul_mat_id_extra_amax
+_SPARSE_HEADS = frozenset(
+    (
+        (32, 32),
+        (64, 64),
+        (96, 96),
+        (96, 64),
+        (128, 128),
+        (192, 128),
+        (192, 192),
+        (256, 256),
+        (320, 256),
+        (512, 512),
+        (576, 512),
+    )
+)
 _SPARSE_TYPES = types_of(KV_TYPES, "SPARSE")
 
 
@@ -40,7 +52,8 @@ def scratch(t: Tensor, size: int, rules: Rules) -> int:
 
 
 def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
-    """`copies`: keys and values are copied as f16; `large`: for heads from 512 on also in smaller batches."""
+    """`copies`: keys and values are copied as f16; `large`: for heads from 512 on also in smaller
+    batches."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
     v_is_k = is_part_of(v, k)
@@ -59,12 +72,12 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
     if not copies:
         return size
-    size += _pad(2 * k.nelements, 16)                                          # ..._extra_kv_f16
+    size += _pad(2 * k.nelements, 16)  # ..._extra_kv_f16
     if not v_is_k:
         size += _pad(2 * v.nelements, 16)
     sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
     if sparse and mask is not None and 0 < n_kv_max <= 4096:
-        size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)              # ..._extra_idx
+        size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)  # ..._extra_idx
     return size
 
 

@@ -1,6 +1,6 @@
-"""Which operations Metal runs: ggml_metal_device_supports_op of ggml/src/ggml-metal/ggml-metal-device.m, as
-modelled, on an M1 or newer (simdgroup matrices and reductions, bfloat). The sources' places make no
-difference: the scheduler copies."""
+"""Which operations Metal runs: ggml_metal_device_supports_op of
+ggml/src/ggml-metal/ggml-metal-device.m, as modelled, on an M1 or newer (simdgroup matrices and
+reductions, bfloat). The sources' places make no difference: the scheduler copies."""
 
 from __future__ import annotations
 
@@ -14,26 +14,75 @@ if TYPE_CHECKING:
 
     from ...builds import Rules
 
-_UNARY = frozenset((
-    "TANH", "RELU", "SIGMOID", "GELU", "GELU_ERF", "GELU_QUICK", "SILU", "ELU", "NEG", "ABS", "SGN", "STEP",
-    "HARDSWISH", "HARDSIGMOID", "EXP", "SOFTPLUS", "EXPM1", "FLOOR", "CEIL", "ROUND", "TRUNC", "XIELU",
-))
-_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
+_UNARY = frozenset(
+    (
+        "TANH",
+        "RELU",
+        "SIGMOID",
+        "GELU",
+        "GELU_ERF",
+        "GELU_QUICK",
+        "SILU",
+        "ELU",
+        "NEG",
+        "ABS",
+        "SGN",
+        "STEP",
+        "HARDSWISH",
+        "HARDSIGMOID",
+        "EXP",
+        "SOFTPLUS",
+        "EXPM1",
+        "FLOOR",
+        "CEIL",
+        "ROUND",
+        "TRUNC",
+        "XIELU",
+    )
+)
+_GLU = frozenset(
+    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
+)
 _FLOATS = frozenset(("f32", "f16"))
 _NO_KERNEL = frozenset(("nvfp4", "tq1_0"))
 _CONCAT = types_of(KV_TYPES, "CONCAT") | {"i8", "i16", "i32", "i64"}
 _FLASH_ATTN_HEADS = frozenset((32, 40, 48, 64, 72, 80, 96, 112, 128, 192, 256, 320, 512, 576))
 _FLASH_ATTN_PAIRS = frozenset(((96, 64), (128, 96), (192, 128), (320, 256), (576, 512)))
-_FLASH_ATTN, _INDEXER = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
+_FLASH_ATTN, _INDEXER = (
+    types_of(KV_TYPES, "FLASH_ATTN_EXT"),
+    types_of(KV_TYPES, "LIGHTNING_INDEXER"),
+)
 _SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"tq2_0"}
 _CPY = {
-    "f32": types_of(KV_TYPES, "CPY_TO") | {"tq2_0", "q1_0", "q2_0", "i32"}, "f16": _FLOATS,
-    "bf16": frozenset(("f32", "bf16")), "i32": frozenset(("f32", "i32")),
-    **dict.fromkeys((*types_of(KV_TYPES, "CPY_FROM"), "q1_0", "q2_0", "tq2_0"), _FLOATS)}
-_ALWAYS = frozenset((
-    "NONE", "RESHAPE", "VIEW", "TRANSPOSE", "PERMUTE", "REPEAT", "CONV_TRANSPOSE_1D", "ARGMAX", "ROPE",
-    "ROPE_BACK", "ARGSORT", "TOP_K", "ARANGE", "SSM_SCAN", "SSM_CONV", "RWKV_WKV6", "RWKV_WKV7", "DIAG"))
-_THREADGROUP = 32768             # bytes of threadgroup memory
+    "f32": types_of(KV_TYPES, "CPY_TO") | {"tq2_0", "q1_0", "q2_0", "i32"},
+    "f16": _FLOATS,
+    "bf16": frozenset(("f32", "bf16")),
+    "i32": frozenset(("f32", "i32")),
+    **dict.fromkeys((*types_of(KV_TYPES, "CPY_FROM"), "q1_0", "q2_0", "tq2_0"), _FLOATS),
+}
+_ALWAYS = frozenset(
+    (
+        "NONE",
+        "RESHAPE",
+        "VIEW",
+        "TRANSPOSE",
+        "PERMUTE",
+        "REPEAT",
+        "CONV_TRANSPOSE_1D",
+        "ARGMAX",
+        "ROPE",
+        "ROPE_BACK",
+        "ARGSORT",
+        "TOP_K",
+        "ARANGE",
+        "SSM_SCAN",
+        "SSM_CONV",
+        "RWKV_WKV6",
+        "RWKV_WKV7",
+        "DIAG",
+    )
+)
+_THREADGROUP = 32768  # bytes of threadgroup memory
 
 
 def supports_op(op: Tensor, rules: Rules) -> bool:
@@ -140,22 +189,42 @@ def _f32_source(op: Tensor) -> bool:
 _RULES: dict[str, Callable[[Tensor], bool]] = {
     **dict.fromkeys(("SCALE", "FILL", "CLAMP", "SQR", "SQRT", "SIN", "COS", "LOG"), _float_rows),
     **dict.fromkeys(("ADD", "SUB", "MUL", "DIV", "ADD_ID"), _arithmetic),
-    **dict.fromkeys(("TRI", "SUM_ROWS", "CUMSUM", "MEAN", "SOFT_MAX", "GROUP_NORM", "L2_NORM", "NORM",
-                     "RMS_NORM"),
-                    _rows),
-    **dict.fromkeys(("UPSCALE", "POOL_2D", "PAD", "PAD_REFLECT_1D", "TIMESTEP_EMBEDDING", "SOLVE_TRI"),
-                    _f32_source),
-    **dict.fromkeys(("SET", "CPY", "DUP", "CONT"), lambda op: op.type in _CPY.get(op.src[0].type, ())),
+    **dict.fromkeys(
+        (
+            "TRI",
+            "SUM_ROWS",
+            "CUMSUM",
+            "MEAN",
+            "SOFT_MAX",
+            "GROUP_NORM",
+            "L2_NORM",
+            "NORM",
+            "RMS_NORM",
+        ),
+        _rows,
+    ),
+    **dict.fromkeys(
+        ("UPSCALE", "POOL_2D", "PAD", "PAD_REFLECT_1D", "TIMESTEP_EMBEDDING", "SOLVE_TRI"),
+        _f32_source,
+    ),
+    **dict.fromkeys(
+        ("SET", "CPY", "DUP", "CONT"), lambda op: op.type in _CPY.get(op.src[0].type, ())
+    ),
     **dict.fromkeys(("MUL_MAT", "MUL_MAT_ID"), _mul_mat),
     **dict.fromkeys(("DSV4_HC_COMB", "DSV4_HC_PRE", "DSV4_HC_POST"), _hyper_connections),
     "UNARY": lambda op: op.param in _UNARY and _float_rows(op),
     "GLU": lambda op: op.param in _GLU and op.src[0].contiguous(1) and op.src[0].type in _FLOATS,
-    "CONCAT": _concat, "LIGHTNING_INDEXER": _indexer, "SET_ROWS": _set_rows,
+    "CONCAT": _concat,
+    "LIGHTNING_INDEXER": _indexer,
+    "SET_ROWS": _set_rows,
     "ACC": lambda op: _rows(op) and op.src[1].contiguous_rows() and op.src[0].type == "f32",
-    "SUM": lambda op: op.src[0].contiguous(), "ROLL": lambda op: op.src[0].contiguous(),
+    "SUM": lambda op: op.src[0].contiguous(),
+    "ROLL": lambda op: op.src[0].contiguous(),
     "LEAKY_RELU": lambda op: op.src[0].type in _FLOATS,
     "IM2COL": lambda op: op.src[1].contiguous() and op.src[1].type == "f32" and op.type in _FLOATS,
-    "CONV_2D": lambda op: op.src[0].contiguous() and op.src[0].type in _FLOATS and op.src[1].type == op.type == "f32",
+    "CONV_2D": lambda op: (
+        op.src[0].contiguous() and op.src[0].type in _FLOATS and op.src[1].type == op.type == "f32"
+    ),
     "CONV_2D_DW": lambda op: op.src[0].type in _FLOATS and op.src[1].type == op.type == "f32",
     "POOL_1D": lambda op: op.src[0].contiguous() and op.src[0].type == "f32",
     "GATED_DELTA_NET": lambda op: op.src[2].ne[0] % 32 == 0,

@@ -1,5 +1,5 @@
-"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled. The device's driver limits decide alignments,
-the largest buffer and which operations it runs: see limits.py."""
+"""Vulkan: ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled. The device's driver limits decide
+alignments, the largest buffer and which operations it runs: see limits.py."""
 
 from __future__ import annotations
 
@@ -33,28 +33,49 @@ class Vulkan(Backend):
         "LIGHTNING_INDEXER": Rules.vulkan_indexer,
         **dict.fromkeys(HYPER_CONNECTIONS, Rules.vulkan_hyper_connections),
         **dict.fromkeys(("SSM_SCAN", "SSM_CONV"), Rules.vulkan_scans),
-        **dict.fromkeys(("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"),
-                        Rules.vulkan_delta_net_parts),
+        **dict.fromkeys(
+            ("CUMSUM", "TRI", "SOLVE_TRI", "FILL", "LOG", "ARANGE", "TOP_K"),
+            Rules.vulkan_delta_net_parts,
+        ),
         **dict.fromkeys(("GATED_DELTA_NET", "SET"), Rules.vulkan_delta_net),
-        "FLASH_ATTN_EXT": Rules.vulkan_flash}
+        "FLASH_ATTN_EXT": Rules.vulkan_flash,
+    }
     modelled = True
-    free_is_total = True               # without VK_EXT_memory_budget
+    free_is_total = True  # without VK_EXT_memory_budget
     image = "-vulkan"
     visible = "GGML_VK_VISIBLE_DEVICES"
     device_nodes = ("/dev/dri",)
     limits_are = (
-        ("min_storage_buffer_offset_alignment", ALIGNMENT), ("min_memory_map_alignment", ALIGNMENT),
-        ("max_storage_buffer_range", SIZE), ("max_buffer_size", SIZE), ("max_memory_allocation_size", SIZE),
-        ("max_compute_workgroup_invocations", COUNT))
+        ("min_storage_buffer_offset_alignment", ALIGNMENT),
+        ("min_memory_map_alignment", ALIGNMENT),
+        ("max_storage_buffer_range", SIZE),
+        ("max_buffer_size", SIZE),
+        ("max_memory_allocation_size", SIZE),
+        ("max_compute_workgroup_invocations", COUNT),
+    )
     koboldcpp = ("--usevulkan",)
     log_words = ("ggml_vulkan", "Vulkan", "vk::")
-    device_lines = (("ggml_vulkan: ", r"ggml_vulkan: (?P<index>\d{1,3}) = (?P<description>.{1,90}?) \("),)
+    device_lines = (
+        (
+            "ggml_vulkan: ",
+            r"ggml_vulkan: (?P<index>\d{1,3}) = "
+            r"(?P<description>.{1,90}?) \(",
+        ),
+    )
     ollama = "vulkan"
     signs = (
-        Sign("buffer_limit", "Requested buffer size exceeds",
-             r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit"),
-        Sign("oom_device", "memory allocation of size", rf"[mM]emory allocation of size {BYTES} failed",
-             limit=True),
+        Sign(
+            "buffer_limit",
+            "Requested buffer size exceeds",
+            r"Requested buffer size exceeds device (?:memory allocation|buffer size) limit",
+        ),
+        Sign(
+            "oom_device",
+            "memory allocation of size",
+            rf"[mM]emory allocation of size {BYTES} "
+            rf"failed",
+            limit=True,
+        ),
         Sign("oom_device", "ErrorOutOfDeviceMemory"),
         Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
         Sign("oom_host", "ErrorOutOfHostMemory"),
@@ -67,7 +88,9 @@ class Vulkan(Backend):
         Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6, fatal=False),
     )
 
-    def __init__(self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES) -> None:
+    def __init__(
+        self, device: Device | None = None, index: int = 0, rules: Rules = NEWEST_RULES
+    ) -> None:
         self.limits = limits = Limits.of(device)
         self.proven = limits.known and rules.vulkan_as_modelled
         self.alignment = limits.min_storage_buffer_offset_alignment
@@ -80,9 +103,15 @@ class Vulkan(Backend):
         if self.proven:
             return ""
         if self.limits.known:
-            return f"Vulkan of build {self.rules.number} runs a graph in an order close to the one modelled"
-        return (f"{self.device.name if self.device else self.name}: the driver's limits are unknown: "
-                "assuming a desktop GPU's, an upper bound")
+            return (
+                f"Vulkan of build {self.rules.number} runs a graph in an order close to the one "
+                f"modelled"
+            )
+        return (
+            f"{self.device.name if self.device else self.name}: the driver's limits are "
+            f"unknown: "
+            "assuming a desktop GPU's, an upper bound"
+        )
 
     @property
     def kind(self) -> Hashable:
@@ -105,9 +134,14 @@ class Vulkan(Backend):
 
     def margin(self, ops: Ops) -> Parts:
         n_sm = self.device.n_sm if self.device else None
-        return (("Vulkan driver", pool.NVIDIA_DRIVER if self.may_be_nvidia else pool.DRIVER),
-                ("temporaries of operations", self.again(ops)),
-                ("shaders of experts", max(pool.shaders(ops, kind, n_sm) for kind in self._matrix_kinds)))
+        return (
+            ("Vulkan driver", pool.NVIDIA_DRIVER if self.may_be_nvidia else pool.DRIVER),
+            ("temporaries of operations", self.again(ops)),
+            (
+                "shaders of experts",
+                max(pool.shaders(ops, kind, n_sm) for kind in self._matrix_kinds),
+            ),
+        )
 
     def again(self, ops: Ops) -> int:
         return max(pool.temporaries(ops, kind) for kind in self._matrix_kinds)
@@ -119,7 +153,8 @@ class Vulkan(Backend):
 
     @property
     def _matrix_kinds(self) -> set[bool]:
-        """Whether it has, or may have, VK_NV_cooperative_matrix2, which needs more memory or less."""
+        """Whether it has, or may have, VK_NV_cooperative_matrix2, which needs more memory or
+        less."""
         if self.limits.known:
             return {bool(self.limits.cooperative_matrix2)}
         capability = (self.device and self.device.compute_capability) or (7, 5)
@@ -131,8 +166,13 @@ class Vulkan(Backend):
         small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
         return replace(self.device, limits={**(self.device.limits or {}), **small})
 
-    def graph_optimize(self, nodes: list[Tensor], after: Tensor | None,
-                       add_alloc_dep: AddAllocDep) -> list[Tensor]:
+    def graph_optimize(
+        self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
+    ) -> list[Tensor]:
         if not self.rules.vulkan_reorders:
             return nodes
-        return reorder(nodes, add_alloc_dep) if self.rules.vulkan_hazards else reorder_before(nodes, self.rules)
+        return (
+            reorder(nodes, add_alloc_dep)
+            if self.rules.vulkan_hazards
+            else reorder_before(nodes, self.rules)
+        )

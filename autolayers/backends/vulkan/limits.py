@@ -2,8 +2,9 @@
 
     Limits.of(device).block_size
 
-`vulkaninfo` shows them, and autolayers.devices.vulkan queries the driver. If unknown, the driver is assumed
-to align more than desktop drivers do; tensors of more than SMALLEST bytes may or may not run on it.
+`vulkaninfo` shows them, and autolayers.devices.vulkan queries the driver. If unknown, the driver is
+assumed to align more than desktop drivers do; tensors of more than SMALLEST bytes may or may not
+run on it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Limits:
     compute_full_subgroups: bool = True
     subgroup_shuffle_vote: bool = True
     subgroup_arithmetic: bool = True
-    shader_64bit_indexing: bool = True       # VK_EXT_shader_64bit_indexing
+    shader_64bit_indexing: bool = True  # VK_EXT_shader_64bit_indexing
     known: bool = False
 
     @classmethod
@@ -54,7 +55,8 @@ class Limits:
 
     @property
     def block_size(self) -> int:
-        """suballocation_block_size: a larger buffer is cut into several, and a graph's buffer into chunks."""
+        """suballocation_block_size: a larger buffer is cut into several, and a graph's buffer into
+        chunks."""
         return min(GiB, self.max_memory_allocation_size, self.max_buffer_size)
 
 

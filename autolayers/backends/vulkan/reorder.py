@@ -1,6 +1,7 @@
-"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of ggml/src/ggml-vulkan/ggml-vulkan.cpp, as
-modelled. Independent nodes are moved together, so that the GPU need not wait between them; sequences that it
-fuses stay together. The allocator sees the new order, which changes what is live at the same time."""
+"""The order in which Vulkan runs a split: ggml_vk_graph_optimize of
+ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled. Independent nodes are moved together, so that the
+GPU need not wait between them; sequences that it fuses stay together. The allocator sees the new
+order, which changes what is live at the same time."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...ggml.scheduler import AddAllocDep
 
-AHEAD, FOLLOWERS = 20, 15          # how far ahead to look for nodes
+AHEAD, FOLLOWERS = 20, 15  # how far ahead to look for nodes
 
 EMPTY = frozenset(("NONE", "RESHAPE", "TRANSPOSE", "VIEW", "PERMUTE"))
 
@@ -21,35 +22,57 @@ def _ops(text: str) -> tuple[str, ...]:
     return tuple(text.split())
 
 
-# Sequences that stay together, in the order in which they are tried. Only the kinds of the operations are
-# compared.
-TOPK_MOE = tuple(map(_ops, (
-    "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
-    "UNARY RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
-    "UNARY SQRT RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
-    "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS",
-    "ARGSORT VIEW GET_ROWS RESHAPE SOFT_MAX RESHAPE",
-)))
+# Sequences that stay together, in the order in which they are tried. Only the kinds of the
+# operations are compared.
+TOPK_MOE = tuple(
+    map(
+        _ops,
+        (
+            "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
+            "UNARY RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
+            "UNARY SQRT RESHAPE ADD ARGSORT VIEW GET_ROWS RESHAPE SUM_ROWS CLAMP DIV RESHAPE",
+            "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS",
+            "ARGSORT VIEW GET_ROWS RESHAPE SOFT_MAX RESHAPE",
+        ),
+    )
+)
 SNAKE = _ops("MUL SIN SQR MUL ADD")
 _TOPK_QSA = _ops("GET_ROWS PERMUTE CONT CPY RESHAPE ADD TOP_K")
 _HC_POST = _ops("SCALE UNARY SCALE DSV4_HC_POST")
-_SEQUENCES = (*TOPK_MOE, SNAKE, _TOPK_QSA, *map(_ops, (
-    "RMS_NORM MUL ADD MUL",
-    "RMS_NORM MUL ADD",
-    "RMS_NORM MUL ROPE VIEW SET_ROWS",
-    "RMS_NORM VIEW SET_ROWS",
-    "ROPE VIEW SET_ROWS",
-)), _HC_POST)
-_KEEPING = frozenset((*TOPK_MOE, _HC_POST))      # these keep what they read until they are done
+_SEQUENCES = (
+    *TOPK_MOE,
+    SNAKE,
+    _TOPK_QSA,
+    *map(
+        _ops,
+        (
+            "RMS_NORM MUL ADD MUL",
+            "RMS_NORM MUL ADD",
+            "RMS_NORM MUL ROPE VIEW SET_ROWS",
+            "RMS_NORM VIEW SET_ROWS",
+            "ROPE VIEW SET_ROWS",
+        ),
+    ),
+    _HC_POST,
+)
+_KEEPING = frozenset((*TOPK_MOE, _HC_POST))  # these keep what they read until they are done
 
 _BEGINNING: dict[str, list[tuple[str, ...]]] = {}
 for _sequence in _SEQUENCES:
     _BEGINNING.setdefault(_sequence[0], []).append(_sequence)
 
-# A node may run directly after the one it reads if both are fused: adjacent, or separated only by views and
-# by nodes that already ran.
-_FUSED_NEXT = frozenset((("MUL_MAT", "ADD"), ("MUL_MAT_ID", "ADD_ID"), ("MUL_MAT_ID", "MUL"), ("ADD", "ADD"),
-                         ("SSM_CONV", "ADD"), ("SSM_CONV", "UNARY")))
+# A node may run directly after the one it reads if both are fused: adjacent, or separated only by
+# views and by nodes that already ran.
+_FUSED_NEXT = frozenset(
+    (
+        ("MUL_MAT", "ADD"),
+        ("MUL_MAT_ID", "ADD_ID"),
+        ("MUL_MAT_ID", "MUL"),
+        ("ADD", "ADD"),
+        ("SSM_CONV", "ADD"),
+        ("SSM_CONV", "UNARY"),
+    )
+)
 _FUSED_NEAR = frozenset((("RMS_NORM", "MUL"), ("UNARY", "MUL")))
 # what follows a matrix and its bias in one kernel
 FOLLOWS_BIAS = {("MUL_MAT_ID", "ADD_ID"): "MUL", ("MUL_MAT", "ADD"): "ADD"}
@@ -68,13 +91,13 @@ class _Order:
         self.nodes = nodes
         self.add_alloc_dep = add_alloc_dep
         self.ops = [node.op for node in nodes]
-        self.used = bytearray(len(nodes))            # already placed, or pulled forward
-        self.placed: set[int] = set()                # by id, from earlier rounds
+        self.used = bytearray(len(nodes))  # already placed, or pulled forward
+        self.placed: set[int] = set()  # by id, from earlier rounds
         self.sources = _sources(nodes)
-        self.sequences: dict[int, list[tuple[str, ...]]] = {}     # by their first node
-        self.within_qsa: dict[int, int] = {}         # where the sequence around a node begins
+        self.sequences: dict[int, list[tuple[str, ...]]] = {}  # by their first node
+        self.within_qsa: dict[int, int] = {}  # where the sequence around a node begins
         for i, op in enumerate(self.ops):
-            found = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i:i + len(s)]) == s]
+            found = [s for s in _BEGINNING.get(op, ()) if tuple(self.ops[i : i + len(s)]) == s]
             if found:
                 self.sequences[i] = found
                 if _TOPK_QSA in found:
@@ -86,7 +109,9 @@ class _Order:
         count = len(nodes)
         first = 0
         while first < count:
-            taken: list[int] | range | None = self.sequence(first) if first in self.sequences else None
+            taken: list[int] | range | None = (
+                self.sequence(first) if first in self.sequences else None
+            )
             if taken is None:
                 taken = self.independent(first)
             for i in taken:
@@ -98,7 +123,7 @@ class _Order:
         return order
 
     def whole(self, start: int, length: int) -> bool:
-        return 1 not in self.used[start:start + length]
+        return 1 not in self.used[start : start + length]
 
     def sequence(self, first: int) -> range | None:
         """The sequence that begins here, and what it keeps alive."""
@@ -109,7 +134,7 @@ class _Order:
             if ops in _KEEPING:
                 last = end - 1
                 if ops is not _HC_POST and end < len(self.nodes) and self.ops[end] == "SCALE":
-                    last = end                       # some are fused with it too
+                    last = end  # some are fused with it too
                 seen: set[int] = set()
                 for node in self.nodes[first:end]:
                     for source in node.src:
@@ -141,7 +166,7 @@ class _Order:
                     continue
                 taken.append(j)
                 self.pull_followers(j, taken)
-        if ops[taken[-1]] != "ADD":                  # otherwise it is fused with what follows
+        if ops[taken[-1]] != "ADD":  # otherwise it is fused with what follows
             self.take_views(first, views, taken)
         return taken
 
@@ -165,7 +190,9 @@ class _Order:
         pair = self.ops[c], self.ops[j]
         if pair in _FUSED_NEXT:
             return j == c + 1
-        return pair in _FUSED_NEAR and all(self.used[i] or self.ops[i] in EMPTY for i in range(c + 1, j))
+        return pair in _FUSED_NEAR and all(
+            self.used[i] or self.ops[i] in EMPTY for i in range(c + 1, j)
+        )
 
     def in_sequence(self, j: int) -> bool:
         if j in self.within_qsa and self.whole(self.within_qsa[j], len(_TOPK_QSA)):
@@ -186,7 +213,9 @@ class _Order:
             self.pull_set_rows(rope, taken)
         kind = FOLLOWS_BIAS.get((before, op))
         if kind:
-            self.pull(taken, self.follower(j, kind, lambda t: t.src[0] is node and self.ready(t.src[1])))
+            self.pull(
+                taken, self.follower(j, kind, lambda t: t.src[0] is node and self.ready(t.src[1]))
+            )
         if op == "ADD" and before == "SSM_CONV":
             self.pull(taken, self.follower(j, "UNARY", lambda t: t.src[0] is node))
         if op == "UNARY":
@@ -218,8 +247,8 @@ class _Order:
         return _divides(other, unary) if first else _divides(unary, other)
 
     def pull_set_rows(self, start: int, taken: list[int]) -> None:
-        """The view of `start` and the SET_ROWS of that view, if the three can be fused and nothing between
-        them prevents it."""
+        """The view of `start` and the SET_ROWS of that view, if the three can be fused and nothing
+        between them prevents it."""
         view, rows = self.view_and_rows(start)
         if not rows or not _only_read(self.nodes[start], self.nodes[view]):
             return
@@ -270,12 +299,12 @@ def _only_read(start: Tensor, view: Tensor) -> bool:
 
 
 def _sources(nodes: list[Tensor]) -> list[list[int]]:
-    """For each node, the earlier ones within reach that must run before it: what it reads, and what shares
-    memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
-    where: dict[int, int] = {}                       # by id of a node
+    """For each node, the earlier ones within reach that must run before it: what it reads, and what
+    shares memory with it or with what it reads (`is_src_of` of ggml_vk_graph_optimize)."""
+    where: dict[int, int] = {}  # by id of a node
     # by id of the memory's owner: nodes that are it or view it
     same: dict[int, list[int]] = {}
-    readers: dict[int, list[int]] = {}               # the same: nodes that read it
+    readers: dict[int, list[int]] = {}  # the same: nodes that read it
     found = []
     for j, node in enumerate(nodes):
         base = node.view_src or node
@@ -300,7 +329,9 @@ def _sources(nodes: list[Tensor]) -> list[list[int]]:
                 owner = id(source.view_src or source)
                 shared = same.get(owner)
                 if shared:
-                    before.update([c for c in shared[-AHEAD:] if c > low and nodes[c].op not in EMPTY])
+                    before.update(
+                        [c for c in shared[-AHEAD:] if c > low and nodes[c].op not in EMPTY]
+                    )
                 readers.setdefault(owner, []).append(j)
         where[id(node)] = j
         same.setdefault(id(base), []).append(j)

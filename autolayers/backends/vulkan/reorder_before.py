@@ -1,6 +1,6 @@
-"""The order in which Vulkan ran a split before Rules.vulkan_hazards (ggml_vk_graph_optimize of those builds).
-It knows fewer sequences, and two nodes depend on each other only if one reads the other or both view the same
-tensor."""
+"""The order in which Vulkan ran a split before Rules.vulkan_hazards (ggml_vk_graph_optimize of
+those builds). It knows fewer sequences, and two nodes depend on each other only if one reads the
+other or both view the same tensor."""
 
 from __future__ import annotations
 
@@ -15,12 +15,22 @@ if TYPE_CHECKING:
 _ROPE_FOLLOWERS = 10
 # with the rule of the builds that know it, None: all
 _SEQUENCES = (
-    (TOPK_MOE[0], None), (TOPK_MOE[1], Rules.vulkan_fused_adds), (TOPK_MOE[2], Rules.vulkan_fused_sqrt),
-    (TOPK_MOE[3], None), (TOPK_MOE[4], None), (SNAKE, Rules.vulkan_fused_convs))
+    (TOPK_MOE[0], None),
+    (TOPK_MOE[1], Rules.vulkan_fused_adds),
+    (TOPK_MOE[2], Rules.vulkan_fused_sqrt),
+    (TOPK_MOE[3], None),
+    (TOPK_MOE[4], None),
+    (SNAKE, Rules.vulkan_fused_convs),
+)
 _FUSED_NEXT = (
-    (("RMS_NORM", "MUL"), None), (("MUL_MAT", "ADD"), None), (("MUL_MAT_ID", "ADD_ID"), None),
-    (("MUL_MAT_ID", "MUL"), None), (("ADD", "ADD"), Rules.vulkan_fused_adds),
-    (("SSM_CONV", "ADD"), Rules.vulkan_fused_convs), (("SSM_CONV", "UNARY"), Rules.vulkan_fused_convs))
+    (("RMS_NORM", "MUL"), None),
+    (("MUL_MAT", "ADD"), None),
+    (("MUL_MAT_ID", "ADD_ID"), None),
+    (("MUL_MAT_ID", "MUL"), None),
+    (("ADD", "ADD"), Rules.vulkan_fused_adds),
+    (("SSM_CONV", "ADD"), Rules.vulkan_fused_convs),
+    (("SSM_CONV", "UNARY"), Rules.vulkan_fused_convs),
+)
 
 
 def reorder_before(nodes: list[Tensor], rules: Rules) -> list[Tensor]:
@@ -38,7 +48,7 @@ class _Order:
         self.nodes = nodes
         self.ops = [node.op for node in nodes]
         self.used = bytearray(len(nodes))
-        self.placed: set[int] = set()                # by id, from earlier rounds
+        self.placed: set[int] = set()  # by id, from earlier rounds
         self.sources = _sources(nodes)
 
     def run(self) -> list[Tensor]:
@@ -59,7 +69,11 @@ class _Order:
         """The length of the sequence that begins here, 0 without one."""
         for ops in self.sequences:
             end = start + len(ops)
-            if self.ops[start] == ops[0] and tuple(self.ops[start:end]) == ops and 1 not in self.used[start:end]:
+            if (
+                self.ops[start] == ops[0]
+                and tuple(self.ops[start:end]) == ops
+                and 1 not in self.used[start:end]
+            ):
                 return len(ops)
         return 0
 
@@ -74,7 +88,7 @@ class _Order:
             if all(c < first or used[c] or self.is_fused(c, j, taken[-1]) for c in sources[j]):
                 taken.append(j)
                 self.pull_followers(j, taken)
-        if ops[taken[-1]] != "ADD":                  # otherwise it is fused with what follows
+        if ops[taken[-1]] != "ADD":  # otherwise it is fused with what follows
             self.take_views(first, reach, taken)
         return taken
 
@@ -105,8 +119,9 @@ class _Order:
         if self.convs and op == "ADD" and before == "SSM_CONV":
             self.pull_follower(j, "UNARY", lambda t: True, taken)
 
-    def pull_follower(self, j: int, op: str, fits: Callable[[Tensor], bool],
-                      taken: list[int]) -> int:
+    def pull_follower(
+        self, j: int, op: str, fits: Callable[[Tensor], bool], taken: list[int]
+    ) -> int:
         """Pull the first node within reach that reads `j` and fits; return it, 0 without one."""
         for k in self.within(j, FOLLOWERS):
             if self.ops[k] == op and self.nodes[k].src[0] is self.nodes[j] and fits(self.nodes[k]):
@@ -138,11 +153,13 @@ class _Order:
 def _sources(nodes: list[Tensor]) -> list[list[int]]:
     """Of each node the earlier ones within reach that it reads, or that lie in the same tensor."""
     where: dict[int, int] = {}
-    same: dict[int, list[int]] = {}                  # by id of the memory's owner
+    same: dict[int, list[int]] = {}  # by id of the memory's owner
     found = []
     for j, node in enumerate(nodes):
         owner = id(node.view_src or node)
-        before = {where.get(id(source), -1) for source in node.src} | set(same.get(owner, ())[-AHEAD:])
+        before = {where.get(id(source), -1) for source in node.src} | set(
+            same.get(owner, ())[-AHEAD:]
+        )
         found.append([c for c in before if c > j - AHEAD and c >= 0])
         where[id(node)] = j
         same.setdefault(owner, []).append(j)

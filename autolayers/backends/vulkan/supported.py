@@ -1,5 +1,6 @@
-"""Which operations Vulkan runs: ggml_backend_vk_device_supports_op of ggml/src/ggml-vulkan/ggml-vulkan.cpp,
-as modelled. Where the sources lie makes no difference: the scheduler copies."""
+"""Which operations Vulkan runs: ggml_backend_vk_device_supports_op of
+ggml/src/ggml-vulkan/ggml-vulkan.cpp, as modelled. Where the sources lie makes no difference: the
+scheduler copies."""
 
 from __future__ import annotations
 
@@ -14,18 +15,68 @@ if TYPE_CHECKING:
     from ...builds import Rules
     from .limits import Limits
 
-_UNARY = frozenset((
-    "EXP", "EXPM1", "ELU", "GELU", "GELU_ERF", "GELU_QUICK", "SILU", "RELU", "XIELU", "NEG", "TANH",
-    "SIGMOID", "HARDSIGMOID", "HARDSWISH", "ABS", "SOFTPLUS", "STEP", "ROUND", "CEIL", "FLOOR", "TRUNC",
-    "SGN",
-))
-_GLU = frozenset(("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP"))
+_UNARY = frozenset(
+    (
+        "EXP",
+        "EXPM1",
+        "ELU",
+        "GELU",
+        "GELU_ERF",
+        "GELU_QUICK",
+        "SILU",
+        "RELU",
+        "XIELU",
+        "NEG",
+        "TANH",
+        "SIGMOID",
+        "HARDSIGMOID",
+        "HARDSWISH",
+        "ABS",
+        "SOFTPLUS",
+        "STEP",
+        "ROUND",
+        "CEIL",
+        "FLOOR",
+        "TRUNC",
+        "SGN",
+    )
+)
+_GLU = frozenset(
+    ("REGLU", "GEGLU", "SWIGLU", "SWIGLU_OAI", "GEGLU_ERF", "GEGLU_QUICK", "SWIGLU_CLAMP")
+)
 _FLOATS = frozenset(("f32", "f16"))
-_MUL_MAT = frozenset((
-    "f32", "f16", "bf16", "q1_0", "q2_0", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_K", "q3_K", "q4_K",
-    "q5_K", "q6_K", "iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs", "iq4_nl",
-    "mxfp4", "nvfp4", "tq1_0", "tq2_0",
-))
+_MUL_MAT = frozenset(
+    (
+        "f32",
+        "f16",
+        "bf16",
+        "q1_0",
+        "q2_0",
+        "q4_0",
+        "q4_1",
+        "q5_0",
+        "q5_1",
+        "q8_0",
+        "q2_K",
+        "q3_K",
+        "q4_K",
+        "q5_K",
+        "q6_K",
+        "iq1_s",
+        "iq1_m",
+        "iq2_xxs",
+        "iq2_xs",
+        "iq2_s",
+        "iq3_xxs",
+        "iq3_s",
+        "iq4_xs",
+        "iq4_nl",
+        "mxfp4",
+        "nvfp4",
+        "tq1_0",
+        "tq2_0",
+    )
+)
 # What it does with each type of a KV cache: CPY is between it and f32
 KV_TYPES = {
     "f32": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
@@ -38,17 +89,32 @@ KV_TYPES = {
     "q5_0": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
     "q5_1": "SET_ROWS CPY FLASH_ATTN_EXT LIGHTNING_INDEXER",
 }
-_FLASH_ATTN, _INDEXER = types_of(KV_TYPES, "FLASH_ATTN_EXT"), types_of(KV_TYPES, "LIGHTNING_INDEXER")
+_FLASH_ATTN, _INDEXER = (
+    types_of(KV_TYPES, "FLASH_ATTN_EXT"),
+    types_of(KV_TYPES, "LIGHTNING_INDEXER"),
+)
 _SET_ROWS = types_of(KV_TYPES, "SET_ROWS") | {"q1_0", "q2_0"}
 _CPY = types_of(KV_TYPES, "CPY") | {"q1_0", "q2_0"}
-_ARGSORT_LOG2 = 10               # num_argsort_pipelines - 1
+_ARGSORT_LOG2 = 10  # num_argsort_pipelines - 1
 _HC_STREAMS = 4
-_ALWAYS = frozenset((
-    "NONE", "RESHAPE", "VIEW", "PERMUTE", "TRANSPOSE", "RMS_NORM", "ROPE_BACK", "RWKV_WKV6", "RWKV_WKV7"))
+_ALWAYS = frozenset(
+    (
+        "NONE",
+        "RESHAPE",
+        "VIEW",
+        "PERMUTE",
+        "TRANSPOSE",
+        "RMS_NORM",
+        "ROPE_BACK",
+        "RWKV_WKV6",
+        "RWKV_WKV7",
+    )
+)
 
 
 def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
-    """Whether a device with these limits runs this operation, whose largest tensor has `size` bytes."""
+    """Whether a device with these limits runs this operation, whose largest tensor has `size`
+    bytes."""
     kind = op.op
     if size > limits.max_buffer_size and rules.vulkan_buffer_limit:
         return False
@@ -78,7 +144,9 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
     batched = a if op.op == "MUL_MAT" else op.src[2]
     if a.type not in _MUL_MAT or batched.ne[3] != b.ne[3]:
         return False
-    return _is_read(a, ("f32", "f16", "bf16")) and _is_read(b, ("f32", "f16")) and _types_match(a, b)
+    return (
+        _is_read(a, ("f32", "f16", "bf16")) and _is_read(b, ("f32", "f16")) and _types_match(a, b)
+    )
 
 
 def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
@@ -94,8 +162,11 @@ def _types_match(a: Tensor, b: Tensor) -> bool:
 def _dim01_contiguous(t: Tensor) -> bool:
     """ggml_vk_dim01_contiguous."""
     size = type_size(t.type)
-    return (t.nb[0] == size and t.nb[1] == size * t.ne[0] // block_size(t.type)
-            and (t.ne[3] == 1 or t.nb[3] == t.nb[2] * t.ne[2]))
+    return (
+        t.nb[0] == size
+        and t.nb[1] == size * t.ne[0] // block_size(t.type)
+        and (t.ne[3] == 1 or t.nb[3] == t.nb[2] * t.ne[2])
+    )
 
 
 def _flash_attn(op: Tensor, limits: Limits) -> bool:
@@ -154,7 +225,9 @@ def _soft_max(op: Tensor, limits: Limits) -> bool:
 def _argsort(op: Tensor, limits: Limits) -> bool:
     if not op.contiguous() or not op.src[0].contiguous():
         return False
-    return limits.vulkan_memory_model or op.ne[0] <= 1 << min(_workgroup_log2(limits), _ARGSORT_LOG2)
+    return limits.vulkan_memory_model or op.ne[0] <= 1 << min(
+        _workgroup_log2(limits), _ARGSORT_LOG2
+    )
 
 
 def _workgroup_log2(limits: Limits) -> int:
@@ -165,14 +238,21 @@ def _hyper_connections(op: Tensor, limits: Limits) -> bool:
     if any(t.type != "f32" for t in (op, *op.src)):
         return False
     if op.op == "DSV4_HC_COMB":
-        return limits.subgroup_shuffle_vote and limits.compute_full_subgroups and limits.subgroup_size >= 16
+        return (
+            limits.subgroup_shuffle_vote
+            and limits.compute_full_subgroups
+            and limits.subgroup_size >= 16
+        )
     return op.src[0 if op.op == "DSV4_HC_PRE" else 1].ne[1] == _HC_STREAMS
 
 
 def _solve_tri(op: Tensor, limits: Limits) -> bool:
     n, k = op.src[0].ne[0], op.src[1].ne[0]
-    return (op.type == op.src[0].type == "f32" and k <= 1 << _workgroup_log2(limits)
-            and 4 * (n + k) <= limits.max_compute_shared_memory_size)
+    return (
+        op.type == op.src[0].type == "f32"
+        and k <= 1 << _workgroup_log2(limits)
+        and 4 * (n + k) <= limits.max_compute_shared_memory_size
+    )
 
 
 def _ssm_scan(op: Tensor, limits: Limits) -> bool:
@@ -217,41 +297,86 @@ def _normalised(op: Tensor, limits: Limits) -> bool:
 
 _RULES: dict[str, Callable[[Tensor, Limits], bool]] = {
     "UNARY": lambda op, _: op.param in _UNARY and _same_float(op, _),
-    "GLU": lambda op, _: op.param in _GLU and _same_float(op, _) and all(t.type == op.type for t in op.src),
-    "MUL_MAT": _mul_mat, "MUL_MAT_ID": _mul_mat, "FLASH_ATTN_EXT": _flash_attn,
+    "GLU": lambda op, _: (
+        op.param in _GLU and _same_float(op, _) and all(t.type == op.type for t in op.src)
+    ),
+    "MUL_MAT": _mul_mat,
+    "MUL_MAT_ID": _mul_mat,
+    "FLASH_ATTN_EXT": _flash_attn,
     "GET_ROWS": lambda op, _: op.src[0].type in _MUL_MAT or op.src[0].type == "i32",
-    "SET_ROWS": lambda op, _: op.src[0].type in _FLOATS and op.src[1].type in ("i32", "i64") and op.type in _SET_ROWS,
-    "CPY": _cpy, "CONT": _cpy, "DUP": _cpy,
-    "REPEAT": lambda op, _: type_size(op.type) == type_size(op.src[0].type) and type_size(op.type) in (2, 4),
+    "SET_ROWS": lambda op, _: (
+        op.src[0].type in _FLOATS and op.src[1].type in ("i32", "i64") and op.type in _SET_ROWS
+    ),
+    "CPY": _cpy,
+    "CONT": _cpy,
+    "DUP": _cpy,
+    "REPEAT": lambda op, _: (
+        type_size(op.type) == type_size(op.src[0].type) and type_size(op.type) in (2, 4)
+    ),
     "ROPE": lambda op, _: op.contiguous_rows() and op.src[0].contiguous_rows(),
-    "GROUP_NORM": lambda op, _: op.src[0].contiguous(), "NORM": _normalised, "L2_NORM": _normalised,
-    "ADD": _arithmetic, "SUB": _arithmetic, "MUL": _arithmetic, "DIV": _arithmetic,
-    "ADD_ID": lambda op, _: op.type == op.src[0].type == op.src[1].type == "f32" and op.src[2].type == "i32",
-    "SQR": _same_float, "SQRT": _same_float, "SIN": _same_float, "COS": _same_float, "CLAMP": _same_float,
-    "LEAKY_RELU": _same_float, "LOG": _same_float, "TRI": _same_float, "DIAG": _same_float,
-    "OUT_PROD": lambda op, _: all(t.type == "f32"
-                                  for t in (op, *op.src)) and all(t.contiguous() for t in op.src),
-    "ARGSORT": _argsort, "TOP_K": lambda op, _: op.contiguous() and op.src[0].contiguous(),
-    "UPSCALE": _f32_source, "PAD": _f32_source, "PAD_REFLECT_1D": _f32_source, "ROLL": _f32_source,
-    "TIMESTEP_EMBEDDING": _f32_source, "SSM_CONV": _f32_source,
+    "GROUP_NORM": lambda op, _: op.src[0].contiguous(),
+    "NORM": _normalised,
+    "L2_NORM": _normalised,
+    "ADD": _arithmetic,
+    "SUB": _arithmetic,
+    "MUL": _arithmetic,
+    "DIV": _arithmetic,
+    "ADD_ID": lambda op, _: (
+        op.type == op.src[0].type == op.src[1].type == "f32" and op.src[2].type == "i32"
+    ),
+    "SQR": _same_float,
+    "SQRT": _same_float,
+    "SIN": _same_float,
+    "COS": _same_float,
+    "CLAMP": _same_float,
+    "LEAKY_RELU": _same_float,
+    "LOG": _same_float,
+    "TRI": _same_float,
+    "DIAG": _same_float,
+    "OUT_PROD": lambda op, _: (
+        all(t.type == "f32" for t in (op, *op.src)) and all(t.contiguous() for t in op.src)
+    ),
+    "ARGSORT": _argsort,
+    "TOP_K": lambda op, _: op.contiguous() and op.src[0].contiguous(),
+    "UPSCALE": _f32_source,
+    "PAD": _f32_source,
+    "PAD_REFLECT_1D": _f32_source,
+    "ROLL": _f32_source,
+    "TIMESTEP_EMBEDDING": _f32_source,
+    "SSM_CONV": _f32_source,
     "ACC": lambda op, _: op.type == op.src[0].type == op.src[1].type == "f32",
     "SET": lambda op, _: op.type == op.src[0].type == op.src[1].type and op.type in ("f32", "i32"),
     "CONCAT": _concat,
-    "ADD1": lambda op, _: (op.src[0].type,
-                           op.src[1].type) in (("f32", "f32"), ("f16", "f32"), ("f16", "f16")),
-    "ARANGE": lambda op, _: op.type == "f32", "FILL": lambda op, _: op.type in _FLOATS,
-    "SCALE": _plain_f32, "DIAG_MASK_INF": _plain_f32, "ARGMAX": _plain_f32, "POOL_1D": _plain_f32,
-    "POOL_2D": _plain_f32, "SOFT_MAX": _soft_max,
-    "SUM": _rows, "SUM_ROWS": _rows, "MEAN": _rows,
-    "CUMSUM": lambda op, limits: limits.subgroup_arithmetic and limits.compute_full_subgroups and _rows(op, limits),
-    "DSV4_HC_COMB": _hyper_connections, "DSV4_HC_PRE": _hyper_connections, "DSV4_HC_POST": _hyper_connections,
+    "ADD1": lambda op, _: (
+        (op.src[0].type, op.src[1].type) in (("f32", "f32"), ("f16", "f32"), ("f16", "f16"))
+    ),
+    "ARANGE": lambda op, _: op.type == "f32",
+    "FILL": lambda op, _: op.type in _FLOATS,
+    "SCALE": _plain_f32,
+    "DIAG_MASK_INF": _plain_f32,
+    "ARGMAX": _plain_f32,
+    "POOL_1D": _plain_f32,
+    "POOL_2D": _plain_f32,
+    "SOFT_MAX": _soft_max,
+    "SUM": _rows,
+    "SUM_ROWS": _rows,
+    "MEAN": _rows,
+    "CUMSUM": lambda op, limits: (
+        limits.subgroup_arithmetic and limits.compute_full_subgroups and _rows(op, limits)
+    ),
+    "DSV4_HC_COMB": _hyper_connections,
+    "DSV4_HC_PRE": _hyper_connections,
+    "DSV4_HC_POST": _hyper_connections,
     "SOLVE_TRI": _solve_tri,
-    "IM2COL": lambda op, _: op.src[1].contiguous() and op.src[1].type == "f32" and op.type in _FLOATS,
+    "IM2COL": lambda op, _: (
+        op.src[1].contiguous() and op.src[1].type == "f32" and op.type in _FLOATS
+    ),
     "CONV_2D_DW": lambda op, _: op.src[0].type in _FLOATS and op.src[1].type == "f32",
     "CONV_TRANSPOSE_1D": lambda op, _: op.src[0].type == op.src[1].type == "f32",
     "GATED_LINEAR_ATTN": lambda op, _: op.src[0].type == op.type == "f32" and op.src[0].ne[0] == 64,
     "LIGHTNING_INDEXER": _indexer,
-    "GATED_DELTA_NET": lambda op, _: op.src[2].ne[0] in (16, 32, 64, 128)
-    and all(t.type == "f32" for t in (op, *op.src[:6])),
+    "GATED_DELTA_NET": lambda op, _: (
+        op.src[2].ne[0] in (16, 32, 64, 128) and all(t.type == "f32" for t in (op, *op.src[:6]))
+    ),
     "SSM_SCAN": _ssm_scan,
 }

@@ -1,4 +1,5 @@
-"""Which operations Vulkan of older builds leaves to the CPU of those that today's runs (supported.py)."""
+"""Which operations Vulkan of older builds leaves to the CPU of those that today's runs
+(supported.py)."""
 
 from __future__ import annotations
 
@@ -11,15 +12,17 @@ if TYPE_CHECKING:
     from ...builds import Rules
     from .limits import Limits
 
-_FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))        # Rules.vulkan_flash_types
-_FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))              # before Rules.vulkan_flash_heads
+_FLASH_LATER = frozenset(("q4_1", "q5_0", "q5_1", "iq4_nl"))  # Rules.vulkan_flash_types
+_FLASH_HEADS = frozenset((64, 80, 96, 112, 128, 256))  # before Rules.vulkan_flash_heads
 
 
 def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
     type_ = op.src[0].type
     if type_ == "bf16":
         return rules.vulkan_bf16
-    return rules.vulkan_small_types or not (type_.startswith(("iq1", "iq2", "iq3")) or type_ == "iq4_xs")
+    return rules.vulkan_small_types or not (
+        type_.startswith(("iq1", "iq2", "iq3")) or type_ == "iq4_xs"
+    )
 
 
 def _copied(op: Tensor, limits: Limits, rules: Rules) -> bool:
@@ -52,6 +55,9 @@ def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
 
 
 BEFORE: dict[str, Callable[[Tensor, Limits, Rules], bool]] = {
-    "MUL_MAT": _multiplied, "MUL_MAT_ID": _multiplied, "CPY": _copied, "FLASH_ATTN_EXT": _flash_attn,
+    "MUL_MAT": _multiplied,
+    "MUL_MAT_ID": _multiplied,
+    "CPY": _copied,
+    "FLASH_ATTN_EXT": _flash_attn,
     "GET_ROWS": lambda op, _, rules: rules.vulkan_k_rows or not op.src[0].type.endswith("_K"),
 }

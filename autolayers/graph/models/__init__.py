@@ -1,1 +1,2 @@
-"""One file per architecture or family whose graph needs code, named as its file in llama.cpp's src/models."""
+"""One file per architecture or family whose graph needs code, named as its file in llama.cpp's
+src/models."""

@@ -10,13 +10,16 @@ from ..llm import Llm
 
 
 class Arctic(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g = llm.graph
         cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
         cur, residual = llm.select_outputs(il, out_ids, cur, inp_l)
         ffn_inp = g.add(cur, residual)
-        dense = llm.build_ffn(self.normed(llm, ffn_inp, il, "ffn_norm"), il, scales=False, biases=False)
+        dense = llm.build_ffn(
+            self.normed(llm, ffn_inp, il, "ffn_norm"), il, scales=False, biases=False
+        )
         out = g.add(dense, ffn_inp)
         experts = build_moe_ffn(llm, self.normed(llm, residual, il, "ffn_norm_exps"), il, _ROUTING)
         return g.add(experts, out)

@@ -6,6 +6,7 @@ from ..experts import Routing
 from ..kimi_delta_attention import KimiDeltaAttention
 
 BUILDERS = {
-    "bailingmoe3": KimiDeltaAttention(select="last", shexp="add", ffn_bias=False,
-                                      moe=Routing(gate_up=None, biases=False)),
+    "bailingmoe3": KimiDeltaAttention(
+        select="last", shexp="add", ffn_bias=False, moe=Routing(gate_up=None, biases=False)
+    ),
 }

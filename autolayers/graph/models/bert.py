@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class Bert:
-    def __init__(self, position: Literal["learned", "rope", "alibi"],
-                 ffn: Literal["seq", "silu", "jina"]) -> None:
+    def __init__(
+        self, position: Literal["learned", "rope", "alibi"], ffn: Literal["seq", "silu", "jina"]
+    ) -> None:
         """`ffn`: up and down (seq), gated (silu), or gated with the gate maybe inside up (jina)."""
         self.position = position
         self.ffn = ffn
@@ -41,8 +42,9 @@ class Bert:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
         return llm.finish(cur, head=None)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g = llm.graph
         q, k, v = llm.build_qkv(inp_l, il, roped=llm.row.rope != "none")
         q, k = self.normed(llm, q, il, "attn_q_norm"), self.normed(llm, k, il, "attn_k_norm")
@@ -53,7 +55,9 @@ class Bert:
         cur = self.normed(llm, g.add(attn, inp_l), il, "attn_output_norm")
         if llm.layer_weight(il, "attn_norm_2") is not None:
             cur = self.normed(llm, g.add(cur, inp_l), il, "attn_norm_2")
-        return self.normed(llm, g.add(self.feed_forward(llm, cur, il), cur), il, "layer_output_norm")
+        return self.normed(
+            llm, g.add(self.feed_forward(llm, cur, il), cur), il, "layer_output_norm"
+        )
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
         weight = llm.layer_weight(il, name)
@@ -74,11 +78,15 @@ class Bert:
             return llm.build_ffn(cur, il, "gelu", None, scales=False)
         if self.ffn == "silu":
             return llm.build_ffn(cur, il, scales=False, biases=False)
-        inside = llm.layer_weight(il, "ffn_gate") is None and llm.need_layer(il, "ffn_up").ne[1] != hp.n_ff(0)
+        inside = llm.layer_weight(il, "ffn_gate") is None and llm.need_layer(il, "ffn_up").ne[
+            1
+        ] != hp.n_ff(0)
         return llm.build_ffn(cur, il, "geglu" if inside else "gelu", scales=False)
 
 
-_ROUTING = Routing("softmax", norm_w=False, act="gelu", gate=None, gate_up=None, probs_b=None, biases=False)
+_ROUTING = Routing(
+    "softmax", norm_w=False, act="gelu", gate=None, gate_up=None, probs_b=None, biases=False
+)
 
 BUILDERS = {
     "bert": Bert("learned", "seq"),

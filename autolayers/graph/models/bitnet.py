@@ -1,4 +1,5 @@
-"""A norm inside the FFN; the head is the embedding matrix on its own device (src/models/bitnet.cpp)."""
+"""A norm inside the FFN; the head is the embedding matrix on its own device
+(src/models/bitnet.cpp)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Swin norms come after what they norm; logits of image tokens are overwritten (src/models/chameleon.cpp)."""
+"""Swin norms come after what they norm; logits of image tokens are overwritten
+(src/models/chameleon.cpp)."""
 
 from __future__ import annotations
 
@@ -11,15 +12,19 @@ _IMAGE_TOKENS = 8192
 
 
 class Chameleon(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         if not llm.hparams.swin_norm:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph
-        cur, inp_l = llm.select_outputs(il, out_ids, self.attention(llm, inp_l, il, inp, pos), inp_l)
+        cur, inp_l = llm.select_outputs(
+            il, out_ids, self.attention(llm, inp_l, il, inp, pos), inp_l
+        )
         cur = self.normed(llm, cur, il, "attn_norm")
         ffn_inp = g.add(cur, inp_l)
-        cur = self.feed_forward(llm, cur, il)          # llama.cpp hands it what was added, not the sum
+        # llama.cpp hands it what was added, not the sum
+        cur = self.feed_forward(llm, cur, il)
         return g.add(self.normed(llm, cur, il, "ffn_norm"), ffn_inp)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
@@ -27,4 +32,6 @@ class Chameleon(Decoder):
         return g.set(llm.finish(cur), g.clamp(g.new("f32", _IMAGE_TOKENS)))
 
 
-BUILDERS = {"chameleon": Chameleon(qk_norm="head", qk_norm_kind="layer", wo_bias=False, ffn_bias=False)}
+BUILDERS = {
+    "chameleon": Chameleon(qk_norm="head", qk_norm_kind="layer", wo_bias=False, ffn_bias=False)
+}

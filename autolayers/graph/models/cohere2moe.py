@@ -1,4 +1,5 @@
-"""Attention and FFN in parallel; with a shared expert the two are averaged (src/models/cohere2moe.cpp)."""
+"""Attention and FFN in parallel; with a shared expert the two are averaged
+(src/models/cohere2moe.cpp)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,10 @@ class Cohere2Moe(Decoder):
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         out = super().feed_forward(llm, cur, il)
-        shared = llm.layer_weight(il, "ffn_gate_inp") is not None and llm.layer_weight(il, "ffn_up_shexp") is not None
+        shared = (
+            llm.layer_weight(il, "ffn_gate_inp") is not None
+            and llm.layer_weight(il, "ffn_up_shexp") is not None
+        )
         return llm.graph.scale(out) if shared else out
 
     def mtp(self, llm: Llm) -> Tensor:
@@ -29,7 +33,15 @@ def _slides_or_leads(hp: Hparams, il: int) -> bool:
 
 
 BUILDERS = {
-    "cohere2moe": Cohere2Moe(norm="layer", rope=_slides_or_leads, rope_factors=True, parallel="fra",
-                             select="last", logit_scale=None, ffn_scales=True, shexp="add",
-                             moe=Routing(scales=True, probs_b=None)),
+    "cohere2moe": Cohere2Moe(
+        norm="layer",
+        rope=_slides_or_leads,
+        rope_factors=True,
+        parallel="fra",
+        select="last",
+        logit_scale=None,
+        ffn_scales=True,
+        shexp="add",
+        moe=Routing(scales=True, probs_b=None),
+    ),
 }

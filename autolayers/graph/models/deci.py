@@ -9,17 +9,22 @@ from ..llm import Llm
 
 
 class Deci(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g, hp = llm.graph, llm.hparams
         n_head, n_head_kv = hp.n_head(il), hp.n_head_kv(il)
         residual = cur = inp_l
         if n_head:
             cur = self.normed(llm, inp_l, il, "attn_norm")
-            cur = self.attention(llm, cur, il, inp, pos) if n_head_kv else llm.linear(il, "attn_output", cur)
+            cur = (
+                self.attention(llm, cur, il, inp, pos)
+                if n_head_kv
+                else llm.linear(il, "attn_output", cur)
+            )
         cur, residual = llm.select_outputs(il, out_ids, cur, residual)
         if not hp.n_ff(il):
-            return inp_l               # llama.cpp continues with the layer's input
+            return inp_l  # llama.cpp continues with the layer's input
         ffn_inp = g.add(cur, residual) if n_head else cur
         cur = self.feed_forward(llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il)
         return g.add(cur, ffn_inp)

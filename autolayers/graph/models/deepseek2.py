@@ -11,7 +11,8 @@ from ..llm import Llm
 
 class DeepSeek2(LatentAttention):
     def for_file(self, llm: Llm) -> Decoder:
-        """GLM-4.7-Flash came without the name of its gating (llama_model_deepseek2::load_arch_hparams)."""
+        """GLM-4.7-Flash came without the name of its gating
+        (llama_model_deepseek2::load_arch_hparams)."""
         hp = llm.hparams
         unnamed = not hp.expert_gating_func and hp.n_layer in (47, 48) and hp.n_vocab == 154880
         return replace(self, moe=Routing("sigmoid")) if unnamed else self
@@ -26,7 +27,15 @@ class Mistral4(LatentAttention):
 
 
 BUILDERS = {
-    "deepseek2": DeepSeek2(temperature=None, wo_bias=False, ffn_bias=False, moe=Routing(), shexp="add"),
-    "mistral4": Mistral4(temperature=None, wo_bias=False, ffn_bias=False, shexp="add",
-                         moe=Routing(down_param="src1_f32")),             # activations leave the range of f16
+    "deepseek2": DeepSeek2(
+        temperature=None, wo_bias=False, ffn_bias=False, moe=Routing(), shexp="add"
+    ),
+    "mistral4": Mistral4(
+        temperature=None,
+        wo_bias=False,
+        ffn_bias=False,
+        shexp="add",
+        # activations leave the range of f16
+        moe=Routing(down_param="src1_f32"),
+    ),
 }

@@ -13,7 +13,8 @@ from ..sparse_attention import DsaInput, dsa_input, lightning_indexer, sparse_at
 
 
 class DeepSeek32(LatentAttention):
-    rotate_indexer = True        # the indexer's keys and queries are multiplied by a Hadamard matrix
+    # the indexer's keys and queries are multiplied by a Hadamard matrix
+    rotate_indexer = True
 
     def for_file(self, llm: Llm) -> Decoder:
         return self if llm.row.memory.startswith("dsa") else LatentAttention(**vars(self))
@@ -21,7 +22,9 @@ class DeepSeek32(LatentAttention):
     def inputs(self, llm: Llm) -> AttnInput:
         return dsa_input(llm)
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         assert isinstance(inp, DsaInput) and pos is not None
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
         if llm.hparams.has_indexer(il):
@@ -33,8 +36,9 @@ class DeepSeek32(LatentAttention):
             k_pe = llm.build_norm(k_pe, k_norm, None, "rms", il)
         q, k, v = absorbed(llm, q, compressed, k_pe, il, pos)
         if inp.window is not None and llm.hparams.is_swa(il):
-            out = llm.build_attn(inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"),
-                                 mla=True)
+            out = llm.build_attn(
+                inp.window, q, k, v, il, wo=None, v_mla=llm.layer_weight(il, "attn_v_b"), mla=True
+            )
         else:
             out = sparse_attention(llm, inp, q, k, v, il, llm.layer_weight(il, "attn_sinks"))
         return self.projected(llm, out, cur, il)
@@ -45,7 +49,9 @@ class DeepSeek32(LatentAttention):
         gate = llm.layer_weight(il, "attn_gate")
         if gate is not None:
             opened = g.reshape(g.unary("SIGMOID", llm.build_lora_mm(gate, cur)), 1, n_head, n)
-            out = g.reshape(g.mul(g.reshape(out, out.ne[0] // n_head, n_head, n), opened), *out.ne[:2])
+            out = g.reshape(
+                g.mul(g.reshape(out, out.ne[0] // n_head, n_head, n), opened), *out.ne[:2]
+            )
         return llm.project(out, il, biased=False)
 
     def mtp(self, llm: Llm) -> Tensor:
@@ -53,6 +59,8 @@ class DeepSeek32(LatentAttention):
         return LatentAttention(**vars(self)).mtp(llm)
 
 
-_ROW = DeepSeek32(wo_bias=False, ffn_bias=False, ffn_scales=True, moe=Routing(scales=True), shexp="add")
+_ROW = DeepSeek32(
+    wo_bias=False, ffn_bias=False, ffn_scales=True, moe=Routing(scales=True), shexp="add"
+)
 
 BUILDERS = {"deepseek32": _ROW, "glm-dsa": _ROW, "dots3note": _ROW}

@@ -1,9 +1,9 @@
 """DeepSeek-V4: keys and values are one head, raw within a window and compressed outside it.
 
-A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA: overlapping blocks
-and an indexer picks the best). A block becomes one cell when it is complete; until then its tokens wait
-in a state. Sources: src/models/deepseek4.cpp, src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of
-src/llama-graph.cpp (as modelled).
+A layer's compression ratio is 0 (window only), 128 (HCA: every block of tokens) or 4 (CSA:
+overlapping blocks and an indexer picks the best). A block becomes one cell when it is complete;
+until then its tokens wait in a state. Sources: src/models/deepseek4.cpp,
+src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of src/llama-graph.cpp (as modelled).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _Compressed:
         self.cache = llm.caches[kind]
         self.state = llm.states[f"{kind}-state"]
         slots, rollback = llm.cparams.n_seq_max, llm.cparams.n_rs_seq
-        self.rows = self.state.n_rows * slots              # of one generation of states
+        self.rows = self.state.n_rows * slots  # of one generation of states
         self.all_rows = self.rows * (1 + rollback)
         blocks = n // ratio + llm.n_seqs
         kept = min(n, self.rows)
@@ -40,13 +40,21 @@ class _Compressed:
         self.persist = ids("state_persist_src_idxs", kept), ids("state_persist_dst_idxs", kept)
         self.restore = self.snapshot = None
         if rollback:
-            self.restore = ids("state_restore_src_idxs", self.rows), ids("state_restore_dst_idxs", self.rows)
+            self.restore = (
+                ids("state_restore_src_idxs", self.rows),
+                ids("state_restore_dst_idxs", self.rows),
+            )
             saved = self.rows * rollback
-            self.snapshot = ids("state_snapshot_src_idxs", saved), ids("state_snapshot_dst_idxs", saved)
+            self.snapshot = (
+                ids("state_snapshot_src_idxs", saved),
+                ids("state_snapshot_dst_idxs", saved),
+            )
         self.read = ids("state_read_idxs", (2 if ratio == CSA_RATIO else 1) * ratio * blocks)
         self.write = ids("state_write_idxs", blocks, "i64")
         self.write_pos = ids("state_write_pos", blocks)
-        self.mask = g.input(f"dsv4_{kind}_kq_mask", mask_type, self.cache.n_kv, n // streams, 1, streams)
+        self.mask = g.input(
+            f"dsv4_{kind}_kq_mask", mask_type, self.cache.n_kv, n // streams, 1, streams
+        )
         side = self.cache.k_rot
         self.k_rot = g.input("attn_inp_k_rot", "f32", side, side) if side else None
 
@@ -60,9 +68,12 @@ class Dsv4Input(AttnInput):
         streams = llm.n_seqs if llm.cparams.n_seq_max > 1 else 1
         type_ = "f16" if llm.flash_attn else "f32"
         side = cache.k_rot
-        super().__init__(cache, g.input("attn_inp_kq_mask", type_, cache.n_kv, n // streams, 1, streams),
-                         g.input("attn_inp_k_idxs", "i64", n),
-                         k_rot=g.input("attn_inp_k_rot", "f32", side, side) if side else None)
+        super().__init__(
+            cache,
+            g.input("attn_inp_kq_mask", type_, cache.n_kv, n // streams, 1, streams),
+            g.input("attn_inp_k_idxs", "i64", n),
+            k_rot=g.input("attn_inp_k_rot", "f32", side, side) if side else None,
+        )
         self.csa = _Compressed(llm, "csa", CSA_RATIO, streams, type_)
         self.hca = _Compressed(llm, "hca", HCA_RATIO, streams, type_)
         self.lid = _Compressed(llm, "lid", CSA_RATIO, streams, indexer_mask_type(llm))
@@ -104,7 +115,9 @@ class DeepSeek4(Decoder):
         chosen = llm.graph.get_rows(table, llm.inp_tokens)  # type: ignore[arg-type]
         return build_moe_ffn(llm, cur, il, replace(routing, probs_b=None), selected_in=chosen)
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         assert pos is not None
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.head_k(il), hp.n_head(il)
@@ -121,9 +134,19 @@ class DeepSeek4(Decoder):
         out = g.permute(g.mul_mat(first, out), 0, 2, 1, 3)
         return llm.linear(il, "attn_output_b", g.cont(out, out.ne[0] * groups, n))
 
-    def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
-               pos: Tensor) -> Tensor:
-        """Attention to the window and, by the layer's ratio, to compressed cells, which are updated first."""
+    def attend(
+        self,
+        llm: Llm,
+        inp: AttnInput,
+        q: Tensor,
+        kv: Tensor,
+        latent_q: Tensor,
+        cur: Tensor,
+        il: int,
+        pos: Tensor,
+    ) -> Tensor:
+        """Attention to the window and, by the layer's ratio, to compressed cells, which are updated
+        first."""
         assert isinstance(inp, Dsv4Input)
         hp = llm.hparams
         head, ratio = hp.head_k(il), hp.compress_ratios[il]
@@ -144,7 +167,9 @@ class DeepSeek4(Decoder):
             weight.nb = (*weight.nb[:2], rows * weight.nb[1], rows * groups * weight.nb[1])
         return weight
 
-    def _compress(self, llm: Llm, inp: _Compressed, cur: Tensor, il: int, name: str, head: int) -> None:
+    def _compress(
+        self, llm: Llm, inp: _Compressed, cur: Tensor, il: int, name: str, head: int
+    ) -> None:
         """Turn complete blocks of stored and new tokens into cells, and store the rest."""
         g = llm.graph
         kv = llm.linear(il, f"{name}_kv", cur)
@@ -159,13 +184,17 @@ class DeepSeek4(Decoder):
 
         def written(rows: list[Tensor], ids: tuple[Tensor, Tensor]) -> list[Tensor]:
             source, target = ids
-            return [g.set_rows(everything(i), g.get_rows(t, source), target) for i, t in enumerate(rows)]
+            return [
+                g.set_rows(everything(i), g.get_rows(t, source), target) for i, t in enumerate(rows)
+            ]
 
         restored = [everything(0), everything(1)]
         if inp.restore is not None:
             restored = written(restored, inp.restore)
-        sources = [g.concat(g.view(t, (t.ne[0], inp.rows), (t.nb[1],)), new, 1)
-                   for t, new in zip(restored, (kv, score), strict=True)]
+        sources = [
+            g.concat(g.view(t, (t.ne[0], inp.rows), (t.nb[1],)), new, 1)
+            for t, new in zip(restored, (kv, score), strict=True)
+        ]
         blocks = self._overlapping_blocks if inp.ratio == CSA_RATIO else self._blocks
         cells = blocks(llm, inp, sources, head)
         weights = g.soft_max(cells[1])
@@ -186,26 +215,36 @@ class DeepSeek4(Decoder):
         """Values and scores of each block: [ratio, head, blocks]."""
         g = llm.graph
         blocks = inp.write.ne[0]
-        return [g.cont(g.permute(g.reshape(g.get_rows(t, inp.read), head, inp.ratio, blocks), 1, 0, 2, 3))
-                for t in sources]
+        return [
+            g.cont(
+                g.permute(g.reshape(g.get_rows(t, inp.read), head, inp.ratio, blocks), 1, 0, 2, 3)
+            )
+            for t in sources
+        ]
 
-    def _overlapping_blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor],
-                            head: int) -> list[Tensor]:
-        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf precedes the
-        first."""
+    def _overlapping_blocks(
+        self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int
+    ) -> list[Tensor]:
+        """The same of every block after its predecessor, [2 ratio, head, blocks]; a row of -inf
+        precedes the first."""
         g, ratio, blocks = llm.graph, inp.ratio, inp.write.ne[0]
         n = ratio * blocks
         made = []
         for t in sources:
             t = g.concat(t, g.reshape(g.scale(g.view(t, (t.ne[0],))), t.ne[0], 1), 1)
             rows = g.get_rows(t, inp.read)
-            parts = [g.reshape(g.cont(g.view(rows, (head, n), (rows.nb[1],), offset)), head, ratio, blocks)
-                     for offset in (0, n * rows.nb[1] + head * rows.nb[0])]
+            parts = [
+                g.reshape(
+                    g.cont(g.view(rows, (head, n), (rows.nb[1],), offset)), head, ratio, blocks
+                )
+                for offset in (0, n * rows.nb[1] + head * rows.nb[0])
+            ]
             made.append(g.cont(g.permute(g.concat(parts[0], parts[1], 1), 1, 0, 2, 3)))
         return made
 
-    def _top_k(self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int,
-               pos: Tensor) -> Tensor:
+    def _top_k(
+        self, llm: Llm, inp: _Compressed, latent_q: Tensor, cur: Tensor, il: int, pos: Tensor
+    ) -> Tensor:
         """The compressed cells each token attends to."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.indexer_head_size, hp.indexer_n_head
@@ -216,8 +255,11 @@ class DeepSeek4(Decoder):
         keys = self._keys(llm, inp, il, head)
         streams = keys.ne[3]
         q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
-        weights = g.view(weights, (n_head, n // streams, 1, streams),
-                         (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams))
+        weights = g.view(
+            weights,
+            (n_head, n // streams, 1, streams),
+            (weights.nb[1], weights.nb[2] // streams, weights.nb[3] // streams),
+        )
         score = indexer_scores(llm, q, keys, weights, inp.mask, il)
         return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
 
@@ -226,8 +268,9 @@ class DeepSeek4(Decoder):
         k = inp.cache.get_k(il, head, 1)
         return llm.graph.view(k, (*k.ne[:2], inp.mask.ne[0], k.ne[3]), k.nb[1:])
 
-    def _attend_cells(self, llm: Llm, inp: Dsv4Input, q: Tensor, kv: Tensor, il: int,
-                      top_k: Tensor | None) -> Tensor:
+    def _attend_cells(
+        self, llm: Llm, inp: Dsv4Input, q: Tensor, kv: Tensor, il: int, top_k: Tensor | None
+    ) -> Tensor:
         g, hp = llm.graph, llm.hparams
         head, cache, mask = hp.head_k(il), inp.cache, inp.mask
         assert cache is not None and mask is not None
@@ -246,8 +289,9 @@ class DeepSeek4(Decoder):
                 n_kv_max = min(mask.ne[0], hp.n_swa) + top_k.ne[0]
                 more = top_k_mask(llm, more, top_k, "f16" if llm.flash_attn else "f32")
             mask = g.concat(mask, more, 0)
-        out = llm.build_attn_mha(q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"),
-                                 n_kv_max=n_kv_max)
+        out = llm.build_attn_mha(
+            q, keys, keys, mask, il, sinks=llm.layer_weight(il, "attn_sinks"), n_kv_max=n_kv_max
+        )
         return out if inp.k_rot is None else llm.hadamard(out, inp.k_rot)
 
 
@@ -262,9 +306,20 @@ class Windowed(DeepSeek4):
         cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
         return build_hc_post(llm, cur, x, post, comb, il)
 
-    def attend(self, llm: Llm, inp: AttnInput, q: Tensor, kv: Tensor, latent_q: Tensor, cur: Tensor, il: int,
-               pos: Tensor) -> Tensor:
-        return llm.build_attn(inp, q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True)
+    def attend(
+        self,
+        llm: Llm,
+        inp: AttnInput,
+        q: Tensor,
+        kv: Tensor,
+        latent_q: Tensor,
+        cur: Tensor,
+        il: int,
+        pos: Tensor,
+    ) -> Tensor:
+        return llm.build_attn(
+            inp, q, kv, kv, il, wo=None, sinks=llm.layer_weight(il, "attn_sinks"), mla=True
+        )
 
     def mtp(self, llm: Llm) -> Tensor:
         """All streams of the last hidden state come in, and all go out."""
@@ -280,9 +335,14 @@ class Windowed(DeepSeek4):
         x = self.block(llm, x, il, inp, pos)
         x = llm.output(g.get_rows(g.reshape(x, llm.n_embd * hc, n), out_ids))
         cur = build_hc_head(llm, g.reshape(x, llm.n_embd, hc, llm.n_outputs))
-        norm, head = llm.layer_weight(il, "nextn.shared_head_norm"), llm.layer_weight(il, "nextn.shared_head_head")
-        cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight") if norm is None else norm),
-                         head=None)
+        norm, head = (
+            llm.layer_weight(il, "nextn.shared_head_norm"),
+            llm.layer_weight(il, "nextn.shared_head_head"),
+        )
+        cur = llm.finish(
+            llm.build_norm(cur, llm.weight("output_norm.weight") if norm is None else norm),
+            head=None,
+        )
         return g.mul_mat(llm.need("output.weight") if head is None else head, cur)
 
 

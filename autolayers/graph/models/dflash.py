@@ -1,6 +1,7 @@
-"""DFlash, its second generation and DSpark: a draft of a block of tokens at once (src/models/dflash.cpp). The
-unknown tokens attend to each other and to the target's states. Embeddings and head are the target's if the
-file has none. Only the decoder for tokens is measured."""
+"""DFlash, its second generation and DSpark: a draft of a block of tokens at once
+(src/models/dflash.cpp). The unknown tokens attend to each other and to the target's states.
+Embeddings and head are the target's if the file has none. Only the decoder for tokens is
+measured."""
 
 from __future__ import annotations
 
@@ -58,11 +59,16 @@ class DFlash:
         hidden = llm.finish(build_hc_head(llm, x), head=None)
         logits = self.logits(llm, llm.build_norm(hidden, llm.weight("output_norm.weight")))
         g.expand(logits)
-        return logits if llm.weight("markov_w1.weight") is None else self.markov(llm, logits, hidden, tokens)
+        return (
+            logits
+            if llm.weight("markov_w1.weight") is None
+            else self.markov(llm, logits, hidden, tokens)
+        )
 
     def logits(self, llm: Llm, cur: Tensor) -> Tensor:
-        scale = llm.weight("output.scale" if llm.weight("output.weight") is not None
-                           else "target.output.scale")
+        scale = llm.weight(
+            "output.scale" if llm.weight("output.weight") is not None else "target.output.scale"
+        )
         return llm.build_lora_mm(borrowed(llm, "output.weight"), cur, scale)
 
     def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor) -> Tensor:
@@ -73,7 +79,11 @@ class DFlash:
             return x if weight is None else llm.build_norm(x, weight, None, "rms", il)
 
         def conv(x: Tensor, mix: Tensor | None, name: str, side: int) -> Tensor:
-            return x if mix is None else self.conv(llm, x, mix, llm.need_layer(il, f"{name}_conv_base"), side)
+            return (
+                x
+                if mix is None
+                else self.conv(llm, x, mix, llm.need_layer(il, f"{name}_conv_base"), side)
+            )
 
         def mixed(x: Tensor, name: str) -> Tensor | None:
             weight = llm.layer_weight(il, f"{name}_conv_proj")
@@ -98,7 +108,7 @@ class DFlash:
         g, head = llm.graph, llm.head_v
         made: list[Tensor] = []
         for x in "qkv":
-            absent = llm.layer_weight(il, f"attn_{x}") is None      # V may be K
+            absent = llm.layer_weight(il, f"attn_{x}") is None  # V may be K
             made.append(made[1] if absent else llm.linear(il, f"attn_{x}", cur, scale=True))
         q, k, v = (g.reshape(t, head, t.ne[0] // head, llm.n_tokens) for t in made)
         q = llm.rms_norm(il, "attn_q_norm", q)
@@ -132,8 +142,12 @@ class DFlash:
                 confidences.append(g.unary("SIGMOID", g.cont(column(base, 1, 0))))
         for i in range(first, per):
             state = g.get_rows(llm.need("markov_w1.weight"), previous)
-            bias = scattered(llm, llm.build_lora_mm(llm.need("markov_w2.weight"), state,
-                                                    llm.weight("markov_w2.scale")))
+            bias = scattered(
+                llm,
+                llm.build_lora_mm(
+                    llm.need("markov_w2.weight"), state, llm.weight("markov_w2.scale")
+                ),
+            )
             made = g.add(column(base, n_vocab, i), bias)
             columns.append(made)
             if project is not None:
@@ -145,7 +159,9 @@ class DFlash:
 
         def by_block(parts: list[Tensor], width: int) -> Tensor:
             x = llm.concat_all(parts, 1)
-            return g.reshape(g.cont(g.permute(g.reshape(x, width, blocks, per), 0, 2, 1, 3)), width, n)
+            return g.reshape(
+                g.cont(g.permute(g.reshape(x, width, blocks, per), 0, 2, 1, 3)), width, n
+            )
 
         out = by_block(columns, n_vocab)
         if project is not None:
@@ -154,7 +170,8 @@ class DFlash:
         return out
 
     def conv(self, llm: Llm, x: Tensor, mix: Tensor, base: Tensor, side: int) -> Tensor:
-        """DFlash2: a short convolution over the block, with weights partly computed from the input."""
+        """DFlash2: a short convolution over the block, with weights partly computed from the
+        input."""
         g, hp = llm.graph, llm.hparams
         width, n, blocks = x.ne[0], x.ne[1], llm.n_seqs
         taps, size, per = hp.dflash_conv_kernel_size, hp.dflash_conv_group_size, n // blocks
@@ -163,7 +180,9 @@ class DFlash:
         coefs = g.reshape(mix, groups, taps, 2, n)
         coefs = g.view(coefs, (groups, taps, n), (coefs.nb[1], coefs.nb[3]), side * coefs.nb[2])
         coefs = g.repeat(g.reshape(g.cont(coefs), 1, groups, taps, n), size, groups, taps, n)
-        fixed = g.reshape(g.view(base, (width * taps,), (), side * base.nb[2]), size, groups, taps, 1)
+        fixed = g.reshape(
+            g.view(base, (width * taps,), (), side * base.nb[2]), size, groups, taps, 1
+        )
         weights = g.add(coefs, fixed)
         terms = []
         for tap in range(min(taps, per)):
@@ -176,7 +195,8 @@ class DFlash:
         return llm.add_up(terms)
 
     def selector(self, llm: Llm, logits: Tensor, hidden: Tensor, tokens: Tensor) -> Tensor:
-        """DFlash2: the best candidates of each position, and scores of each after the previous position's."""
+        """DFlash2: the best candidates of each position, and scores of each after the previous
+        position's."""
         g, hp, n, blocks = llm.graph, llm.hparams, llm.n_tokens, llm.n_seqs
         top, rank, per = hp.dflash_selector_top_k, hp.dflash_selector_rank, n // blocks
         size = min(per, hp.dflash_block_size)
@@ -194,8 +214,9 @@ class DFlash:
             chosen, unary, gates = part(best, top), part(scores, top), part(gate, rank)
             n_before = before.ne[0] // (count * blocks)
             ids = g.reshape(chosen, top * count * blocks)
-            after = g.reshape(g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count,
-                              blocks)
+            after = g.reshape(
+                g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count, blocks
+            )
             ahead = g.get_rows(llm.need("selector_predecessor.weight"), before)
             ahead = g.reshape(ahead, rank, n_before, count, blocks)
             gated = g.mul(ahead, g.repeat(g.reshape(gates, rank, 1, count, blocks), *ahead.ne))
@@ -212,7 +233,9 @@ class DFlash:
             packed = g.concat(packed, run(1, 1, anchors), 1)
         if size > 2:
             before = g.cont(g.view(best, (top, size - 2, blocks), best.nb[1:3], best.nb[1]))
-            packed = g.concat(packed, run(2, size - 2, g.reshape(before, top * (size - 2) * blocks)), 1)
+            packed = g.concat(
+                packed, run(2, size - 2, g.reshape(before, top * (size - 2) * blocks)), 1
+            )
         return g.reshape(packed, llm.n_embd, size * blocks)
 
 

@@ -1,6 +1,7 @@
 """EAGLE-3: a draft of one layer that reads the token's embedding and the target's fused state
-(src/models/eagle3.cpp). Embeddings and head are the target's if the file has none. Only the decoder for
-tokens is measured; the same context also runs an encoder over the target's features, which needs less."""
+(src/models/eagle3.cpp). Embeddings and head are the target's if the file has none. Only the decoder
+for tokens is measured; the same context also runs an encoder over the target's features, which
+needs less."""
 
 from __future__ import annotations
 
@@ -35,8 +36,10 @@ def eagle3(llm: Llm) -> Tensor:
     embd = llm.rms_norm(0, "attn_norm", embd)
     normed = llm.build_norm(state, llm.layer_weight(0, "attn_norm_2"))
     cur = g.concat(embd, normed, 0)
-    q, k, v = (g.reshape(llm.linear(0, f"attn_{x}", cur), llm.head_v, n_head, n)
-               for x, n_head in (("q", llm.n_head), ("k", llm.n_head_kv), ("v", llm.n_head_kv)))
+    q, k, v = (
+        g.reshape(llm.linear(0, f"attn_{x}", cur), llm.head_v, n_head, n)
+        for x, n_head in (("q", llm.n_head), ("k", llm.n_head_kv), ("v", llm.n_head_kv))
+    )
     factors = llm.rope_factors(0)
     q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
     attn = llm.linear(0, "attn_output", llm.build_attn(inp, q, k, v, 0, wo=None))

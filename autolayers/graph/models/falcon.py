@@ -9,13 +9,15 @@ from ..llm import Llm
 
 
 class Falcon(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g = llm.graph
         normed = self.normed(llm, inp_l, il, "attn_norm")
         has_own = llm.layer_weight(il, "attn_norm_2") is not None
-        attn = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm_2") if has_own else normed, il, inp,
-                              pos)
+        attn = self.attention(
+            llm, self.normed(llm, inp_l, il, "attn_norm_2") if has_own else normed, il, inp, pos
+        )
         attn, inp_l, normed = llm.select_outputs(il, out_ids, attn, inp_l, normed)
         return g.add(g.add(self.feed_forward(llm, normed, il), attn), inp_l)
 

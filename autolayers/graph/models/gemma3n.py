@@ -9,7 +9,7 @@ from ..inputs import AttnInput
 from ..llm import Llm
 from .gemma4 import matrix, per_layer_inputs, query
 
-_N_ALTUP = 4                # llama_hparams::n_altup; the active one is the first
+_N_ALTUP = 4  # llama_hparams::n_altup; the active one is the first
 # the first ones zero most of the FFN's gate (llama_model_gemma3n::graph::n_layer_sparsity)
 _SPARSE_LAYERS = 10
 
@@ -21,7 +21,9 @@ class Gemma3n:
         pos = llm.build_inp_pos()
         inp = llm.build_attn_inp_kv_iswa()
         per_layer = per_layer_inputs(llm, embd, llm.need("per_layer_proj_norm.weight").ne[0])
-        others = g.mul_mat(llm.need("altup_proj.weight"), g.repeat(embd, llm.n_embd, n, _N_ALTUP - 1, 1))
+        others = g.mul_mat(
+            llm.need("altup_proj.weight"), g.repeat(embd, llm.n_embd, n, _N_ALTUP - 1, 1)
+        )
         cur = g.concat(embd, self.rescaled(llm, others, embd), 2)
         for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, per_layer)
@@ -44,8 +46,9 @@ class Gemma3n:
         """All of the stack except the active one."""
         return llm.graph.view(x, (x.ne[0], x.ne[1], _N_ALTUP - 1), x.nb[1:3], x.nb[2])
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor,
-              per_layer: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor, per_layer: Tensor
+    ) -> Tensor:
         g = llm.graph
 
         def normed(x: Tensor, name: str, pinned: bool = True) -> Tensor:
@@ -77,7 +80,13 @@ class Gemma3n:
         g = llm.graph
         if not llm.hparams.has_kv(il):
             weight = llm.layer_weight(il, "attn_qkv")
-            q = query(llm, cur, None if weight is None else llm.build_lora_mm(weight, cur), il, scaled=False)
+            q = query(
+                llm,
+                cur,
+                None if weight is None else llm.build_lora_mm(weight, cur),
+                il,
+                scaled=False,
+            )
             return llm.build_attn(inp, g.rope(q, pos), None, None, il, wo_bias=False)
         q, k, v = llm.build_qkv(cur, il)
         q = llm.rms_norm(il, "attn_q_norm", q)
@@ -100,7 +109,9 @@ class Gemma3n:
     def predict(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """altup_predict"""
         g = llm.graph
-        coefs = llm.linear(il, "altup_predict_coef", self.router_modalities(llm, matrix(llm, cur, 0), il))
+        coefs = llm.linear(
+            il, "altup_predict_coef", self.router_modalities(llm, matrix(llm, cur, 0), il)
+        )
         coefs = g.reshape(coefs, _N_ALTUP, _N_ALTUP, llm.n_tokens)
         made = g.mul_mat(g.cont(g.permute(cur, 1, 2, 0, 3)), coefs)
         return g.add(g.cont(g.permute(made, 0, 2, 1, 3)), cur)

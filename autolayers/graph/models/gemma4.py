@@ -15,12 +15,14 @@ def matrix(llm: Llm, x: Tensor, index: int) -> Tensor:
 
 def per_layer_rows(llm: Llm) -> Tensor:
     g = llm.graph
-    return g.get_rows(llm.need("per_layer_token_embd.weight"), g.input("inp_tokens", "i32", llm.n_tokens))
+    return g.get_rows(
+        llm.need("per_layer_token_embd.weight"), g.input("inp_tokens", "i32", llm.n_tokens)
+    )
 
 
 def per_layer_inputs(llm: Llm, embd: Tensor, width: int, rows: Tensor | None = None) -> Tensor:
-    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, from a second embedding,
-    which may be given as `rows`, and a projection of the first."""
+    """build_inp_per_layer and project_per_layer_inputs: a matrix for each layer, from a second
+    embedding, which may be given as `rows`, and a projection of the first."""
     g, n = llm.graph, llm.n_tokens
     if rows is not None:
         selected = g.reshape(g.scale(rows), width, llm.n_layer, n)
@@ -48,7 +50,7 @@ def query(llm: Llm, cur: Tensor, fused: Tensor | None, il: int, scaled: bool = T
 
 
 class Gemma4:
-    keeps_inputs = True         # of its layers, for a draft
+    keeps_inputs = True  # of its layers, for a draft
 
     def __call__(self, llm: Llm) -> Tensor:
         g = llm.graph
@@ -96,8 +98,9 @@ class Gemma4:
             logits = g.add(logits, g.new("f32", logits.ne[0]))
         return logits
 
-    def with_embeddings(self, llm: Llm, cur: Tensor, per_layer: Tensor, il: int,
-                        rows: Tensor | None) -> Tensor:
+    def with_embeddings(
+        self, llm: Llm, cur: Tensor, per_layer: Tensor, il: int, rows: Tensor | None
+    ) -> Tensor:
         """`cur` with the layer's own embeddings, of `rows` alone where the others were left out."""
         g = llm.graph
         gate = g.unary("GELU", llm.linear(il, "inp_gate", cur, scale=True))
@@ -111,8 +114,11 @@ class Gemma4:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         factors = None if hp.is_swa(il) else llm.rope_factors(il)
         weight = llm.layer_weight(il, "attn_qkv")
-        fused = None if weight is None else llm.build_lora_mm(weight, cur,
-                                                              llm.layer_weight(il, "attn_qkv", "scale"))
+        fused = (
+            None
+            if weight is None
+            else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_qkv", "scale"))
+        )
         q = g.rope(query(llm, cur, fused, il), pos, factors)
         if not hp.has_kv(il):
             return llm.build_attn(inp, q, None, None, il, wo_bias=False)
@@ -124,15 +130,18 @@ class Gemma4:
         else:
             k = llm.linear(il, "attn_k", cur, scale=True)
             weight = llm.layer_weight(il, "attn_v")
-            v = k if weight is None else llm.build_lora_mm(weight, cur,
-                                                           llm.layer_weight(il, "attn_v", "scale"))
+            v = (
+                k
+                if weight is None
+                else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_v", "scale"))
+            )
         k = llm.rms_norm(il, "attn_k_norm", g.reshape(k, head, n_kv, n))
         v = g.rms_norm(g.reshape(v, head, n_kv, n))
         return llm.build_attn(inp, q, g.rope(k, pos, factors), v, il, wo_bias=False)
 
     def feed_forward(self, llm: Llm, inp: Tensor, il: int) -> Tensor:
-        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm of the
-        input."""
+        """In a layer with experts the dense FFN is the shared expert; the router reads its own norm
+        of the input."""
         g = llm.graph
 
         def normed(x: Tensor, name: str) -> Tensor:
@@ -149,6 +158,8 @@ class Gemma4:
         return g.add(shared, normed(cur, "post_ffw_norm_2"))
 
 
-_ROUTING = Routing("softmax", norm_w=True, w_scale=0.0, act="gelu", probs_b=None, biases=False, scales=True)
+_ROUTING = Routing(
+    "softmax", norm_w=True, w_scale=0.0, act="gelu", probs_b=None, biases=False, scales=True
+)
 
 BUILDERS = {"gemma4": Gemma4()}

@@ -1,5 +1,5 @@
-"""Drafts for gemma4: layers without keys of their own, fed by the target's embedding and last hidden state
-(src/models/gemma4-assistant.cpp).
+"""Drafts for gemma4: layers without keys of their own, fed by the target's embedding and last
+hidden state (src/models/gemma4-assistant.cpp).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Gemma4Assistant:
         g.expand(llm.output(g.mul_mat(llm.need("nextn.post_projection.weight"), cur)))
         return logits
 
-    mtp = __call__          # the model is nothing but an MTP block
+    mtp = __call__  # the model is nothing but an MTP block
 
 
 BUILDERS = {"gemma4-assistant": Gemma4Assistant()}

@@ -1,4 +1,5 @@
-"""EmbeddingGemma 2: a projection of the embeddings for each layer (src/models/gemma-embedding2.cpp)."""
+"""EmbeddingGemma 2: a projection of the embeddings for each layer
+(src/models/gemma-embedding2.cpp)."""
 
 from __future__ import annotations
 
@@ -18,26 +19,32 @@ class GemmaEmbedding2(Encoder):
         per_layer = self.per_layer_inputs(llm, cur)
         for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
-            cur = self.with_per_layer(llm, cur, il,
-                                      llm.select_outputs(il, out_ids, matrix(llm, per_layer, il))[0])
+            cur = self.with_per_layer(
+                llm, cur, il, llm.select_outputs(il, out_ids, matrix(llm, per_layer, il))[0]
+            )
         return self.head(llm, llm.build_norm(cur, llm.need("output_norm.weight")))
 
     def per_layer_inputs(self, llm: Llm, embd: Tensor) -> Tensor:
         """build_inp_per_layer: a matrix for each layer."""
         g, width = llm.graph, llm.hparams.n_embd_per_layer
         cur = g.scale(g.mul_mat(llm.need("per_layer_model_proj.weight"), embd))
-        cur = llm.build_norm(g.reshape(cur, width, llm.n_layer, llm.n_tokens),
-                             llm.need("per_layer_proj_norm.weight"))
+        cur = llm.build_norm(
+            g.reshape(cur, width, llm.n_layer, llm.n_tokens), llm.need("per_layer_proj_norm.weight")
+        )
         return g.cont(g.permute(cur, 0, 2, 1, 3))
 
     def with_per_layer(self, llm: Llm, cur: Tensor, il: int, mine: Tensor) -> Tensor:
         g = llm.graph
         gate = g.unary("GELU", llm.linear(il, "inp_gate", cur))
         extra = llm.linear(il, "proj", g.mul(gate, mine))
-        return g.mul(g.add(cur, llm.rms_norm(il, "post_norm", extra)),
-                     llm.need_layer(il, "layer_output_scale"))
+        return g.mul(
+            g.add(cur, llm.rms_norm(il, "post_norm", extra)),
+            llm.need_layer(il, "layer_output_scale"),
+        )
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         """V is normed too, without a weight."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         assert pos is not None
@@ -50,10 +57,17 @@ class GemmaEmbedding2(Encoder):
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
         """The output matrix computes embeddings, not logits."""
-        return llm.finish(llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale")),
-                          head=None)
+        return llm.finish(
+            llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale")), head=None
+        )
 
 
-BUILDERS = {"gemma-embedding2": GemmaEmbedding2(
-    attn_post_norm="post_attention_norm", act="gelu", ffn_bias=False, ffn_scales=True,
-    ffn_post_norm="post_ffw_norm")}
+BUILDERS = {
+    "gemma-embedding2": GemmaEmbedding2(
+        attn_post_norm="post_attention_norm",
+        act="gelu",
+        ffn_bias=False,
+        ffn_scales=True,
+        ffn_post_norm="post_ffw_norm",
+    )
+}

@@ -1,6 +1,6 @@
-"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams. The indexer
-scores pools of a few consecutive tokens by one averaged key, stored in the cache next to its sources. Source:
-src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled)."""
+"""Kimi delta attention, sparse latent attention over pools of tokens, several residual streams. The
+indexer scores pools of a few consecutive tokens by one averaged key, stored in the cache next to
+its sources. Source: src/models/glm5-next.cpp and src/llama-memory-hybrid-idx.cpp (as modelled)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _GATHER_TOKENS = 16
 
 
 class KpoolInput(AttnInput):
-    """llm_graph_input_kpool and the input of the latent cache; `chosen` is what the last indexer chose."""
+    """llm_graph_input_kpool and the input of the latent cache; `chosen` is what the last indexer
+    chose."""
 
     def __init__(self, llm: Llm) -> None:
         base = llm.build_attn_inp_k()
@@ -31,12 +32,16 @@ class KpoolInput(AttnInput):
         self.count = max(64, -(-(complete + 1) // 64) * 64)
         self.n_new = max(1, complete)
         self.best = min(self.count, hp.indexer_top_k // self.size)
-        self.n_chosen = self.size * self.best + (self.size - 1 if hp.indexer_kpool_select_tail else 0)
+        self.n_chosen = self.size * self.best + (
+            self.size - 1 if hp.indexer_kpool_select_tail else 0
+        )
         if llm.rules.kpool_masked_only:
             self.gathers = False
         elif llm.rules.kpool_gather:
-            self.gathers = llm.cparams.n_ubatch <= _GATHER_TOKENS and \
-                llm.cparams.n_ctx > hp.indexer_top_k + self.size - 1
+            self.gathers = (
+                llm.cparams.n_ubatch <= _GATHER_TOKENS
+                and llm.cparams.n_ctx > hp.indexer_top_k + self.size - 1
+            )
         else:
             self.gathers = n <= _GATHER_TOKENS and keys.n_kv > self.n_chosen
         self.ids = g.input("kpool_k_idxs", "i64", n)
@@ -64,8 +69,11 @@ class Glm5Next(KimiK3):
             for block in ("attn", "ffn"):
                 cur, post, comb = build_hc_pre(llm, x, block, il)
                 cur = self.normed(llm, cur, il, f"{block}_norm")
-                cur = self.attention(llm, cur, il, inp,
-                                     None) if block == "attn" else self.feed_forward(llm, cur, il)
+                cur = (
+                    self.attention(llm, cur, il, inp, None)
+                    if block == "attn"
+                    else self.feed_forward(llm, cur, il)
+                )
                 x = build_hc_post(llm, cur, x, post, comb, il)
         x = g.get_rows(g.reshape(x, n_embd * streams, llm.n_tokens), out_ids)
         x = g.reshape(x, n_embd, streams, llm.n_outputs)
@@ -77,7 +85,9 @@ class Glm5Next(KimiK3):
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
-        return g.mul_mat(llm.need_layer(il, "ssm_g_b"), g.mul_mat(llm.need_layer(il, "ssm_g_a"), cur))
+        return g.mul_mat(
+            llm.need_layer(il, "ssm_g_b"), g.mul_mat(llm.need_layer(il, "ssm_g_a"), cur)
+        )
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         return KimiDeltaAttention.feed_forward(self, llm, cur, il)
@@ -89,10 +99,14 @@ class Glm5Next(KimiK3):
         rank = hp.n_lora_kv
         low = g.mul_mat(llm.need_layer(il, "attn_q_a"), cur)
         low = llm.rms_norm(il, "attn_q_a_norm", low)
-        q = g.reshape(g.mul_mat(llm.need_layer(il, "attn_q_b"), low), hp.n_embd_head_k_mla, llm.n_head, n)
+        q = g.reshape(
+            g.mul_mat(llm.need_layer(il, "attn_q_b"), low), hp.n_embd_head_k_mla, llm.n_head, n
+        )
         kv = g.mul_mat(llm.need_layer(il, "attn_kv_a_mqa"), cur)
         kv = g.reshape(llm.rms_norm(il, "attn_kv_a_norm", kv), rank, 1, n)
-        q = g.permute(g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3)
+        q = g.permute(
+            g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3
+        )
         if hp.has_indexer(il):
             inp.chosen = self.kpool_select(llm, inp, cur, low, il)
         chosen = inp.chosen
@@ -114,17 +128,22 @@ class Glm5Next(KimiK3):
         else:
             k = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
             v = g.view(k, (rank, *k.ne[1:]), k.nb[1:])
-            out = llm.build_attn_mha(q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b,
-                                     n_kv_max=inp.n_chosen)
+            out = llm.build_attn_mha(
+                q, k, v, g.reshape(chosen, *mask.ne), il, v_mla=v_b, n_kv_max=inp.n_chosen
+            )
         return g.mul_mat(llm.need_layer(il, "attn_output"), out)
 
     def kpool_select(self, llm: Llm, inp: KpoolInput, cur: Tensor, low: Tensor, il: int) -> Tensor:
-        """build_kpool_select: the chosen cells of each token, or the attention mask with -inf elsewhere."""
+        """build_kpool_select: the chosen cells of each token, or the attention mask with -inf
+        elsewhere."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head, size, n_new = hp.indexer_head_size, hp.indexer_n_head, inp.size, inp.n_new
         q = g.reshape(g.mul_mat(llm.need_layer(il, "indexer.attn_q_b"), low), head, n_head, n)
         key = g.mul_mat(llm.need_layer(il, "indexer.attn_k"), cur)
-        weight, bias = llm.layer_weight(il, "indexer.k_norm"), llm.layer_weight(il, "indexer.k_norm", "bias")
+        weight, bias = (
+            llm.layer_weight(il, "indexer.k_norm"),
+            llm.layer_weight(il, "indexer.k_norm", "bias"),
+        )
         key = llm.build_norm(key, weight, bias, "layer", il)
         gate = g.mul_mat(llm.need_layer(il, "indexer_compressor_gate"), cur)
         packed = g.concat(g.concat(key, gate, 0), g.fill(g.new("f32", head, n)), 0)
@@ -134,9 +153,12 @@ class Glm5Next(KimiK3):
         cells = store.ne[1] * store.ne[2]
         both = g.view(store, (2 * head, cells), (store.nb[1],))
         averages = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, 2 * head))
-        rows = g.reshape(g.get_rows(both, g.reshape(inp.new_members, size * n_new)), 2 * head, size, n_new)
-        keys, gates = (g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0])
-                       for at in (0, 1))
+        rows = g.reshape(
+            g.get_rows(both, g.reshape(inp.new_members, size * n_new)), 2 * head, size, n_new
+        )
+        keys, gates = (
+            g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0]) for at in (0, 1)
+        )
         gates = g.add(gates, llm.need_layer(il, "indexer_compressor_ape"))
         shares = g.reshape(g.cont(g.permute(gates, 1, 0, 2, 3)), size, head * n_new)
         shares = g.reshape(g.soft_max(shares), size, head, n_new)
@@ -158,7 +180,8 @@ class Glm5Next(KimiK3):
         return chosen if inp.gathers else self.top_k_mask(llm, inp, chosen)
 
     def top_k_mask(self, llm: Llm, inp: KpoolInput, chosen: Tensor) -> Tensor:
-        """-inf everywhere except at the chosen cells; padding indices point to scratch rows at the end."""
+        """-inf everywhere except at the chosen cells; padding indices point to scratch rows at the
+        end."""
         g, n, mask = llm.graph, llm.n_tokens, inp.mask
         assert mask is not None
         n_kv, n_chosen = inp.keys.n_kv, inp.n_chosen

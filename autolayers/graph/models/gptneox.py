@@ -1,4 +1,5 @@
-"""Attention and FFN in parallel, each with its norm, if the file says so (src/models/gptneox.cpp)."""
+"""Attention and FFN in parallel, each with its norm, if the file says so
+(src/models/gptneox.cpp)."""
 
 from __future__ import annotations
 
@@ -9,8 +10,9 @@ from ..llm import Llm
 
 
 class GptNeoX(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         if not llm.hparams.use_par_res:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph

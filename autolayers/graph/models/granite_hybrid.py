@@ -16,6 +16,11 @@ class GraniteHybrid(Hybrid):
 
 BUILDERS = {
     "granitehybrid": GraniteHybrid(
-        rope="key", rope_factors=True, residual_scale=None, shexp="add", logit_scale=None,
-        moe=Routing("softmax", norm_w=True, probs_b=None, gate_up=None, biases=False)),
+        rope="key",
+        rope_factors=True,
+        residual_scale=None,
+        shexp="add",
+        logit_scale=None,
+        moe=Routing("softmax", norm_w=True, probs_b=None, gate_up=None, biases=False),
+    ),
 }

@@ -35,7 +35,9 @@ class GraniteSwitch:
                 ids = g.reshape(g.get_rows(g.reshape(ids, 1, n), out_ids), out_ids.ne[0])
             ffn_inp = g.add(self.scaled(llm, cur), residual)
             cur = llm.rms_norm(il, "ffn_norm", ffn_inp)
-            gate, up = (self.switched_lora_mm(llm, f"ffn_{x}", cur, ids, il) for x in ("gate", "up"))
+            gate, up = (
+                self.switched_lora_mm(llm, f"ffn_{x}", cur, ids, il) for x in ("gate", "up")
+            )
             cur = self.switched_lora_mm(llm, "ffn_down", g.mul(g.unary("SILU", gate), up), ids, il)
             cur = g.add(self.scaled(llm, cur), ffn_inp)
         cur = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
@@ -56,18 +58,23 @@ class GraniteSwitch:
     def switched_lora_mm(self, llm: Llm, name: str, cur: Tensor, ids: Tensor, il: int) -> Tensor:
         """build_switched_lora_mm"""
         g = llm.graph
-        return g.add(g.mul_mat(llm.need_layer(il, name), cur),
-                     self.switched_lora_delta(llm, name, cur, ids, il))
+        return g.add(
+            g.mul_mat(llm.need_layer(il, name), cur),
+            self.switched_lora_delta(llm, name, cur, ids, il),
+        )
 
-    def attention(self, llm: Llm, cur: Tensor, ids: Tensor, il: int, inp: AttnInput,
-                  pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, ids: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n, head = llm.graph, llm.hparams, llm.n_tokens, llm.head_k
         both = g.mul_mat(llm.need_layer(il, "attn_qkv"), cur)
         made, start = [], 0
         for x, n_head in (("q", hp.n_head(il)), ("k", hp.n_head_kv(il)), ("v", hp.n_head_kv(il))):
             t = g.cont(g.view(both, (head * n_head, n), (both.nb[1],), start * both.nb[0]))
             start += head * n_head
-            t = g.reshape(g.add(t, self.switched_lora_delta(llm, f"attn_{x}", cur, ids, il)), head, n_head, n)
+            t = g.reshape(
+                g.add(t, self.switched_lora_delta(llm, f"attn_{x}", cur, ids, il)), head, n_head, n
+            )
             if pos is not None and x != "v" and hp.has_rope(il):
                 t = g.rope(t, pos, llm.rope_factors(il))
             made.append(t)

@@ -1,4 +1,5 @@
-"""A dense FFN may run next to the experts; their norm has an older name too (src/models/grok.cpp)."""
+"""A dense FFN may run next to the experts; their norm has an older name too
+(src/models/grok.cpp)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from ..llm import Llm
 
 
 class Grok(Decoder):
-    def normed(self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True) -> Tensor:
+    def normed(
+        self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
+    ) -> Tensor:
         if name == "post_ffw_norm" and llm.layer_weight(il, name) is None:
             name = "layer_output_norm"
         return super().normed(llm, cur, il, name, pinned)
@@ -24,7 +27,14 @@ class Grok(Decoder):
 
 
 BUILDERS = {
-    "grok": Grok(attn_post_norm="attn_output_norm", soft_cap=True, act="gelu",
-                 moe=Routing("softmax", norm_w=True, act="gelu", probs_b=None), ffn_post_norm="post_ffw_norm",
-                 ffn_post_norm_pinned=True, logit_scale=True, final_cap=None),
+    "grok": Grok(
+        attn_post_norm="attn_output_norm",
+        soft_cap=True,
+        act="gelu",
+        moe=Routing("softmax", norm_w=True, act="gelu", probs_b=None),
+        ffn_post_norm="post_ffw_norm",
+        ffn_post_norm_pinned=True,
+        logit_scale=True,
+        final_cap=None,
+    ),
 }

@@ -15,12 +15,21 @@ class GroveMoe(Decoder):
         logits = llm.linear(il, "ffn_gate_inp", cur)
         out = build_moe_ffn(llm, cur, il, _ROUTING, probs_in=logits)
         n_chunk = llm.n_expert // hp.n_group_experts
-        chunk = build_moe_ffn(llm, out, il, _CHUNK_ROUTING, probs_in=logits, n_expert=n_chunk,
-                                  n_expert_used=min(n_chunk, llm.n_expert_used))
+        chunk = build_moe_ffn(
+            llm,
+            out,
+            il,
+            _CHUNK_ROUTING,
+            probs_in=logits,
+            n_expert=n_chunk,
+            n_expert_used=min(n_chunk, llm.n_expert_used),
+        )
         return g.add(out, g.scale(chunk))
 
 
 _ROUTING = Routing("softmax", norm_w=True, select="sigmoid", gate_up=None, probs_b=None)
-_CHUNK_ROUTING = replace(_ROUTING, up="ffn_up_chexps", gate="ffn_gate_chexps", down="ffn_down_chexps")
+_CHUNK_ROUTING = replace(
+    _ROUTING, up="ffn_up_chexps", gate="ffn_gate_chexps", down="ffn_down_chexps"
+)
 
 BUILDERS = {"grovemoe": GroveMoe(qk_norm="head")}

@@ -1,4 +1,5 @@
-"""Two stacks take turns: the low one several cycles for each of the high one (src/models/hrm-text.cpp)."""
+"""Two stacks take turns: the low one several cycles for each of the high one
+(src/models/hrm-text.cpp)."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ class HrmText:
         cur = llm.build_attn(inp, g.rope(q, pos), g.rope(k, pos), v, il, wo=None)
         cur = g.mul(cur, g.unary("SIGMOID", gate))
         ffn_inp = g.add(llm.project(cur, il, biased=False), residual)
-        return g.add(llm.build_ffn(llm.build_norm(ffn_inp, None), il, scales=False, biases=False), ffn_inp)
+        return g.add(
+            llm.build_ffn(llm.build_norm(ffn_inp, None), il, scales=False, biases=False), ffn_inp
+        )
 
 
 BUILDERS = {"hrm_text": HrmText()}

@@ -1,5 +1,5 @@
-"""Sparse latent attention, and several residual streams, mixed into one before each block and updated by its
-result (src/models/hy-v4.cpp)."""
+"""Sparse latent attention, and several residual streams, mixed into one before each block and
+updated by its result (src/models/hy-v4.cpp)."""
 
 from __future__ import annotations
 
@@ -30,17 +30,26 @@ class HyV4(DeepSeek32):
             for block in ("attn", "ffn"):
                 weights, after = self.hc_weights(llm, x, il, block)
                 cur = self.normed(llm, self.hc_mix(llm, x, weights), il, f"{block}_norm")
-                cur = self.attention(llm, cur, il, inp,
-                                     pos) if block == "attn" else self.feed_forward(llm, cur, il)
+                cur = (
+                    self.attention(llm, cur, il, inp, pos)
+                    if block == "attn"
+                    else self.feed_forward(llm, cur, il)
+                )
                 x = self.hc_post(llm, cur, x, after)
         x = g.get_rows(g.reshape(x, width * streams, n), out_ids)
         x = g.reshape(x, width, streams, llm.n_outputs)
-        mixes = g.mul_mat(llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, width * streams, x.ne[2])))
-        weights = g.add(g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight"))
+        mixes = g.mul_mat(
+            llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, width * streams, x.ne[2]))
+        )
+        weights = g.add(
+            g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight")
+        )
         cur = self.hc_mix(llm, x, g.scale(g.unary("SIGMOID", weights)))
         return llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")))
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         if isinstance(inp, DsaInput):
             return super().attention(llm, cur, il, inp, pos)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
@@ -55,18 +64,21 @@ class HyV4(DeepSeek32):
         return llm.linear(il, "attn_output", llm.graph.mul(out, gate))
 
     def hc_weights(self, llm: Llm, x: Tensor, il: int, block: str) -> tuple[Tensor, Tensor]:
-        """How much of each stream the block reads, and each stream takes of the block's result: [streams,
-        n_tokens]."""
+        """How much of each stream the block reads, and each stream takes of the block's result:
+        [streams, n_tokens]."""
         g, streams = llm.graph, x.ne[1]
         scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
-        mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"),
-                          g.rms_norm(g.reshape(x, x.ne[0] * streams, x.ne[2])))
+        mixes = g.mul_mat(
+            llm.need_layer(il, f"hc_{block}_fn"),
+            g.rms_norm(g.reshape(x, x.ne[0] * streams, x.ne[2])),
+        )
 
         def gate(i: int) -> Tensor:
             t = g.view(mixes, (streams, x.ne[2]), (mixes.nb[1],), i * streams * mixes.nb[0])
             t = g.mul(t, g.view(scale, (1,), (), i * scale.nb[0]))
-            return g.scale(g.unary("SIGMOID",
-                                   g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0]))))
+            return g.scale(
+                g.unary("SIGMOID", g.add(t, g.view(base, (streams,), (), i * streams * base.nb[0])))
+            )
 
         return gate(0), g.scale(gate(1))
 
@@ -74,8 +86,13 @@ class HyV4(DeepSeek32):
         """The streams' weighted sum."""
         g, n = llm.graph, x.ne[2]
         x = g.cast(x, "f32")
-        parts = [g.mul(g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
-                       g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0])) for i in range(x.ne[1])]
+        parts = [
+            g.mul(
+                g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
+                g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0]),
+            )
+            for i in range(x.ne[1])
+        ]
         return g.cast(llm.add_up(parts), "f32")
 
     def hc_post(self, llm: Llm, cur: Tensor, x: Tensor, weights: Tensor) -> Tensor:

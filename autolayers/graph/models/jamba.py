@@ -15,6 +15,12 @@ class Jamba(Hybrid):
 
 
 BUILDERS = {
-    "jamba": Jamba(inp_pos=False, residual_first=True, wo_bias=False, ffn_bias=False, ffn_residual_first=True,
-                   moe=Routing("softmax", norm_w=False, probs_b=None, gate_up=None, biases=False)),
+    "jamba": Jamba(
+        inp_pos=False,
+        residual_first=True,
+        wo_bias=False,
+        ffn_bias=False,
+        ffn_residual_first=True,
+        moe=Routing("softmax", norm_w=False, probs_b=None, gate_up=None, biases=False),
+    ),
 }

@@ -12,7 +12,8 @@ from ..llm import Llm
 
 
 def group_norm(llm: Llm, cur: Tensor, weight: Tensor | None) -> Tensor:
-    """k2_horizon_group_rms_norm: an RMS norm of each group of the width, then one weight for all of it."""
+    """k2_horizon_group_rms_norm: an RMS norm of each group of the width, then one weight for all of
+    it."""
     g, (width, n) = llm.graph, cur.ne[:2]
     groups = llm.hparams.n_norm_groups or 1
     cur = g.reshape(g.rms_norm(g.reshape(cur, width // groups, groups, n)), width, n)
@@ -21,13 +22,17 @@ def group_norm(llm: Llm, cur: Tensor, weight: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class K2Horizon(Decoder):
-    def normed(self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True) -> Tensor:
+    def normed(
+        self, llm: Llm, cur: Tensor, il: int, name: str | None, pinned: bool = True
+    ) -> Tensor:
         return cur if name is None else group_norm(llm, cur, llm.layer_weight(il, name))
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
         return llm.finish(group_norm(llm, cur, llm.weight("output_norm.weight")))
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         assert pos is not None
         g, hp, n, normed = llm.graph, llm.hparams, llm.n_tokens, cur
         head, heads, heads_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
@@ -36,7 +41,10 @@ class K2Horizon(Decoder):
         v = self.routed_value(llm, cur, il) if routed else llm.linear(il, "attn_v", cur, scale=True)
         q, k = g.reshape(q, head, heads, n), g.reshape(k, head, heads_kv, n)
         v = g.reshape(v, hp.head_v(il), heads_kv, n)
-        q, k = (self.head_normed(llm, t, il, name) for t, name in ((q, "attn_q_norm"), (k, "attn_k_norm")))
+        q, k = (
+            self.head_normed(llm, t, il, name)
+            for t, name in ((q, "attn_q_norm"), (k, "attn_k_norm"))
+        )
         q, k = g.rope(q, pos), g.rope(k, pos)
         gate = llm.layer_weight(il, "attn_gate")
         if gate is None:
@@ -61,7 +69,8 @@ class K2Horizon(Decoder):
         g, hp, (width, n) = llm.graph, llm.hparams, cur.ne[:2]
         n_used = hp.n_value_expert_used
         logits = g.mul_mat(llm.need_layer(il, "attn_v_gate"), cur)
-        softmax = hp.expert_gating_func == 1          # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, otherwise sigmoid
+        # LLAMA_EXPERT_GATING_FUNC_TYPE_SOFTMAX, otherwise sigmoid
+        softmax = hp.expert_gating_func == 1
         probs = g.soft_max(logits) if softmax else g.unary("SIGMOID", logits)
         bias = llm.layer_weight(il, "attn_v_gate", "bias")
         selected = g.argsort_top_k(probs if bias is None else g.add(probs, bias), n_used)
@@ -71,8 +80,9 @@ class K2Horizon(Decoder):
             weights = g.reshape(g.div(weights, g.clamp(g.sum_rows(weights))), 1, n_used, n)
         if hp.expert_weights_scale not in (0.0, 1.0):
             weights = g.scale(weights)
-        values = llm.build_lora_mm_id(llm.need_layer(il, "attn_v_exps"), g.reshape(cur, width, 1, n),
-                                      selected)
+        values = llm.build_lora_mm_id(
+            llm.need_layer(il, "attn_v_exps"), g.reshape(cur, width, 1, n), selected
+        )
         values = g.mul(g.unary("SILU", values), weights)
         views = []
         for i in range(n_used):
@@ -85,5 +95,8 @@ class K2Horizon(Decoder):
         return g.cont(out) if n_used == 1 else out
 
 
-BUILDERS = {"k2-horizon": K2Horizon(final_norm=None, ffn_bias=False, moe=Routing(biases=False, gate_up=None),
-                                    shexp="add")}
+BUILDERS = {
+    "k2-horizon": K2Horizon(
+        final_norm=None, ffn_bias=False, moe=Routing(biases=False, gate_up=None), shexp="add"
+    )
+}

@@ -1,5 +1,5 @@
-"""Residual streams of earlier layers are kept and mixed by attention over them; experts in a latent space
-(src/models/kimi-k3.cpp).
+"""Residual streams of earlier layers are kept and mixed by attention over them; experts in a latent
+space (src/models/kimi-k3.cpp).
 """
 
 from __future__ import annotations
@@ -30,12 +30,17 @@ class KimiK3(KimiLinear):
             cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, None)
             stream = cur if banked else g.add(stream, cur)
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.ffn_res_score.weight")
-            stream = g.add(stream, self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il))
-        cur = g.get_rows(self.attend_residuals(llm, stream, bank, "output_res_score.weight"), out_ids)
+            stream = g.add(
+                stream, self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
+            )
+        cur = g.get_rows(
+            self.attend_residuals(llm, stream, bank, "output_res_score.weight"), out_ids
+        )
         return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
 
     def attend_residuals(self, llm: Llm, cur: Tensor, bank: Tensor | None, score: str) -> Tensor:
-        """The stream mixed with those in `bank`, [n_embd, kept, n_tokens], by attention over them."""
+        """The stream mixed with those in `bank`, [n_embd, kept, n_tokens], by attention over
+        them."""
         if bank is None:
             return cur
         g, n, kept = llm.graph, llm.n_tokens, bank.ne[1]
@@ -54,7 +59,9 @@ class KimiK3(KimiLinear):
         g, hp = llm.graph, llm.hparams
         if hp.kda_gate_lower_bound == float("-inf"):
             return super().decay(llm, cur, il)
-        gate = g.reshape(self.low_rank_gate(llm, cur, il), hp.n_embd_head_kda, llm.n_head, llm.n_tokens)
+        gate = g.reshape(
+            self.low_rank_gate(llm, cur, il), hp.n_embd_head_kda, llm.n_head, llm.n_tokens
+        )
         return g.scale(g.unary("SIGMOID", g.scale(g.mul(gate, self.decay_rates(llm, il)))))
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
@@ -71,7 +78,9 @@ class KimiK3(KimiLinear):
         if il < llm.hparams.n_layer_dense_lead:
             return self.situ_ffn(llm, cur, il, "")
         g = llm.graph
-        down, norm, up = (llm.layer_weight(il, f"ffn_routed_{name}") for name in ("down", "norm", "up"))
+        down, norm, up = (
+            llm.layer_weight(il, f"ffn_routed_{name}") for name in ("down", "norm", "up")
+        )
         latent = cur if down is None else g.mul_mat(down, cur)
         logits = g.mul_mat(llm.need_layer(il, "ffn_gate_inp"), cur)
         out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=logits)
@@ -84,7 +93,9 @@ class KimiK3(KimiLinear):
         return g.add(out, self.situ_ffn(llm, cur, il, "_shexp"))
 
     def situ_ffn(self, llm: Llm, cur: Tensor, il: int, which: str) -> Tensor:
-        gate, up, down = (llm.need_layer(il, f"ffn_{name}{which}") for name in ("gate", "up", "down"))
+        gate, up, down = (
+            llm.need_layer(il, f"ffn_{name}{which}") for name in ("gate", "up", "down")
+        )
         g = llm.graph
         return g.mul_mat(down, situ(llm, g.mul_mat(gate, cur), g.mul_mat(up, cur)))
 

@@ -19,19 +19,25 @@ class KimiLinear(KimiDeltaAttention):
             return super().qkv(llm, cur, il)
         g, width = llm.graph, llm.hparams.n_embd_head_kda * llm.n_head
         both = g.mul_mat(weight, cur)
-        return [g.cont(g.view(both, (width, llm.n_tokens), (both.nb[1],), part * width * F32))
-                for part in range(3)]
+        return [
+            g.cont(g.view(both, (width, llm.n_tokens), (both.nb[1],), part * width * F32))
+            for part in range(3)
+        ]
 
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
         gate = self.low_rank_gate(llm, cur, il)
-        gate = g.reshape(g.unary("SOFTPLUS", gate), llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens)
+        gate = g.reshape(
+            g.unary("SOFTPLUS", gate), llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens
+        )
         return g.mul(gate, self.decay_rates(llm, il))
 
     def low_rank_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
         low = g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur)
-        return g.add(g.mul_mat(llm.need_layer(il, "ssm_f_b"), low), llm.need_layer(il, "ssm_dt", "bias"))
+        return g.add(
+            g.mul_mat(llm.need_layer(il, "ssm_f_b"), low), llm.need_layer(il, "ssm_dt", "bias")
+        )
 
     def output_gate(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         g = llm.graph
@@ -40,15 +46,22 @@ class KimiLinear(KimiDeltaAttention):
 
     def regrouped(self, llm: Llm, cur: Tensor) -> Tensor:
         g = llm.graph
-        return g.reshape(g.reshape(cur, cur.ne[0], llm.n_seq_tokens, llm.n_seqs), cur.ne[0], llm.n_tokens)
+        return g.reshape(
+            g.reshape(cur, cur.ne[0], llm.n_seq_tokens, llm.n_seqs), cur.ne[0], llm.n_tokens
+        )
 
     def mla(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
         q, k, v = self.absorbed(llm, cur, il, pos)
-        return llm.build_attn(inp, q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"),
-                              wo_bias=False)
+        return llm.build_attn(
+            inp, q, k, v, il, mla=True, v_mla=llm.layer_weight(il, "attn_v_b"), wo_bias=False
+        )
 
 
 BUILDERS = {
-    "kimi-linear": KimiLinear(inp_pos=False, shexp="add", ffn_bias=False,
-                              moe=Routing(norm_w=True, gate_up=None, biases=False)),
+    "kimi-linear": KimiLinear(
+        inp_pos=False,
+        shexp="add",
+        ffn_bias=False,
+        moe=Routing(norm_w=True, gate_up=None, biases=False),
+    ),
 }

@@ -18,8 +18,10 @@ class Lfm2(Hybrid):
         cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
         bcx = llm.linear(il, "shortconv.in_proj", cur)
         size = bcx.ne[0] // 3
-        b, c, x = (g.view(bcx, (size, *bcx.ne[1:3]), bcx.nb[1:3], part * size * bcx.nb[0])
-                   for part in range(3))
+        b, c, x = (
+            g.view(bcx, (size, *bcx.ne[1:3]), bcx.nb[1:3], part * size * bcx.nb[0])
+            for part in range(3)
+        )
         bx = g.transpose(g.mul(b, x))
         states = state(llm, il, 0)
         conv = g.reshape(build_rs(llm, states), before, llm.n_embd, n_seqs)
@@ -28,7 +30,9 @@ class Lfm2(Hybrid):
             slots = tails(llm, bx.ne[0], before)
         else:
             pad = before // 2
-            left = g.cont(g.view(conv, (pad, llm.n_embd, n_seqs), conv.nb[1:3], (before - pad) * conv.nb[0]))
+            left = g.cont(
+                g.view(conv, (pad, llm.n_embd, n_seqs), conv.nb[1:3], (before - pad) * conv.nb[0])
+            )
             bx = g.pad(g.concat(left, bx, 0), pad)
             slots = [(bx.ne[0] - before, 0)]
         keep_tails(llm, bx, states, before, slots)
@@ -43,8 +47,14 @@ class Lfm2(Hybrid):
         return None
 
 
-_ROW = Lfm2(qk_norm="head", wo_bias=False, ffn_bias=False, residual_first=True, ffn_residual_first=True,
-            final_norm="token_embd_norm")
+_ROW = Lfm2(
+    qk_norm="head",
+    wo_bias=False,
+    ffn_bias=False,
+    residual_first=True,
+    ffn_residual_first=True,
+    final_norm="token_embd_norm",
+)
 
 BUILDERS = {
     "lfm2": _ROW,

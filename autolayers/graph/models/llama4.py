@@ -13,7 +13,9 @@ from ..llm import Llm
 
 
 class Llama4(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp = llm.graph, llm.hparams
         if llm.attn_temp is None:
             llm.attn_temp = llm.build_inp_attn_scale()
@@ -21,7 +23,7 @@ class Llama4(Decoder):
         if self.ropes(hp, il):
             factors = llm.rope_factors(il)
             q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)  # type: ignore[arg-type]
-            if hp.n_layer != 48 or hp.n_expert != 128:      # use_kq_norm: not in Maverick
+            if hp.n_layer != 48 or hp.n_expert != 128:  # use_kq_norm: not in Maverick
                 q, k = g.rms_norm(q), g.rms_norm(k)
         else:
             q = g.mul(q, llm.attn_temp)
@@ -33,6 +35,9 @@ def _all_but_every_nth(hp: Hparams, il: int) -> bool:
 
 
 BUILDERS = {
-    "llama4": Llama4(rope=_all_but_every_nth, shexp="add",
-                     moe=Routing("sigmoid", norm_w=False, weight_before=True, select="logits", probs_b=None)),
+    "llama4": Llama4(
+        rope=_all_but_every_nth,
+        shexp="add",
+        moe=Routing("sigmoid", norm_w=False, weight_before=True, select="logits", probs_b=None),
+    ),
 }

@@ -22,7 +22,9 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     width = (d_conv - 1) * d_inner * n_seqs
     last = g.view(conv, (d_conv - 1, d_inner, n_seqs), conv.nb[1:3], n_tok * conv.nb[0])
     g.expand(g.cpy(last, g.view(conv_all, (width,))))
-    x = g.add(g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias"))
+    x = g.add(
+        g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias")
+    )
     x = g.unary("SILU", x)
 
     x_db = llm.linear(il, "ssm_x", x)
@@ -31,8 +33,10 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     b, c = (g.view(x_db, shape, strides, F32 * at) for at in (rank, rank + d_state))
     norms = [llm.layer_weight(il, f"ssm_{name}_norm") for name in ("dt", "b", "c")]
     if hp.ssm_dt_b_c_rms or None not in norms:
-        dt, b, c = (llm.build_norm(t, norm, None, "rms", il)
-                    for t, norm in zip((dt, b, c), norms, strict=True))
+        dt, b, c = (
+            llm.build_norm(t, norm, None, "rms", il)
+            for t, norm in zip((dt, b, c), norms, strict=True)
+        )
     elif llm.rules.mamba_dt_cont:
         dt = g.cont(dt)
     dt = g.add(llm.linear(il, "ssm_dt", dt), llm.need_layer(il, "ssm_dt", "bias"))
@@ -48,7 +52,11 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     g.expand(g.cpy(g.view(y_ssm, (width,), (), x.nb[3] * x.ne[3]), g.view(ssm_all, (width,))))
     y = g.view(y_ssm, (d_inner, n_tok, n_seqs), (x.nb[2], x.nb[3]))
     y = g.add(y, g.mul(cur, llm.need_layer(il, "ssm_d")))
-    y = g.mul(y, g.unary("SILU", g.cont(z))) if gathered is not None else g.glu("SWIGLU", g.cont(z), y)
+    y = (
+        g.mul(y, g.unary("SILU", g.cont(z)))
+        if gathered is not None
+        else g.glu("SWIGLU", g.cont(z), y)
+    )
     cur = llm.linear(il, "ssm_out", y, scale=True)
     return g.reshape(cur, cur.ne[0], n_tok * n_seqs)
 
@@ -73,12 +81,16 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     dt = g.view(projected, (n_head, n_tok, n_seqs), nb[1:3], (d_inner + channels) * F32)
     conv = g.concat(conv, g.transpose(xbc), 0)
     keep_tails(llm, conv, conv_all, d_conv - 1, tails(llm, conv.ne[0], d_conv - 1))
-    xbc = g.add(g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias"))
+    xbc = g.add(
+        g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias")
+    )
     xbc = g.unary("SILU", xbc)
 
     x = g.view(xbc, (head_dim, n_head, n_tok, n_seqs), (head_dim * F32, *xbc.nb[1:3]))
-    b, c = (g.view(xbc, (d_state, n_group, n_tok, n_seqs), (d_state * F32, *xbc.nb[1:3]), at * F32)
-            for at in (d_inner, d_inner + n_group * d_state))
+    b, c = (
+        g.view(xbc, (d_state, n_group, n_tok, n_seqs), (d_state * F32, *xbc.nb[1:3]), at * F32)
+        for at in (d_inner, d_inner + n_group * d_state)
+    )
     dt = g.add(g.cont(dt), llm.need_layer(il, "ssm_dt", "bias"))
 
     def scan(states: Tensor, ids: Tensor) -> Tensor:
@@ -88,8 +100,12 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     y_ssm = build_rs(llm, ssm_all, scan)
     width, written = d_state * d_inner, min(n_tok, kept)
     row = width * F32
-    g.expand(g.cpy(g.view(y_ssm, (width, n_seqs, written), (row, row * n_seqs), x.nelements * F32),
-                   g.view(ssm_all, (width, n_seqs, written), (ssm_all.nb[1], n_cells(llm) * row))))
+    g.expand(
+        g.cpy(
+            g.view(y_ssm, (width, n_seqs, written), (row, row * n_seqs), x.nelements * F32),
+            g.view(ssm_all, (width, n_seqs, written), (ssm_all.nb[1], n_cells(llm) * row)),
+        )
+    )
     nb1 = x.nb[1]
     y = g.view(y_ssm, (head_dim, n_head, n_tok, n_seqs), (nb1, n_head * nb1, n_tok * n_head * nb1))
     y = g.add(y, g.mul(x, llm.need_layer(il, "ssm_d")))

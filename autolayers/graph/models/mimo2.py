@@ -10,7 +10,9 @@ from ..llm import Llm
 
 
 class Mimo2(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         if llm.layer_weight(il, "attn_qkv") is not None:
             q, k, v = llm.build_qkv(cur, il, scales=False)
@@ -20,7 +22,9 @@ class Mimo2(Decoder):
             k = g.reshape(k, hp.head_k(0), hp.n_head_kv(il), n)
             v = g.reshape(v, hp.head_v(0), hp.n_head_kv(il), n)
         q, k = g.rope(q, pos), g.rope(k, pos)  # type: ignore[arg-type]
-        cur = llm.build_attn(inp, q, k, v, il, sinks=llm.layer_weight(il, "attn_sinks"), wo_bias=False)
+        cur = llm.build_attn(
+            inp, q, k, v, il, sinks=llm.layer_weight(il, "attn_sinks"), wo_bias=False
+        )
         return g.scale(cur) if hp.f_attn_value_scale else cur
 
 

@@ -27,16 +27,27 @@ class MiniMax01(Hybrid):
             cur = g.add(self.feed_forward(llm, cur, il), g.scale(cur))
         return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
 
-    def lightning(self, llm: Llm, cur: Tensor, il: int, slopes: Tensor, decays: list[Tensor]) -> Tensor:
-        """Linear attention in blocks: by scores within the batch, by the state for everything before it."""
-        g, n_tok, n_seqs, n_head, head = llm.graph, llm.n_seq_tokens, llm.n_seqs, llm.n_head, llm.head_v
+    def lightning(
+        self, llm: Llm, cur: Tensor, il: int, slopes: Tensor, decays: list[Tensor]
+    ) -> Tensor:
+        """Linear attention in blocks: by scores within the batch, by the state for everything
+        before it."""
+        g, n_tok, n_seqs, n_head, head = (
+            llm.graph,
+            llm.n_seq_tokens,
+            llm.n_seqs,
+            llm.n_head,
+            llm.head_v,
+        )
         build_rs(llm, state(llm, il, 0))
         slope = g.scale(slopes)
         cur = g.reshape(cur, cur.ne[0], n_tok, 1, n_seqs)
         qkv = g.unary("SILU", llm.linear(il, "attn_qkv", cur))
         qkv = g.reshape(qkv, 3 * head, n_head, n_tok, n_seqs)
-        q, k, v = (g.view(qkv, (head, n_head, n_tok, n_seqs), qkv.nb[1:], part * head * F32)
-                   for part in range(3))
+        q, k, v = (
+            g.view(qkv, (head, n_head, n_tok, n_seqs), qkv.nb[1:], part * head * F32)
+            for part in range(3)
+        )
         states = state(llm, il, 1)
         old = g.reshape(build_rs(llm, states), head, head, n_head, n_seqs)
         q_decay, k_decay, diagonal = (g.unary("EXP", g.scale(t)) for t in decays)
@@ -58,5 +69,7 @@ class MiniMax01(Hybrid):
 
 
 BUILDERS = {
-    "minimax-01": MiniMax01(wo_bias=False, moe=Routing("softmax", norm_w=True, gate_up=None, biases=False)),
+    "minimax-01": MiniMax01(
+        wo_bias=False, moe=Routing("softmax", norm_w=True, gate_up=None, biases=False)
+    ),
 }

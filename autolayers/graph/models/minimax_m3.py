@@ -22,7 +22,9 @@ class MsaInput(AttnInput):
         n_kv, self.per_stream, self.streams = mask.ne[0], mask.ne[1], mask.ne[3]
         self.block = hp.indexer_block_size
         # get_n_pos: llama.cpp reserves with an empty cache; "filled" asks for a full one
-        self.blocks = -(-(llm.cparams.n_ctx_seq if llm.fused_ops.get("filled") else 256) // self.block)
+        self.blocks = -(
+            -(llm.cparams.n_ctx_seq if llm.fused_ops.get("filled") else 256) // self.block
+        )
         self.positions = self.blocks * self.block
         self.idx_k_idxs = g.input("msa_k_idxs", "i64", n)
         self.bias = g.input("msa_bias", "f32", self.blocks, n)
@@ -42,7 +44,9 @@ class MiniMaxM3(Decoder):
         sparse = llm.flash_attn and (llm.cparams.n_seq_max == 1 or not llm.cparams.kv_unified)
         return MsaInput(llm, base) if sparse else base
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         if not isinstance(inp, MsaInput) or il < hp.n_layer_dense_lead:
             return super().attention(llm, cur, il, inp, pos)
@@ -68,14 +72,18 @@ class MiniMaxM3(Decoder):
         g.expand(inp.cache.cpy_v(v, inp.v_idxs, il))
         k = inp.cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         v = inp.cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
-        out = self._gathered(llm, inp, q, k, v, iq,
-                             ik) if inp.decodes else self._masked(llm, inp, q, k, v, iq, ik)
+        out = (
+            self._gathered(llm, inp, q, k, v, iq, ik)
+            if inp.decodes
+            else self._masked(llm, inp, q, k, v, iq, ik)
+        )
         if inp.v_rot is not None:
             out = llm.hadamard(out, inp.v_rot)
         return llm.project(out, il, biased=False)
 
-    def _gathered(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor,
-                  ik: Tensor) -> Tensor:
+    def _gathered(
+        self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor, ik: Tensor
+    ) -> Tensor:
         """One token per stream: attend to copies of the best blocks' keys and values."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, s = iq.ne[0], iq.ne[1], inp.streams
@@ -90,7 +98,9 @@ class MiniMaxM3(Decoder):
         chosen = g.repeat(g.reshape(chosen, 1, best, n_idx, s), block, best, n_idx, s)
         chosen = g.add(chosen, g.reshape(g.arange(block), block, 1, 1))
         at = g.cast(g.reshape(chosen, block * best * n_idx, s), "i32")
-        cells = g.reshape(g.get_rows(g.reshape(inp.cells_f, 1, n_pos, s), at), block, best, n_idx, s)
+        cells = g.reshape(
+            g.get_rows(g.reshape(inp.cells_f, 1, n_pos, s), at), block, best, n_idx, s
+        )
         rows = g.add(g.scale(cells), g.reshape(g.arange(n_kv_head), 1, 1, n_idx))
         rows = g.cast(g.reshape(rows, block * best * n_idx, s), "i32")
 
@@ -104,8 +114,9 @@ class MiniMaxM3(Decoder):
         mask = g.cast(g.reshape(mask, block * best, 1, 1, n_idx * s), "f16")
         return self._grouped(llm, q, picked(k), picked(v), mask, n_kv_head)
 
-    def _masked(self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor,
-                ik: Tensor) -> Tensor:
+    def _masked(
+        self, llm: Llm, inp: MsaInput, q: Tensor, k: Tensor, v: Tensor, iq: Tensor, ik: Tensor
+    ) -> Tensor:
         """Many tokens: a mask per group of heads, stream by stream."""
         g, hp = llm.graph, llm.hparams
         size, n_idx, n = iq.ne[0], iq.ne[1], inp.per_stream
@@ -115,12 +126,16 @@ class MiniMaxM3(Decoder):
         outs = []
         for s in range(inp.streams):
 
-            def part(t: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], step: int, s: int = s) -> Tensor:
+            def part(
+                t: Tensor, ne: tuple[int, ...], nb: tuple[int, ...], step: int, s: int = s
+            ) -> Tensor:
                 return g.view(t, ne, nb, s * step)
 
             iq_s = part(iq, (size, n_idx, n), iq.nb[1:3], n * iq.nb[2])
-            keys = g.get_rows(part(ik, (size, n_kv), (ik.nb[2],), ik.nb[3]),
-                              part(inp.cells, (n_pos,), (), inp.cells.nb[1]))
+            keys = g.get_rows(
+                part(ik, (size, n_kv), (ik.nb[2],), ik.nb[3]),
+                part(inp.cells, (n_pos,), (), inp.cells.nb[1]),
+            )
             score = g.reshape(g.mul_mat(keys, g.reshape(iq_s, size, n_idx * n)), n_pos, n_idx, n)
             nb = inp.visible.nb[1]
             score = g.add_inplace(score, part(inp.visible, (n_pos, 1, n), (nb, nb), n * nb))
@@ -129,31 +144,48 @@ class MiniMaxM3(Decoder):
             chosen = g.top_k(g.add(g.pool_rows(score, block), bias), best)
             closed = g.repeat(g.cast(g.scale(bias), "f16"), blocks, n_idx, n, 1)
             zero = g.scale(g.cast(chosen, "f32"))
-            opened = g.set_rows(g.reshape(closed, 1, blocks, n_idx * n), g.reshape(zero, 1, best, n_idx * n),
-                                g.reshape(chosen, best, n_idx * n))
+            opened = g.set_rows(
+                g.reshape(closed, 1, blocks, n_idx * n),
+                g.reshape(zero, 1, best, n_idx * n),
+                g.reshape(chosen, best, n_idx * n),
+            )
             opened = g.cont(g.permute(g.reshape(opened, blocks, n_idx, n), 0, 2, 1, 3))
             opened = g.cont(g.transpose(g.reshape(opened, blocks, n * n_idx)))
-            opened = g.get_rows(opened, part(inp.block_of_cell, (n_kv,), (), inp.block_of_cell.nb[1]))
+            opened = g.get_rows(
+                opened, part(inp.block_of_cell, (n_kv,), (), inp.block_of_cell.nb[1])
+            )
             mask = g.reshape(g.cont(g.transpose(opened)), n_kv, n, n_idx)
             causal = inp.float_mask
-            mask = g.add_inplace(mask, part(causal, (n_kv, n, 1), (causal.nb[1], causal.nb[3]), causal.nb[3]))
+            mask = g.add_inplace(
+                mask, part(causal, (n_kv, n, 1), (causal.nb[1], causal.nb[3]), causal.nb[3])
+            )
             mask = g.cast(g.reshape(mask, n_kv, n, 1, n_idx), "f16")
             q_s = part(q, (q.ne[0], q.ne[1], n), q.nb[1:3], n * q.nb[2])
             k_s, v_s = (g.permute(part(t, t.ne[:3], t.nb[1:], t.nb[3]), 0, 3, 1, 2) for t in (k, v))
             outs.append(self._grouped(llm, q_s, k_s, v_s, mask, k.ne[1]))
         return llm.concat_all(outs, 1)
 
-    def _grouped(self, llm: Llm, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, n_kv_head: int) -> Tensor:
+    def _grouped(
+        self, llm: Llm, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, n_kv_head: int
+    ) -> Tensor:
         """build_attn_msa_fa: groups of heads (and streams) as sequences of one flash attention."""
         g, (head, n_head, n, _) = llm.graph, q.ne
         group, channels = n_head // n_kv_head, k.ne[3]
-        q = g.permute(g.reshape(q, head, group, channels, n_head * n // (group * channels)), 0, 2, 3, 1)
+        q = g.permute(
+            g.reshape(q, head, group, channels, n_head * n // (group * channels)), 0, 2, 3, 1
+        )
         out = g.flash_attn(q, k, v, mask, None, llm.hparams.f_max_alibi_bias > 0.0)
         out = g.permute(out, 0, 1, 3, 2)
         return g.reshape(out if out.contiguous() else g.cont(out), head * n_head, n)
 
 
 BUILDERS = {
-    "minimax-m3": MiniMaxM3(wo_bias=False, ffn_bias=False, qk_norm="head", act="swiglu_oai", shexp="add",
-                            moe=Routing(act="swiglu_oai", gate_up=None)),
+    "minimax-m3": MiniMaxM3(
+        wo_bias=False,
+        ffn_bias=False,
+        qk_norm="head",
+        act="swiglu_oai",
+        shexp="add",
+        moe=Routing(act="swiglu_oai", gate_up=None),
+    ),
 }

@@ -10,7 +10,9 @@ from ..llm import Llm
 
 
 class Mpt(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         q, k, v = llm.build_qkv(cur, il, roped=False)
         if llm.layer_weight(il, "attn_q_norm") is not None:
@@ -21,8 +23,9 @@ class Mpt(Decoder):
         return llm.build_attn(inp, q, k, v, il)
 
     def feed_forward(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        return llm.build_ffn(cur, il, "gelu", "seq", scales=False,
-                             act_scales=llm.weight(f"blk.{il}.ffn.act.scales"))
+        return llm.build_ffn(
+            cur, il, "gelu", "seq", scales=False, act_scales=llm.weight(f"blk.{il}.ffn.act.scales")
+        )
 
     def for_file(self, llm: Llm) -> Decoder:
         return replace(self, positions=llm.weight("position_embd.weight") is not None)

@@ -1,4 +1,5 @@
-"""The physical blocks run several times, each loop with a cache of its own (src/models/nanbeige.cpp)."""
+"""The physical blocks run several times, each loop with a cache of its own
+(src/models/nanbeige.cpp)."""
 
 from __future__ import annotations
 
@@ -14,11 +15,17 @@ class Nanbeige(Decoder):
         llm.share_blocks(lambda il: il % n_phys)
         return super().build(llm)
 
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         hp = llm.hparams
         cur = super().layer(llm, inp_l, il, inp, pos, out_ids)
-        if hp.n_loops > 1 and (il + 1) % hp.n_layer_phys == 0 and il + 1 < hp.n_layer and not hp.skip_loop_final_norm:
+        if (
+            hp.n_loops > 1
+            and (il + 1) % hp.n_layer_phys == 0
+            and il + 1 < hp.n_layer
+            and not hp.skip_loop_final_norm
+        ):
             cur = llm.build_norm(cur, llm.weight("output_norm.weight"), None, "rms", il)
         return cur
 

@@ -24,27 +24,39 @@ class NemotronH(Mamba2):
             return llm.build_ffn(cur, il, "relu_sqr", None)
         down, up = llm.layer_weight(il, "ffn_latent_down"), llm.layer_weight(il, "ffn_latent_up")
         latent = cur if down is None else g.mul_mat(down, cur)
-        out = build_moe_ffn(llm, latent, il, _ROUTING, probs_in=llm.build_lora_mm(router, cur),
-                                n_expert_used=llm.hparams.n_expert_used(il))
+        out = build_moe_ffn(
+            llm,
+            latent,
+            il,
+            _ROUTING,
+            probs_in=llm.build_lora_mm(router, cur),
+            n_expert_used=llm.hparams.n_expert_used(il),
+        )
         if up is not None:
             out = g.mul_mat(up, out)
-        shared = llm.build_ffn(cur, il, "relu_sqr", None, up="ffn_up_shexp", down="ffn_down_shexp",
-                               biases=False)
+        shared = llm.build_ffn(
+            cur, il, "relu_sqr", None, up="ffn_up_shexp", down="ffn_down_shexp", biases=False
+        )
         return g.add(out, shared)
 
-    def mtp_layer(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-                  out_ids: Tensor) -> Tensor:
+    def mtp_layer(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         """Attention and experts in one block, unlike in the trunk."""
         g = llm.graph
         attn = g.add(self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos), cur)
         attn = g.get_rows(attn, out_ids)
-        return g.add(self.feed_forward(llm, self.normed(llm, attn, il, "post_attention_norm"), il), attn)
+        return g.add(
+            self.feed_forward(llm, self.normed(llm, attn, il, "post_attention_norm"), il), attn
+        )
 
     def mtp_norm(self) -> Norm:
         return "layer"
 
 
 _ROUTING = Routing("sigmoid", act="relu_sqr", gate=None, gate_up=None, biases=False, scales=True)
-_ROW = NemotronH(inp_pos=False, select="last", select_before=((Rules.nemotron_last_rows, "attention"),))
+_ROW = NemotronH(
+    inp_pos=False, select="last", select_before=((Rules.nemotron_last_rows, "attention"),)
+)
 
 BUILDERS = {"nemotron_h": _ROW, "nemotron_h_moe": _ROW}

@@ -9,7 +9,9 @@ from ..llm import Llm
 
 
 class OpenElm(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         n_head, n_kv, head = hp.n_head(il), hp.n_head_kv(il), hp.head_v(0)
         cur = g.reshape(llm.linear(il, "attn_qkv", cur), hp.head_k(0), n_head + 2 * n_kv, n)

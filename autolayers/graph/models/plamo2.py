@@ -9,8 +9,9 @@ from ..recurrent import Hybrid, build_rs, n_cells, state
 
 
 class Plamo2(Hybrid):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         if llm.rules.rows_before_ffn:
             return super().layer(llm, inp_l, il, inp, pos, out_ids)
         g = llm.graph
@@ -24,7 +25,12 @@ class Plamo2(Hybrid):
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """build_plamo2_mamba_layer"""
         g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
-        d_conv, d_inner, d_state, n_head = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state, hp.ssm_dt_rank
+        d_conv, d_inner, d_state, n_head = (
+            hp.ssm_d_conv,
+            hp.ssm_d_inner,
+            hp.ssm_d_state,
+            hp.ssm_dt_rank,
+        )
         head = d_inner // n_head
         channels = d_inner + 2 * hp.ssm_n_group * d_state
         conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
@@ -32,7 +38,9 @@ class Plamo2(Hybrid):
         cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
         zx = g.permute(llm.linear(il, "ssm_in", cur), 0, 2, 1, 3)
         zx = g.cont(zx, 2 * head, n_head, n_tok, n_seqs)
-        x, z = (g.view(zx, (head, n_head, n_tok, n_seqs), zx.nb[1:], at) for at in (head * zx.nb[0], 0))
+        x, z = (
+            g.view(zx, (head, n_head, n_tok, n_seqs), zx.nb[1:], at) for at in (head * zx.nb[0], 0)
+        )
         x = g.cont(x, d_inner, n_tok, n_seqs)
         conv = g.concat(conv, g.transpose(x), 0)
         last = g.view(conv, (d_conv - 1, d_inner, n_seqs), conv.nb[1:3], n_tok * conv.nb[0])
@@ -41,8 +49,10 @@ class Plamo2(Hybrid):
 
         bcdt = llm.linear(il, "ssm_x", x)
         widths = (d_state, d_state, max(64, hp.n_embd // 16))
-        parts = [g.view(bcdt, (width, n_tok, n_seqs), bcdt.nb[1:3], i * d_state * bcdt.nb[0])
-                 for i, width in enumerate(widths)]
+        parts = [
+            g.view(bcdt, (width, n_tok, n_seqs), bcdt.nb[1:3], i * d_state * bcdt.nb[0])
+            for i, width in enumerate(widths)
+        ]
         names = ("ssm_b_norm", "ssm_c_norm", "ssm_dt_norm")
         b, c, dt = (llm.rms_norm(il, name, part) for name, part in zip(names, parts, strict=True))
         dt = g.add(llm.linear(il, "ssm_dt", dt), llm.need_layer(il, "ssm_dt", "bias"))
@@ -50,15 +60,23 @@ class Plamo2(Hybrid):
         shape = (head, n_head, n_tok, n_seqs)
         strides = (head * x.nb[0], d_inner * x.nb[0], d_inner * n_tok * x.nb[0])
         x = g.view(x, shape, strides)
-        b, c = (g.view(t, (d_state, 1, n_tok, n_seqs), (d_state * t.nb[0], *t.nb[1:3])) for t in (b, c))
+        b, c = (
+            g.view(t, (d_state, 1, n_tok, n_seqs), (d_state * t.nb[0], *t.nb[1:3])) for t in (b, c)
+        )
 
         def scan(states: Tensor, ids: Tensor) -> Tensor:
-            return g.ssm_scan(g.reshape(states, d_state, head, n_head, n_cells(llm)), x, dt, a, b, c, ids)
+            return g.ssm_scan(
+                g.reshape(states, d_state, head, n_head, n_cells(llm)), x, dt, a, b, c, ids
+            )
 
         y_ssm = build_rs(llm, ssm_all, scan)
         width = d_inner * d_state * n_seqs
-        g.expand(g.cpy(g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0]),
-                       g.view(ssm_all, (width,))))
+        g.expand(
+            g.cpy(
+                g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0]),
+                g.view(ssm_all, (width,)),
+            )
+        )
         y = g.view(y_ssm, shape, strides)
         y = g.add(y, g.mul(x, g.reshape(llm.need_layer(il, "ssm_d"), 1, n_head)))
         y = g.glu("SWIGLU", g.cont(z), y)
@@ -68,7 +86,15 @@ class Plamo2(Hybrid):
 
 
 BUILDERS = {
-    "plamo2": Plamo2(qkv_scales=False, qk_norm="head", wo_bias=False, attn_post_norm="post_attention_norm",
-                     act="swiglu", gate="seq", ffn_bias=False, ffn_post_norm="post_ffw_norm",
-                     ffn_post_norm_pinned=True),
+    "plamo2": Plamo2(
+        qkv_scales=False,
+        qk_norm="head",
+        wo_bias=False,
+        attn_post_norm="post_attention_norm",
+        act="swiglu",
+        gate="seq",
+        ffn_bias=False,
+        ffn_post_norm="post_ffw_norm",
+        ffn_post_norm_pinned=True,
+    ),
 }

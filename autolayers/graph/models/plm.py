@@ -10,10 +10,15 @@ from ..llm import Llm
 
 
 class Plm(LatentAttention):
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         if not llm.cparams.v_trans and llm.n_tokens > 1:
-            raise LaunchRefused("llama.cpp aborts on plm unless flash attention is off (ggml_set_rows); pass "
-                                "-fa off")
+            raise LaunchRefused(
+                "llama.cpp aborts on plm unless flash attention is off "
+                "(ggml_set_rows); pass "
+                "-fa off"
+            )
         return super().attention(llm, cur, il, inp, pos)
 
     def cached_v(self, llm: Llm, v: Tensor) -> Tensor:

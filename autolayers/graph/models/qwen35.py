@@ -16,14 +16,19 @@ class Qwen35(GatedDeltaNet):
         if llm.weight("cls.output.weight") is None:
             return super().head(llm, cur)
         if llm.crops_early:
-            llm.output(cur)         # t_h_nextn
+            llm.output(cur)  # t_h_nextn
         llm.t_embd = llm.output(dense(llm, cur, "cls.output"))
         llm.graph.expand(llm.t_embd)
         return llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))
 
 
-_ROW = Qwen35(ffn_norm="post_attention_norm", ffn_scales=True, ffn_bias=False, select="last",
-              select_before=((Rules.qwen35_late_rows, "attention"), (Rules.qwen35_last_rows, "late")))
+_ROW = Qwen35(
+    ffn_norm="post_attention_norm",
+    ffn_scales=True,
+    ffn_bias=False,
+    select="last",
+    select_before=((Rules.qwen35_late_rows, "attention"), (Rules.qwen35_last_rows, "late")),
+)
 
 BUILDERS = {
     "qwen35": _ROW,

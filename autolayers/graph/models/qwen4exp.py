@@ -1,5 +1,5 @@
-"""Gated delta nets, attention to the best blocks of tokens, several residual streams, n-gram embeddings
-(src/models/qwen4exp.cpp).
+"""Gated delta nets, attention to the best blocks of tokens, several residual streams, n-gram
+embeddings (src/models/qwen4exp.cpp).
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from ..llm import Llm
 from ..recurrent import F32, build_rs, n_cells, snapshots, state
 from ..sparse_attention import top_k_mask
 
-_MAX_RATIO = 1024     # tokens of a block; each is a tensor of the graph
+_MAX_RATIO = 1024  # tokens of a block; each is a tensor of the graph
 
 
 class _Blocks:
-    """llm_graph_input_qsa: which cells make up a block of `ratio` tokens; shared by layers of one ratio."""
+    """llm_graph_input_qsa: which cells make up a block of `ratio` tokens; shared by layers of one
+    ratio."""
 
     def __init__(self, llm: Llm, ratio: int) -> None:
         g, cache = llm.graph, llm.caches["idx"]
@@ -32,8 +33,8 @@ class _Blocks:
 
 
 class _Pools:
-    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is kept; for all
-    layers."""
+    """llm_graph_input_kpool: which cells make up a pool of `size` tokens, and where its key is
+    kept; for all layers."""
 
     def __init__(self, llm: Llm, size: int) -> None:
         g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
@@ -56,7 +57,8 @@ class _Pools:
 
 
 class QsaInput(AttnInput):
-    """The input of attention and of its choice: of pools of tokens, or by the length of a block of blocks."""
+    """The input of attention and of its choice: of pools of tokens, or by the length of a block of
+    blocks."""
 
     def __init__(self, llm: Llm) -> None:
         base = llm.build_attn_inp_kv()
@@ -103,36 +105,47 @@ class Qwen4Exp(GatedDeltaNet):
             x = self.hc_combine(llm, x, self.feed_forward(llm, cur, il), inject, il)
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
-            g.expand(g.reshape(x, n_embd * streams, x.ne[2]))     # what an MTP block would read
+            g.expand(g.reshape(x, n_embd * streams, x.ne[2]))  # what an MTP block would read
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
 
     def pool_size(self, llm: Llm) -> int:
-        """Cells that one pooled key of the indexer stands for; 0 if this build or file pools none."""
+        """Cells that one pooled key of the indexer stands for; 0 if this build or file pools
+        none."""
         hp = llm.hparams
         sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
         if not llm.rules.qsa_pools or not sizes or "idx" not in llm.caches:
             return 0
         size = min(sizes)
         if len(sizes) > 1 or size == 1 or hp.indexer_top_k % size:
-            raise LaunchRefused("attention.compress_ratios: llama.cpp wants one ratio, above 1, that "
-                                "divides attention.indexer.top_k")
+            raise LaunchRefused(
+                "attention.compress_ratios: llama.cpp wants one ratio, above 1, "
+                "that "
+                "divides attention.indexer.top_k"
+            )
         return size
 
     # residual streams
 
     def hc_mix(self, llm: Llm, x: Tensor, name: str, il: int) -> tuple[Tensor, Tensor | None]:
-        """build_hc_mix: (the block's input, what decides how much of its result each stream gets)."""
+        """build_hc_mix: (the block's input, what decides how much of its result each stream
+        gets)."""
         g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
-        normed = g.reshape(g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight")), width * streams, n)
+        normed = g.reshape(
+            g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight")), width * streams, n
+        )
         low = g.unary("SILU", g.scale(llm.build_lora_mm(llm.need(f"{name}_down.weight"), normed)))
         gate = llm.build_lora_mm(llm.need(f"{name}_up.weight"), low)
         if llm.fused_ops["hc_pre"] and il >= 0:
-            mixed = g.hc_pre(g.reshape(normed, width, streams, n), g.reshape(gate, width, streams, n))
+            mixed = g.hc_pre(
+                g.reshape(normed, width, streams, n), g.reshape(gate, width, streams, n)
+            )
             llm.fused_nodes.append(("hc_pre", mixed, il))
         else:
             gated = g.reshape(g.mul(normed, g.unary("SIGMOID", gate)), width, streams, n)
-            parts = [g.view(gated, (width, n), (width * streams * F32,), i * width * F32)
-                     for i in range(streams)]
+            parts = [
+                g.view(gated, (width, n), (width * streams * F32,), i * width * F32)
+                for i in range(streams)
+            ]
             mixed = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
         inject = llm.weight(f"{name}_inject.weight")
         return mixed, None if inject is None else llm.build_lora_mm(inject, normed)
@@ -157,8 +170,11 @@ class Qwen4Exp(GatedDeltaNet):
             return None
         heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
         rows = g.input("ple_rows", "i32", heads * n)
-        grams = g.reshape(g.get_rows(llm.need("per_layer_token_embd.weight"), rows),
-                          hp.n_embd_per_layer * heads, n)
+        grams = g.reshape(
+            g.get_rows(llm.need("per_layer_token_embd.weight"), rows),
+            hp.n_embd_per_layer * heads,
+            n,
+        )
         g.expand(grams)
         return grams
 
@@ -169,7 +185,9 @@ class Qwen4Exp(GatedDeltaNet):
         every = width * streams
 
         def normed(t: Tensor, name: str) -> Tensor:
-            return g.mul(g.rms_norm(g.reshape(t, width, streams, n)), llm.need_layer(il, f"ple_norm_{name}"))
+            return g.mul(
+                g.rms_norm(g.reshape(t, width, streams, n)), llm.need_layer(il, f"ple_norm_{name}")
+            )
 
         key = normed(llm.linear(il, "ple_key", grams), "key")
         value = llm.linear(il, "ple_value", grams)
@@ -180,13 +198,21 @@ class Qwen4Exp(GatedDeltaNet):
         taps, step = hp.ple_conv_kernel, hp.ple_ngram_size
         past = (taps - 1) * step
         inputs = g.reshape(normed(g.reshape(gated, every, n), "conv"), every, n)
-        padded = self.conv_state(llm, state(llm, il, 2), g.reshape(inputs, every, n_tok, n_seqs), past, every)
+        padded = self.conv_state(
+            llm, state(llm, il, 2), g.reshape(inputs, every, n_tok, n_seqs), past, every
+        )
         kernel = llm.need_layer(il, "ple_conv1d")
         terms = []
         for tap in range(taps):
-            shifted = g.view(padded, (n_tok, every, n_seqs), padded.nb[1:3],
-                             (past - (taps - 1 - tap) * step) * F32)
-            weight = g.reshape(g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0])), every)
+            shifted = g.view(
+                padded,
+                (n_tok, every, n_seqs),
+                padded.nb[1:3],
+                (past - (taps - 1 - tap) * step) * F32,
+            )
+            weight = g.reshape(
+                g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0])), every
+            )
             if weight.type != "f32":
                 weight = g.cast(weight, "f32")
             terms.append(g.mul(g.cont(g.transpose(shifted)), weight))
@@ -199,7 +225,9 @@ class Qwen4Exp(GatedDeltaNet):
         size: int = hp.ssm_d_state
         return size
 
-    def conv_state(self, llm: Llm, states: Tensor, mixed: Tensor, columns: int, channels: int) -> Tensor:
+    def conv_state(
+        self, llm: Llm, states: Tensor, mixed: Tensor, columns: int, channels: int
+    ) -> Tensor:
         """build_conv_state_at"""
         g, n_seqs = llm.graph, llm.n_seqs
         before = g.reshape(build_rs(llm, states), columns, channels, n_seqs)
@@ -207,14 +235,20 @@ class Qwen4Exp(GatedDeltaNet):
         for slot in range(snapshots(llm)):
             first = max(0, conv.ne[0] - columns - slot)
             tail = g.view(conv, (columns, channels, n_seqs), conv.nb[1:3], first * F32)
-            place = g.view(states, (columns * channels, n_seqs), (states.nb[1],),
-                           slot * n_cells(llm) * states.nb[1])
+            place = g.view(
+                states,
+                (columns * channels, n_seqs),
+                (states.nb[1],),
+                slot * n_cells(llm) * states.nb[1],
+            )
             g.expand(g.cpy(g.cont(tail), place))
         return conv
 
     # sparse attention
 
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         g.expand(cur)
         if hp.is_recr(il):
@@ -239,10 +273,18 @@ class Qwen4Exp(GatedDeltaNet):
             out = self.attn_qsa(llm, inp, q, k, v, chosen, n_kv_max, il)
         return self.linear(llm, g.mul(out, g.unary("SIGMOID", gate)), il, "attn_output")
 
-    def qsa_top_k(self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int) -> Tensor:
-        """build_qsa_top_k: the cells of the best blocks, [width, n_tokens / n_stream, 1, n_stream] of i32."""
+    def qsa_top_k(
+        self, llm: Llm, inp: QsaInput, cur: Tensor, pos: Tensor, il: int, ratio: int
+    ) -> Tensor:
+        """build_qsa_top_k: the cells of the best blocks, [width, n_tokens / n_stream, 1, n_stream]
+        of i32."""
         g, hp, n, cache = llm.graph, llm.hparams, llm.n_tokens, llm.caches["idx"]
-        head, n_head, n_kv, streams = hp.indexer_head_size, hp.indexer_n_head, cache.n_kv, cache.n_stream
+        head, n_head, n_kv, streams = (
+            hp.indexer_head_size,
+            hp.indexer_n_head,
+            cache.n_kv,
+            cache.n_stream,
+        )
         per = n // streams
         blocks = inp.blocks.get(ratio) or inp.blocks.setdefault(ratio, _Blocks(llm, ratio))
         raw = g.reshape(llm.linear(il, "indexer.k_proj", cur), head, 1, n)
@@ -250,9 +292,14 @@ class Qwen4Exp(GatedDeltaNet):
         keys = cache.get_k(il, head, 1)
         keys = g.view(keys, (head, n_kv, streams), keys.nb[2:])
         members = g.reshape(g.get_rows(keys, blocks.cells), head, ratio, blocks.n, streams)
-        pooled = llm.add_up([g.cont(g.view(members, (head, blocks.n, streams), members.nb[2:],
-                                           i * members.nb[1]))
-                             for i in range(ratio)])
+        pooled = llm.add_up(
+            [
+                g.cont(
+                    g.view(members, (head, blocks.n, streams), members.nb[2:], i * members.nb[1])
+                )
+                for i in range(ratio)
+            ]
+        )
         pooled = g.reshape(g.scale(pooled), head, blocks.n * streams, 1)
         pooled = llm.rms_norm(il, "indexer.k_norm", pooled)
         pooled = g.rope(g.reshape(pooled, head, 1, blocks.n * streams), blocks.pos)
@@ -261,8 +308,10 @@ class Qwen4Exp(GatedDeltaNet):
         q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
         score = g.mul_mat(pooled, g.reshape(q, head, n_head * per, streams))
         score = g.unary("RELU", g.reshape(score, blocks.n, n_head, per, streams))
-        by_head = [g.view(score, (blocks.n, per, streams), score.nb[2:], h * score.nb[1])
-                   for h in range(n_head)]
+        by_head = [
+            g.view(score, (blocks.n, per, streams), score.nb[2:], h * score.nb[1])
+            for h in range(n_head)
+        ]
         total = llm.add_up([g.cont(by_head[0]), *by_head[1:]])
         assert inp.mask is not None
         by_block = g.cont(g.permute(g.add(total, blocks.bias), 1, 0, 2, 3))
@@ -272,12 +321,20 @@ class Qwen4Exp(GatedDeltaNet):
         width = min(n_kv, hp.indexer_top_k + ratio - 1)
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
-    def qsa_sel(self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int) -> Tensor:
-        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the last,
-        unfinished one."""
+    def qsa_sel(
+        self, llm: Llm, inp: QsaInput, pools: _Pools, cur: Tensor, pos: Tensor, il: int
+    ) -> Tensor:
+        """build_qsa_sel: the attention mask, closed but for the cells of the best pools and of the
+        last, unfinished one."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
         assert mask is not None
-        head, n_head, size, n_new, best = hp.indexer_head_size, hp.indexer_n_head, pools.size, pools.n_new, pools.best
+        head, n_head, size, n_new, best = (
+            hp.indexer_head_size,
+            hp.indexer_n_head,
+            pools.size,
+            pools.n_new,
+            pools.best,
+        )
         raw = llm.linear(il, "indexer.k_proj", cur)
         packed = g.concat(raw, g.fill(g.new("f32", head, n)), 0)
         g.expand(cache.cpy_k(g.reshape(packed, 2 * head, 1, n), pools.ids, il))
@@ -307,17 +364,33 @@ class Qwen4Exp(GatedDeltaNet):
         zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
         ranked = g.get_rows(g.reshape(score, 1, pools.count, n), top)
         live = g.repeat(g.clamp(g.scale(ranked)), size, best, n, 1)
-        live = g.concat(g.reshape(live, size * best, n), g.clamp(g.scale(g.cast(pools.tail, "f32"))), 0)
+        live = g.concat(
+            g.reshape(live, size * best, n), g.clamp(g.scale(g.cast(pools.tail, "f32"))), 0
+        )
         dump = g.scale(g.like("CUMSUM", g.fill(live)))
         ids = g.cast(g.add(g.mul(g.sub(g.cast(chosen, "f32"), dump), live), dump), "i32")
-        opened = g.set_rows(g.reshape(closed, 1, n_kv + n_chosen, n), g.reshape(zeros, 1, n_chosen, n),
-                            g.reshape(ids, n_chosen, n, 1))
+        opened = g.set_rows(
+            g.reshape(closed, 1, n_kv + n_chosen, n),
+            g.reshape(zeros, 1, n_chosen, n),
+            g.reshape(ids, n_chosen, n, 1),
+        )
         row = opened.nb[2]
-        opened = g.view(opened, (n_kv, *mask.ne[1:]), (row, row * mask.ne[1], row * mask.ne[1] * mask.ne[2]))
+        opened = g.view(
+            opened, (n_kv, *mask.ne[1:]), (row, row * mask.ne[1], row * mask.ne[1] * mask.ne[2])
+        )
         return g.add(opened, mask)
 
-    def attn_qsa(self, llm: Llm, inp: QsaInput, q: Tensor, k: Tensor, v: Tensor, chosen: Tensor,
-                 n_kv_max: int, il: int) -> Tensor:
+    def attn_qsa(
+        self,
+        llm: Llm,
+        inp: QsaInput,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        chosen: Tensor,
+        n_kv_max: int,
+        il: int,
+    ) -> Tensor:
         """build_attn_qsa, before wo; `chosen`: the cells, or the mask that is open there."""
         g, hp, cache = llm.graph, llm.hparams, inp.cache
         assert cache is not None and inp.mask is not None
@@ -329,7 +402,11 @@ class Qwen4Exp(GatedDeltaNet):
             g.expand(tensor)
         g.expand(cache.cpy_k(k, inp.k_idxs, il))
         g.expand(cache.cpy_v(v, inp.v_idxs, il))
-        mask = g.reshape(chosen, *inp.mask.ne) if inp.pools is not None else top_k_mask(llm, inp.mask, chosen)
+        mask = (
+            g.reshape(chosen, *inp.mask.ne)
+            if inp.pools is not None
+            else top_k_mask(llm, inp.mask, chosen)
+        )
         keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         values = cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
         out = llm.build_attn_mha(q, keys, values, mask, il, n_kv_max=n_kv_max)
@@ -337,5 +414,7 @@ class Qwen4Exp(GatedDeltaNet):
 
 
 BUILDERS = {
-    "qwen4exp": Qwen4Exp(gate_act="SIGMOID", ffn_scales=True, ffn_bias=False, moe=ROUTING, shexp="gated"),
+    "qwen4exp": Qwen4Exp(
+        gate_act="SIGMOID", ffn_scales=True, ffn_bias=False, moe=ROUTING, shexp="gated"
+    ),
 }

@@ -1,4 +1,5 @@
-"""RWKV-6, also with the FFN and norms of Qwen2 (src/models/rwkv6-base.cpp, rwkv6.cpp, rwkv6qwen2.cpp)."""
+"""RWKV-6, also with the FFN and norms of Qwen2 (src/models/rwkv6-base.cpp, rwkv6.cpp,
+rwkv6qwen2.cpp)."""
 
 from __future__ import annotations
 
@@ -15,8 +16,16 @@ class Rwkv6(Rwkv):
         every: int = 0 if self.qwen else hp.rescale_every_n_layers
         return every > 0 and (il + 1) % every == 0
 
-    def with_channel_mix(self, llm: Llm, inp: Tensor, normed: Tensor, shift: Tensor, il: int, out_ids: Tensor,
-                         first: list[Tensor]) -> Tensor:
+    def with_channel_mix(
+        self,
+        llm: Llm,
+        inp: Tensor,
+        normed: Tensor,
+        shift: Tensor,
+        il: int,
+        out_ids: Tensor,
+        first: list[Tensor],
+    ) -> Tensor:
         cur = super().with_channel_mix(llm, inp, normed, shift, il, out_ids, first)
         return llm.graph.scale(cur) if self.rescales(llm.hparams, il) else cur
 
@@ -41,11 +50,14 @@ class Rwkv6(Rwkv):
         if fused is not None:
             sx, cur = g.reshape(sx, n_embd, 1, n), g.reshape(cur, n_embd, 1, n)
             x = g.add(g.mul(g.add(x, fused), sx), cur)
-        xw, xk, xv, xr, xg = (g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32)
-                              for part in range(5))
+        xw, xk, xv, xr, xg = (
+            g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32) for part in range(5)
+        )
         if fused is None:
-            xw, xk, xv, xr, xg = (g.add(g.mul(g.add(t, w(f"lerp_{name}")), sx), cur)
-                                  for name, t in zip("wkvrg", (xw, xk, xv, xr, xg), strict=True))
+            xw, xk, xv, xr, xg = (
+                g.add(g.mul(g.add(t, w(f"lerp_{name}")), sx), cur)
+                for name, t in zip("wkvrg", (xw, xk, xv, xr, xg), strict=True)
+            )
         made = []
         for name, t in (("receptance", xr), ("key", xk), ("value", xv)):
             bias = llm.layer_weight(il, f"time_mix_{name}", "bias")
@@ -54,10 +66,16 @@ class Rwkv6(Rwkv):
         r, k, v = made
         gate = g.unary("SIGMOID" if gated else "SILU", llm.build_lora_mm(w("gate"), xg))
         if n_head_kv not in (0, n_head):
-            k, v = (g.repeat(g.reshape(t, size, 1, n_head_kv, n), size, n_head // n_head_kv, n_head_kv, n)
-                    for t in (k, v))
+            k, v = (
+                g.repeat(
+                    g.reshape(t, size, 1, n_head_kv, n), size, n_head // n_head_kv, n_head_kv, n
+                )
+                for t in (k, v)
+            )
         k, v, r = (g.reshape(t, size, n_head, n) for t in (k, v, r))
-        decay = g.add(g.mul_mat(w("decay_w2"), g.unary("TANH", g.mul_mat(w("decay_w1"), xw))), w("decay"))
+        decay = g.add(
+            g.mul_mat(w("decay_w2"), g.unary("TANH", g.mul_mat(w("decay_w1"), xw))), w("decay")
+        )
         decay = g.unary("EXP", g.unary("NEG", g.unary("EXP", decay)))
         decay = g.reshape(decay, size, n_head, n)
         if gated:
@@ -68,8 +86,9 @@ class Rwkv6(Rwkv):
         else:
             result = g.wkv("RWKV_WKV6", k, states, k, v, r, w("first"), decay)
         cur = split_output(llm, result, il, normed=not gated)
-        return g.reshape(llm.build_lora_mm(w("output"), g.mul(cur, gate)), n_embd, llm.n_seq_tokens,
-                         llm.n_seqs)
+        return g.reshape(
+            llm.build_lora_mm(w("output"), g.mul(cur, gate)), n_embd, llm.n_seq_tokens, llm.n_seqs
+        )
 
     def channel_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> Tensor:
         g = llm.graph

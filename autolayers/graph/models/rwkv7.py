@@ -1,4 +1,5 @@
-"""RWKV-7, also with the FFN and norms of Qwen2 (src/models/rwkv7-base.cpp, rwkv7.cpp, arwkv7.cpp)."""
+"""RWKV-7, also with the FFN and norms of Qwen2 (src/models/rwkv7-base.cpp, rwkv7.cpp,
+arwkv7.cpp)."""
 
 from __future__ import annotations
 
@@ -22,11 +23,15 @@ class Rwkv7(Rwkv):
             x = g.mul_mat(w(f"{name}1"), x)
             return g.mul_mat(w(f"{name}2"), x if act is None else g.unary(act, x))
 
-        gated = llm.layer_weight(il, "time_mix_g1") is not None and llm.layer_weight(il, "time_mix_g2") is not None
+        gated = (
+            llm.layer_weight(il, "time_mix_g1") is not None
+            and llm.layer_weight(il, "time_mix_g2") is not None
+        )
         sx = g.repeat(g.sub(prev, cur), n_embd, llm.n_seq_tokens, llm.n_seqs, 6 if gated else 5)
         x = g.add(g.mul(sx, w("lerp_fused")), cur)
-        xr, xw, xk, xv, xa, xg = (g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32)
-                                  for part in range(6))
+        xr, xw, xk, xv, xa, xg = (
+            g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32) for part in range(6)
+        )
         r = llm.build_lora_mm(w("receptance"), xr)
         decay = g.add(low_rank("w", xw, "TANH"), w("w0"))
         decay = g.unary("EXP", g.scale(g.unary("SIGMOID", decay)))

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 class Rwkv:
     def __init__(self, qwen: bool = False) -> None:
-        """`qwen`: with the FFN and the norms of Qwen2, where the recurrence needs one token shift instead of
-        two."""
+        """`qwen`: with the FFN and the norms of Qwen2, where the recurrence needs one token shift
+        instead of two."""
         self.qwen = qwen
         self.norm: Norm = "rms" if qwen else "layer"
 
@@ -28,43 +28,71 @@ class Rwkv:
         first: list[Tensor] = []
         for il in llm.layers:
             inp = g.reshape(cur, n_embd, n_tok, n_seqs)
-            shift = g.reshape(build_rs(llm, state(llm, il, 0)), n_embd, llm.hparams.token_shift_count, n_seqs)
+            shift = g.reshape(
+                build_rs(llm, state(llm, il, 0)), n_embd, llm.hparams.token_shift_count, n_seqs
+            )
             normed = self.normed(llm, inp, il, "attn_norm")
             rest = self.with_ffn if self.qwen else self.with_channel_mix
             cur = rest(llm, inp, normed, shift, il, out_ids, first)
-        cur = llm.build_norm(cur, llm.weight("output_norm.weight"), llm.weight("output_norm.bias"), self.norm)
+        cur = llm.build_norm(
+            cur, llm.weight("output_norm.weight"), llm.weight("output_norm.bias"), self.norm
+        )
         return llm.finish(cur)
 
     def normed(self, llm: Llm, cur: Tensor, il: int, name: str) -> Tensor:
-        return llm.build_norm(cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm,
-                              il)
+        return llm.build_norm(
+            cur, llm.layer_weight(il, name), llm.layer_weight(il, name, "bias"), self.norm, il
+        )
 
-    def with_channel_mix(self, llm: Llm, inp: Tensor, normed: Tensor, shift: Tensor, il: int, out_ids: Tensor,
-                         first: list[Tensor]) -> Tensor:
+    def with_channel_mix(
+        self,
+        llm: Llm,
+        inp: Tensor,
+        normed: Tensor,
+        shift: Tensor,
+        il: int,
+        out_ids: Tensor,
+        first: list[Tensor],
+    ) -> Tensor:
         g = llm.graph
-        of_att, of_ffn = (g.view(shift, (llm.n_embd, 1, llm.n_seqs), shift.nb[1:3], at * llm.n_embd * F32)
-                          for at in (0, 1))
+        of_att, of_ffn = (
+            g.view(shift, (llm.n_embd, 1, llm.n_seqs), shift.nb[1:3], at * llm.n_embd * F32)
+            for at in (0, 1)
+        )
         mixed = self.time_mix(llm, normed, previous(llm, of_att, normed), il, first)
         ffn_inp = g.add(mixed, inp)
         ffn_norm = self.normed(llm, ffn_inp, il, "attn_norm_2")
         prev = previous(llm, of_ffn, ffn_norm)
         store_shift(llm, g.concat(last(llm, normed), last(llm, ffn_norm), 1), il)
         ffn_inp, ffn_norm, prev = llm.select_outputs(
-            il, out_ids, *(g.reshape(t, llm.n_embd, llm.n_tokens) for t in (ffn_inp, ffn_norm, prev)))
+            il,
+            out_ids,
+            *(g.reshape(t, llm.n_embd, llm.n_tokens) for t in (ffn_inp, ffn_norm, prev)),
+        )
         return g.add(self.channel_mix(llm, ffn_norm, prev, il), ffn_inp)
 
-    def with_ffn(self, llm: Llm, inp: Tensor, normed: Tensor, shift: Tensor, il: int, out_ids: Tensor,
-                 first: list[Tensor]) -> Tensor:
+    def with_ffn(
+        self,
+        llm: Llm,
+        inp: Tensor,
+        normed: Tensor,
+        shift: Tensor,
+        il: int,
+        out_ids: Tensor,
+        first: list[Tensor],
+    ) -> Tensor:
         g = llm.graph
         mixed = self.time_mix(llm, normed, previous(llm, shift, normed), il, first)
         store_shift(llm, last(llm, normed), il)
-        ffn_inp, = llm.select_outputs(il, out_ids, g.reshape(g.add(mixed, inp), llm.n_embd, llm.n_tokens))
+        (ffn_inp,) = llm.select_outputs(
+            il, out_ids, g.reshape(g.add(mixed, inp), llm.n_embd, llm.n_tokens)
+        )
         cur = llm.rms_norm(il, "ffn_norm", ffn_inp)
         return g.add(llm.build_ffn(cur, il, scales=False, biases=False), ffn_inp)
 
     def time_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int, first: list[Tensor]) -> Tensor:
-        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor, `first`: the
-        first V."""
+        """The recurrence, [n_embd, n_seq_tokens, n_seqs]; `prev`: each token's predecessor,
+        `first`: the first V."""
         raise NotImplementedError
 
     def channel_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> Tensor:
@@ -74,13 +102,16 @@ class Rwkv:
 def previous(llm: Llm, shift: Tensor, cur: Tensor) -> Tensor:
     """Each token's predecessor."""
     g = llm.graph
-    return g.concat(shift, g.view(cur, (llm.n_embd, llm.n_seq_tokens - 1, llm.n_seqs), cur.nb[1:3]), 1)
+    return g.concat(
+        shift, g.view(cur, (llm.n_embd, llm.n_seq_tokens - 1, llm.n_seqs), cur.nb[1:3]), 1
+    )
 
 
 def last(llm: Llm, cur: Tensor) -> Tensor:
     """The last token of each sequence."""
-    return llm.graph.view(cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3],
-                          (llm.n_seq_tokens - 1) * llm.n_embd * F32)
+    return llm.graph.view(
+        cur, (llm.n_embd, 1, llm.n_seqs), cur.nb[1:3], (llm.n_seq_tokens - 1) * llm.n_embd * F32
+    )
 
 
 def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
@@ -90,8 +121,8 @@ def store_shift(llm: Llm, shift: Tensor, il: int) -> None:
 
 
 def split_output(llm: Llm, result: Tensor, il: int, normed: bool = True) -> Tensor:
-    """Store the states that the recurrence gives; return its output, normed by head if the file has that
-    norm."""
+    """Store the states that the recurrence gives; return its output, normed by head if the file has
+    that norm."""
     g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
     head = llm.hparams.wkv_head_size
     states = state(llm, il, 1)

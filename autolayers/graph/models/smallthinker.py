@@ -11,14 +11,17 @@ from ..llm import Llm
 
 
 class SmallThinker(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g = llm.graph
         probs = llm.linear(il, "ffn_gate_inp", inp_l)
         cur = self.attention(llm, self.normed(llm, inp_l, il, "attn_norm"), il, inp, pos)
         cur, residual, probs = llm.select_outputs(il, out_ids, cur, inp_l, probs)
         ffn_inp = g.add(cur, residual)
-        out = build_moe_ffn(llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il, _ROUTING, probs_in=probs)
+        out = build_moe_ffn(
+            llm, self.normed(llm, ffn_inp, il, "ffn_norm"), il, _ROUTING, probs_in=probs
+        )
         return g.add(out, ffn_inp)
 
 

@@ -9,15 +9,19 @@ from ..llm import Llm
 
 
 class StableLm(Decoder):
-    def layer(self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None,
-              out_ids: Tensor) -> Tensor:
+    def layer(
+        self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
+    ) -> Tensor:
         g = llm.graph
         normed = self.normed(llm, inp_l, il, "attn_norm")
         cur = self.attention(llm, normed, il, inp, pos)
         cur, inp_l, normed = llm.select_outputs(il, out_ids, cur, inp_l, normed)
         ffn_inp = g.add(cur, inp_l)
-        cur = normed if llm.layer_weight(il,
-                                         "ffn_norm") is None else self.normed(llm, ffn_inp, il, "ffn_norm")
+        cur = (
+            normed
+            if llm.layer_weight(il, "ffn_norm") is None
+            else self.normed(llm, ffn_inp, il, "ffn_norm")
+        )
         return g.add(self.feed_forward(llm, cur, il), ffn_inp)
 
 

@@ -11,7 +11,9 @@ from ..llm import Llm
 
 
 class Step35(Decoder):
-    def attention(self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None) -> Tensor:
+    def attention(
+        self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
+    ) -> Tensor:
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         normed = cur
         n_head, head = hp.n_head(il), hp.head_v(0)
@@ -31,5 +33,11 @@ class Step35(Decoder):
         return llm.linear(il, "attn_output", cur, scale=True)
 
 
-BUILDERS = {"step35": Step35(select="late", select_before=((Rules.step35_late_rows, "attention"),),
-                             moe=Routing(), shexp="add")}
+BUILDERS = {
+    "step35": Step35(
+        select="late",
+        select_before=((Rules.step35_late_rows, "attention"),),
+        moe=Routing(),
+        shexp="add",
+    )
+}

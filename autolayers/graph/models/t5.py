@@ -30,8 +30,10 @@ class T5:
         else:
             embd = g.input("cross_embd", "f32", hp.n_embd_inp, hp.n_ctx_train)
             if llm.caches["attn"].n_stream > 1:
-                raise LaunchRefused("t5: llama.cpp aborts with slots that do not share a cache; "
-                                    "use --kv-unified or -np 1")
+                raise LaunchRefused(
+                    "t5: llama.cpp aborts with slots that do not share a cache; "
+                    "use --kv-unified or -np 1"
+                )
             bucket = g.input("pos_bucket_dec", "i32", llm.caches["attn"].n_kv, n)
             inp = llm.build_attn_inp_kv()
             cross.mask = llm.mask_input("cross_kq_mask", "", hp.n_ctx_train, n)
@@ -44,14 +46,21 @@ class T5:
             cur = llm.build_attn(inp, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
             if not self.encoder:
                 residual = g.add(cur, residual)
-                cur = self.cross_attention(llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il,
-                                           cross)
+                cur = self.cross_attention(
+                    llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il, cross
+                )
             if il == n_layer - 1:
                 cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
             ffn_inp = g.add(cur, residual)
             gated = llm.layer_weight(il, "ffn_gate") is not None
-            cur = llm.build_ffn(llm.rms_norm(il, "ffn_norm", ffn_inp), il, "gelu" if gated else "relu",
-                                "par" if gated else None, scales=False, biases=False)
+            cur = llm.build_ffn(
+                llm.rms_norm(il, "ffn_norm", ffn_inp),
+                il,
+                "gelu" if gated else "relu",
+                "par" if gated else None,
+                scales=False,
+                biases=False,
+            )
             cur = g.add(cur, ffn_inp)
         norm = llm.build_norm(cur, llm.weight(f"{half}output_norm.weight"))
         return llm.finish(norm, head=None if self.encoder else "output")
@@ -65,7 +74,9 @@ class T5:
         made = g.get_rows(table, g.reshape(bucket, bucket.ne[0] * bucket.ne[1]))
         return g.cont(g.permute(g.reshape(made, made.ne[0], *bucket.ne[:2]), 2, 0, 1, 3))
 
-    def cross_attention(self, llm: Llm, cur: Tensor, embd: Tensor, il: int, inp: AttnInput) -> Tensor:
+    def cross_attention(
+        self, llm: Llm, cur: Tensor, embd: Tensor, il: int, inp: AttnInput
+    ) -> Tensor:
         g, hp = llm.graph, llm.hparams
         made = []
         n_kv = hp.n_head_kv(il)

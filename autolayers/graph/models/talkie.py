@@ -1,4 +1,5 @@
-"""Norms without weights, and the embeddings added to every layer's output (src/models/talkie.cpp)."""
+"""Norms without weights, and the embeddings added to every layer's output
+(src/models/talkie.cpp)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Convolutions over the tokens, and attention in one block of six (src/models/wavtokenizer-dec.cpp)."""
+"""Convolutions over the tokens, and attention in one block of six
+(src/models/wavtokenizer-dec.cpp)."""
 
 from __future__ import annotations
 
@@ -26,11 +27,15 @@ class WavTokenizerDec:
         for i in range(hp.convnext_n_block):
             name = f"convnext.{i}."
             residual = cur
-            cur = g.add(g.conv_1d_depthwise(llm.need(name + "dw.weight"), cur), llm.need(name + "dw.bias"))
+            cur = g.add(
+                g.conv_1d_depthwise(llm.need(name + "dw.weight"), cur), llm.need(name + "dw.bias")
+            )
             cur = llm.build_norm(flipped(cur), *norm(name + "norm"), "layer")
             cur = g.add(g.mul_mat(llm.need(name + "pw1.weight"), cur), llm.need(name + "pw1.bias"))
-            cur = g.add(g.mul_mat(llm.need(name + "pw2.weight"), g.unary("GELU", cur)),
-                        llm.need(name + "pw2.bias"))
+            cur = g.add(
+                g.mul_mat(llm.need(name + "pw2.weight"), g.unary("GELU", cur)),
+                llm.need(name + "pw2.bias"),
+            )
             cur = g.add(flipped(g.mul(cur, llm.need(name + "gamma.weight"))), residual)
         cur = llm.build_norm(flipped(cur), *norm("output_norm"), "layer")
         cur = llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))

@@ -4,8 +4,8 @@
     write("systemd", plan, arguments)
     write_several("llama-swap", [plan, other], arguments, together=True)
 
-Secrets are never written: the file names the environment variable that carries them. A launch that a format
-cannot express is refused; a word that does not affect memory is omitted with a warning.
+Secrets are never written: the file names the environment variable that carries them. A launch that
+a format cannot express is refused; a word that does not affect memory is omitted with a warning.
 """
 
 from __future__ import annotations
@@ -28,21 +28,26 @@ if TYPE_CHECKING:
     from ...planner import Plan
     from ..command import WrappedCommand
 
-def plan_for(kind: str | None, arguments: Arguments,
-             make: Callable[[Arguments], Plan]) -> tuple[Plan, Arguments]:
-    """`make`'s plan for the format's program, and its arguments. Programs other than llama-server fix some
-    things (such as one sequence), and cannot choose flash attention while loading."""
+
+def plan_for(
+    kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]
+) -> tuple[Plan, Arguments]:
+    """`make`'s plan for the format's program, and its arguments. Programs other than llama-server
+    fix some things (such as one sequence), and cannot choose flash attention while loading."""
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
         if named.is_llama_cpp and named is not LLAMA_SERVER:
-            raise UsageError(f"--format {kind} starts a llama-server, not {named.name}: plan without --engine")
+            raise UsageError(
+                f"--format {kind} starts a llama-server, not {named.name}: plan without --engine"
+            )
         return make(arguments), arguments
     arguments = replace(arguments, own={"engine": kind, **arguments.own})
     if arguments.own["engine"] != kind:
         raise UsageError(f"--format {kind} is for {kind}, not --engine {arguments.own['engine']}")
     params = own(arguments)
-    if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:      # it places only whole layers
+    # it places only whole layers
+    if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:
         arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
     if params.moe_cache_mib is None and "moe_cache_mib" not in _module(kind).FIELDS:
         params = replace(params, moe_cache_mib=0)
@@ -55,42 +60,73 @@ def plan_for(kind: str | None, arguments: Arguments,
     return plan, arguments
 
 
-def write(kind: str, plan: Plan, arguments: Arguments, command: WrappedCommand | None = None,
-          added: Sequence[str] | None = None, environ: Mapping[str, str] | None = None,
-          config_files: Sequence[str] = (), warn: Callable[[str], None] = say) -> str:
-    """The text of one format for a `command` and the words added to it (None: the plan's); without a command,
-    for a llama-server with the plan's flags and the other words of `arguments`. Settings in `environ` and
-    `config_files` are written too. Raises UsageError for an unknown kind, or for a launch that the format
-    cannot express."""
+def write(
+    kind: str,
+    plan: Plan,
+    arguments: Arguments,
+    command: WrappedCommand | None = None,
+    added: Sequence[str] | None = None,
+    environ: Mapping[str, str] | None = None,
+    config_files: Sequence[str] = (),
+    warn: Callable[[str], None] = say,
+) -> str:
+    """The text of one format for a `command` and the words added to it (None: the plan's); without
+    a command, for a llama-server with the plan's flags and the other words of `arguments`. Settings
+    in `environ` and `config_files` are written too. Raises UsageError for an unknown kind, or for a
+    launch that the format cannot express."""
     writer = _writer(kind, tuple(FORMATS))
     if not (FORMATS[kind].starts or of_program(plan.engine).is_llama_cpp):
         kinds = ", ".join(row.name for row in FORMATS.values() if row.starts)
-        raise UsageError(f"--format {kind} starts llama.cpp's own program, not {plan.engine}: use {kinds}")
+        raise UsageError(
+            f"--format {kind} starts llama.cpp's own program, not {plan.engine}: use {kinds}"
+        )
     if command is None:
         launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
     else:
-        launch = LaunchFile(command, plan.flags if added is None else added, plan, environ, config_files)
+        launch = LaunchFile(
+            command, plan.flags if added is None else added, plan, environ, config_files
+        )
     launch.shares = arguments.own.get("gpumem", "")
     if launch.shares and kind != "kubernetes":
         raise UsageError(f"--gpumem {launch.shares} is for --format kubernetes, not {kind}")
     return _written(writer, [launch], warn)
 
 
-def write_several(kind: str, plans: Sequence[Plan], arguments: Arguments, together: bool,
-                  environ: Mapping[str, str] | None = None, config_files: Sequence[str] = (),
-                  warn: Callable[[str], None] = say, *, groups: Sequence[Sequence[int]] = (),
-                  most: int = 0, costs: Sequence[int] = ()) -> str:
-    """One file for several models; `together`: they fit together; `groups`: the plans, by number, that fit
-    together; `most`: any `most` of them do; `costs`: what it costs to evict each. Raises UsageError as `write`
-    does."""
+def write_several(
+    kind: str,
+    plans: Sequence[Plan],
+    arguments: Arguments,
+    together: bool,
+    environ: Mapping[str, str] | None = None,
+    config_files: Sequence[str] = (),
+    warn: Callable[[str], None] = say,
+    *,
+    groups: Sequence[Sequence[int]] = (),
+    most: int = 0,
+    costs: Sequence[int] = (),
+) -> str:
+    """One file for several models; `together`: they fit together; `groups`: the plans, by number,
+    that fit together; `most`: any `most` of them do; `costs`: what it costs to evict each. Raises
+    UsageError as `write` does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
-    return _written(writer, launches, warn, together=together, groups=groups, most=most,
-                    **({"costs": costs} if costs else {}))
+    return _written(
+        writer,
+        launches,
+        warn,
+        together=together,
+        groups=groups,
+        most=most,
+        **({"costs": costs} if costs else {}),
+    )
 
 
-def _written(writer: Callable[..., str], launches: Sequence[LaunchFile], warn: Callable[[str], None],
-             **options: object) -> str:
+def _written(
+    writer: Callable[..., str],
+    launches: Sequence[LaunchFile],
+    warn: Callable[[str], None],
+    **options: object,
+) -> str:
     text = writer(*launches, **options)
     for warning in dict.fromkeys(warning for launch in launches for warning in launch.warnings):
         warn(warning)

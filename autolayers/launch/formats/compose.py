@@ -17,8 +17,8 @@ def write(launch: LaunchFile) -> str:
 
 
 def write_services(launches: Mapping[str, tuple[LaunchFile, Sequence[int] | None]]) -> str:
-    """The file's text, with a service for each launch, on the GPUs of these numbers, None for all. Raises
-    UsageError."""
+    """The file's text, with a service for each launch, on the GPUs of these numbers, None for all.
+    Raises UsageError."""
     notes = dict.fromkeys(note for launch, _ in launches.values() for note in launch.notes)
     boxes = {name: Container(launch) for name, (launch, _) in launches.items()}
     lines = [*notes, "services:"]
@@ -37,12 +37,19 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     if box.mounts or box.cached:
         lines += ["    volumes:"]
     for folder, inside in box.mounts.items():
-        lines += ["      - type: bind", f"        source: {compose(folder)}",
-                  f"        target: {compose(inside)}",
-                  f"        read_only: {'false' if folder in box.written else 'true'}"]
+        lines += [
+            "      - type: bind",
+            f"        source: {compose(folder)}",
+            f"        target: {compose(inside)}",
+            f"        read_only: {'false' if folder in box.written else 'true'}",
+        ]
     if box.cached:
         lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
-    shown = [f"{launch.backend.visible}={','.join(map(str, gpus))}"] if gpus and not launch.backend.gpu_driver else []
+    shown = (
+        [f"{launch.backend.visible}={','.join(map(str, gpus))}"]
+        if gpus and not launch.backend.gpu_driver
+        else []
+    )
     if launch.secrets or shown:
         lines += ["    environment:", *(f"      - {name}" for name in (*launch.secrets, *shown))]
     # docker compose reads deploy:, podman-compose mem_limit:
@@ -51,13 +58,22 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     lines += ["        limits:", f"          memory: {launch.limit}m"] if launch.limit else []
     lines += ["        reservations:", f"          memory: {launch.request}m"]
     if launch.backend.gpu_driver:
-        lines += ["          devices:", f"            - driver: {launch.backend.gpu_driver}",
-                  f"              device_ids: [{', '.join(compose(str(number)) for number in gpus)}]" if gpus else
-                  "              count: all", "              capabilities: [gpu]"]
+        lines += [
+            "          devices:",
+            f"            - driver: {launch.backend.gpu_driver}",
+            f"              device_ids: [{', '.join(compose(str(number)) for number in gpus)}]"
+            if gpus
+            else "              count: all",
+            "              capabilities: [gpu]",
+        ]
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
     scheme, path = launch.health
     # -k: the certificate need not be for localhost
-    return [*lines, "    healthcheck:",
-            f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
-            "      start_period: 5m", "    restart: unless-stopped"]
+    return [
+        *lines,
+        "    healthcheck:",
+        f'      test: ["CMD", "curl", "-fk", {compose(f"{scheme}://localhost:{box.port}{path}")}]',
+        "      start_period: 5m",
+        "    restart: unless-stopped",
+    ]

@@ -8,13 +8,14 @@ from ...errors import UsageError
 from .launch_file import LaunchFile, moved, without
 
 _IMAGE = "ghcr.io/ggml-org/llama.cpp:server"
-CACHE = "llama-cache"            # the volume for what is downloaded
-CACHED = "/root/.cache"          # where builds of any age keep it
+CACHE = "llama-cache"  # the volume for what is downloaded
+CACHED = "/root/.cache"  # where builds of any age keep it
 
 
 class Container:
-    """The words with a container's paths, and what the container needs. `mounts`: directory here -> directory
-    in the container; `written`: directories here that it writes to; `address`: the published address."""
+    """The words with a container's paths, and what the container needs. `mounts`: directory here ->
+    directory in the container; `written`: directories here that it writes to; `address`: the
+    published address."""
 
     def __init__(self, launch: LaunchFile) -> None:
         if launch.command.container:
@@ -26,16 +27,29 @@ class Container:
         self.image = launch.image or _IMAGE + launch.backend.image
         self.port = launch.port
         if not int(self.port):
-            raise UsageError(f"--port {self.port}: a container's port must be known to be published")
+            raise UsageError(
+                f"--port {self.port}: a container's port must be known to be published"
+            )
         if (launch.host or "").endswith(".sock"):
-            raise UsageError(f"--host {launch.host}: a container's socket is not published; give --port")
+            raise UsageError(
+                f"--host {launch.host}: a container's socket is not published; give --port"
+            )
         self.cached = launch.downloads
 
     @property
     def published(self) -> str:
-        """ADDRESS:PORT:PORT; without a --host only this machine can reach it, as with llama-server."""
-        address = "127.0.0.1" if self.launch.private and self.launch.host != "::1" else self.launch.host or ""
-        return f"[{address}]:{self.port}:{self.port}" if ":" in address else f"{address}:{self.port}:{self.port}"
+        """ADDRESS:PORT:PORT; without a --host only this machine can reach it, as with
+        llama-server."""
+        address = (
+            "127.0.0.1"
+            if self.launch.private and self.launch.host != "::1"
+            else self.launch.host or ""
+        )
+        return (
+            f"[{address}]:{self.port}:{self.port}"
+            if ":" in address
+            else f"{address}:{self.port}:{self.port}"
+        )
 
     def _mounted(self, path: str, written: bool) -> str:
         folder, name = _place(os.path.abspath(path))
@@ -46,8 +60,9 @@ class Container:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """(the directory to mount for a path, the path in it). A link's target must be inside too: for links of
-    the Hub's cache (../../blobs/...) the common directory is mounted, for others the target itself."""
+    """(the directory to mount for a path, the path in it). A link's target must be inside too: for
+    links of the Hub's cache (../../blobs/...) the common directory is mounted, for others the
+    target itself."""
     if os.path.isdir(path):
         return path, ""
     folder, name = os.path.split(path)
@@ -55,7 +70,9 @@ def _place(path: str) -> tuple[str, str]:
         return folder, name
     target = os.readlink(path)
     if not os.path.isabs(target):
-        both = os.path.commonpath([folder, os.path.normpath(os.path.join(folder, os.path.dirname(target)))])
+        both = os.path.commonpath(
+            [folder, os.path.normpath(os.path.join(folder, os.path.dirname(target)))]
+        )
         if os.path.dirname(both) != both:
             return both, os.path.relpath(path, both).replace(os.sep, "/")
     return os.path.split(os.path.realpath(path))

@@ -24,12 +24,13 @@ def write(launch: LaunchFile) -> str:
     words += ["--memory", f"{launch.limit}m"] if launch.limit else []
     words += ["--memory-reservation", f"{launch.request}m"]
     for name in launch.secrets:
-        words += ["-e", name]            # without a value: taken from the caller's environment
+        words += ["-e", name]  # without a value: taken from the caller's environment
     return shell([*words, box.image, *box.words]) + "\n"
 
 
 def _mount(folder: str, inside: str, written: bool) -> list[str]:
-    """-v, or --mount for a path with a colon, which separates -v's fields; --mount's fields are a CSV row."""
+    """-v, or --mount for a path with a colon, which separates -v's fields; --mount's fields are a
+    CSV row."""
     if ":" not in os.path.splitdrive(folder)[1]:
         return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
     source = f"source={folder}"

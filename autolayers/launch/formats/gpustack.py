@@ -1,5 +1,6 @@
-"""GPUStack 2: a deployment on a llama.cpp backend of its own (docs/user-guide/inference-backend-management.md of
-2026-08-21). Its scheduler places it by two variables, bytes; without them by 1.2 times the weights."""
+"""GPUStack 2: a deployment on a llama.cpp backend of its own
+(docs/user-guide/inference-backend-management.md of 2026-08-21). Its scheduler places it by two
+variables, bytes; without them by 1.2 times the weights."""
 
 from __future__ import annotations
 
@@ -19,17 +20,27 @@ def write(launch: LaunchFile) -> str:
         if launch.arguments.value(flag) is not None:
             launch.warnings.append(f"GPUStack says {flag} itself: left out")
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", *_ITS_OWN)
-    lines = [*launch.notes, *launch.secret_notes("env of the deployment"), f"name: {yaml(launch.name)}",
-             *_source(launch.model), "backend: llama.cpp-custom", "replicas: 1",
-             *(["backend_parameters:", *(f"  - {yaml(word)}" for word in words)] if words else []),
-             "env:", f'  GPUSTACK_MODEL_VRAM_CLAIM: "{used}"',
-             f'  GPUSTACK_MODEL_RAM_CLAIM: "{launch.ram.limit or launch.ram.request}"']
+    lines = [
+        *launch.notes,
+        *launch.secret_notes("env of the deployment"),
+        f"name: {yaml(launch.name)}",
+        *_source(launch.model),
+        "backend: llama.cpp-custom",
+        "replicas: 1",
+        *(["backend_parameters:", *(f"  - {yaml(word)}" for word in words)] if words else []),
+        "env:",
+        f'  GPUSTACK_MODEL_VRAM_CLAIM: "{used}"',
+        f'  GPUSTACK_MODEL_RAM_CLAIM: "{launch.ram.limit or launch.ram.request}"',
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _source(model: str) -> list[str]:
     file = _FILE.fullmatch(model)
     if file:
-        return ["source: huggingface", f"huggingface_repo_id: {yaml(file[1])}",
-                f"huggingface_filename: {yaml(file[2])}"]
+        return [
+            "source: huggingface",
+            f"huggingface_repo_id: {yaml(file[1])}",
+            f"huggingface_filename: {yaml(file[2])}",
+        ]
     return ["source: local_path", f"local_path: {yaml(model)}"]

@@ -1,8 +1,8 @@
-"""A KoboldCpp command: koboldcpp.py --help, 1.113; flags that 1.102 has too are written so that both accept
-them.
+"""A KoboldCpp command: koboldcpp.py --help, 1.113; flags that 1.102 has too are written so that
+both accept them.
 
-Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before 1.114), one
-micro-batch of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp:
+Its defaults are not llama-server's: no memory mapping, no sliding windows in the cache (before
+1.114), one micro-batch of 512, and 128 cells more than --contextsize (gpttype_adapter.cpp:
 extra_context_handle_fragmentation).
 """
 
@@ -24,23 +24,63 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
 
 _TARGET = "koboldcpp"
-_CACHE = {"f16": (), "q8_0": ("--quantkv", "1"), "q4_0": ("--quantkv", "2"), "bf16": ("--quantkv", "bf16"),
-          "q5_1": ("--quantkv", "q5_1")}
+_CACHE = {
+    "f16": (),
+    "q8_0": ("--quantkv", "1"),
+    "q4_0": ("--quantkv", "2"),
+    "bf16": ("--quantkv", "bf16"),
+    "q5_1": ("--quantkv", "q5_1"),
+}
 _BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _CONTEXTS = (256, 262144)
 _MORE_CELLS = 128
 _MAX_KV_OVERRIDES = 4
-FIELDS = frozenset((
-    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn",
-    "cache_type_k", "cache_type_v", "kv_offload", "swa_full", "split_mode", "tensor_split", "main_gpu",
-    "device", "overrides", "load_mode", "mmproj", "mmproj_offload", "image_max_tokens", "model_draft",
-    "draft_n_max", "n_gpu_layers_draft", "spec_type", "lora", "override_kv", "n_threads",
-    "n_threads_batch"))
+FIELDS = frozenset(
+    (
+        "model",
+        "n_gpu_layers",
+        "n_ctx",
+        "n_batch",
+        "n_ubatch",
+        "n_parallel",
+        "kv_unified",
+        "flash_attn",
+        "cache_type_k",
+        "cache_type_v",
+        "kv_offload",
+        "swa_full",
+        "split_mode",
+        "tensor_split",
+        "main_gpu",
+        "device",
+        "overrides",
+        "load_mode",
+        "mmproj",
+        "mmproj_offload",
+        "image_max_tokens",
+        "model_draft",
+        "draft_n_max",
+        "n_gpu_layers_draft",
+        "spec_type",
+        "lora",
+        "override_kv",
+        "n_threads",
+        "n_threads_batch",
+    )
+)
 # arguments that do not affect memory, and KoboldCpp's names
-_FLAGS = {"-tb": "--blasthreads", "--host": "--host", "--port": "--port", "--jinja": "--jinja",
-          "--chat-template-file": "--jinjatemplate", "--chat-template-kwargs": "--jinja_kwargs",
-          "--image-min-tokens": "--visionmintokens", "--ssl-cert-file": "", "--ssl-key-file": "",
-          "--mmproj-auto": ""}
+_FLAGS = {
+    "-tb": "--blasthreads",
+    "--host": "--host",
+    "--port": "--port",
+    "--jinja": "--jinja",
+    "--chat-template-file": "--jinjatemplate",
+    "--chat-template-kwargs": "--jinja_kwargs",
+    "--image-min-tokens": "--visionmintokens",
+    "--ssl-cert-file": "",
+    "--ssl-key-file": "",
+    "--mmproj-auto": "",
+}
 
 
 def settle(arguments: Arguments) -> Params:
@@ -52,21 +92,31 @@ def write(launch: LaunchFile) -> str:
     """One line for this machine's shell. Raises UsageError for a launch that it cannot express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
-    words = ["koboldcpp", "--model", _model(launch), *_devices(launch),
-             "--gpulayers", str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),
-             "--contextsize", str(_context(use.n_ctx))]
+    words = [
+        "koboldcpp",
+        "--model",
+        _model(launch),
+        *_devices(launch),
+        "--gpulayers",
+        str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),
+        "--contextsize",
+        str(_context(use.n_ctx)),
+    ]
     if p.tensor_split:
         words += ["--tensor_split", *(f"{ratio:g}" for ratio in p.tensor_split)]
     words += _attention(launch) + _overrides(p)
     if use.n_ubatch not in _BATCHES:
-        raise UsageError(f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not "
-                         f"{use.n_ubatch}: "
-                         "plan with one of these as -ub")
+        raise UsageError(
+            f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not "
+            f"{use.n_ubatch}: "
+            "plan with one of these as -ub"
+        )
     if p.n_threads is not None and p.n_threads > 0:
         words += ["--threads", str(p.n_threads)]
     words += ["--batchsize", str(use.n_ubatch), *_loading(p), *_companions(launch), *_rest(launch)]
     line = shell(words)
-    if "LLAMA_API_KEY" in launch.secrets:      # the shell stops if it is not set: no server without its key
+    # the shell stops if it is not set: no server without its key
+    if "LLAMA_API_KEY" in launch.secrets:
         line += " --password " + ("%LLAMA_API_KEY%" if os.name == "nt" else '"${LLAMA_API_KEY:?}"')
     return line + "\n"
 
@@ -79,8 +129,9 @@ def _model(launch: LaunchFile) -> str:
         parts = model[3:].split("/")
         return f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
     if ":" in model[2:] and model.startswith(("hf:", "docker:")):
-        raise UsageError(f"koboldcpp loads files and links, not {model}: name one file, "
-                         "hf:USER/REPO/FILE.gguf")
+        raise UsageError(
+            f"koboldcpp loads files and links, not {model}: name one file, hf:USER/REPO/FILE.gguf"
+        )
     return model
 
 
@@ -88,9 +139,12 @@ def _context(n_ctx: int) -> int:
     """--contextsize for a cache of `n_ctx` cells."""
     least, most = _CONTEXTS
     if not least <= n_ctx - _MORE_CELLS <= most:
-        raise UsageError(f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells are added "
-                         "to it: "
-                         f"{n_ctx} is impossible, plan with -c {most} or less")
+        raise UsageError(
+            f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells "
+            f"are added "
+            "to it: "
+            f"{n_ctx} is impossible, plan with -c {most} or less"
+        )
     return n_ctx - _MORE_CELLS
 
 
@@ -104,7 +158,9 @@ def _devices(launch: LaunchFile) -> list[str]:
         names = [device.name for device in launch.plan.devices]
         words += ["--device", names[max(0, p.main_gpu or 0)]]
     elif p.split_mode not in (None, "layer"):
-        raise UsageError(f"koboldcpp's layers cannot be split as -sm {p.split_mode} does: plan without it")
+        raise UsageError(
+            f"koboldcpp's layers cannot be split as -sm {p.split_mode} does: plan without it"
+        )
     return words
 
 
@@ -114,11 +170,16 @@ def _attention(launch: LaunchFile) -> list[str]:
     if not p.swa_full and launch.plan.model.hparams.is_swa_any:
         words += ["--useswa", "--swapadding", "0"]
     elif p.swa_full:
-        launch.warnings.append("koboldcpp since 1.114 always makes a small cache for sliding windows: "
-                               "--swa-full works with older versions only")
+        launch.warnings.append(
+            "koboldcpp since 1.114 always makes a small cache for sliding "
+            "windows: "
+            "--swa-full works with older versions only"
+        )
     k, v = p.cache_type_k or "f16", p.cache_type_v or "f16"
     if k != v or k not in _CACHE:
-        raise UsageError(f"koboldcpp's cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}")
+        raise UsageError(
+            f"koboldcpp's cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}"
+        )
     words += _CACHE[k]
     return [*words, "--lowvram"] if p.kv_offload is False else words
 
@@ -129,8 +190,11 @@ def _overrides(p: Params) -> list[str]:
         return ["--moecpu", said[1]]
     if said == ["-cmoe"]:
         return ["--moecpu", "999"]
-    return ["--overridetensors", ",".join(f"{pattern}={buffer}"
-                                          for pattern, buffer in p.overrides)] if said else []
+    return (
+        ["--overridetensors", ",".join(f"{pattern}={buffer}" for pattern, buffer in p.overrides)]
+        if said
+        else []
+    )
 
 
 def _loading(p: Params) -> list[str]:
@@ -138,7 +202,8 @@ def _loading(p: Params) -> list[str]:
     if mode == "dio":
         raise UsageError("koboldcpp has nothing like -lm dio: plan without it")
     return (["--usemmap"] if mode in ("auto", "mmap", "mmap+mlock") else []) + (
-        ["--usemlock"] if "mlock" in mode else [])
+        ["--usemlock"] if "mlock" in mode else []
+    )
 
 
 def _companions(launch: LaunchFile) -> list[str]:
@@ -151,7 +216,9 @@ def _companions(launch: LaunchFile) -> list[str]:
     if p.image_max_tokens is not None:
         words += ["--visionmaxtokens", str(p.image_max_tokens)]
     if set(p.spec_type) - {"draft-simple"}:
-        raise UsageError(f"koboldcpp has nothing like --spec-type {','.join(p.spec_type)}: plan without it")
+        raise UsageError(
+            f"koboldcpp has nothing like --spec-type {','.join(p.spec_type)}: plan without it"
+        )
     if p.draft_n_max is not None:
         words += ["--draftamount", str(p.draft_n_max)]
     if p.n_gpu_layers_draft is not None and p.n_gpu_layers_draft >= 0:
@@ -175,8 +242,8 @@ def _adapter(launch: LaunchFile) -> list[str]:
 
 
 def _rest(launch: LaunchFile) -> list[str]:
-    """Arguments that do not affect memory, the last of each. KoboldCpp's default is to listen on all
-    addresses and another port."""
+    """Arguments that do not affect memory, the last of each. KoboldCpp's default is to listen on
+    all addresses and another port."""
     found = dict(launch.arguments.given)
     found.setdefault("--host", "127.0.0.1")
     found.setdefault("--port", launch.port)
@@ -187,7 +254,10 @@ def _rest(launch: LaunchFile) -> list[str]:
     certificate, key = found.get("--ssl-cert-file"), found.get("--ssl-key-file")
     if certificate or key:
         if not (certificate and key):
-            raise UsageError("koboldcpp's --ssl takes a certificate and a key: give --ssl-cert-file and "
-                             "--ssl-key-file")
+            raise UsageError(
+                "koboldcpp's --ssl takes a certificate and a key: give "
+                "--ssl-cert-file and "
+                "--ssl-key-file"
+            )
         words += ["--ssl", certificate, key]
     return words

@@ -1,7 +1,7 @@
 """Kubernetes: a Deployment and a Service, and the pods of other kinds of objects.
 
-    pod = Pod("llama-server", image, command, args, 8080, ram_of(...), gpu="nvidia.com/gpu", gpumem=8192)
-    template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
+pod = Pod("llama-server", image, command, args, 8080, ram_of(...), gpu="nvidia.com/gpu",
+gpumem=8192) template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
 """
 
 from __future__ import annotations
@@ -22,18 +22,23 @@ if TYPE_CHECKING:
     from ...planner.plan import DeviceRow
 
 HAMI, KAI = "hami", "kai"
-SHARED = (HAMI, KAI)                 # of --gpumem: what divides a GPU by memory
-_NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}     # of device plugins
+SHARED = (HAMI, KAI)  # of --gpumem: what divides a GPU by memory
+# of device plugins
+_NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}
 # curl, which the images have, says 0.000000 as long as it has no connection
-_WAIT = ("for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != 0.000000 ]; "
-         "do sleep 2; done; done")
+_WAIT = (
+    "for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != "
+    "0.000000 ]; "
+    "do sleep 2; done; done"
+)
 
 
 @dataclass(frozen=True)
 class Pod:
-    """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them, for what `shares`
-    them by memory; `mounts`: directory of the node -> directory in the container; `node`: the only one it runs on,
-    `nodes`: those where its replicas may run; `after`: HOST:PORT of what it waits for."""
+    """One container. `gpu`: the resource of its GPUs, "" for none; `gpumem`: MiB of each of them,
+    for what `shares` them by memory; `mounts`: directory of the node -> directory in the container;
+    `node`: the only one it runs on, `nodes`: those where its replicas may run; `after`: HOST:PORT
+    of what it waits for."""
 
     name: str
     image: str
@@ -74,36 +79,72 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
     spec = []
     if pod.gpu and pod.shares == KAI:
         if pod.gpus > 1:
-            raise UsageError(f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU")
-        lines += ["    kai.scheduler/queue: default-queue", "  annotations:", f'    gpu-memory: "{pod.gpumem}"']
+            raise UsageError(
+                f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU"
+            )
+        lines += [
+            "    kai.scheduler/queue: default-queue",
+            "  annotations:",
+            f'    gpu-memory: "{pod.gpumem}"',
+        ]
         spec += ["  schedulerName: kai-scheduler"]
     lines += ["spec:", *spec]
-    lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(pod.node)}"] if pod.node else []
+    lines += (
+        ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(pod.node)}"] if pod.node else []
+    )
     if pod.nodes:
-        lines += ["  affinity:", "    nodeAffinity:", "      requiredDuringSchedulingIgnoredDuringExecution:",
-                  "        nodeSelectorTerms:", "          - matchExpressions:",
-                  "              - key: kubernetes.io/hostname", "                operator: In",
-                  "                values:", *(f"                  - {yaml(name)}" for name in pod.nodes)]
+        lines += [
+            "  affinity:",
+            "    nodeAffinity:",
+            "      requiredDuringSchedulingIgnoredDuringExecution:",
+            "        nodeSelectorTerms:",
+            "          - matchExpressions:",
+            "              - key: kubernetes.io/hostname",
+            "                operator: In",
+            "                values:",
+            *(f"                  - {yaml(name)}" for name in pod.nodes),
+        ]
     if pod.after:
-        lines += ["  initContainers:", "    - name: wait", f"      image: {yaml(pod.image)}",
-                  *(f"    {line}" for line in _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after]))]
+        lines += [
+            "  initContainers:",
+            "    - name: wait",
+            f"      image: {yaml(pod.image)}",
+            *(
+                f"    {line}"
+                for line in _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after])
+            ),
+        ]
     lines += ["  containers:", *(f"    {line}" for line in container(pod))]
     return [" " * indent + line for line in [*lines, *volumes(pod)]]
 
 
 def container(pod: Pod) -> list[str]:
     """The lines of the item of `containers`."""
-    lines = [f"- name: {pod.name}", f"  image: {yaml(pod.image)}", *_words("command", pod.command),
-             *_words("args", pod.args)]
+    lines = [
+        f"- name: {pod.name}",
+        f"  image: {yaml(pod.image)}",
+        *_words("command", pod.command),
+        *_words("args", pod.args),
+    ]
     if pod.secrets:
         lines += ["  envFrom:", "    - secretRef:", "        name: llama-server"]
     lines += ["  ports:", f"    - containerPort: {pod.port}", *_resources(pod)]
     if pod.health:
         scheme, path = pod.health
-        probe = ["    httpGet:", f"      path: {yaml(path)}", f"      port: {pod.port}",
-                 f"      scheme: {scheme.upper()}"]
-        lines += ["  startupProbe:", *probe, "    failureThreshold: 360", "    periodSeconds: 5",
-                  "  readinessProbe:", *probe]
+        probe = [
+            "    httpGet:",
+            f"      path: {yaml(path)}",
+            f"      port: {pod.port}",
+            f"      scheme: {scheme.upper()}",
+        ]
+        lines += [
+            "  startupProbe:",
+            *probe,
+            "    failureThreshold: 360",
+            "    periodSeconds: 5",
+            "  readinessProbe:",
+            *probe,
+        ]
     mounts = [*(pod.mounts or {}).values(), *([CACHED] if pod.cached else [])]
     if mounts:
         lines += ["  volumeMounts:"]
@@ -119,14 +160,18 @@ def _words(key: str, words: Sequence[str]) -> list[str]:
 def _resources(pod: Pod) -> list[str]:
     """Requests and limits: a pod that exceeds its limit is killed, and only it."""
     limits = []
-    if pod.gpu and pod.shares != KAI:        # which counts the GPU itself
+    if pod.gpu and pod.shares != KAI:  # which counts the GPU itself
         limits += [f"      {pod.gpu}: {pod.gpus}"]
     if pod.gpu and pod.shares == HAMI:
         limits += [f"      nvidia.com/gpumem: {pod.gpumem}"]
     if pod.ram.limit is not None:
         limits += [f"      memory: {pod.ram.limit // MiB}Mi"]
-    return ["  resources:", "    requests:", f"      memory: {pod.ram.request // MiB}Mi",
-            *(["    limits:", *limits] if limits else [])]
+    return [
+        "  resources:",
+        "    requests:",
+        f"      memory: {pod.ram.request // MiB}Mi",
+        *(["    limits:", *limits] if limits else []),
+    ]
 
 
 def volumes(pod: Pod) -> list[str]:
@@ -134,8 +179,14 @@ def volumes(pod: Pod) -> list[str]:
     folders = [*(pod.mounts or {})]
     lines = ["  volumes:"] if folders or pod.cached else []
     for number, folder in enumerate(folders):
-        lines += [f"    - name: models-{number}", "      hostPath:", f"        path: {yaml(folder)}"]
-    return lines + ([f"    - name: models-{len(folders)}", "      emptyDir: {}"] if pod.cached else [])
+        lines += [
+            f"    - name: models-{number}",
+            "      hostPath:",
+            f"        path: {yaml(folder)}",
+        ]
+    return lines + (
+        [f"    - name: models-{len(folders)}", "      emptyDir: {}"] if pod.cached else []
+    )
 
 
 def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:
@@ -146,29 +197,67 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
     gpus = own_gpus(launch.plan)
     gpu = resource(launch.backend) if gpus else ""
     if gpu and shares and gpu != _NODE["nvidia"]:
-        raise UsageError(f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}")
-    return Pod(name, box.image, [], box.words, int(box.port), launch.ram, gpu, len(gpus), gpumem_of(gpus), shares,
-               box.mounts, launch.secrets, "", launch.health, box.cached)
+        raise UsageError(
+            f"--gpumem {shares}: divides NVIDIA's GPUs, not those of {launch.backend.name}"
+        )
+    return Pod(
+        name,
+        box.image,
+        [],
+        box.words,
+        int(box.port),
+        launch.ram,
+        gpu,
+        len(gpus),
+        gpumem_of(gpus),
+        shares,
+        box.mounts,
+        launch.secrets,
+        "",
+        launch.health,
+        box.cached,
+    )
 
 
-def deployment(name: str, pod: Pod, labels: Mapping[str, str] | None = None, replicas: int = 1) -> str:
-    lines = ["apiVersion: apps/v1", "kind: Deployment", "metadata:", f"  name: {name}", "spec:",
-             f"  replicas: {replicas}",
-             "  strategy:", "    type: Recreate", "  selector:", "    matchLabels:", f"      app: {name}",
-             "  template:", *template(pod, {"app": name, **(labels or {})})]
+def deployment(
+    name: str, pod: Pod, labels: Mapping[str, str] | None = None, replicas: int = 1
+) -> str:
+    lines = [
+        "apiVersion: apps/v1",
+        "kind: Deployment",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        f"  replicas: {replicas}",
+        "  strategy:",
+        "    type: Recreate",
+        "  selector:",
+        "    matchLabels:",
+        f"      app: {name}",
+        "  template:",
+        *template(pod, {"app": name, **(labels or {})}),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def service(name: str, port: int, app: str = "", key: str = "app") -> str:
     """A Service for the pods of an app, its own name's by default, or with another label."""
-    return (f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    {key}: {app or name}\n"
-            "  ports:\n"
-            f"    - port: {port}\n      targetPort: {port}\n")
+    return (
+        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    "
+        f"{key}: {app or name}\n"
+        "  ports:\n"
+        f"    - port: {port}\n      targetPort: {port}\n"
+    )
 
 
 def label(text: str) -> str:
     """A name as an RFC 1123 label."""
-    return "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower()).strip("-")[:40].strip("-") or "box"
+    return (
+        "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
+        .strip("-")[:40]
+        .strip("-")
+        or "box"
+    )
 
 
 def name_of(launch: LaunchFile) -> str:
@@ -178,8 +267,8 @@ def name_of(launch: LaunchFile) -> str:
 
 
 def write(launch: LaunchFile) -> str:
-    """Both objects, for a node that has the model's directory. Raises UsageError for a launch that they cannot
-    express."""
+    """Both objects, for a node that has the model's directory. Raises UsageError for a launch that
+    they cannot express."""
     name = name_of(launch)
     pod = pod_of(launch, launch.shares)
     notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]

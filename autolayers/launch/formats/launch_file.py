@@ -27,35 +27,43 @@ if TYPE_CHECKING:
     from ...planner import Plan
     from ...planner.plan import DeviceRow
 
-_PORT = "8080"          # of llama.cpp's images, for any build
+_PORT = "8080"  # of llama.cpp's images, for any build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
-_HERE = ("", "127.0.0.1", "localhost", "::1")      # addresses that only this machine reaches
+_HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack
-_OF_THE_SERVER = frozenset(("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse",
-                            "warmup"))
+_OF_THE_SERVER = frozenset(
+    ("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup")
+)
 
 
 class LaunchFile:
-    """A command with the words added to it. `secrets`: the environment variables that carry the words left
-    out; `warnings`: notes for the file's user."""
+    """A command with the words added to it. `secrets`: the environment variables that carry the
+    words left out; `warnings`: notes for the file's user."""
 
-    def __init__(self, command: WrappedCommand, added: Sequence[str], plan: Plan,
-                 environ: Mapping[str, str] | None = None, config_files: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        command: WrappedCommand,
+        added: Sequence[str],
+        plan: Plan,
+        environ: Mapping[str, str] | None = None,
+        config_files: Sequence[str] = (),
+    ) -> None:
         self.command = command
         self.plan = plan
         own = [name for name in plan.breakdown.devices if not backend_of(name).remote]
         self.backend = backend_of(own[0] if own else HOST)
-        self.image = ""            # of a container, empty: llama.cpp's own
-        self.shares = ""           # what divides its GPU by memory: --gpumem
+        self.image = ""  # of a container, empty: llama.cpp's own
+        self.shares = ""  # what divides its GPU by memory: --gpumem
         said = _said_elsewhere(command.words, environ, config_files)
         if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
             said = without(said, "-hft")
         words = [*command.words, *said, *added]
-        if not command.container:        # its launcher has another working directory
+        if not command.container:  # its launcher has another working directory
             words = moved(words, lambda path, _: os.path.abspath(path))
         complete = parse(words, command=None)
         if (complete.params.model or "").startswith("hf:") and not _settles_projector(complete):
-            words.append("--no-mmproj")          # -hf would load a projector that is not in the plan
+            # -hf would load a projector that is not in the plan
+            words.append("--no-mmproj")
         self.words, names = without_secrets(words)
         self.launcher, more = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *more]))
@@ -68,21 +76,30 @@ class LaunchFile:
         self.warnings: list[str] = []
         self.ram = plan.ram
         if self.ram.limit is None:
-            self.warnings.append("--cache-ram -1 saves prompts without end, so no limit of memory is written")
+            self.warnings.append(
+                "--cache-ram -1 saves prompts without end, so no limit of memory is written"
+            )
         self._model = complete.params.model
 
     @classmethod
-    def of_plan(cls, plan: Plan, arguments: Arguments, model: str | None,
-                environ: Mapping[str, str] | None = None, config_files: Sequence[str] = ()) -> LaunchFile:
-        """A llama-server with a plan's flags; `model` as the user named it, None: as the plan does."""
+    def of_plan(
+        cls,
+        plan: Plan,
+        arguments: Arguments,
+        model: str | None,
+        environ: Mapping[str, str] | None = None,
+        config_files: Sequence[str] = (),
+    ) -> LaunchFile:
+        """A llama-server with a plan's flags; `model` as the user named it, None: as the plan
+        does."""
         words = [] if "-m" in plan.flags else to_words(Params(model=model or plan.model.path))
         command = WrappedCommand(("llama-server",), (*words, *arguments.rest), "llama-server")
         return cls(command, plan.flags, plan, environ, config_files)
 
     @property
     def name(self) -> str:
-        """The alias, or the model's file name without directory, ending and part number, other characters as
-        dashes."""
+        """The alias, or the model's file name without directory, ending and part number, other
+        characters as dashes."""
         if alias := self.arguments.value("-a"):
             return alias.split(",")[0]
         model = self._model or "llama-server"
@@ -142,8 +159,8 @@ class LaunchFile:
         return [f"# {name} is read from {where}" for name in self.secrets]
 
     def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
-        """Raises UsageError for settings that affect memory and are not in `fields`; warns of all others not
-        in `flags`."""
+        """Raises UsageError for settings that affect memory and are not in `fields`; warns of all
+        others not in `flags`."""
         params = self.params
         for name in Params.__dataclass_fields__:
             value = getattr(params, name)
@@ -151,8 +168,11 @@ class LaunchFile:
                 continue
             said = next(iter(to_words(Params(**{name: value}))), name)
             raise UsageError(f"{target} has nothing like {said}: plan without it")
-        given = [flag for flag, _ in self.arguments.given
-                 if (row := lookup(flag)) and not row[0].field and row[0].canonical not in flags]
+        given = [
+            flag
+            for flag, _ in self.arguments.given
+            if (row := lookup(flag)) and not row[0].field and row[0].canonical not in flags
+        ]
         for flag in dict.fromkeys((*given, *self.arguments.unknown)):
             self.warnings.append(f"{target} has nothing like {flag}: left out")
 
@@ -175,10 +195,11 @@ def _downloads(model: str | None) -> bool:
     return (model or "").startswith(_ELSEWHERE)
 
 
-def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
-                    config_files: Sequence[str]) -> list[str]:
-    """The settings of the environment and config files, as words. The plan's flags have all that affects
-    memory but the model."""
+def _said_elsewhere(
+    words: Sequence[str], environ: Mapping[str, str] | None, config_files: Sequence[str]
+) -> list[str]:
+    """The settings of the environment and config files, as words. The plan's flags have all that
+    affects memory but the model."""
     typed = parse(words, command=None)
     rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
     found: list[str] = []
@@ -187,13 +208,22 @@ def _said_elsewhere(words: Sequence[str], environ: Mapping[str, str] | None,
         if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
             continue
         if row[0].field != "model" or typed.params.model is None:
-            found += [flag, *(value.split(" ", 1) if row[0].kind.words > 1 else [value] if row[0].takes_value
-                              else [])]
+            found += [
+                flag,
+                *(
+                    value.split(" ", 1)
+                    if row[0].kind.words > 1
+                    else [value]
+                    if row[0].takes_value
+                    else []
+                ),
+            ]
     return found
 
 
 def own_gpus(plan: Plan) -> list[DeviceRow]:
-    """The GPUs of this machine up to the last that is used: a container that has fewer would call them otherwise."""
+    """The GPUs of this machine up to the last that is used: a container that has fewer would call
+    them otherwise."""
     rows = [row for row in plan.devices if not backend_of(row.name).remote]
     last = max([at for at, row in enumerate(rows, 1) if row.used], default=0)
     return rows[:last]
@@ -208,11 +238,17 @@ def one_sequence(arguments: Arguments, target: str) -> Params:
 
 
 def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
-    """The words with each path of this machine replaced by `where(path, whether it is written to)`."""
+    """The words with each path of this machine replaced by `where(path, whether it is written
+    to)`."""
     found: list[str] = []
     for item in items(words):
         kind = item.flag.kind if isinstance(item.flag, Argument) else None
-        if kind is None or kind.paths is None or not item.value or item.value.startswith(_ELSEWHERE):
+        if (
+            kind is None
+            or kind.paths is None
+            or not item.value
+            or item.value.startswith(_ELSEWHERE)
+        ):
             found += item.words
         else:
             text = kind.paths(item.value, lambda path, written=kind.written: where(path, written))  # type: ignore[misc]
@@ -240,13 +276,24 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
 def sizes_note(launch: LaunchFile) -> str:
     """The launch's memory per device, margins included."""
     plan = launch.plan
-    parts = [f"{device.name} {human(device.used + device.margin)}" for device in plan.devices if device.used]
+    parts = [
+        f"{device.name} {human(device.used + device.margin)}"
+        for device in plan.devices
+        if device.used
+    ]
     host = plan.host
-    return printable(", ".join([*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"]))
+    return printable(
+        ", ".join(
+            [*parts, f"RAM {human(host.resident)}, {human(host.resident + host.growing)} at most"]
+        )
+    )
 
 
 def without(words: Sequence[str], *flags: str) -> list[str]:
     """The words without these arguments of llama-server, by their canonical names."""
-    return [word for item in items(words)
-            if not (isinstance(item.flag, Argument) and item.flag.canonical in flags)
-            for word in item.words]
+    return [
+        word
+        for item in items(words)
+        if not (isinstance(item.flag, Argument) and item.flag.canonical in flags)
+        for word in item.words
+    ]

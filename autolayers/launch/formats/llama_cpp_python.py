@@ -23,24 +23,59 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
 
 _TARGET = "llama-cpp-python"
-FIELDS = frozenset((
-    "model", "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_parallel", "kv_unified", "flash_attn",
-    "cache_type_k", "cache_type_v", "kv_offload", "op_offload", "swa_full", "split_mode", "tensor_split",
-    "main_gpu", "device", "load_mode", "embedding", "reranking", "pooling", "lora", "override_kv",
-    "rope_scaling", "rope_scale", "yarn_orig_ctx", "numa", "n_threads",
-    "n_threads_batch"))
+FIELDS = frozenset(
+    (
+        "model",
+        "n_gpu_layers",
+        "n_ctx",
+        "n_batch",
+        "n_ubatch",
+        "n_parallel",
+        "kv_unified",
+        "flash_attn",
+        "cache_type_k",
+        "cache_type_v",
+        "kv_offload",
+        "op_offload",
+        "swa_full",
+        "split_mode",
+        "tensor_split",
+        "main_gpu",
+        "device",
+        "load_mode",
+        "embedding",
+        "reranking",
+        "pooling",
+        "lora",
+        "override_kv",
+        "rope_scaling",
+        "rope_scale",
+        "yarn_orig_ctx",
+        "numa",
+        "n_threads",
+        "n_threads_batch",
+    )
+)
 # arguments that do not affect memory: (Llama's name, how its value is read)
 _FLAGS: dict[str, tuple[str, Any]] = {
-    "-tb": ("n_threads_batch", int), "-s": ("seed", int),
-    "--rope-freq-base": ("rope_freq_base", float), "--yarn-ext-factor": ("yarn_ext_factor", float),
-    "--yarn-attn-factor": ("yarn_attn_factor", float), "--yarn-beta-fast": ("yarn_beta_fast", float),
+    "-tb": ("n_threads_batch", int),
+    "-s": ("seed", int),
+    "--rope-freq-base": ("rope_freq_base", float),
+    "--yarn-ext-factor": ("yarn_ext_factor", float),
+    "--yarn-attn-factor": ("yarn_attn_factor", float),
+    "--yarn-beta-fast": ("yarn_beta_fast", float),
     "--yarn-beta-slow": ("yarn_beta_slow", float),
     "--attention": ("attention_type", ("causal", "non-causal").index),
 }
 # llama_max_parallel_sequences: Llama(embedding=True) makes as many, at most one a token
 _MAX_SEQUENCES = 256
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
-_KV_TYPES: dict[str, Any] = {"int": int, "float": float, "bool": lambda text: text == "true", "str": str}
+_KV_TYPES: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "bool": lambda text: text == "true",
+    "str": str,
+}
 
 
 def settle(arguments: Arguments) -> Params:
@@ -48,11 +83,16 @@ def settle(arguments: Arguments) -> Params:
     params = arguments.params
     if _embeds(params):
         if params.n_parallel is not None:
-            raise UsageError(f"{_TARGET} chooses the sequences of an embedding model itself: plan without "
-                             "-np")
+            raise UsageError(
+                f"{_TARGET} chooses the sequences of an embedding model itself: plan without -np"
+            )
         # the plan follows llama-server, which makes an embedding model's batch its micro-batch
-        count = min(params.n_batch or N_BATCH, params.n_ubatch or N_UBATCH, params.n_ctx or N_BATCH,
-                    _MAX_SEQUENCES)
+        count = min(
+            params.n_batch or N_BATCH,
+            params.n_ubatch or N_UBATCH,
+            params.n_ctx or N_BATCH,
+            _MAX_SEQUENCES,
+        )
         params = replace(params, n_parallel=count, kv_unified=True)
     else:
         params = one_sequence(arguments, _TARGET)
@@ -68,13 +108,20 @@ def write(launch: LaunchFile) -> str:
     split_mode, main_gpu = _devices(launch)
     arguments: dict[str, object] = {
         "n_gpu_layers": -1 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers,
-        "split_mode": split_mode, "main_gpu": main_gpu,
+        "split_mode": split_mode,
+        "main_gpu": main_gpu,
         "tensor_split": list(p.tensor_split) if p.tensor_split else None,
-        "n_ctx": use.n_ctx, "n_batch": use.n_batch, "n_ubatch": use.n_ubatch,
-        "flash_attn": use.flash_attn, "swa_full": bool(p.swa_full),
-        "type_k": BY_NAME[p.cache_type_k or "f16"].id, "type_v": BY_NAME[p.cache_type_v or "f16"].id,
-        "offload_kqv": p.kv_offload is not False, "op_offload": p.op_offload is not False,
-        "use_mmap": mapped, "use_mlock": locked,
+        "n_ctx": use.n_ctx,
+        "n_batch": use.n_batch,
+        "n_ubatch": use.n_ubatch,
+        "flash_attn": use.flash_attn,
+        "swa_full": bool(p.swa_full),
+        "type_k": BY_NAME[p.cache_type_k or "f16"].id,
+        "type_v": BY_NAME[p.cache_type_v or "f16"].id,
+        "offload_kqv": p.kv_offload is not False,
+        "op_offload": p.op_offload is not False,
+        "use_mmap": mapped,
+        "use_mlock": locked,
         "embedding": True if _embeds(p) else None,
         "pooling_type": _number(POOLING, "rank" if p.reranking else p.pooling),
         # llama_rope_scaling_type: unspecified is -1
@@ -82,7 +129,8 @@ def write(launch: LaunchFile) -> str:
         "rope_freq_scale": 1 / p.rope_scale if p.rope_scale else None,
         "yarn_orig_ctx": p.yarn_orig_ctx,
         "kv_overrides": {key: _kv_value(text) for key, text in p.override_kv} or None,
-        "numa": _NUMA[p.numa] if p.numa else None, "n_threads": p.n_threads,
+        "numa": _NUMA[p.numa] if p.numa else None,
+        "n_threads": p.n_threads,
         **_adapter(launch),
     }
     for flag, value in launch.arguments.given:
@@ -92,18 +140,25 @@ def write(launch: LaunchFile) -> str:
                 arguments[name] = read(value)
             except ValueError:
                 raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
-    launch.warnings += [f"Llama() serves nothing, so {name} is not used: its own server (python -m "
-                        "llama_cpp.server) "
-                        "has --api_key" for name in launch.secrets if name == "LLAMA_API_KEY"]
+    launch.warnings += [
+        f"Llama() serves nothing, so {name} is not used: its own server (python -m "
+        "llama_cpp.server) "
+        "has --api_key"
+        for name in launch.secrets
+        if name == "LLAMA_API_KEY"
+    ]
     function, lines = _source(launch.model)
-    lines += [f"{name}={_literal(name, value)}" for name, value in arguments.items() if value is not None]
+    lines += [
+        f"{name}={_literal(name, value)}" for name, value in arguments.items() if value is not None
+    ]
     body = "".join(f"    {line},\n" for line in lines)
     head = "".join(f"{note}\n" for note in launch.notes)
     return f"{head}from llama_cpp import Llama\n\nllm = {function}(\n{body})\n"
 
 
 def _literal(name: str, value: object) -> str:
-    """The value as Python reads it. Raises UsageError for numbers that have no literal: inf and nan."""
+    """The value as Python reads it. Raises UsageError for numbers that have no literal: inf and
+    nan."""
     text = repr(value)
     try:
         ast.literal_eval(text)
@@ -148,7 +203,11 @@ def _adapter(launch: LaunchFile) -> dict[str, object]:
     for flag, value in launch.arguments.given:
         row = lookup(flag)
         if row and row[0].field == "lora":
-            path, scale = scaled(value)[0] if row[0].canonical == "--lora-scaled" else (launch.params.lora[0], 1.0)
+            path, scale = (
+                scaled(value)[0]
+                if row[0].canonical == "--lora-scaled"
+                else (launch.params.lora[0], 1.0)
+            )
             return {"lora_path": path, "lora_scale": scale}
     return {}
 
@@ -159,8 +218,8 @@ def _kv_value(text: str) -> object:
 
 
 def _number(kind: Kind, value: str | None) -> int | None:
-    """The value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose order the flags'
-    choices have."""
+    """The value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose order the
+    flags' choices have."""
     return None if value is None else kind.choices.index(value)
 
 

@@ -14,15 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (),
-          most: int = 0) -> str:
-    """`together`: the models fit together, so they form a group whose members stay loaded; `groups`: the
-    launches, by number, that fit together. A single model is in llama-swap's default group, which unloads all
-    others."""
+def write(
+    *launches: LaunchFile,
+    together: bool = False,
+    groups: Sequence[Sequence[int]] = (),
+    most: int = 0,
+) -> str:
+    """`together`: the models fit together, so they form a group whose members stay loaded;
+    `groups`: the launches, by number, that fit together. A single model is in llama-swap's default
+    group, which unloads all others."""
     lines, models = models_of(launches, sized=bool(groups))
-    sets = {"together": models} if together else {
-        f"group-{number}": [models[i] for i in members]
-        for number, members in enumerate((members for members in groups if len(members) > 1), 1)}
+    sets = (
+        {"together": models}
+        if together
+        else {
+            f"group-{number}": [models[i] for i in members]
+            for number, members in enumerate((members for members in groups if len(members) > 1), 1)
+        }
+    )
     lines += ["groups:"] if sets else []
     for group, names in sets.items():
         lines += [f"  {group}:", "    swap: false", "    exclusive: true", "    members:"]
@@ -31,9 +40,13 @@ def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequen
 
 
 def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], list[str]]:
-    """The lines of the section `models`, with each one's memory where it is `sized`, and the models' names."""
-    notes = dict.fromkeys(note for launch in launches
-                          for note in (*launch.notes, *launch.secret_notes("llama-swap's environment")))
+    """The lines of the section `models`, with each one's memory where it is `sized`, and the
+    models' names."""
+    notes = dict.fromkeys(
+        note
+        for launch in launches
+        for note in (*launch.notes, *launch.secret_notes("llama-swap's environment"))
+    )
     models = dict(named(launches))
     lines = [*notes, "models:"]
     for name, launch in models.items():
@@ -47,15 +60,17 @@ def _command(launch: LaunchFile) -> str:
     program = launch.program
     for word in [*program, *words]:
         if "${" in word:
-            raise UsageError(f"{word!r}: llama-swap would replace ${{...}} in it, which cannot be escaped")
+            raise UsageError(
+                f"{word!r}: llama-swap would replace ${{...}} in it, which cannot be escaped"
+            )
         if "\n" in word:
             raise UsageError(f"{word!r}: llama-swap reads a command line by line: rename it")
     return f"{_split(program)} --port ${{PORT}} {_split(words)}"
 
 
 def _split(words: Sequence[str]) -> str:
-    """The words as llama-swap splits them, without a shell (proxy/config: StripComments goes line by line, then
-    SanitizeCommand): by POSIX's quotes, on Windows by those of CommandLineToArgvW."""
+    """The words as llama-swap splits them, without a shell (proxy/config: StripComments goes line
+    by line, then SanitizeCommand): by POSIX's quotes, on Windows by those of CommandLineToArgvW."""
     if os.name == "nt":
         from subprocess import list2cmdline
 

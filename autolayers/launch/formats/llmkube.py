@@ -1,5 +1,6 @@
-"""LLMKube: a Model and an InferenceService of inference.llmkube.dev/v1alpha1 (api/v1alpha1 of 2026-08-22). The
-operator reads typed fields for its quotas and its status, and writes their words before extraArgs, which win."""
+"""LLMKube: a Model and an InferenceService of inference.llmkube.dev/v1alpha1 (api/v1alpha1 of
+2026-08-22). The operator reads typed fields for its quotas and its status, and writes their words
+before extraArgs, which win."""
 
 from __future__ import annotations
 
@@ -21,28 +22,60 @@ _VENDORS = {"CUDA": ("cuda", "nvidia"), "ROCm": ("rocm", "amd"), "Vulkan": ("vul
 _FILE = re.compile(r"hf:([^/]+/[^/]+)/(.+\.gguf)")
 _CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
-_NUMBERS = {"-c": ("contextSize", 128, 131072), "-np": ("parallelSlots", 1, 64), "-b": ("batchSize", 1, 16384),
-            "-ub": ("uBatchSize", 1, 1 << 31), "-ncmoe": ("moeCPULayers", 1, 1 << 31)}
+_NUMBERS = {
+    "-c": ("contextSize", 128, 131072),
+    "-np": ("parallelSlots", 1, 64),
+    "-b": ("batchSize", 1, 16384),
+    "-ub": ("uBatchSize", 1, 1 << 31),
+    "-ncmoe": ("moeCPULayers", 1, 1 << 31),
+}
 _TYPES = {"-ctk": "cacheTypeK", "-ctv": "cacheTypeV"}
 _SWITCHES = {"-cmoe": "moeCPUOffload", "-nkvo": "noKvOffload", "--no-warmup": "noWarmup"}
 
 
 def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
-    """Both resources, of the launch's or this name; paths are those of the node, of any or this one."""
-    name = re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-") or "model"
+    """Both resources, of the launch's or this name; paths are those of the node, of any or this
+    one."""
+    name = (
+        re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-")
+        or "model"
+    )
     gpus = own_gpus(launch.plan)
-    lines = [*launch.notes, *launch.secret_notes("env of the InferenceService"),
-             "apiVersion: inference.llmkube.dev/v1alpha1", "kind: Model", "metadata:", f"  name: {name}", "spec:",
-             f"  source: {yaml(_source(launch.model))}", "  format: gguf"]
+    lines = [
+        *launch.notes,
+        *launch.secret_notes("env of the InferenceService"),
+        "apiVersion: inference.llmkube.dev/v1alpha1",
+        "kind: Model",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        f"  source: {yaml(_source(launch.model))}",
+        "  format: gguf",
+    ]
     layers = launch.plan.n_gpu_layers
     if gpus:
         accelerator, vendor = _VENDORS.get(launch.backend.name, ("cuda", "nvidia"))
-        lines += ["  hardware:", f"    accelerator: {accelerator}", "    gpu:", "      enabled: true",
-                  f"      count: {len(gpus)}", f"      vendor: {vendor}", f"      layers: {layers or -1}",
-                  f"      memory: {gpumem_of(gpus)}Mi"]
+        lines += [
+            "  hardware:",
+            f"    accelerator: {accelerator}",
+            "    gpu:",
+            "      enabled: true",
+            f"      count: {len(gpus)}",
+            f"      vendor: {vendor}",
+            f"      layers: {layers or -1}",
+            f"      memory: {gpumem_of(gpus)}Mi",
+        ]
         lines += _sharding(launch, gpus)
-    lines += ["---", "apiVersion: inference.llmkube.dev/v1alpha1", "kind: InferenceService", "metadata:",
-              f"  name: {name}", "spec:", f"  modelRef: {name}", "  replicas: 1"]
+    lines += [
+        "---",
+        "apiVersion: inference.llmkube.dev/v1alpha1",
+        "kind: InferenceService",
+        "metadata:",
+        f"  name: {name}",
+        "spec:",
+        f"  modelRef: {name}",
+        "  replicas: 1",
+    ]
     lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(node)}"] if node else []
     lines += ["  resources:"]
     lines += [f"    gpu: {len(gpus)}"] if gpus else []
@@ -58,15 +91,15 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
 
 
 def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
-    """The lines of the fields that words have, and the words that have none. A word that is there twice, or that the
-    schema does not admit, stays a word."""
+    """The lines of the fields that words have, and the words that have none. A word that is there
+    twice, or that the schema does not admit, stays a word."""
     found = list(items(words))
     names = [item.flag.canonical if isinstance(item.flag, Argument) else "" for item in found]
     lines: list[str] = []
     rest: list[str] = []
     overrides: list[str] = []
     # the operator writes the experts' words before the overrides, and the first that matches counts
-    ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot"):])
+    ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot") :])
     for item, name in zip(found, names, strict=True):
         line = ""
         if names.count(name) == 1 and (ordered or "cmoe" not in name):
@@ -84,7 +117,9 @@ def _field(name: str, value: str, on_gpu: bool) -> str:
     """The line of a typed field; "": there is none for this value."""
     if name in _NUMBERS:
         field, least, most = _NUMBERS[name]
-        return f"  {field}: {int(value)}" if value.isdecimal() and least <= int(value) <= most else ""
+        return (
+            f"  {field}: {int(value)}" if value.isdecimal() and least <= int(value) <= most else ""
+        )
     if name in _TYPES:
         return f"  {_TYPES[name]}: {value}" if value in _CACHE_TYPES else ""
     if name == "-fa":
@@ -100,13 +135,28 @@ def _listed(field: str, values: Iterable[str]) -> list[str]:
 def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
     """The layers of each GPU, where each has a run of them; -ts in extraArgs says it exactly."""
     where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
-    runs = [(where.index(row.name), len(where) - 1 - where[::-1].index(row.name)) for row in gpus
-            if row.name in where]
-    whole = all(set(where[first:last + 1]) == {row.name} for row, (first, last) in zip(gpus, runs, strict=False))
-    if len(gpus) < 2 or len(runs) < len(gpus) or not whole or launch.params.split_mode not in (None, "layer"):
+    runs = [
+        (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
+        for row in gpus
+        if row.name in where
+    ]
+    whole = all(
+        set(where[first : last + 1]) == {row.name}
+        for row, (first, last) in zip(gpus, runs, strict=False)
+    )
+    if (
+        len(gpus) < 2
+        or len(runs) < len(gpus)
+        or not whole
+        or launch.params.split_mode not in (None, "layer")
+    ):
         return []
-    return ["      sharding:", "        strategy: layer", "        layerSplit:",
-            *(f'          - "{first}-{last}"' for first, last in runs)]
+    return [
+        "      sharding:",
+        "        strategy: layer",
+        "        layerSplit:",
+        *(f'          - "{first}-{last}"' for first, last in runs),
+    ]
 
 
 def _source(model: str) -> str:

@@ -1,4 +1,5 @@
-"""A NixOS configuration: the attributes of services.llama-cpp (nixos/modules/services/misc/llama-cpp.nix)."""
+"""A NixOS configuration: the attributes of services.llama-cpp
+(nixos/modules/services/misc/llama-cpp.nix)."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _PLAIN = re.compile(r"[\w/.+@,=-]+")
 
 
 def write(launch: LaunchFile) -> str:
-    """An attribute set to import or to merge into a configuration. Raises UsageError for a text that Nix cannot
-    hold."""
+    """An attribute set to import or to merge into a configuration. Raises UsageError for a text
+    that Nix cannot hold."""
     own = [f"host = {nix(launch.host)};"] if launch.host else []
     own += [f"port = {int(launch.port)};"] if launch.arguments.value("--port") else []
     words = without(launch.words, "--host", "--port")
@@ -29,29 +30,52 @@ def write(launch: LaunchFile) -> str:
     if variant := _PACKAGES.get(launch.backend.name):
         own.insert(0, f"package = pkgs.llama-cpp.override {{ {variant} = true; }};")
     if list(launch.launcher) != ["llama-server"]:
-        launch.warnings.append(f"services.llama-cpp.package has the program, not {' '.join(launch.launcher)}")
-    unit = [] if not launch.downloads else [
-        'environment.LLAMA_CACHE = "/var/cache/llama-cpp";', 'serviceConfig.CacheDirectory = "llama-cpp";']
+        launch.warnings.append(
+            f"services.llama-cpp.package has the program, not {' '.join(launch.launcher)}"
+        )
+    unit = (
+        []
+        if not launch.downloads
+        else [
+            'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
+            'serviceConfig.CacheDirectory = "llama-cpp";',
+        ]
+    )
     unit += _readable(launch)
-    unit += [f'serviceConfig.{key} = "{value}";' for key, value in (line.split("=") for line in memory_of(launch))]
-    lines = [*launch.notes, *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
-             "{ lib, pkgs, ... }:", "{", "  services.llama-cpp = {", "    enable = true;",
-             *(f"    {line}" for line in own),
-             "    extraFlags = [", *(f"      {nix(word)}" for word in words), "    ];", "  };"]
+    unit += [
+        f'serviceConfig.{key} = "{value}";'
+        for key, value in (line.split("=") for line in memory_of(launch))
+    ]
+    lines = [
+        *launch.notes,
+        *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
+        "{ lib, pkgs, ... }:",
+        "{",
+        "  services.llama-cpp = {",
+        "    enable = true;",
+        *(f"    {line}" for line in own),
+        "    extraFlags = [",
+        *(f"      {nix(word)}" for word in words),
+        "    ];",
+        "  };",
+    ]
     if unit:
         lines += ["  systemd.services.llama-cpp = {", *(f"    {line}" for line in unit), "  };"]
     return "\n".join([*lines, "}"]) + "\n"
 
 
 def _readable(launch: LaunchFile) -> list[str]:
-    """The unit's attributes with which the service sees the launch's files in homes and temporary directories; a
-    warning for what stays out of reach."""
+    """The unit's attributes with which the service sees the launch's files in homes and temporary
+    directories; a warning for what stays out of reach."""
     hidden: dict[str, None] = {}
 
     def seen(path: str, written: bool) -> str:
         if written:
-            launch.warnings.append(f"services.llama-cpp may not write to {path}: leave it out, or name a place in its "
-                                   "serviceConfig.StateDirectory")
+            launch.warnings.append(
+                f"services.llama-cpp may not write to {path}: leave it out, or "
+                f"name a place in its "
+                "serviceConfig.StateDirectory"
+            )
             return path
         for part in _parts(launch, path):
             # the target of a link, where the link itself is seen
@@ -63,14 +87,20 @@ def _readable(launch: LaunchFile) -> list[str]:
     moved(launch.words, seen)
     bound = [place for place in hidden if _PLAIN.fullmatch(place)]
     for place in hidden.keys() - bound:
-        launch.warnings.append(f"services.llama-cpp does not see {place}: move the file, such as to /var/lib")
+        launch.warnings.append(
+            f"services.llama-cpp does not see {place}: move the file, such as to /var/lib"
+        )
     if not bound:
         return []
-    launch.warnings.append("services.llama-cpp runs as a user of its own, who must be able to read "
-                           f"{', '.join(bound)} (chmod o+r)")
+    launch.warnings.append(
+        "services.llama-cpp runs as a user of its own, who must be able to read "
+        f"{', '.join(bound)} (chmod o+r)"
+    )
     homes = any(_below(place, _HOMES) for place in bound)
-    return [*(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
-            f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, bound))} ];"]
+    return [
+        *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
+        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, bound))} ];",
+    ]
 
 
 def _parts(launch: LaunchFile, path: str) -> list[str]:

@@ -17,45 +17,71 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # reserved by the router (server-models.cpp:unset_reserved_args), which ignores them in a preset
-_ROUTERS = ("--port", "--host", "--api-key-file", "--ssl-key-file", "--ssl-cert-file", "--models-preset",
-            "--models-dir", "--models-max", "--models-autoload")
+_ROUTERS = (
+    "--port",
+    "--host",
+    "--api-key-file",
+    "--ssl-key-file",
+    "--ssl-cert-file",
+    "--models-preset",
+    "--models-dir",
+    "--models-max",
+    "--models-autoload",
+)
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
-def write(*launches: LaunchFile, together: bool = False, groups: Sequence[Sequence[int]] = (),
-          most: int = 0) -> str:
-    """A section for each model. The router unloads the least recently used model once --models-max are
-    loaded: `most` if any `most` of them fit, all if they fit `together`."""
-    notes = dict.fromkeys(note for launch in launches
-                          for note in (*launch.notes, *launch.secret_notes("the router's environment")))
+def write(
+    *launches: LaunchFile,
+    together: bool = False,
+    groups: Sequence[Sequence[int]] = (),
+    most: int = 0,
+) -> str:
+    """A section for each model. The router unloads the least recently used model once --models-max
+    are loaded: `most` if any `most` of them fit, all if they fit `together`."""
+    notes = dict.fromkeys(
+        note
+        for launch in launches
+        for note in (*launch.notes, *launch.secret_notes("the router's environment"))
+    )
     sections = []
     for name, launch in named(launches):
         words: list[str] = []
         for item in items(launch.words):
             if isinstance(item.flag, Argument) and item.flag.canonical in _ROUTERS:
-                launch.warnings.append(f"{item.name} does not belong to one model: give it to the router "
-                                       "(llama-server "
-                                       "--models-preset FILE)")
-            elif isinstance(item.flag, Argument) and item.flag.canonical == "-a" and name != launch.name:
-                continue             # another model's name already, and the router accepts none twice
+                launch.warnings.append(
+                    f"{item.name} does not belong to one model: give it to the "
+                    f"router "
+                    "(llama-server "
+                    "--models-preset FILE)"
+                )
+            elif (
+                isinstance(item.flag, Argument)
+                and item.flag.canonical == "-a"
+                and name != launch.name
+            ):
+                # another model's name already, and the router accepts none twice
+                continue
             else:
                 words += item.words
         try:
             sections.append((f"# {sizes_note(launch)}\n" if most else "") + section(name, words))
-        except UsageError as error:      # the others of a directory can be served
+        except UsageError as error:  # the others of a directory can be served
             if len(launches) == 1:
                 raise
             launch.warnings.append(f"{error}: left out")
     if not sections:
-        raise UsageError("a preset can hold none of these names: rename the files, or name them with -a")
+        raise UsageError(
+            "a preset can hold none of these names: rename the files, or name them with -a"
+        )
     most = most or (len(launches) if together and len(launches) > 1 else 0)
     head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
     return "\n".join(["version = 1", "", *head, *notes, *sections])
 
 
 def section(name: str, words: Sequence[str]) -> str:
-    """One [section]: long names without dashes. Raises UsageError for values that an INI file cannot
-    express."""
+    """One [section]: long names without dashes. Raises UsageError for values that an INI file
+    cannot express."""
     if "]" in name:
         raise UsageError(f"-a {name!r}: a preset cannot hold it (] ends a section's name)")
     lines = [f"[{ini('-a', name)}]"]
@@ -68,17 +94,20 @@ def section(name: str, words: Sequence[str]) -> str:
 
 
 def _flat(words: Sequence[str]) -> Iterator[Item]:
-    """The words of today's llama-server, overrides as one argument: a preset keeps one value per argument, in
-    its own order."""
+    """The words of today's llama-server, overrides as one argument: a preset keeps one value per
+    argument, in its own order."""
     params = parse(words, command=None).params
     found = list(items(words))
-    kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {*_OVERRIDES}
+    kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {
+        *_OVERRIDES
+    }
     mixed = len(kinds) > 1 or sum(item.name in ("-ncmoe", "-ncffn") for item in found) > 1
     for item in found:
         flag = item.flag if isinstance(item.flag, Argument) else None
         if flag is None and not item.name:
-            raise UsageError(f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold "
-                             "it")
+            raise UsageError(
+                f"{item.words[0]!r}: not an argument of llama-server, so a preset cannot hold it"
+            )
         if flag in LEGACY and flag is not None and flag.field:
             yield from items(to_words(Params(**{flag.field: getattr(params, flag.field)})))
         elif not (mixed and flag is not None and flag.canonical in _OVERRIDES):
@@ -89,11 +118,13 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
 
 
 def _entry(item: Item) -> tuple[str, str]:
-    if not isinstance(item.flag, Argument):         # of a newer llama.cpp
+    if not isinstance(item.flag, Argument):  # of a newer llama.cpp
         name, equals, value = item.words[0].partition("=")
         value = value if equals else item.words[1] if len(item.words) > 1 else "true"
         if not re.fullmatch("-*[A-Za-z0-9][A-Za-z0-9_.-]*", name):
-            raise UsageError(f"{name!r}: not an argument of llama-server, so a preset cannot hold it")
+            raise UsageError(
+                f"{name!r}: not an argument of llama-server, so a preset cannot hold it"
+            )
         return name.lstrip("-"), ini(name, value)
     if item.flag.kind.words > 1:
         raise UsageError(f"{item.name}: a preset cannot hold an argument with two values")

@@ -8,15 +8,19 @@ from ...errors import UsageError
 from ...quoting import systemd
 from .launch_file import LaunchFile, plain_name
 
-SLACK = 128                       # MiB between slower and killed, of what is counted for the program itself
-_PREFIXES = tuple("-@:+!|")       # of ExecStart=, also within quotes
+# MiB between slower and killed, of what is counted for the program itself
+SLACK = 128
+_PREFIXES = tuple("-@:+!|")  # of ExecStart=, also within quotes
 
 
 def write(launch: LaunchFile) -> str:
     """The unit's text; the service runs as the user who writes it."""
     name, program = plain_name(launch.name), launch.program
     if program[0][:1] in _PREFIXES:
-        raise UsageError(f"{program[0]}: systemd reads {program[0][0]} before a program as a setting: give its path")
+        raise UsageError(
+            f"{program[0]}: systemd reads {program[0][0]} before a program as a "
+            f"setting: give its path"
+        )
     lines = [
         *launch.notes,
         "[Unit]",
@@ -45,8 +49,8 @@ def write(launch: LaunchFile) -> str:
 
 
 def memory_of(launch: LaunchFile) -> list[str]:
-    """Settings of systemd.resource-control(5): above MemoryHigh= pages of files are dropped and the service is slowed
-    down, above MemoryMax= it is killed."""
+    """Settings of systemd.resource-control(5): above MemoryHigh= pages of files are dropped and the
+    service is slowed down, above MemoryMax= it is killed."""
     if launch.limit is None:
         return []
     return [f"MemoryHigh={launch.limit - SLACK}M", f"MemoryMax={launch.limit}M"]

@@ -1,4 +1,5 @@
-"""What ik_llama.cpp (github.com/ikawrakow/ik_llama.cpp, 8337e4cd of 2026-08-15) allocates unlike llama.cpp.
+"""What ik_llama.cpp (github.com/ikawrakow/ik_llama.cpp, 8337e4cd of 2026-08-15) allocates unlike
+llama.cpp.
 
     split.py       which layers go where, and which experts to RAM
     placer.py      weights
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 __all__ = ["IkPlacer", "computed", "derived", "launch", "script", "shares"]
 
 
-def launch(model: Model, params: Params, context: Context, devices: Sequence[Device],
-           placer: WeightPlacer) -> tuple[Placement, Memory]:
+def launch(
+    model: Model, params: Params, context: Context, devices: Sequence[Device], placer: WeightPlacer
+) -> tuple[Placement, Memory]:
     """Weights and caches. Raises LaunchRefused where it does not load them."""
     said = said_of(context.rules)
     bound.refuse(model, params, context)
@@ -52,7 +54,9 @@ def launch(model: Model, params: Params, context: Context, devices: Sequence[Dev
     placement = placer.place(params, devices, context.load_mtp)
     # graphs are priced as llama.cpp's; the bytes are its own
     memory = llama_cache.allocate(model, context, placement)
-    return placement, replace(memory, buffers=allocate(model, context, placement, said, mla).buffers)
+    return placement, replace(
+        memory, buffers=allocate(model, context, placement, said, mla).buffers
+    )
 
 
 def derived(model: Model, params: Params, placement: Placement, rules: Rules) -> Iterator[Extra]:
@@ -60,16 +64,26 @@ def derived(model: Model, params: Params, placement: Placement, rules: Rules) ->
     return bound.derived(model, placement, said, latent_form(model, params, said))
 
 
-def computed(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-             cache: GraphCache) -> Measured:
-    """The graph buffers: as its own graph takes them, or at most. What prices them is llama.cpp's graph."""
+def computed(
+    model: Model,
+    params: Params,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    cache: GraphCache,
+) -> Measured:
+    """The graph buffers: as its own graph takes them, or at most. What prices them is llama.cpp's
+    graph."""
     said = said_of(context.rules)
     mla = latent_form(model, params, said)
     try:
         measured = measure(model, params, context, placement, memory, cache)
-    except (LaunchRefused, ModelError):      # of what llama.cpp has not
-        measured = replace(upper_bound(model, params, context, placement, memory), warning="",
-                           steps=script(model, params, context, placement, memory, cache))
+    except (LaunchRefused, ModelError):  # of what llama.cpp has not
+        measured = replace(
+            upper_bound(model, params, context, placement, memory),
+            warning="",
+            steps=script(model, params, context, placement, memory, cache),
+        )
     own = allocate(model, context, placement, said, mla)
     several = len(placement.devices) > 1
     main = len(placement.devices) - 1 if said.fit and several else params.main_gpu or 0
@@ -79,15 +93,18 @@ def computed(model: Model, params: Params, context: Context, placement: Placemen
         sizes = bound.compute(model, context, placement, memory, measured.sizes)
     if not known:
         name = context.rules.engine.name
-        warning = f"the graph of {name} is not modelled for this launch: its buffers are an upper bound"
+        warning = (
+            f"the graph of {name} is not modelled for this launch: its buffers are an upper bound"
+        )
         measured = replace(measured, warning=measured.warning or warning)
     return replace(measured, sizes=sizes, runtime=None)
 
 
-def shares(model: Model, params: Params, used: Sequence[Device], rules: Rules,
-           counts: Sequence[int]) -> tuple[float, ...]:
-    """-ts in MiB: of so many layers on each device, or as it shares them out without one; () with --fit, whose devices
-    it fills itself."""
+def shares(
+    model: Model, params: Params, used: Sequence[Device], rules: Rules, counts: Sequence[int]
+) -> tuple[float, ...]:
+    """-ts in MiB: of so many layers on each device, or as it shares them out without one; () with
+    --fit, whose devices it fills itself."""
     said = said_of(rules)
     if said.fit:
         return ()
@@ -96,13 +113,22 @@ def shares(model: Model, params: Params, used: Sequence[Device], rules: Rules,
     return tuple(map(float, free_mib(used, said)))
 
 
-def script(model: Model, params: Params, context: Context, placement: Placement, memory: Memory,
-           cache: GraphCache) -> Steps | None:
-    """The steps of llama.cpp's graph, with the weights that are derived; None where it is not known."""
+def script(
+    model: Model,
+    params: Params,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    cache: GraphCache,
+) -> Steps | None:
+    """The steps of llama.cpp's graph, with the weights that are derived; None where it is not
+    known."""
     build = builder(model.architecture, mtp=context.kind == "mtp")
     if build is None:
         return None
     try:
-        return script_of_setting(prepare(model, params, context, placement, memory, build, cache, IkWeights))
+        return script_of_setting(
+            prepare(model, params, context, placement, memory, build, cache, IkWeights)
+        )
     except (Contradiction, LaunchRefused, ModelError, *BROKEN):
         return None

@@ -1,8 +1,9 @@
-"""What ik_llama.cpp (8337e4cd) allocates unlike llama.cpp, as upper bounds: where a formula holds for some launches
-alone, the larger of it and of llama.cpp's own graph counts.
+"""What ik_llama.cpp (8337e4cd) allocates unlike llama.cpp, as upper bounds: where a formula holds
+for some launches alone, the larger of it and of llama.cpp's own graph counts.
 
-Sources: llm_load_tensors and llm_prepare_mla (src/llama-load-tensors.cpp), llama_kv_cache_init and llm_build_context
-(src/llama.cpp, src/llama-build-context.cpp), read as facts; compared with launches that its own library recorded.
+Sources: llm_load_tensors and llm_prepare_mla (src/llama-load-tensors.cpp), llama_kv_cache_init and
+llm_build_context (src/llama.cpp, src/llama-build-context.cpp), read as facts; compared with
+launches that its own library recorded.
 """
 
 from __future__ import annotations
@@ -28,33 +29,41 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..weights import Placement
 
-_MANY = 128          # tokens from which on keys and values are made of the latent cache (pp_opt)
+_MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
 
 
 def refuse(model: Model, params: Params, context: Context) -> None:
     """Raises LaunchRefused for what it does not load."""
     name = context.rules.engine.name
     if model.architecture in ABSENT or not model.row.known:
-        raise LaunchRefused(f"unknown model architecture: '{model.architecture}' ({name} of 2026-08-15 has it not)")
+        raise LaunchRefused(
+            f"unknown model architecture: '{model.architecture}' ({name} of 2026-08-15 has it not)"
+        )
     types = sorted({info.type for info in model.tensors.values()} & ABSENT_TYPES)
     if types:
         raise LaunchRefused(f"{name} has no tensor type {', '.join(types)}")
     more = unread(model.architecture, model.tensors)
     if more:
         count = len(model.tensors)
-        raise LaunchRefused(f"wrong number of tensors; expected {count}, got {count - len(more)}: {name} of 2026-08-15 "
-                            f"does not read {more[0]}, and loads no file with it")
+        raise LaunchRefused(
+            f"wrong number of tensors; expected {count}, got {count - len(more)}: "
+            f"{name} of 2026-08-15 "
+            f"does not read {more[0]}, and loads no file with it"
+        )
 
 
 def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterator[Extra]:
-    """llm_prepare_mla: attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them, in each layer."""
+    """llm_prepare_mla: attn_kv_b computed of attn_k_b and attn_v_b, or the other way, beside them,
+    in each layer."""
     hp = model.hparams
     heads = latent_heads(hp, model.architecture)
     if heads is None:
         return
     sizes: dict[str, int] = {}
-    for il, where in enumerate(placement.dev_layer[:hp.n_layer]):
-        k, v, kv = (model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv"))
+    for il, where in enumerate(placement.dev_layer[: hp.n_layer]):
+        k, v, kv = (
+            model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv")
+        )
         size = 0
         if kv is not None and k is None and mla:
             nope, rank = heads[0] - hp.n_rot(il), kv.ne[0]
@@ -62,7 +71,10 @@ def derived(model: Model, placement: Placement, said: Said, mla: int) -> Iterato
             size = n_bytes(type_, (nope, rank, hp.n_head(il), 1))
             size += n_bytes(type_, (rank, heads[1], hp.n_head(il), 1))
         elif kv is None and k is not None and v is not None and mla != 1:
-            size = n_bytes(_derived_type(k.type, said), (v.ne[0], (k.n_elements + v.n_elements) // v.ne[0], 1, 1))
+            size = n_bytes(
+                _derived_type(k.type, said),
+                (v.ne[0], (k.n_elements + v.n_elements) // v.ne[0], 1, 1),
+            )
         name = "Host" if placement.is_host(where) else where
         sizes[name] = sizes.get(name, 0) + size
     for name, size in sizes.items():
@@ -74,23 +86,33 @@ def _derived_type(source: str, said: Said) -> str:
     return "q8_0" if is_quantised(source) else source
 
 
-def compute(model: Model, context: Context, placement: Placement, memory: Memory,
-            sizes: Sequence[int]) -> tuple[int, ...]:
-    """Bytes of the compute buffers, at least: logits and two hidden states, a copied output matrix, the cache of a
-    layer in RAM, and what latent attention makes."""
+def compute(
+    model: Model, context: Context, placement: Placement, memory: Memory, sizes: Sequence[int]
+) -> tuple[int, ...]:
+    """Bytes of the compute buffers, at least: logits and two hidden states, a copied output matrix,
+    the cache of a layer in RAM, and what latent attention makes."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
     output = placement.output
-    copied = output.size if output is not None and placement.devices and placement.is_host(output.buffer) else 0
+    copied = (
+        output.size
+        if output is not None and placement.devices and placement.is_host(output.buffer)
+        else 0
+    )
     hidden = int(4 * u * hp.n_embd)
     least = copied + 4 * u * hp.n_vocab + 2 * hidden
     more = 4 * max(0, said_of(context.rules).logit_rows - u) * hp.n_vocab
-    in_ram = [sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
-              for cache in memory.caches for layer in cache.layers]
+    in_ram = [
+        sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
+        for cache in memory.caches
+        for layer in cache.layers
+    ]
     # a layer in RAM beside a GPU has its cache copied once more
     cached = max(in_ram, default=0) if placement.devices else 0
     first = max(sizes[0], least) + more + (cached + 2 * hidden if cached else 0)
     if is_latent(model):
-        first = max(first, _latent(model, context, bool(placement.devices)) + copied + 2 * hidden + more)
+        first = max(
+            first, _latent(model, context, bool(placement.devices)) + copied + 2 * hidden + more
+        )
     if not placement.devices:
         return (first,)
     in_ram_too = any(map(placement.is_host, (*placement.dev_layer, placement.dev_output)))
@@ -100,14 +122,15 @@ def compute(model: Model, context: Context, placement: Placement, memory: Memory
     # what crosses to another device is copied there, and any of them may have the output
     inputs = 2 * hidden + 4 * context.n_ctx * -(-u // 64) * 64
     each = [max(first, size) + inputs for size in sizes[:-1]]
-    if placement.heads is not None or context.split_mode == "none":      # cut, or computed on one for all
+    # cut, or computed on one for all
+    if placement.heads is not None or context.split_mode == "none":
         return (*[sum(each)] * len(each), host + inputs + 16 * hidden)
     return (*each, host + inputs)
 
 
 def _latent(model: Model, context: Context, on_device: bool) -> int:
-    """Latent attention with flash attention: keys and values of as many heads as -amb has room for (build_deepseek2),
-    or for few tokens all in the latent space."""
+    """Latent attention with flash attention: keys and values of as many heads as -amb has room for
+    (build_deepseek2), or for few tokens all in the latent space."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
     heads, latent, rope = hp.n_head(0), hp.n_lora_kv, hp.n_rot()
     sizes = latent_heads(hp, model.architecture)
@@ -120,11 +143,13 @@ def _latent(model: Model, context: Context, on_device: bool) -> int:
         return few
     whole = 4 * heads * (nope + value) * cells
     said = said_of(context.rules)
-    most = (0 if said.split else said.attention_mib) << 20 or 1 << 60     # layers that are cut have no limit
+    # layers that are cut have no limit
+    most = (0 if said.split else said.attention_mib) << 20 or 1 << 60
     steps = next((n for n in range(2, heads + 1) if heads % n == 0 and whole // n <= most), heads)
     steps = 1 if whole <= most else steps
     taken = heads // steps
-    half = 4 if context.type_k == "f32" and not on_device else 2       # alone, the CPU has them in the cache's type
+    # alone, the CPU has them in the cache's type
+    half = 4 if context.type_k == "f32" and not on_device else 2
     made = taken * cells * (4 * (nope + value) + half * (2 * nope + rope))
     beside = heads * u * 4 * (nope + 2 * rope) + 2 * heads * value * u * 4 + (1 << 20)
     return max(few, int(made + mask + beside))

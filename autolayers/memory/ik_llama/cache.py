@@ -1,6 +1,8 @@
-"""ik_llama.cpp's cache: llama_kv_cache_init and llama_model::cache_size (src/llama.cpp, src/llama-model.cpp, 8337e4cd).
+"""ik_llama.cpp's cache: llama_kv_cache_init and llama_model::cache_size (src/llama.cpp,
+src/llama-model.cpp, 8337e4cd).
 
-One cache of n_ctx cells serves all sequences, in every layer; K has a row for each head and position, V is one row.
+One cache of n_ctx cells serves all sequences, in every layer; K has a row for each head and
+position, V is one row.
 """
 
 from __future__ import annotations
@@ -22,17 +24,21 @@ if TYPE_CHECKING:
     from ..context import Context
     from ..weights import Placement
 
-    Part = tuple[str, str, tuple[int, int]]      # name, type, elements of a row, rows
+    Part = tuple[str, str, tuple[int, int]]  # name, type, elements of a row, rows
 
 
-LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")      # is_mla_model
+LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")  # is_mla_model
 
 
 def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
-    """Elements of a head's keys and values as if there were no latent cache; None for other attention."""
+    """Elements of a head's keys and values as if there were no latent cache; None for other
+    attention."""
     if architecture not in LATENT or not hp.n_lora_kv:
         return None
-    return hp.n_embd_head_k_mla or hp.n_embd_head_k_full, hp.n_embd_head_v_mla or hp.n_embd_head_v_full
+    return (
+        hp.n_embd_head_k_mla or hp.n_embd_head_k_full,
+        hp.n_embd_head_v_mla or hp.n_embd_head_v_full,
+    )
 
 
 def is_latent(model: Model) -> bool:
@@ -42,7 +48,10 @@ def is_latent(model: Model) -> bool:
 def estimated(model: Model, params: Params, said: Said, mla: int, il: int, n_ctx: int) -> int:
     """Bytes of one layer as llm_load_tensors counts them, before anything is padded."""
     hp = model.hparams
-    type_k, type_v = said.type_k or params.cache_type_k or "f16", said.type_v or params.cache_type_v or "f16"
+    type_k, type_v = (
+        said.type_k or params.cache_type_k or "f16",
+        said.type_v or params.cache_type_v or "f16",
+    )
     if hp.is_recr(il):
         return 4 * (hp.n_embd_r() + hp.n_embd_s()) * min(max(1, params.n_parallel or 1), n_ctx)
     if is_latent(model) and mla:
@@ -77,7 +86,9 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
         recurrent = hp.is_recr(il)
         made: dict[str, CacheTensor] = {}
         parts = list(_parts(model, context, said, mla, il))
-        rows_of = heads.rows[il] if heads is not None and context.offload_kqv and not recurrent else None
+        rows_of = (
+            heads.rows[il] if heads is not None and context.offload_kqv and not recurrent else None
+        )
         if rows_of is not None:
             _cut(buffers, placement, parts, rows_of, context.n_ctx, is_latent(model) and mla > 0)
             continue
@@ -90,19 +101,29 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
             (states if recurrent else layers).append(CacheLayer(il, **made))
     caches = [Cache("attn", context.n_ctx, 1, tuple(layers), {})] if layers else []
     if states:
-        caches.append(Cache("recurrent", min(max(1, context.n_seq_max), context.n_ctx), 1, tuple(states), {}))
+        caches.append(
+            Cache("recurrent", min(max(1, context.n_seq_max), context.n_ctx), 1, tuple(states), {})
+        )
     return Memory(tuple(caches), buffers)
 
 
-def _cut(buffers: dict[str, int], placement: Placement, parts: Sequence[Part], rows: Sequence[tuple[int, int]],
-         cells: int, latent: bool) -> None:
+def _cut(
+    buffers: dict[str, int],
+    placement: Placement,
+    parts: Sequence[Part],
+    rows: Sequence[tuple[int, int]],
+    cells: int,
+    latent: bool,
+) -> None:
     """Adds the caches of -sm graph: each device's heads, or all of the latent cache."""
     for device, (keys, values) in zip(placement.devices, rows, strict=True):
         if not keys and not values:
             continue
         for name, type_, (width, count) in parts:
             if not latent:
-                width, count = (width, keys // width * cells) if name == "k" else (values * cells, 1)
+                width, count = (
+                    (width, keys // width * cells) if name == "k" else (values * cells, 1)
+                )
             size = n_bytes(type_, (width, count, 1, 1)) + row_padding(type_, width)
             buffers[device.name] = buffers.get(device.name, 0) + size
 
@@ -152,10 +173,18 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
             raise LaunchRefused("Quantized V cache cannot be used without flash attention")
         if "f32" in kept_v:
             raise LaunchRefused("V cache quantization requires flash_attn")
-        if said.split and is_latent(model) and model.architecture in ("deepseek2", "glm-dsa", "mistral4"):
-            raise LaunchRefused("-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1")
+        if (
+            said.split
+            and is_latent(model)
+            and model.architecture in ("deepseek2", "glm-dsa", "mistral4")
+        ):
+            raise LaunchRefused(
+                "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
+            )
     elif said.split and is_latent(model) and mla < 1:
-        raise LaunchRefused("-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1")
+        raise LaunchRefused(
+            "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
+        )
     elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
     from ...ggml.tensor import block_size
@@ -163,5 +192,8 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
     type_k = types(context, said, 0, hp.n_layer)[0]
     head = _heads(model, 0)[0] if not latent else hp.n_lora_kv + hp.n_rot(0)
     if head % block_size(type_k):
-        raise LaunchRefused(f"-ctk {type_k}: the head size of {head} is not a multiple of its block "
-                            "(GGML_ASSERT of llama_init_from_model)")
+        raise LaunchRefused(
+            f"-ctk {type_k}: the head size of {head} is not a multiple of its "
+            f"block "
+            "(GGML_ASSERT of llama_init_from_model)"
+        )

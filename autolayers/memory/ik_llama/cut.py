@@ -1,5 +1,6 @@
-"""ik_llama.cpp's graph of layers that -sm graph cuts: each GPU computes a part of a layer, and a REDUCE node adds the
-parts up (the split branches of src/llama-build-context.cpp, 8337e4cd); dense models and mixtures with flash attention.
+"""ik_llama.cpp's graph of layers that -sm graph cuts: each GPU computes a part of a layer, and a
+REDUCE node adds the parts up (the split branches of src/llama-build-context.cpp, 8337e4cd); dense
+models and mixtures with flash attention.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
 
     from ...ggml.tensor import Buffer
 
-SPLITS = "0xff"          # the name of a node that begins a split
-_FEW = 32                # tokens up to which parts are added as f32
+SPLITS = "0xff"  # the name of a node that begins a split
+_FEW = 32  # tokens up to which parts are added as f32
 
 
 class CutBuilder(Builder):
-    """A Builder whose layers are cut as `heads` says; `parts` makes the part of a weight on a device."""
+    """A Builder whose layers are cut as `heads` says; `parts` makes the part of a weight on a
+    device."""
 
     def __init__(self, *terms: Any, heads: Heads, buffers: Sequence[Buffer], output: int) -> None:
         """`buffers`: each device's, `output`: the device of the output matrix."""
@@ -31,8 +33,10 @@ class CutBuilder(Builder):
         self.found = {name: (dim, split) for name, dim, split in heads.parts}
         self.made: dict[tuple[str, int], Tensor] = {}
         self.reduced = self.said.reduces_as
-        if self.reduced == "f16":                # llama_init_from_model: too narrow for these
-            self.reduced = {"gpt-oss": "f32", "mellum": "bf16", "laguna": "bf16"}.get(self.architecture, "f16")
+        if self.reduced == "f16":  # llama_init_from_model: too narrow for these
+            self.reduced = {"gpt-oss": "f32", "mellum": "bf16", "laguna": "bf16"}.get(
+                self.architecture, "f16"
+            )
         self.biased = False
 
     def of(self, il: int, name: str) -> Tensor | None:
@@ -104,12 +108,25 @@ class CutBuilder(Builder):
         self.device = -1
         return parts
 
-    def std_attention(self, il: int, start: Tensor, pos: Tensor, ids: Tensor | None, mask: Tensor,
-                      factors: Tensor | None = None, rope: bool = True, sinks: Tensor | None = None,
-                      scale: Tensor | None = None, q_scaled: bool = False, kind: str = "rms",
-                      post: Tensor | None = None) -> Tensor:
+    def std_attention(
+        self,
+        il: int,
+        start: Tensor,
+        pos: Tensor,
+        ids: Tensor | None,
+        mask: Tensor,
+        factors: Tensor | None = None,
+        rope: bool = True,
+        sinks: Tensor | None = None,
+        scale: Tensor | None = None,
+        q_scaled: bool = False,
+        kind: str = "rms",
+        post: Tensor | None = None,
+    ) -> Tensor:
         if not self._is_cut(il, "attn_output.weight"):
-            return super().std_attention(il, start, pos, ids, mask, factors, rope, sinks, scale, q_scaled, kind, post)
+            return super().std_attention(
+                il, start, pos, ids, mask, factors, rope, sinks, scale, q_scaled, kind, post
+            )
         g = self.graph
         added = False
 
@@ -158,7 +175,9 @@ class CutBuilder(Builder):
             self.made[key] = self._on(Tensor("NONE", factors.type, factors.ne), device, weight=True)
         return self.made[key]
 
-    def _attend_part(self, il: int, device: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    def _attend_part(
+        self, il: int, device: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor
+    ) -> Tensor:
         g, n, cells = self.graph, self.tokens, self.context.n_ctx
         head, value = self.hp.head_k(il), self.hp.head_v(il)
         if self.turns_k and (side := hadamard(head)):
@@ -176,29 +195,51 @@ class CutBuilder(Builder):
         g.expand(g.cpy(v, g.view(v_l, (n * width,), (), (cells - n) * row_size(v_l.type, width))))
         q = g.permute(q, 0, 2, 1, 3)
         keys = g.view(k_l, (head, cells, heads), (row * heads, row))
-        values = g.view(v_l, (value, cells, heads), (row_size(v_l.type, width), row_size(v_l.type, value)))
+        values = g.view(
+            v_l, (value, cells, heads), (row_size(v_l.type, width), row_size(v_l.type, value))
+        )
         sinks = self.of(il, "attn_sinks.weight")
         sources = (q, keys, values, mask) if sinks is None else (q, keys, values, mask, sinks)
-        cur = Tensor("FLASH_ATTN_EXT", "f32", (value, q.ne[2], q.ne[1], q.ne[3]), sources, param=True)
+        cur = Tensor(
+            "FLASH_ATTN_EXT", "f32", (value, q.ne[2], q.ne[1], q.ne[3]), sources, param=True
+        )
         if self.turns_v and (side := hadamard(value)):
             cur = turned(cur, side)
         return g.reshape(cur, value * q.ne[2], n)
 
-    def ffn(self, il: int, cur: Tensor, norm: Tensor | None = None, kind: str = "SILU", parallel: bool = True,
-            suffix: str = "", add_input: bool = False, extra: Tensor | None = None, norm_kind: str = "rms") -> Tensor:
+    def ffn(
+        self,
+        il: int,
+        cur: Tensor,
+        norm: Tensor | None = None,
+        kind: str = "SILU",
+        parallel: bool = True,
+        suffix: str = "",
+        add_input: bool = False,
+        extra: Tensor | None = None,
+        norm_kind: str = "rms",
+    ) -> Tensor:
         if self.device >= 0 or not self._is_cut(il, f"ffn_down{suffix}.weight"):
             return super().ffn(il, cur, norm, kind, parallel, suffix, add_input, extra, norm_kind)
-        if any(self.of(il, f"ffn_{part}{suffix}.bias") is not None for part in ("up", "gate", "down")):
+        if any(
+            self.of(il, f"ffn_{part}{suffix}.bias") is not None for part in ("up", "gate", "down")
+        ):
             raise LookupError("biases, which are not cut")
         g, start = self.graph, cur
         name = "" if norm is None else norm.name.split(".", 2)[2]
 
         def part(device: int) -> Tensor:
-            made = self._normed(self._input(start, device), self.of(il, name) if name else None, norm_kind)
+            made = self._normed(
+                self._input(start, device), self.of(il, name) if name else None, norm_kind
+            )
             if start.op != "REDUCE":
                 made.name = SPLITS
-            inner = self.up_gate(self.need(il, f"ffn_up{suffix}.weight"), self.need(il, f"ffn_gate{suffix}.weight"),
-                                 made, kind)
+            inner = self.up_gate(
+                self.need(il, f"ffn_up{suffix}.weight"),
+                self.need(il, f"ffn_gate{suffix}.weight"),
+                made,
+                kind,
+            )
             return g.mul_mat(self.need(il, f"ffn_down{suffix}.weight"), inner)
 
         parts = self._each(self._devices(il, f"ffn_down{suffix}.weight"), part)
@@ -207,8 +248,18 @@ class CutBuilder(Builder):
             parts[last] = g.add(parts[last], start)
         return self._sum(parts)
 
-    def std_moe(self, il: int, start: Tensor, norm: Tensor | None, kind: str = "SILU", normalised: bool = False,
-                scaled: bool = False, gating: str = "softmax", shared: bool = False, bias: bool = True) -> Tensor:
+    def std_moe(
+        self,
+        il: int,
+        start: Tensor,
+        norm: Tensor | None,
+        kind: str = "SILU",
+        normalised: bool = False,
+        scaled: bool = False,
+        gating: str = "softmax",
+        shared: bool = False,
+        bias: bool = True,
+    ) -> Tensor:
         if not self._is_cut(il, "ffn_down_exps.weight"):
             if self._is_cut(il, "attn_output.weight"):
                 raise LookupError("experts in RAM beside layers that are cut")
@@ -218,7 +269,9 @@ class CutBuilder(Builder):
         self.biased = False
 
         def part(device: int) -> Tensor:
-            made = self._normed(self._input(start, device), self.of(il, name) if name else None, "rms")
+            made = self._normed(
+                self._input(start, device), self.of(il, name) if name else None, "rms"
+            )
             made.name = SPLITS
             cur = self.moe(il, made, kind, normalised, scaled, gating, bias=bias)
             if shared and self._is_cut(il, "ffn_down_shexp.weight"):

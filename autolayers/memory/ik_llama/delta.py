@@ -1,5 +1,5 @@
-"""ik_llama.cpp's graph of gated delta nets (src/llama-delta-net.cpp; qwen3next, qwen35, qwen35moe; 8337e4cd). Each
-function mirrors the one of its name there."""
+"""ik_llama.cpp's graph of gated delta nets (src/llama-delta-net.cpp; qwen3next, qwen35, qwen35moe;
+8337e4cd). Each function mirrors the one of its name there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def qwen3next(b: Builder) -> Tensor:
     return b.head(cur)
 
 
-def _attention(b: Builder, il: int, start: Tensor, pos: Tensor, ids: Tensor | None, mask: Tensor) -> Tensor:
+def _attention(
+    b: Builder, il: int, start: Tensor, pos: Tensor, ids: Tensor | None, mask: Tensor
+) -> Tensor:
     """build_std_attention with llm_build_mul_mat_qkv_gated"""
     g, head, n = b.graph, b.hp.head_k(il), b.tokens
     cur = b.norm(start, b.of(il, "attn_norm.weight"), None, "rms", il)
@@ -90,7 +92,9 @@ def _qkvz(b: Builder, il: int, cur: Tensor) -> tuple[Tensor, Tensor]:
         parts.append(g.view(made, (size, heads_k, n, 1), made.nb[1:], 4 * offset))
         offset += size
     z = g.cont(parts[3])
-    flat = [g.cont(part, size * heads_k, n, 1) for part, size in zip(parts[:3], sizes, strict=False)]
+    flat = [
+        g.cont(part, size * heads_k, n, 1) for part, size in zip(parts[:3], sizes, strict=False)
+    ]
     assert heads_v % heads_k == 0
     return g.concat(g.concat(flat[0], flat[1], 0), flat[2], 0), z
 
@@ -125,25 +129,39 @@ def _net(b: Builder, il: int, qkv: Tensor, sequences: Tensor, beta: Tensor, gate
     states = g.reshape(g.view(slot, (kept, 1), (slot.nb[1],)), taps - 1, width, 1)
     state = g.reshape(g.view(slot, (matrix, 1), (slot.nb[1],), 4 * kept), value, value, heads_v, 1)
     g.expand(state)
-    raw = Tensor("SSM_CONV", "f32", (width * n + taps * width, 1, 1, 1),
-                 (states, qkv, b.need(il, "ssm_conv1d.weight"), sequences))
+    raw = Tensor(
+        "SSM_CONV",
+        "f32",
+        (width * n + taps * width, 1, 1, 1),
+        (states, qkv, b.need(il, "ssm_conv1d.weight"), sequences),
+    )
     out = g.unary("SILU", g.view(raw, (width, n), (4 * width,)))
     g.expand(out)
-    q, k = (g.view(out, (key, heads_k, n, 1), (4 * key, 4 * width, 4 * width * n), 4 * offset)
-            for offset in (0, key * heads_k))
-    v = g.view(out, (value, heads_v, n, 1), (4 * value, 4 * width, 4 * width * n), 8 * key * heads_k)
+    q, k = (
+        g.view(out, (key, heads_k, n, 1), (4 * key, 4 * width, 4 * width * n), 4 * offset)
+        for offset in (0, key * heads_k)
+    )
+    v = g.view(
+        out, (value, heads_v, n, 1), (4 * value, 4 * width, 4 * width * n), 8 * key * heads_k
+    )
     if n > 1:
         q, k = (g.l2_norm(g.permute(part, 0, 2, 1, 3)) for part in (q, k))
     else:
         q, k = (g.permute(g.l2_norm(part), 0, 2, 1, 3) for part in (q, k))
-    v, gate, beta = g.permute(v, 0, 2, 1, 3), g.permute(gate, 2, 0, 3, 1), g.permute(beta, 2, 0, 1, 3)
+    v, gate, beta = (
+        g.permute(v, 0, 2, 1, 3),
+        g.permute(gate, 2, 0, 3, 1),
+        g.permute(beta, 2, 0, 1, 3),
+    )
     flat = g.reshape(state, value, value * heads_v, 1, 1)
     size = value * heads_v * n
     net = Tensor("DELTA_NET", "f32", (size + matrix, 1, 1, 1), (q, k, v, gate, beta, flat))
     result = g.view(net, (value, heads_v, n, 1), (4 * value, 4 * value * heads_v, 4 * size))
     after = g.reshape(g.view(net, (matrix,), (), 4 * size), value, value, heads_v, 1)
     last = g.cont(g.view(raw, (taps - 1, width), (4 * taps,), 4 * (1 + width * n)))
-    g.expand(g.cpy(g.reshape(after, matrix, 1), g.view(slot, (matrix, 1), (store.nb[1],), 4 * kept)))
+    g.expand(
+        g.cpy(g.reshape(after, matrix, 1), g.view(slot, (matrix, 1), (store.nb[1],), 4 * kept))
+    )
     g.expand(g.cpy(g.reshape(last, kept, 1), g.view(slot, (kept, 1), (store.nb[1],))))
     return result
 

@@ -1,4 +1,5 @@
-"""ik_llama.cpp's graphs by architecture (src/graphs/, 8337e4cd): what each does of graph.py's parts, in its order."""
+"""ik_llama.cpp's graphs by architecture (src/graphs/, 8337e4cd): what each does of graph.py's
+parts, in its order."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     Family = Callable[[Builder], Tensor]
 
 
-_STEP = 4        # n_no_rope_layer_step of llama4 and smollm3: each such layer has no rope
+_STEP = 4  # n_no_rope_layer_step of llama4 and smollm3: each such layer has no rope
 
 
 def _factors(b: Builder, il: int) -> Tensor | None:
@@ -42,15 +43,26 @@ def _llama(b: Builder) -> Tensor:
         rope = not four or (il + 1) % _STEP != 0
         here = sliding if four and il % 4 < 3 else mask
         if rope:
-            inp = b.std_attention(il, cur, pos, ids if last and b.tokens > 1 else None, here, _factors(b, il),
-                                  q_scaled=bool(hp.f_attention_scale))
+            inp = b.std_attention(
+                il,
+                cur,
+                pos,
+                ids if last and b.tokens > 1 else None,
+                here,
+                _factors(b, il),
+                q_scaled=bool(hp.f_attention_scale),
+            )
             if hp.f_residual_scale:
                 inp = g.scale(inp)
         else:
-            q, k, v = b.qkv_normed(il, b.norm(cur, b.of(il, "attn_norm.weight")), bool(hp.f_attention_scale))
+            q, k, v = b.qkv_normed(
+                il, b.norm(cur, b.of(il, "attn_norm.weight")), bool(hp.f_attention_scale)
+            )
             if scale is not None:
                 q = g.mul(q, scale)
-            cur = b.kv(il, k, v, q, here, b.of(il, "attn_output.weight"), b.of(il, "attn_output.bias"))
+            cur = b.kv(
+                il, k, v, q, here, b.of(il, "attn_output.weight"), b.of(il, "attn_output.bias")
+            )
             if last and ids is not None:
                 rows = b.output_ids()
                 cur, start = g.get_rows(cur, rows), g.get_rows(start, rows)
@@ -70,12 +82,27 @@ def _llama(b: Builder) -> Tensor:
     return g.scale(cur) if hp.f_logit_scale else cur
 
 
-def _std(kind: str = "SILU", moe: bool = False, normalised: bool = False, scaled: str = "", gating: str = "softmax",
-         shared: bool = False, swa: str = "", norm: str = "ffn_norm", ids_always: bool = False, bias: bool = False,
-         factors: bool = False, input_norm: bool = False, post: bool = False, late_ids: bool = False,
-         rope_by_swa: bool = False, sinks: bool = False) -> Family:
-    """build_std_attention with a feed forward network that adds its input. `swa`: "even" or "layers" for layers with
-    the mask of a window."""
+def _std(
+    kind: str = "SILU",
+    moe: bool = False,
+    normalised: bool = False,
+    scaled: str = "",
+    gating: str = "softmax",
+    shared: bool = False,
+    swa: str = "",
+    norm: str = "ffn_norm",
+    ids_always: bool = False,
+    bias: bool = False,
+    factors: bool = False,
+    input_norm: bool = False,
+    post: bool = False,
+    late_ids: bool = False,
+    rope_by_swa: bool = False,
+    sinks: bool = False,
+) -> Family:
+    """build_std_attention with a feed forward network that adds its input. `swa`: "even" or
+    "layers" for layers with the mask of a window."""
+
     def build(b: Builder) -> Tensor:
         g, hp = b.graph, b.hp
         cur = b.embeddings()
@@ -91,17 +118,33 @@ def _std(kind: str = "SILU", moe: bool = False, normalised: bool = False, scaled
                 ids = b.output_ids()
             slides = bool(swa) and (il % 2 == 0 if swa == "even" else hp.is_swa(il))
             inp = b.std_attention(
-                il, cur, pos, ids if last and b.tokens > 1 else None, window if slides else mask,
-                _factors(b, il) if factors else None, rope=slides or not rope_by_swa,
+                il,
+                cur,
+                pos,
+                ids if last and b.tokens > 1 else None,
+                window if slides else mask,
+                _factors(b, il) if factors else None,
+                rope=slides or not rope_by_swa,
                 sinks=b.of(il, "attn_sinks.weight") if sinks else None,
-                post=b.of(il, "post_attention_norm.weight") if post else None)
+                post=b.of(il, "post_attention_norm.weight") if post else None,
+            )
             weight = b.of(il, f"{norm}.weight")
             if moe and b.of(il, "ffn_gate_inp.weight") is not None:
-                cur = b.std_moe(il, inp, weight, kind, normalised, _scales(b, scaled), _gating(b, gating), shared,
-                                bias)
+                cur = b.std_moe(
+                    il,
+                    inp,
+                    weight,
+                    kind,
+                    normalised,
+                    _scales(b, scaled),
+                    _gating(b, gating),
+                    shared,
+                    bias,
+                )
             else:
                 cur = _ffn(b, il, inp, weight, post)
         return b.head(cur)
+
     return build
 
 
@@ -122,12 +165,32 @@ def _gating(b: Builder, gating: str) -> str:
     return "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
 
 
-def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str = "grouped", q_scaled: bool = False,
-         rope: str = "all", scale_in: bool = False, swa: str = "", post: bool = False, factors: bool = False,
-         output_bias: bool = True, softcap: bool = False, depth: bool = False, head_scaled: bool = False,
-         head_kind: str = "rms", capped: bool = False, ids_first: bool = False, positions: bool = True,
-         embedded: bool = False, ffn: str = "plain", normed_heads: str = "") -> Family:
-    """Attention written out: norm, queries, keys and values, rope; then the output rows, and both sums."""
+def _own(
+    kind: str = "SILU",
+    parallel: bool = True,
+    norm: str = "rms",
+    qkv: str = "grouped",
+    q_scaled: bool = False,
+    rope: str = "all",
+    scale_in: bool = False,
+    swa: str = "",
+    post: bool = False,
+    factors: bool = False,
+    output_bias: bool = True,
+    softcap: bool = False,
+    depth: bool = False,
+    head_scaled: bool = False,
+    head_kind: str = "rms",
+    capped: bool = False,
+    ids_first: bool = False,
+    positions: bool = True,
+    embedded: bool = False,
+    ffn: str = "plain",
+    normed_heads: str = "",
+) -> Family:
+    """Attention written out: norm, queries, keys and values, rope; then the output rows, and both
+    sums."""
+
     def build(b: Builder) -> Tensor:
         g, hp = b.graph, b.hp
         cur = b.embeddings()
@@ -149,7 +212,11 @@ def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str 
             slides = il % 2 == 0 if swa == "even" else (il + 1) % 6 != 0
             normed = b.norm(cur, b.of(il, "attn_norm.weight"), b.of(il, "attn_norm.bias"), norm, il)
             again = b.of(il, "attn_norm_2.weight")
-            first = normed if again is None else b.norm(cur, again, b.of(il, "attn_norm_2.bias"), norm, il)
+            first = (
+                normed
+                if again is None
+                else b.norm(cur, again, b.of(il, "attn_norm_2.bias"), norm, il)
+            )
             q, k, v = _QKV[qkv](b, il, first, normed_heads)
             if rope == "all" or (rope == "steps" and (il + 1) % _STEP != 0):
                 assert pos is not None
@@ -159,8 +226,16 @@ def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str 
                     q = g.scale(q)
                 k = g.rope(k, pos, table)
             bo = b.of(il, "attn_output.bias") if output_bias else None
-            cur = b.kv(il, k, v, q, window if slides and swa else mask, b.of(il, "attn_output.weight"), bo,
-                       softcap=softcap)
+            cur = b.kv(
+                il,
+                k,
+                v,
+                q,
+                window if slides and swa else mask,
+                b.of(il, "attn_output.weight"),
+                bo,
+                softcap=softcap,
+            )
             attended = b.of(il, "post_attention_norm.weight") if post else None
             if attended is not None and qkv != "glm4":
                 cur = b.norm(cur, attended)
@@ -177,10 +252,12 @@ def _own(kind: str = "SILU", parallel: bool = True, norm: str = "rms", qkv: str 
             cur = _FFN[ffn](b, il, cur, start, normed, kind, parallel, post, depth)
         cur = b.head(cur, head_kind, head_scaled)
         return Tensor("SOFTCAP", "f32", cur.ne, (cur,)) if capped else cur
+
     return build
 
 
 # queries, keys and values
+
 
 def _grouped(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tensor, Tensor]:
     q, k, v = b.qkv(il, cur)
@@ -214,8 +291,10 @@ def _copied(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Tens
     if bias is not None:
         both = g.add(both, bias)
     wide, width = hp.head_k(il) * hp.n_head(il), hp.n_embd_v_gqa(il)
-    q, k, v = (g.cont(g.view(both, (size, b.tokens), (both.nb[1],), 4 * offset))
-               for size, offset in ((wide, 0), (width, wide), (width, wide + width)))
+    q, k, v = (
+        g.cont(g.view(both, (size, b.tokens), (both.nb[1],), 4 * offset))
+        for size, offset in ((wide, 0), (width, wide), (width, wide + width))
+    )
     if normed == "flat":
         return g.reshape(q, hp.head_k(il), hp.n_head(il), b.tokens), k, v
     return (*_headed(b, il, q, k, ""), v)
@@ -243,8 +322,10 @@ def _openelm(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Ten
     g, hp = b.graph, b.hp
     head, heads, kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
     both = g.reshape(g.mul_mat(b.need(il, "attn_qkv.weight"), cur), head, heads + 2 * kv, b.tokens)
-    q, k, v = (g.cont(g.view(both, (head, count, b.tokens), (both.nb[1], both.nb[2]), both.nb[1] * first))
-               for count, first in ((heads, 0), (kv, heads), (kv, heads + kv)))
+    q, k, v = (
+        g.cont(g.view(both, (head, count, b.tokens), (both.nb[1], both.nb[2]), both.nb[1] * first))
+        for count, first in ((heads, 0), (kv, heads), (kv, heads + kv))
+    )
     q = b.norm(q, b.of(il, "attn_q_norm.weight"))
     k = b.norm(k, b.of(il, "attn_k_norm.weight"))
     return q, k, g.reshape(v, head * kv, b.tokens)
@@ -259,18 +340,39 @@ def _minimax(b: Builder, il: int, cur: Tensor, normed: str) -> tuple[Tensor, Ten
     q, k, v = (g.mul_mat(b.need(il, f"attn_{part}.weight"), cur) for part in "qkv")
     q = b.norm(q, b.of(il, "attn_q_norm.weight"))
     k = b.norm(k, b.of(il, "attn_k_norm.weight"))
-    return g.reshape(q, hp.head_k(il), hp.n_head(il), b.tokens), \
-        g.reshape(k, hp.head_k(il), hp.n_head_kv(il), b.tokens), v
+    return (
+        g.reshape(q, hp.head_k(il), hp.n_head(il), b.tokens),
+        g.reshape(k, hp.head_k(il), hp.n_head_kv(il), b.tokens),
+        v,
+    )
 
 
-_QKV = {"grouped": _grouped, "plain": _plain, "copied": _copied, "glm4": _glm4, "phi3": _phi3, "openelm": _openelm,
-        "whole": _whole, "minimax": _minimax}
+_QKV = {
+    "grouped": _grouped,
+    "plain": _plain,
+    "copied": _copied,
+    "glm4": _glm4,
+    "phi3": _phi3,
+    "openelm": _openelm,
+    "whole": _whole,
+    "minimax": _minimax,
+}
 
 
 # feed forward networks, with both sums
 
-def _simple(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-            depth: bool) -> Tensor:
+
+def _simple(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     inp = b.graph.add(cur, start)
     cur = b.ffn(il, inp, b.of(il, "ffn_norm.weight"), kind, parallel)
     after = b.of(il, "post_ffw_norm.weight") if post else None
@@ -281,8 +383,17 @@ def _simple(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kin
     return b.graph.add(cur, inp)
 
 
-def _swapped(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-             depth: bool) -> Tensor:
+def _swapped(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     """As _simple, with the sums' sources in another order (phi3, openelm)."""
     g = b.graph
     inp = g.add(cur, start) if b.architecture == "phi3" else g.add(start, cur)
@@ -290,22 +401,49 @@ def _swapped(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, ki
     return g.add(inp, cur) if b.architecture == "phi3" else g.add(cur, inp)
 
 
-def _falcon(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-            depth: bool) -> Tensor:
+def _falcon(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     g = b.graph
     return g.add(g.add(b.ffn(il, normed, None, kind, parallel), cur), start)
 
 
-def _stablelm(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-              depth: bool) -> Tensor:
+def _stablelm(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     g, weight = b.graph, b.of(il, "ffn_norm.weight")
     inp = g.add(cur, start)
     cur = normed if weight is None else b.norm(inp, weight, b.of(il, "ffn_norm.bias"), "ln", il)
     return g.add(b.ffn(il, cur), inp)
 
 
-def _arctic(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-            depth: bool) -> Tensor:
+def _arctic(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     g = b.graph
     inp = g.add(cur, start)
     out = g.add(b.ffn(il, inp, b.of(il, "ffn_norm.weight")), inp)
@@ -313,20 +451,43 @@ def _arctic(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kin
     return g.add(cur, out)
 
 
-def _dots1(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-           depth: bool) -> Tensor:
+def _dots1(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     g = b.graph
     inp = g.add(cur, start)
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
     if b.of(il, "ffn_gate_inp.weight") is None:
         return g.add(b.ffn(il, cur), inp)
-    routed = b.moe(il, cur, normalised=bool(b.hp.expert_weights_norm), scaled=_scales(b, "yes"),
-                   gating=_gating(b, "header"))
+    routed = b.moe(
+        il,
+        cur,
+        normalised=bool(b.hp.expert_weights_norm),
+        scaled=_scales(b, "yes"),
+        gating=_gating(b, "header"),
+    )
     return g.add(g.add(routed, b.ffn(il, cur, suffix="_shexp")), inp)
 
 
-def _qwen2moe(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool, post: bool,
-              depth: bool) -> Tensor:
+def _qwen2moe(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     g = b.graph
     inp = g.add(cur, start)
     cur = b.norm(inp, b.of(il, "ffn_norm.weight"))
@@ -337,14 +498,38 @@ def _qwen2moe(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, k
     return g.add(g.add(routed, shared), inp)
 
 
-def _minimax_ffn(b: Builder, il: int, cur: Tensor, start: Tensor, normed: Tensor, kind: str, parallel: bool,
-                 post: bool, depth: bool) -> Tensor:
+def _minimax_ffn(
+    b: Builder,
+    il: int,
+    cur: Tensor,
+    start: Tensor,
+    normed: Tensor,
+    kind: str,
+    parallel: bool,
+    post: bool,
+    depth: bool,
+) -> Tensor:
     inp = b.graph.add(cur, start)
-    return b.std_moe(il, inp, b.of(il, "ffn_norm.weight"), normalised=True, gating=_gating(b, "header"), bias=True)
+    return b.std_moe(
+        il,
+        inp,
+        b.of(il, "ffn_norm.weight"),
+        normalised=True,
+        gating=_gating(b, "header"),
+        bias=True,
+    )
 
 
-_FFN = {"plain": _simple, "swapped": _swapped, "parallel": _falcon, "stablelm": _stablelm, "arctic": _arctic,
-        "dots1": _dots1, "qwen2moe": _qwen2moe, "minimax": _minimax_ffn}
+_FFN = {
+    "plain": _simple,
+    "swapped": _swapped,
+    "parallel": _falcon,
+    "stablelm": _stablelm,
+    "arctic": _arctic,
+    "dots1": _dots1,
+    "qwen2moe": _qwen2moe,
+    "minimax": _minimax_ffn,
+}
 
 
 def _command_r(b: Builder) -> Tensor:
@@ -367,13 +552,24 @@ FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("qwen3next", "qwen35", "qwen35moe"), qwen3next),
     **dict.fromkeys(("llama", "llama4", "granite", "granitemoe"), _llama),
     "mistral3": _std(moe=True, normalised=True, factors=True, bias=True),
-    "qwen3": _std(), "qwen3vl": _std(), "seed_oss": _std(norm="post_attention_norm", ids_always=True),
+    "qwen3": _std(),
+    "qwen3vl": _std(),
+    "seed_oss": _std(norm="post_attention_norm", ids_always=True),
     "qwen3moe": _MOE,
     "mellum": _std(moe=True, normalised=True, swa="layers"),
-    "gpt-oss": _std("SWIGLU_OAI", moe=True, gating="weight", swa="even", norm="post_attention_norm", sinks=True),
+    "gpt-oss": _std(
+        "SWIGLU_OAI", moe=True, gating="weight", swa="even", norm="post_attention_norm", sinks=True
+    ),
     "ernie4_5-moe": _std(moe=True, normalised=True, shared=True, bias=True),
-    "glm4moe": _std(moe=True, normalised=True, scaled="yes", gating="header", shared=True, bias=True,
-                    norm="post_attention_norm"),
+    "glm4moe": _std(
+        moe=True,
+        normalised=True,
+        scaled="yes",
+        gating="header",
+        shared=True,
+        bias=True,
+        norm="post_attention_norm",
+    ),
     "muse-glimmer": _std(input_norm=True, swa="layers", rope_by_swa=True, post=True),
     "command-r": _command_r,
     "qwen2": _QWEN2,
@@ -387,18 +583,56 @@ FAMILIES: dict[str, Family] = {
     "minimax-m2": _own(qkv="minimax", ffn="minimax", ids_first=True),
     "starcoder2": _own("GELU", parallel=False, norm="ln", head_kind="ln"),
     "gemma": _own("GELU", q_scaled=True, scale_in=True, output_bias=False),
-    "gemma2": _own("GELU", q_scaled=True, scale_in=True, swa="even", post=True, output_bias=False, softcap=True,
-                   capped=True),
+    "gemma2": _own(
+        "GELU",
+        q_scaled=True,
+        scale_in=True,
+        swa="even",
+        post=True,
+        output_bias=False,
+        softcap=True,
+        capped=True,
+    ),
     "gemma3": _own("GELU", qkv="whole", scale_in=True, swa="six", post=True, output_bias=False),
     "phi3": _own("SWIGLU", parallel=False, qkv="phi3", q_scaled=True, factors=True, ffn="swapped"),
     "glm4": _own("SWIGLU", parallel=False, qkv="glm4", post=True, output_bias=False),
     "qwen": _own(qkv="copied", output_bias=False),
     "openelm": _own(qkv="openelm", output_bias=False, ffn="swapped"),
-    "stablelm": _own(norm="ln", head_kind="ln", output_bias=False, normed_heads="ln", ffn="stablelm"),
-    "falcon": _own("GELU", parallel=False, norm="ln", head_kind="ln", qkv="copied", output_bias=False, ffn="parallel"),
-    "gpt2": _own("GELU", parallel=False, norm="ln", head_kind="ln", qkv="copied", rope="none", embedded=True,
-                 normed_heads="flat"),
-    "jais": _own(norm="ln", head_kind="ln", qkv="copied", rope="none", positions=False, normed_heads="flat"),
+    "stablelm": _own(
+        norm="ln", head_kind="ln", output_bias=False, normed_heads="ln", ffn="stablelm"
+    ),
+    "falcon": _own(
+        "GELU",
+        parallel=False,
+        norm="ln",
+        head_kind="ln",
+        qkv="copied",
+        output_bias=False,
+        ffn="parallel",
+    ),
+    "gpt2": _own(
+        "GELU",
+        parallel=False,
+        norm="ln",
+        head_kind="ln",
+        qkv="copied",
+        rope="none",
+        embedded=True,
+        normed_heads="flat",
+    ),
+    "jais": _own(
+        norm="ln", head_kind="ln", qkv="copied", rope="none", positions=False, normed_heads="flat"
+    ),
 }
 # those whose layers -sm graph cuts, by parts that are all in cut.py
-CUT = ("llama", "mistral3", "qwen3", "qwen3vl", "seed_oss", "qwen3moe", "mellum", "gpt-oss", "ernie4_5-moe")
+CUT = (
+    "llama",
+    "mistral3",
+    "qwen3",
+    "qwen3vl",
+    "seed_oss",
+    "qwen3moe",
+    "mellum",
+    "gpt-oss",
+    "ernie4_5-moe",
+)

@@ -1,5 +1,6 @@
-"""ik_llama.cpp's graph of a prompt; it reserves one: src/llama-build-context.cpp and src/graphs/, 8337e4cd.
-Each method mirrors the llm_build_* function of its name; families of architectures are in families.py."""
+"""ik_llama.cpp's graph of a prompt; it reserves one: src/llama-build-context.cpp and src/graphs/,
+8337e4cd. Each method mirrors the llm_build_* function of its name; families of architectures are in
+families.py."""
 
 from __future__ import annotations
 
@@ -17,27 +18,49 @@ if TYPE_CHECKING:
 
     Caches = Mapping[int, Mapping[str, Tensor]]
 
-_MASK_ROWS = 16               # GGML_KQ_MASK_PAD
+_MASK_ROWS = 16  # GGML_KQ_MASK_PAD
 _GATED = ("SILU", "RELU", "GELU", "SWIGLU_OAI")
 
 
 class Builder:
-    """One graph. `weights`: by name, None where the file has none; `caches`: tensors k, v, s of each layer;
-    `pin`: the backend of a layer, for norms that the builder gives to it."""
+    """One graph. `weights`: by name, None where the file has none; `caches`: tensors k, v, s of
+    each layer; `pin`: the backend of a layer, for norms that the builder gives to it."""
 
-    def __init__(self, hp: Hparams, context: Context, said: Said, weights: Callable[[str], Tensor | None],
-                 caches: Caches, pin: Callable[[int], int], architecture: str, mla: int, alone: bool) -> None:
+    def __init__(
+        self,
+        hp: Hparams,
+        context: Context,
+        said: Said,
+        weights: Callable[[str], Tensor | None],
+        caches: Caches,
+        pin: Callable[[int], int],
+        architecture: str,
+        mla: int,
+        alone: bool,
+    ) -> None:
         self.graph = Graph()
-        self.hp, self.context, self.said, self.weights, self.caches = hp, context, said, weights, caches
+        self.hp, self.context, self.said, self.weights, self.caches = (
+            hp,
+            context,
+            said,
+            weights,
+            caches,
+        )
         self.pin, self.architecture = pin, architecture
-        self.mla, self.alone = mla, alone      # alone: the CPU is the only backend
+        self.mla, self.alone = mla, alone  # alone: the CPU is the only backend
         self.latent = latent_heads(hp, architecture)
         self.tokens = min(context.n_ctx, context.n_ubatch)
         self.outputs = said.logit_rows or self.tokens
         self.flash = context.flash_attn != "off"
-        self.hybrid = any(map(hp.is_recr, range(hp.n_layer)))      # its V is never kept transposed
-        quantised = [is_quantised(said.type_k or context.type_k), is_quantised(said.type_v or context.type_v)]
-        self.turns_k, self.turns_v = said.k_hadamard and quantised[0], said.v_hadamard and quantised[1]
+        self.hybrid = any(map(hp.is_recr, range(hp.n_layer)))  # its V is never kept transposed
+        quantised = [
+            is_quantised(said.type_k or context.type_k),
+            is_quantised(said.type_v or context.type_v),
+        ]
+        self.turns_k, self.turns_v = (
+            said.k_hadamard and quantised[0],
+            said.v_hadamard and quantised[1],
+        )
 
     # weights
 
@@ -54,7 +77,8 @@ class Builder:
         return found
 
     def heads(self, il: int) -> tuple[int, int, int]:
-        """Elements of a head's keys and values, and heads of the cache; of latent attention as if it had none."""
+        """Elements of a head's keys and values, and heads of the cache; of latent attention as if
+        it had none."""
         hp = self.hp
         if self.latent is not None:
             return (*self.latent, hp.n_head(il))
@@ -82,8 +106,14 @@ class Builder:
 
     # parts
 
-    def norm(self, cur: Tensor, weight: Tensor | None, bias: Tensor | None = None, kind: str = "rms",
-             il: int = -1) -> Tensor:
+    def norm(
+        self,
+        cur: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None = None,
+        kind: str = "rms",
+        il: int = -1,
+    ) -> Tensor:
         """llm_build_norm"""
         g = self.graph
         if kind == "rms" and weight is not None:
@@ -102,14 +132,30 @@ class Builder:
         if not is_quantised(up.type) or up.type != gate.type or up.ne != gate.ne:
             one, two = g.mul_mat(up, cur), g.mul_mat(gate, cur)
             return Tensor("FUSED_MUL_UNARY", "f32", two.ne, (two, one), param=kind)
-        return Tensor("FUSED_UP_GATE", "f32", (up.ne[1], cur.ne[1], 1, 1), (up, gate, cur), param=kind)
+        return Tensor(
+            "FUSED_UP_GATE", "f32", (up.ne[1], cur.ne[1], 1, 1), (up, gate, cur), param=kind
+        )
 
-    def ffn(self, il: int, cur: Tensor, norm: Tensor | None = None, kind: str = "SILU", parallel: bool = True,
-            suffix: str = "", add_input: bool = False, extra: Tensor | None = None, norm_kind: str = "rms") -> Tensor:
+    def ffn(
+        self,
+        il: int,
+        cur: Tensor,
+        norm: Tensor | None = None,
+        kind: str = "SILU",
+        parallel: bool = True,
+        suffix: str = "",
+        add_input: bool = False,
+        extra: Tensor | None = None,
+        norm_kind: str = "rms",
+    ) -> Tensor:
         """llm_build_ffn"""
         g, start = self.graph, cur
-        up, gate, down = (self.of(il, f"ffn_{part}{suffix}.weight") for part in ("up", "gate", "down"))
-        up_b, gate_b, down_b = (self.of(il, f"ffn_{part}{suffix}.bias") for part in ("up", "gate", "down"))
+        up, gate, down = (
+            self.of(il, f"ffn_{part}{suffix}.weight") for part in ("up", "gate", "down")
+        )
+        up_b, gate_b, down_b = (
+            self.of(il, f"ffn_{part}{suffix}.bias") for part in ("up", "gate", "down")
+        )
         if not parallel and kind != "SILU":
             gate = gate_b = None
         if norm is not None:
@@ -144,8 +190,17 @@ class Builder:
             cur = g.add(cur, start)
         return cur if extra is None else g.add(cur, extra)
 
-    def moe(self, il: int, cur: Tensor, kind: str = "SILU", normalised: bool = False, scaled: bool = False,
-            gating: str = "softmax", add_input: bool = False, bias: bool = True) -> Tensor:
+    def moe(
+        self,
+        il: int,
+        cur: Tensor,
+        kind: str = "SILU",
+        normalised: bool = False,
+        scaled: bool = False,
+        gating: str = "softmax",
+        add_input: bool = False,
+        bias: bool = True,
+    ) -> Tensor:
         """llm_build_moe_ffn"""
         g, hp, start = self.graph, self.hp, cur
         n_embd, n_tokens = cur.ne[0], cur.ne[1]
@@ -169,7 +224,9 @@ class Builder:
         selected = g.argsort_top_k(logits if before else chosen, n_used)
         weights = g.get_rows(g.reshape(probs, 1, n_expert, n_tokens), selected)
         if gating == "weight":
-            weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n_tokens)), 1, n_used, n_tokens)
+            weights = g.reshape(
+                g.soft_max(g.reshape(weights, n_used, n_tokens)), 1, n_used, n_tokens
+            )
         if normalised:
             weights = g.reshape(weights, n_used, n_tokens)
             weights = g.div(weights, g.sum_rows(weights))
@@ -187,7 +244,9 @@ class Builder:
             experts = g.add_id(experts, down_b, selected)
         if not before:
             if self.said.multi_add:
-                experts = Tensor("MUL_MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), (experts, weights))
+                experts = Tensor(
+                    "MUL_MULTI_ADD", "f32", (n_embd, n_tokens, 1, 1), (experts, weights)
+                )
                 return g.add(experts, start) if add_input else experts
             experts = g.mul(experts, weights)
         part = g.view(experts, (n_embd, n_tokens), (experts.nb[2],))
@@ -201,13 +260,19 @@ class Builder:
         if both is not None:
             both_b = self.of(il, "ffn_gate_up_exps.bias")
             sources = (both, cur, selected) if both_b is None else (both, cur, selected, both_b)
-            return Tensor("MOE_FUSED_UP_GATE", "f32", (both.ne[1] // 2, selected.ne[0], cur.ne[2], 1), sources)
+            return Tensor(
+                "MOE_FUSED_UP_GATE", "f32", (both.ne[1] // 2, selected.ne[0], cur.ne[2], 1), sources
+            )
         up, gate = self.need(il, "ffn_up_exps.weight"), self.need(il, "ffn_gate_exps.weight")
         up_b, gate_b = self.of(il, "ffn_up_exps.bias"), self.of(il, "ffn_gate_exps.bias")
         if self.said.fused_experts and up.type == gate.type:
             more = [tensor for tensor in (up_b, gate_b) if tensor is not None]
-            return Tensor("MOE_FUSED_UP_GATE", "f32", (up.ne[1], selected.ne[0], cur.ne[2], 1),
-                          (up, gate, cur, selected, *more))
+            return Tensor(
+                "MOE_FUSED_UP_GATE",
+                "f32",
+                (up.ne[1], selected.ne[0], cur.ne[2], 1),
+                (up, gate, cur, selected, *more),
+            )
         one, two = g.mul_mat_id(up, cur, selected), g.mul_mat_id(gate, cur, selected)
         g.expand(one)
         g.expand(two)
@@ -219,8 +284,18 @@ class Builder:
             return Tensor("UNARY", "f32", two.ne, (two, one), param=kind)
         return Tensor("FUSED_MUL_UNARY", "f32", two.ne, (two, one), param=kind)
 
-    def std_moe(self, il: int, start: Tensor, norm: Tensor | None, kind: str = "SILU", normalised: bool = False,
-                scaled: bool = False, gating: str = "softmax", shared: bool = False, bias: bool = True) -> Tensor:
+    def std_moe(
+        self,
+        il: int,
+        start: Tensor,
+        norm: Tensor | None,
+        kind: str = "SILU",
+        normalised: bool = False,
+        scaled: bool = False,
+        gating: str = "softmax",
+        shared: bool = False,
+        bias: bool = True,
+    ) -> Tensor:
         """llm_build_std_moe_ffn, which adds its input"""
         g = self.graph
         cur = start if norm is None else self.norm(start, norm)
@@ -240,7 +315,9 @@ class Builder:
         g.expand(cur)
         return cur
 
-    def qkv(self, il: int, cur: Tensor, biased: bool = True, scaled: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv(
+        self, il: int, cur: Tensor, biased: bool = True, scaled: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """llm_build_mul_mat_qkv of three matrices"""
         g = self.graph
         made = [g.mul_mat(self.need(il, f"attn_{part}.weight"), cur) for part in "qkv"]
@@ -255,7 +332,9 @@ class Builder:
                 g.expand(made[i])
         return made[0], made[1], made[2]
 
-    def qkv_normed(self, il: int, cur: Tensor, scaled: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    def qkv_normed(
+        self, il: int, cur: Tensor, scaled: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """llm_build_mul_mat_qkv of any matrices, with norms of heads"""
         g, hp = self.graph, self.hp
         head, heads, heads_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
@@ -287,8 +366,18 @@ class Builder:
             k = self.norm(k, k_norm, None, kind, il)
         return q, k, v
 
-    def kv(self, il: int, k: Tensor, v: Tensor, q: Tensor, mask: Tensor, wo: Tensor | None, bo: Tensor | None,
-           sinks: Tensor | None = None, softcap: bool = False) -> Tensor:
+    def kv(
+        self,
+        il: int,
+        k: Tensor,
+        v: Tensor,
+        q: Tensor,
+        mask: Tensor,
+        wo: Tensor | None,
+        bo: Tensor | None,
+        sinks: Tensor | None = None,
+        softcap: bool = False,
+    ) -> Tensor:
         """llm_build_kv"""
         g, hp = self.graph, self.hp
         if self.turns_k and (side := hadamard(hp.head_k(il))):
@@ -321,7 +410,9 @@ class Builder:
             v = g.transpose(v)
         g.expand(g.cpy(v, view))
 
-    def attend(self, il: int, q: Tensor, mask: Tensor, sinks: Tensor | None, softcap: bool) -> Tensor:
+    def attend(
+        self, il: int, q: Tensor, mask: Tensor, sinks: Tensor | None, softcap: bool
+    ) -> Tensor:
         """llm_build_kqv, up to its output matrix"""
         g, hp, n_kv = self.graph, self.hp, self.context.n_ctx
         k_l, v_l = self.caches[il]["k"], self.caches[il]["v"]
@@ -332,10 +423,14 @@ class Builder:
         wide = head_v * hp.n_head(il)
         if self.flash or self.hybrid:
             width = head_v * heads
-            v = g.view(v_l, (head_v, n_kv, heads), (row_size(v_l.type, width), row_size(v_l.type, head_v)))
+            v = g.view(
+                v_l, (head_v, n_kv, heads), (row_size(v_l.type, width), row_size(v_l.type, head_v))
+            )
         if self.flash:
             sources = (q, k, v, mask) if sinks is None else (q, k, v, mask, sinks)
-            cur = Tensor("FLASH_ATTN_EXT", "f32", (head_v, q.ne[2], q.ne[1], q.ne[3]), sources, param=True)
+            cur = Tensor(
+                "FLASH_ATTN_EXT", "f32", (head_v, q.ne[2], q.ne[1], q.ne[3]), sources, param=True
+            )
             if self.turns_v and (side := hadamard(head_v)):
                 cur = turned(cur, side)
             return g.reshape(cur, wide, self.tokens)
@@ -346,8 +441,16 @@ class Builder:
             v = g.view(v_l, (n_kv, head_v, heads), (size * n_kv, size * n_kv * head_v))
         whole = k.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20)
         most = self.said.attention_mib
-        if most == 0 or most >= whole or k.ne[2] != q.ne[2] or v.ne[2] != q.ne[2] or sinks is not None:
-            merged = g.permute(g.mul_mat(v, self._weighted(g.mul_mat(k, q), mask, sinks, softcap)), 0, 2, 1, 3)
+        if (
+            most == 0
+            or most >= whole
+            or k.ne[2] != q.ne[2]
+            or v.ne[2] != q.ne[2]
+            or sinks is not None
+        ):
+            merged = g.permute(
+                g.mul_mat(v, self._weighted(g.mul_mat(k, q), mask, sinks, softcap)), 0, 2, 1, 3
+            )
         else:
             merged = g.permute(self._by_heads(k, q, v, mask, softcap), 0, 2, 1, 3)
         cur = g.cont(merged, wide, self.tokens)
@@ -372,10 +475,21 @@ class Builder:
         assert joined is not None
         return joined
 
-    def std_attention(self, il: int, start: Tensor, pos: Tensor, ids: Tensor | None, mask: Tensor,
-                      factors: Tensor | None = None, rope: bool = True, sinks: Tensor | None = None,
-                      scale: Tensor | None = None, q_scaled: bool = False, kind: str = "rms",
-                      post: Tensor | None = None) -> Tensor:
+    def std_attention(
+        self,
+        il: int,
+        start: Tensor,
+        pos: Tensor,
+        ids: Tensor | None,
+        mask: Tensor,
+        factors: Tensor | None = None,
+        rope: bool = True,
+        sinks: Tensor | None = None,
+        scale: Tensor | None = None,
+        q_scaled: bool = False,
+        kind: str = "rms",
+        post: Tensor | None = None,
+    ) -> Tensor:
         """build_std_attention, which adds its input"""
         g, hp = self.graph, self.hp
         norm = self.of(il, "attn_norm.weight")
@@ -396,7 +510,12 @@ class Builder:
             heads, head = hp.n_head(il), hp.head_v(il)
             if made.ne[0] == heads:
                 three = g.reshape(cur, head, heads, self.tokens)
-                cur = Tensor("FUSED_MUL_UNARY", "f32", three.ne, (g.reshape(made, 1, heads, self.tokens), three))
+                cur = Tensor(
+                    "FUSED_MUL_UNARY",
+                    "f32",
+                    three.ne,
+                    (g.reshape(made, 1, heads, self.tokens), three),
+                )
             else:
                 cur = g.mul(cur, g.unary("SIGMOID", made))
             cur = g.reshape(cur, head * heads, self.tokens)

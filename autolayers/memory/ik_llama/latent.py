@@ -1,5 +1,6 @@
-"""ik_llama.cpp's graph of latent attention (MLA): build_deepseek2 and build_deepseek2_layer_attention of
-src/graphs/build_deepseek2.cpp, 8337e4cd; without sparse attention."""
+"""ik_llama.cpp's graph of latent attention (MLA): build_deepseek2 and
+build_deepseek2_layer_attention of src/graphs/build_deepseek2.cpp, 8337e4cd; without sparse
+attention."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .graph import Builder
 
-_MANY = 128          # tokens from which on keys and values are made of the latent cache (pp_opt)
+_MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
 
 
 def deepseek2(b: Builder) -> Tensor:
@@ -30,7 +31,9 @@ def deepseek2(b: Builder) -> Tensor:
         else:
             gating = "sigmoid" if hp.expert_gating_func == 2 else "softmax"
             scaled = abs(float(hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
-            routed = b.moe(il, cur, normalised=bool(hp.expert_weights_norm), scaled=scaled, gating=gating)
+            routed = b.moe(
+                il, cur, normalised=bool(hp.expert_weights_norm), scaled=scaled, gating=gating
+            )
             cur = g.add(routed, b.ffn(il, cur, suffix="_shexp"))
         cur = g.add(cur, inp)
     return b.head(cur)
@@ -56,7 +59,9 @@ class _Attention:
         g.expand(q)
         g.expand(kv)
         if first is not None:
-            q = g.mul_mat(b.need(il, "attn_q_b.weight"), b.norm(q, b.of(il, "attn_q_a_norm.weight")))
+            q = g.mul_mat(
+                b.need(il, "attn_q_b.weight"), b.norm(q, b.of(il, "attn_q_a_norm.weight"))
+            )
         wide = 4 * self.head
         q_nope = g.view(q, (self.nope, self.heads, n), (wide, wide * self.heads))
         q_rope = g.view(q, (self.rope, self.heads, n), (wide, wide * self.heads), 4 * self.nope)
@@ -84,7 +89,11 @@ class _Attention:
         both = self.nope + self.value
         kv = g.mul_mat(b.need(self.il, "attn_kv_b.weight"), compressed)
         k_nope = g.view(kv, (self.nope, self.heads, n), (4 * both, 4 * both * self.heads))
-        v = g.cont(g.view(kv, (self.value, self.heads, n), (4 * both, 4 * both * self.heads), 4 * self.nope))
+        v = g.cont(
+            g.view(
+                kv, (self.value, self.heads, n), (4 * both, 4 * both * self.heads), 4 * self.nope
+            )
+        )
         v = g.view(v, (self.value * self.heads, n), (4 * self.value * self.heads,))
         q = g.concat(q_nope, q_rope, 0)
         k = g.concat(k_nope, g.repeat(k_rope, *q_rope.ne), 0)
@@ -113,8 +122,14 @@ class _Attention:
         whole, most = kv_b.ne[1] * cells * 4 // (1 << 20), b.said.attention_mib
         taken = self.heads
         if 0 < most < whole:
-            taken = next((self.heads // steps for steps in range(2, self.heads)
-                          if self.heads % steps == 0 and whole // steps <= most), 1)
+            taken = next(
+                (
+                    self.heads // steps
+                    for steps in range(2, self.heads)
+                    if self.heads % steps == 0 and whole // steps <= most
+                ),
+                1,
+            )
         rope = g.view(k_l, (self.rope, cells, 1), (k_l.nb[1], k_l.nb[2]))
         type_ = k_l.type if b.alone else "f16"
         if rope.type != type_:
@@ -126,7 +141,9 @@ class _Attention:
         wide = 4 * (self.nope + self.value)
         cur: Tensor | None = None
         for step in range(self.heads // taken):
-            part = g.view(kv_b, (kv_b.ne[0], each * taken), (kv_b.nb[1],), kv_b.nb[1] * each * taken * step)
+            part = g.view(
+                kv_b, (kv_b.ne[0], each * taken), (kv_b.nb[1],), kv_b.nb[1] * each * taken * step
+            )
             kv = g.mul_mat(part, nope)
             v = g.view(kv, (self.value, cells, taken), (wide * taken, wide), 4 * self.nope)
             k_nope = g.view(kv, (self.nope, cells, taken), (wide * taken, wide))
@@ -144,7 +161,13 @@ class _Attention:
         return cur
 
     def _flash(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return Tensor("FLASH_ATTN_EXT", "f32", (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), (q, k, v, self.mask), param=True)
+        return Tensor(
+            "FLASH_ATTN_EXT",
+            "f32",
+            (v.ne[0], q.ne[2], q.ne[1], q.ne[3]),
+            (q, k, v, self.mask),
+            param=True,
+        )
 
     def _latent(self, q_nope: Tensor, q_rope: Tensor, trans: Tensor | None) -> Tensor:
         """All heads in the latent space."""
@@ -152,7 +175,9 @@ class _Attention:
         k_b, v_b = b.need(self.il, "attn_k_b.weight"), b.need(self.il, "attn_v_b.weight")
         if k_b.ne[1] != self.rank:
             k_b = g.reshape(k_b, self.nope, self.rank, self.heads)
-        q = g.concat(g.permute(q_rope, 0, 2, 1, 3), g.mul_mat(k_b, g.permute(q_nope, 0, 2, 1, 3)), 0)
+        q = g.concat(
+            g.permute(q_rope, 0, 2, 1, 3), g.mul_mat(k_b, g.permute(q_nope, 0, 2, 1, 3)), 0
+        )
         row = row_size(k_l.type, self.rank + self.rope)
         cache = g.view(k_l, (self.rank + self.rope, cells), (row,))
         lora = g.view(k_l, (self.rank, cells), (row,), row_size(k_l.type, self.rope))

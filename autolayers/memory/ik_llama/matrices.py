@@ -1,5 +1,6 @@
-"""Layers whose matrices ik_llama.cpp keeps apart on several GPUs: -sm none, which moves them to one, and -sm graph,
-which cuts them (create_tensors, prepare_split_tensors and create_split of src/llama-load-tensors.cpp, 8337e4cd)."""
+"""Layers whose matrices ik_llama.cpp keeps apart on several GPUs: -sm none, which moves them to
+one, and -sm graph, which cuts them (create_tensors, prepare_split_tensors and create_split of
+src/llama-load-tensors.cpp, 8337e4cd)."""
 
 from __future__ import annotations
 
@@ -25,53 +26,94 @@ if TYPE_CHECKING:
 ALIGNED = 128
 # architectures that create rope factors once a layer, on its device
 FACTORS = ("llama", "llama4", "deci", "minicpm", "mistral3")
-# what -sm none leaves on a layer's own device, by architecture: names without "blk.N."; a base stands for .weight
+# what -sm none leaves on a layer's own device, by architecture: names without "blk.N."; a base
+# stands for .weight
 _NORMS = "attn_norm ffn_norm"
-_BIASED = "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_norm ffn_norm.bias ffn_down.bias ffn_up.bias"
+_BIASED = (
+    "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_norm ffn_norm.bias ffn_down.bias "
+    "ffn_up.bias"
+)
 _QKV = "attn_q.bias attn_k.bias attn_v.bias"
 _OWN = {
-    **dict.fromkeys(("llama", "refact", "minicpm", "granite", "granitemoe", "mistral3"),
-                    "ffn_norm ffn_gate ffn_up ffn_down attn_output.bias ffn_gate_inp"),
-    "deci": "attn_norm attn_q attn_k attn_v attn_output attn_output.bias ffn_norm rope_freqs " + _QKV,
+    **dict.fromkeys(
+        ("llama", "refact", "minicpm", "granite", "granitemoe", "mistral3"),
+        "ffn_norm ffn_gate ffn_up ffn_down attn_output.bias ffn_gate_inp",
+    ),
+    "deci": "attn_norm attn_q attn_k attn_v attn_output attn_output.bias ffn_norm rope_freqs "
+    + _QKV,
     "llama4": _NORMS + " rope_freqs",
     "grok": _NORMS + " attn_output_norm ffn_gate_inp layer_output_norm post_ffw_norm",
     "dbrx": "attn_norm attn_output_norm ffn_gate_inp",
     **dict.fromkeys(("baichuan", "plamo", "xverse", "internlm2", "smollm3"), _NORMS),
     "falcon": "attn_norm attn_norm.bias attn_norm_2 attn_norm_2.bias",
-    **dict.fromkeys(("starcoder", "bloom", "mpt", "gpt2", "codeshell", "gptneox", "jais"), _BIASED + " ffn_gate.bias"),
+    **dict.fromkeys(
+        ("starcoder", "bloom", "mpt", "gpt2", "codeshell", "gptneox", "jais"),
+        _BIASED + " ffn_gate.bias",
+    ),
     "stablelm": _NORMS + " attn_norm.bias ffn_norm.bias attn_q_norm attn_k_norm " + _QKV,
     "qwen": _NORMS + " attn_qkv.bias",
-    "qwen2": _NORMS + " " + _QKV, "qwen2vl": _NORMS + " " + _QKV,
+    "qwen2": _NORMS + " " + _QKV,
+    "qwen2vl": _NORMS + " " + _QKV,
     "qwen2moe": _NORMS + " ffn_gate_inp ffn_gate_inp_shexp " + _QKV,
-    **dict.fromkeys(("qwen3", "qwen3vl", "command-r", "seed_oss", "muse-glimmer", "hunyuan-moe", "minimax-m2",
-                     "minimax-m3", "gpt-oss", "ernie4_5", "ernie4_5-moe"), ""),
+    **dict.fromkeys(
+        (
+            "qwen3",
+            "qwen3vl",
+            "command-r",
+            "seed_oss",
+            "muse-glimmer",
+            "hunyuan-moe",
+            "minimax-m2",
+            "minimax-m3",
+            "gpt-oss",
+            "ernie4_5",
+            "ernie4_5-moe",
+        ),
+        "",
+    ),
     **dict.fromkeys(("qwen3moe", "qwen3vlmoe", "mellum"), "ffn_norm ffn_gate_inp"),
-    "qwen3next": "ssm_in attn_qkv attn_gate ssm_conv1d ssm_dt.bias ssm_beta_alpha ssm_ba ssm_norm ssm_out ssm_a ssm_dt",
-    "phi2": "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_down.bias ffn_up.bias " + _QKV,
+    "qwen3next": "ssm_in attn_qkv attn_gate ssm_conv1d ssm_dt.bias ssm_beta_alpha ssm_ba ssm_norm "
+    "ssm_out ssm_a ssm_dt",
+    "phi2": "attn_norm attn_norm.bias attn_qkv.bias attn_output.bias ffn_down.bias ffn_up.bias "
+    + _QKV,
     "phi3": _NORMS,
     "orion": _NORMS + " attn_norm.bias ffn_norm.bias",
-    **dict.fromkeys(("gemma", "gemma2", "gemma3"), _NORMS + " post_attention_norm attn_k_norm attn_q_norm "
-                    "post_ffw_norm"),
+    **dict.fromkeys(
+        ("gemma", "gemma2", "gemma3"),
+        _NORMS + " post_attention_norm attn_k_norm attn_q_norm post_ffw_norm",
+    ),
     "starcoder2": _NORMS + " attn_norm.bias attn_output.bias ffn_norm.bias ffn_down.bias " + _QKV,
     "openelm": _NORMS + " attn_q_norm attn_k_norm",
     "arctic": _NORMS + " ffn_gate_inp ffn_norm_exps",
-    **dict.fromkeys(("deepseek2", "mistral4"), _NORMS + " attn_q_a_norm attn_kv_a_norm ffn_gate_inp exp_probs_b.bias"),
+    **dict.fromkeys(
+        ("deepseek2", "mistral4"),
+        _NORMS + " attn_q_a_norm attn_kv_a_norm ffn_gate_inp exp_probs_b.bias",
+    ),
     "chatglm": _NORMS + " attn_qkv.bias",
     "glm4": _NORMS + " attn_qkv.bias post_attention_norm post_ffw_norm " + _QKV,
-    "glm4moe": "post_attention_norm ffn_gate_inp exp_probs_b.bias ffn_gate_shexp ffn_down_shexp ffn_up_shexp ffn_gate "
-               "ffn_down ffn_up ffn_gate_exps ffn_down_exps ffn_up_exps " + _QKV,
+    "glm4moe": "post_attention_norm ffn_gate_inp exp_probs_b.bias ffn_gate_shexp ffn_down_shexp "
+    "ffn_up_shexp ffn_gate "
+    "ffn_down ffn_up ffn_gate_exps ffn_down_exps ffn_up_exps " + _QKV,
     "dots1": _NORMS + " attn_k_norm attn_q_norm ffn_gate_inp exp_probs_b.bias",
 }
 _LATENT = ("deepseek2", "glm-dsa", "mistral4")
-_LEFT = ("attn_kv_b.weight", "_exps.bias")           # whole on the layer's device
+_LEFT = ("attn_kv_b.weight", "_exps.bias")  # whole on the layer's device
 # norms and routers that each device has whole
-_WHOLE = ("ffn_norm", "post_ffw_norm", "post_attention_norm", "ffn_gate_inp", "ffn_gate_inp.bias", "exp_probs_b.bias")
+_WHOLE = (
+    "ffn_norm",
+    "post_ffw_norm",
+    "post_attention_norm",
+    "ffn_gate_inp",
+    "ffn_gate_inp.bias",
+    "exp_probs_b.bias",
+)
 
 
-def matrices(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
-             main: int) -> tuple[list[WeightGroup], bool]:
-    """(groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where it is not known which
-    tensors these are, it has all, and their layers' devices too."""
+def matrices(
+    model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup], main: int
+) -> tuple[list[WeightGroup], bool]:
+    """(groups, exactly so) with -sm none: the main GPU has the matrices of all layers; where it is
+    not known which tensors these are, it has all, and their layers' devices too."""
     if not 0 <= main < len(used):
         raise LaunchRefused(f"invalid value for main_gpu: {main} (there are {len(used)} devices)")
     own = _OWN.get(model.architecture)
@@ -83,8 +125,12 @@ def matrices(model: Model, used: Sequence[Device], found: Split, groups: Sequenc
         copy.resident = group.resident
         for name, tensor in group.tensors.items():
             layer = group.layer if name.startswith(("blk.", "rope_f")) else -1
-            here = 0 <= layer < model.hparams.n_layer and tensor.buffer == found.layers[layer] != HOST
-            matrix = moves if name.startswith("rope_f") else _short(name) not in names if here else False
+            here = (
+                0 <= layer < model.hparams.n_layer and tensor.buffer == found.layers[layer] != HOST
+            )
+            matrix = (
+                moves if name.startswith("rope_f") else _short(name) not in names if here else False
+            )
             if here and matrix:
                 if own is None:
                     copy.buffers[tensor.buffer] = copy.buffers.get(tensor.buffer, 0) + tensor.size
@@ -101,8 +147,9 @@ def factors_to(model: Model, found: Split, target: str) -> bool:
     return model.architecture in FACTORS and "rope_freqs" not in names and target != ""
 
 
-def _of_layers(model: Model, groups: Sequence[WeightGroup],
-               found: Split) -> Iterator[tuple[int, str, PlacedTensor]]:
+def _of_layers(
+    model: Model, groups: Sequence[WeightGroup], found: Split
+) -> Iterator[tuple[int, str, PlacedTensor]]:
     for group in groups:
         if not 0 <= group.layer < model.hparams.n_layer or found.layers[group.layer] == HOST:
             continue
@@ -117,7 +164,8 @@ def _short(name: str) -> str:
 
 
 def create_split(n: int, granule: int, shares: Sequence[float], used: Sequence[int]) -> list[int]:
-    """create_split: rows of each device, in chunks; a device with more than its part so far gets fewer."""
+    """create_split: rows of each device, in chunks; a device with more than its part so far gets
+    fewer."""
     if granule < 0:
         return [n] * len(shares)
     total, chunks = 1 + sum(used), n // granule
@@ -129,7 +177,12 @@ def create_split(n: int, granule: int, shares: Sequence[float], used: Sequence[i
         last = share
     taken = [max(0, int(want + 0.5)) if want >= 0 else 0 for want in wants]
     while sum(taken) > chunks:
-        taken[max((i for i in range(len(taken)) if taken[i]), key=lambda i: (float32(taken[i] - wants[i]), -i))] -= 1
+        taken[
+            max(
+                (i for i in range(len(taken)) if taken[i]),
+                key=lambda i: (float32(taken[i] - wants[i]), -i),
+            )
+        ] -= 1
     while sum(taken) < chunks:
         taken[max(range(len(taken)), key=lambda i: (float32(wants[i] - taken[i]), -i))] += 1
     return [count * granule for count in taken]
@@ -140,19 +193,22 @@ class _Cut:
 
     def __init__(self, model: Model, found: Split, count: int) -> None:
         self.model, self.shares, self.count = model, found.shares, count
-        self.used = [0] * count           # mem_used: without padding
+        self.used = [0] * count  # mem_used: without padding
         self.sizes = [0] * count
         self.exact = True
         self.done: set[str] = set()
         self.cached = True
         self.parts: dict[str, tuple[int, tuple[int, ...]]] = {}
         self.whole = True
-        self.where = ""                   # the device of the layer
+        self.where = ""  # the device of the layer
 
     def split(self, n: int, granule: int) -> list[int]:
         if granule > 0 and n % granule:
-            raise LaunchRefused(f"-sm graph: {n} rows of a layer are no multiple of {granule}, where it aborts "
-                                "(GGML_ASSERT(nr % granularity == 0))")
+            raise LaunchRefused(
+                f"-sm graph: {n} rows of a layer are no multiple of {granule}, "
+                f"where it aborts "
+                "(GGML_ASSERT(nr % granularity == 0))"
+            )
         return create_split(n, granule, self.shares, self.used)
 
     def put(self, tensor: PlacedTensor | None, dim: int, split: Sequence[int]) -> None:
@@ -175,25 +231,41 @@ class _Cut:
 
     def reduced(self, split: Sequence[int]) -> None:
         if sum(rows > 0 for rows in split) < 2:
-            raise LaunchRefused("-sm graph leaves a tensor on one device alone, where it aborts (ggml_reduce: "
-                                "GGML_ASSERT(nhave > 1)): give devices or -ts of similar size")
+            raise LaunchRefused(
+                "-sm graph leaves a tensor on one device alone, where it aborts "
+                "(ggml_reduce: "
+                "GGML_ASSERT(nhave > 1)): give devices or -ts of similar size"
+            )
 
 
 def _granule(tensor: PlacedTensor, least: int) -> int:
     return max(least, block_size(tensor.info.type)) if is_quantised(tensor.info.type) else least
 
 
-def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Sequence[WeightGroup],
-               buffers: Mapping[str, int], cached: bool = True) -> tuple[dict[str, int], bool, Heads]:
-    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the cache, otherwise
-    attention is not cut. Raises LaunchRefused where it aborts."""
+def shared_out(
+    model: Model,
+    used: Sequence[Device],
+    found: Split,
+    groups: Sequence[WeightGroup],
+    buffers: Mapping[str, int],
+    cached: bool = True,
+) -> tuple[dict[str, int], bool, Heads]:
+    """(bytes by buffer, exactly so, what the cache needs) with -sm graph. `cached`: GPUs have the
+    cache, otherwise attention is not cut. Raises LaunchRefused where it aborts."""
     hp, cut = model.hparams, _Cut(model, found, len(used))
     cut.cached = cached
     layers: dict[int, dict[str, PlacedTensor]] = {}
     for il, name, tensor in _of_layers(model, groups, found):
         layers.setdefault(il, {})[_short(name)] = tensor
-    factors = next((group.tensors[name] for group in groups for name in group.tensors
-                    if name == "rope_freqs.weight"), None)
+    factors = next(
+        (
+            group.tensors[name]
+            for group in groups
+            for name in group.tensors
+            if name == "rope_freqs.weight"
+        ),
+        None,
+    )
     rows: list[tuple[tuple[int, int], ...] | None] = []
     for il in range(hp.n_layer):
         if found.layers[il] == HOST:
@@ -207,13 +279,21 @@ def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Seque
         if factors is not None:
             for device in range(len(used)):
                 cut.used[device] += factors.info.n_bytes
-                cut.sizes[device] += factors.info.n_bytes + row_padding(factors.info.type, factors.info.ne[0])
+                cut.sizes[device] += factors.info.n_bytes + row_padding(
+                    factors.info.type, factors.info.ne[0]
+                )
         rows.append(_attention(cut, hp, here, il))
         for name in _WHOLE[:3]:
-            if name != "post_attention_norm" or model.architecture in ("gpt-oss", "seed_oss", "glm4moe"):
+            if name != "post_attention_norm" or model.architecture in (
+                "gpt-oss",
+                "seed_oss",
+                "glm4moe",
+            ):
                 cut.put(here.get(name), -1, mirror)
         # the rest is cut only where no override moved it
-        _feed_forward(cut, {name: tensor for name, tensor in here.items() if tensor.buffer == cut.where})
+        _feed_forward(
+            cut, {name: tensor for name, tensor in here.items() if tensor.buffer == cut.where}
+        )
         for name in _WHOLE[3:]:
             cut.put(here.get(name), -1, mirror)
     result = dict(buffers)
@@ -224,24 +304,29 @@ def shared_out(model: Model, used: Sequence[Device], found: Split, groups: Seque
             if tensor.name in cut.done:
                 result[tensor.buffer] -= tensor.size
             elif not tensor.name.endswith(_LEFT):
-                cut.exact = False                # where it is, is not known: on each
+                cut.exact = False  # where it is, is not known: on each
                 for other in used:
                     if other.name != tensor.buffer:
                         result[other.name] = result.get(other.name, 0) + tensor.size
-    if factors is not None:                      # counted as on their layers' devices before
-        for layer in found.layers[:hp.n_layer]:
+    if factors is not None:  # counted as on their layers' devices before
+        for layer in found.layers[: hp.n_layer]:
             if layer != HOST:
                 result[layer] -= -(-factors.info.n_bytes // 128) * 128
     for part, size in zip(used, cut.sizes, strict=True):
         result[part.name] = result.get(part.name, 0) + size
     parts = tuple([(name, *part) for name, part in cut.parts.items()])
-    moved = any(placed.name.startswith("blk.") and placed.buffer != found.layers[group.layer]
-                for group in groups for placed in group.tensors.values()
-                if 0 <= group.layer < hp.n_layer and found.layers[group.layer] != HOST)
+    moved = any(
+        placed.name.startswith("blk.") and placed.buffer != found.layers[group.layer]
+        for group in groups
+        for placed in group.tensors.values()
+        if 0 <= group.layer < hp.n_layer and found.layers[group.layer] != HOST
+    )
     return result, cut.exact, Heads(tuple(rows), parts, cut.whole and not moved)
 
 
-def _attention(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int) -> tuple[tuple[int, int], ...] | None:
+def _attention(
+    cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int
+) -> tuple[tuple[int, int], ...] | None:
     """Cuts a layer's attention by heads; rows of K and V on each device."""
     wo, wq, wk, wv = (here.get(f"attn_{part}") for part in ("output", "q", "k", "v"))
     if wo is None:
@@ -292,9 +377,11 @@ def _attention(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int) ->
     return tuple(zip(keys, vo, strict=True))
 
 
-def _latent(cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int,
-            wo: PlacedTensor) -> tuple[tuple[int, int], ...]:
-    """distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent cache on each device."""
+def _latent(
+    cut: _Cut, hp: object, here: dict[str, PlacedTensor], il: int, wo: PlacedTensor
+) -> tuple[tuple[int, int], ...]:
+    """distribute_mla_tensors_for_split_mode_graph: by heads, four at a time; the latent cache on
+    each device."""
     n_head = hp.n_head(il)  # type: ignore[attr-defined]
     mirror = [1] * cut.count
     heads = cut.split(n_head, 4)
@@ -331,7 +418,12 @@ def _feed_forward(cut: _Cut, here: dict[str, PlacedTensor]) -> None:
         for rows in experts:
             total = float32(total + rows)
             shares.append(total)
-        split = create_split(down.info.ne[0], _granule(down, 16), [float32(part / total) for part in shares], cut.used)
+        split = create_split(
+            down.info.ne[0],
+            _granule(down, 16),
+            [float32(part / total) for part in shares],
+            cut.used,
+        )
     cut.put(down, 0, split)
     cut.put(up, 1, split)
     cut.put(gate, 1, split)

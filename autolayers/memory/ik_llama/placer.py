@@ -1,4 +1,5 @@
-"""Where ik_llama.cpp puts each weight, and what its buffers then take (create_tensors, 8337e4cd)."""
+"""Where ik_llama.cpp puts each weight, and what its buffers then take (create_tensors,
+8337e4cd)."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ...machine import Device
     from ...model import Model
 
+
 def said_of(rules: object) -> Said:
     from ...engines.ik_llama import Said
 
@@ -32,7 +34,8 @@ class IkPlacer(WeightPlacer):
     by_context = True
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
-        """Raises LaunchRefused where it does not load the model, or has no device of a given name."""
+        """Raises LaunchRefused where it does not load the model, or has no device of a given
+        name."""
         said, n = said_of(self.rules), self.model.hparams.n_layer_all
         used, exact, warnings = model_devices(replace(params, split_mode=None), devices, self.rules)
         params = _on(used, params)
@@ -59,16 +62,32 @@ class IkPlacer(WeightPlacer):
         for name, size in _more(self.model, groups, layers):
             buffers[name] = buffers.get(name, 0) + size
         if several and found.mode in ("graph", "attn"):
-            buffers, known, heads = shared_out(self.model, used, found, groups, buffers,
-                                               params.kv_offload is not False)
+            buffers, known, heads = shared_out(
+                self.model, used, found, groups, buffers, params.kv_offload is not False
+            )
             known = known and found.mode == "graph"
         if not known:
             exact = False
-            warnings += (f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an upper bound",)
+            warnings += (
+                f"-sm {found.mode} of {self.rules.engine.name}: what each GPU holds is an "
+                f"upper bound",
+            )
         wanted = sum(layer != HOST for layer in found.layers)
-        return Placement(used, wanted, found.layers[:-1], found.layers[-1], tuple(groups), buffers,
-                         sum(group.resident for group in groups), exact, warnings, {}, None,
-                         {device.name: device for device in devices}, heads=heads)
+        return Placement(
+            used,
+            wanted,
+            found.layers[:-1],
+            found.layers[-1],
+            tuple(groups),
+            buffers,
+            sum(group.resident for group in groups),
+            exact,
+            warnings,
+            {},
+            None,
+            {device.name: device for device in devices},
+            heads=heads,
+        )
 
 
 def _on(used: Sequence[Device], params: Params) -> Params:
@@ -76,7 +95,9 @@ def _on(used: Sequence[Device], params: Params) -> Params:
     return params if used else replace(params, n_gpu_layers=0)
 
 
-def _more(model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]) -> Iterator[tuple[str, int]]:
+def _more(
+    model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]
+) -> Iterator[tuple[str, int]]:
     """(buffer, bytes) of tensors that are created more often than llama.cpp does."""
     factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
     if factors and model.architecture in FACTORS:
@@ -87,7 +108,7 @@ def _more(model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]) ->
                     counted[placed.buffer] = counted.get(placed.buffer, 0) + placed.size
         for where, size in counted.items():
             yield where, -size
-        for layer in layers[:model.hparams.n_layer]:
+        for layer in layers[: model.hparams.n_layer]:
             for info in factors:
                 size = info.n_bytes
                 yield layer, size if layer == HOST else -(-size // ALIGNED) * ALIGNED

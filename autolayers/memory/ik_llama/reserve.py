@@ -31,24 +31,44 @@ _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """
 iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s q2_K q3_K q4_K
 q5_K q6_K q5_0 q6_0
-"""
+"""  # noqa: E501
 _REPACKED = frozenset(_REPACKED_TEXT.split()) | _BY_EIGHT
 # whose graphs have a table of rotations with -rcache
-_TABLED = ("bailingmoe2", "bailingmoe3", "deepseek2", "glm-dsa", "mistral4", "gemma3", "glm4moe", "qwen3")
+_TABLED = (
+    "bailingmoe2",
+    "bailingmoe3",
+    "deepseek2",
+    "glm-dsa",
+    "mistral4",
+    "gemma3",
+    "glm4moe",
+    "qwen3",
+)
 _KEPT = ("token_embd.weight", "per_layer_token_embd.weight")
 # what building a graph of tensors that contradict the keys may raise
 _BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def reserved(model: Model, context: Context, placement: Placement, memory: Memory,
-             said: Said, mla: int, main: int = 0) -> tuple[tuple[int, ...], bool] | None:
-    """(bytes on each device and, last, in RAM, exactly so); None where its graph is not modelled. `memory`: its own
-    caches, `main`: the GPU that computes with -sm none."""
+def reserved(
+    model: Model,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    said: Said,
+    mla: int,
+    main: int = 0,
+) -> tuple[tuple[int, ...], bool] | None:
+    """(bytes on each device and, last, in RAM, exactly so); None where its graph is not modelled.
+    `memory`: its own caches, `main`: the GPU that computes with -sm none."""
     family = FAMILIES.get(model.architecture)
     if family is None or not _modelled(model, context, placement, said):
         return None
     several = len(placement.devices) > 1 and placement.n_gpu_layers > 0
-    used = placement.devices[main:main + 1] if several and context.split_mode == "none" else placement.devices
+    used = (
+        placement.devices[main : main + 1]
+        if several and context.split_mode == "none"
+        else placement.devices
+    )
     try:
         sizes = _sizes(model, context, placement, memory, said, family, mla, used)
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
@@ -66,14 +86,24 @@ def _modelled(model: Model, context: Context, placement: Placement, said: Said) 
     heads = placement.heads if isinstance(placement.heads, Heads) else None
     plain = context.flash_attn != "off" and context.offload_kqv and not is_latent(model)
     turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
-    cut = heads is not None and (turns or not plain or not heads.whole or model.architecture not in CUT)
+    cut = heads is not None and (
+        turns or not plain or not heads.whole or model.architecture not in CUT
+    )
     pooled = context.embeddings or not context.causal
     turned = said.k_hadamard and is_latent(model)
     return not (cut or pooled or turned)
 
 
-def _sizes(model: Model, context: Context, placement: Placement, memory: Memory, said: Said,
-           family: object, mla: int, used: Sequence[Device]) -> tuple[int, ...]:
+def _sizes(
+    model: Model,
+    context: Context,
+    placement: Placement,
+    memory: Memory,
+    said: Said,
+    family: object,
+    mla: int,
+    used: Sequence[Device],
+) -> tuple[int, ...]:
     backends = [on(device, i) for i, device in enumerate(used)]
     if not all(isinstance(backend, Cuda) for backend in backends):
         raise LookupError("a backend that is not modelled")
@@ -86,8 +116,13 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
     own = [*[backend.buffer for backend in backends], host]
     at = {device.name: i for i, device in enumerate(used)}
     full = placement.n_gpu_layers > model.hparams.n_layer_all
-    caches = {layer.il: {part.name.split("_")[1]: _cached(part, buffers[part.buffer]) for part in layer.tensors}
-              for cache in memory.caches for layer in cache.layers}
+    caches = {
+        layer.il: {
+            part.name.split("_")[1]: _cached(part, buffers[part.buffer]) for part in layer.tensors
+        }
+        for cache in memory.caches
+        for layer in cache.layers
+    }
 
     def pin(il: int) -> int:
         """The backend that the builder gives a layer's norm to, -1: none; of il -1 the CPU."""
@@ -105,7 +140,17 @@ def _sizes(model: Model, context: Context, placement: Placement, memory: Memory,
             _repack(tensor)
         return tensor
 
-    terms = (model.hparams, context, said, weights, caches, pin, model.architecture, mla, not backends)
+    terms = (
+        model.hparams,
+        context,
+        said,
+        weights,
+        caches,
+        pin,
+        model.architecture,
+        mla,
+        not backends,
+    )
     if isinstance(placement.heads, Heads):
         last = at.get(placement.dev_output, -1)
         builder: Builder = CutBuilder(*terms, heads=placement.heads, buffers=own, output=last)
@@ -124,17 +169,32 @@ def _repack(tensor: Tensor) -> None:
     """iqk_repack_tensor: in RAM, in a type that CUDA does not multiply."""
     assert tensor.buffer is not None
     rows = 8 if tensor.type in _BY_EIGHT else 4
-    if tensor.buffer.host and tensor.type in _REPACKED and tensor.name not in _KEPT and tensor.ne[1] % rows == 0:
-        tensor.type = f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
+    if (
+        tensor.buffer.host
+        and tensor.type in _REPACKED
+        and tensor.name not in _KEPT
+        and tensor.ne[1] % rows == 0
+    ):
+        tensor.type = (
+            f"{tensor.type.lower() if tensor.type.endswith('_K') else tensor.type}_r{rows}"
+        )
 
 
 def _slack(model: Model, context: Context, placement: Placement) -> int:
-    """What merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a buffer."""
+    """What merged matrices (-mqkv, -muge) and a table of rotations (-rcache) may add to a
+    buffer."""
     hp, u = model.hparams, min(context.n_ctx, context.n_ubatch)
-    widths = max([hp.n_embd_k_gqa(il) + hp.n_embd_v_gqa(il) + hp.head_k(il) * hp.n_head(il)
-                  for il in range(hp.n_layer)])
-    in_ram = [placed.size for placed in placement.tensors if placement.is_host(placed.buffer)
-              and placed.name.startswith("blk.")]
+    widths = max(
+        [
+            hp.n_embd_k_gqa(il) + hp.n_embd_v_gqa(il) + hp.head_k(il) * hp.n_head(il)
+            for il in range(hp.n_layer)
+        ]
+    )
+    in_ram = [
+        placed.size
+        for placed in placement.tensors
+        if placement.is_host(placed.buffer) and placed.name.startswith("blk.")
+    ]
     return int(4 * u * (2 * widths + hp.n_embd + 2 * hp.n_rot(0))) + 2 * max(in_ram, default=0)
 
 
@@ -153,7 +213,11 @@ class IkWeights(Weights):
         if source not in self._model.tensors:
             return None
         of = self[source]
-        ne = {"k": (nope, rank, n_head, 1), "v": (rank, value, n_head, 1), "kv": (rank, n_head * (nope + value), 1, 1)}
+        ne = {
+            "k": (nope, rank, n_head, 1),
+            "v": (rank, value, n_head, 1),
+            "kv": (rank, n_head * (nope + value), 1, 1),
+        }
         made = Tensor("NONE", "q8_0" if is_quantised(of.type) else of.type, ne[part.split("_")[0]])
         made.name, made.buffer, made.weight = name, of.buffer, True
         return made
@@ -161,8 +225,10 @@ class IkWeights(Weights):
 
 def _alloc_size(backend: Backend) -> Callable[[Tensor], int]:
     """ggml_backend_cuda_buffer_type_get_alloc_size of a result."""
+
     def size(tensor: Tensor) -> int:
         return tensor.nbytes + backend.padding(tensor.type, tensor.ne)
+
     return size
 
 

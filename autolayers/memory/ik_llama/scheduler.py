@@ -1,7 +1,6 @@
 """ik_llama.cpp's scheduler; mainline's has moved on: ggml_backend_sched_split_graph
-(ggml/src/ggml-backend.cpp) and what CUDA's backend says of operations (ggml/src/ggml-cuda.cu), 8337e4cd. Without
-copies of inputs
-(GGML_SCHED_MAX_COPIES is 1)."""
+(ggml/src/ggml-backend.cpp) and what CUDA's backend says of operations (ggml/src/ggml-cuda.cu),
+8337e4cd. Without copies of inputs (GGML_SCHED_MAX_COPIES is 1)."""
 
 from __future__ import annotations
 
@@ -15,18 +14,20 @@ if TYPE_CHECKING:
 
     from ...ggml.tensor import Buffer, Graph
 
-_MAX_INPUTS = 64                  # GGML_SCHED_MAX_SPLIT_INPUTS
-_OFFLOADED = 32                   # rows from which on CUDA copies weights that are in RAM
+_MAX_INPUTS = 64  # GGML_SCHED_MAX_SPLIT_INPUTS
+_OFFLOADED = 32  # rows from which on CUDA copies weights that are in RAM
 _FUSED = ("MOE_FUSED_UP_GATE", "FUSED_UP_GATE")
 _TEXT = """
 f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q6_0 q8_0 q2_K q3_K q4_K q5_K q6_K q8_K iq1_m iq1_s iq2_s iq2_xs iq2_xxs
 iq3_s iq3_xxs iq4_nl mxfp4 iq4_xs iq2_kl iq3_ks iq4_ks iq4_kss iq5_ks iq2_k iq2_ks iq1_kt iq2_kt iq3_kt iq4_kt
 iq3_k iq4_k iq5_k iq6_k iq1_bn iq2_bn iq2_k_r4 iq3_k_r4 iq4_k_r4 iq4_ks_r4 iq5_k_r4 iq5_ks_r4 iq1_s_r4
 iq1_m_r4
-"""
+"""  # noqa: E501
 _MULTIPLIED = frozenset(_TEXT.split())
 _ROWS = frozenset(["f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
-_WRITTEN = frozenset(["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_0", "iq4_nl"])
+_WRITTEN = frozenset(
+    ["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q6_0", "iq4_nl"]
+)
 _UNARY_TEXT = """
 GELU GELU_ERF SILU SWIGLU SWIGLU_OAI RELU SIGMOID HARDSIGMOID HARDSWISH GELU_QUICK TANH EXP SOFTPLUS
 SQRT_SOFTPLUS NEG
@@ -121,7 +122,9 @@ class Schedule:
     def _of_buffer(self, buffer: Buffer | None, op: Tensor) -> int:
         if buffer is None:
             return -1
-        return next((b for b in range(self.cpu + 1) if self._reads(b, buffer) and self._supports(b, op)), -1)
+        return next(
+            (b for b in range(self.cpu + 1) if self._reads(b, buffer) and self._supports(b, op)), -1
+        )
 
     def _first(self, t: Tensor) -> int:
         """ggml_backend_sched_backend_id_from_cur"""
@@ -134,7 +137,9 @@ class Schedule:
             if source.weight:
                 found = self._of_buffer(source.buffer, t)
                 if found == self.cpu:
-                    return next((b for b in range(self.cpu) if self._supports(b, t) and offloads(t)), found)
+                    return next(
+                        (b for b in range(self.cpu) if self._supports(b, t) and offloads(t)), found
+                    )
                 return found
         return -1
 
@@ -174,7 +179,9 @@ class Schedule:
                 node.backend = node.view_src.backend
             for source in node.src:
                 if source.backend < 0:
-                    source.backend = source.view_src.backend if source.view_src is not None else node.backend
+                    source.backend = (
+                        source.view_src.backend if source.view_src is not None else node.backend
+                    )
 
     def _reduce(self, node: Tensor) -> None:
         """Each part is on its device, the sum where the part is whose memory it takes."""
@@ -213,9 +220,14 @@ class Schedule:
             new = node.backend != current or node.op == "REDUCE" or node.name == "0xff"
             if not new and inputs:
                 new = any(s.weight and s.backend != current for s in node.src) or (
-                    len(inputs) >= _MAX_INPUTS and any(
-                        s.backend != current and (id(s), current) not in copies and not self._readable(s, current)
-                        for s in node.src))
+                    len(inputs) >= _MAX_INPUTS
+                    and any(
+                        s.backend != current
+                        and (id(s), current) not in copies
+                        and not self._readable(s, current)
+                        for s in node.src
+                    )
+                )
             if new:
                 current, inputs = node.backend, []
                 parts.append((i, current, inputs))
@@ -223,12 +235,12 @@ class Schedule:
                 if source.backend != current and not self._readable(source, current):
                     key = (id(source), current)
                     if key not in copies and node.op == "REDUCE":
-                        copies[key] = source         # read where it is
+                        copies[key] = source  # read where it is
                     if key not in copies:
                         copy = copies[key] = Tensor("NONE", source.type, source.ne, (), source.nb)
                         copy.backend = current
                         inputs.append(source)
-                    node.src = (*node.src[:j], copies[key], *node.src[j + 1:])
+                    node.src = (*node.src[:j], copies[key], *node.src[j + 1 :])
         self.n_splits = len(parts)
         out: list[tuple[Tensor, int]] = []
         for k, (begin, b, sources) in enumerate(parts):

@@ -1,5 +1,5 @@
-"""Where ik_llama.cpp puts layers: llm_load_tensors and get_layer_sizes (src/llama.cpp), create_tensors_helper
-(src/llama-load-tensors.cpp), 8337e4cd.
+"""Where ik_llama.cpp puts layers: llm_load_tensors and get_layer_sizes (src/llama.cpp),
+create_tensors_helper (src/llama-load-tensors.cpp), 8337e4cd.
 
     found = split(model, params, devices, said)
     found.layers[3], found.layers[-1]     # "CUDA0", "CPU": the output layer last
@@ -32,35 +32,58 @@ if TYPE_CHECKING:
 _EXPERTS = ("ffn_up_exps", "ffn_gate_exps", "ffn_down_exps", "ffn_gate_up_exps")
 _SHARED = ("ffn_up_shexp", "ffn_gate_shexp", "ffn_down_shexp")
 _DENSE = ("ffn_up", "ffn_gate", "ffn_down")
-_NORMS = frozenset(("attn_norm", "attn_norm_2", "attn_output_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm",
-                    "layer_output_norm"))
-_UNCOUNTED = frozenset((
-    "output_norm.weight", "rope_freqs.weight", "mtp_pre_proj.weight", "mtp_post_proj.weight", "mtp_centroids.weight",
-    "mtp_token_ordering.weight", "nextn.post_projection.weight", "nextn.pre_projection.weight"))
-_OF_OUTPUT = ("per_layer_token_embd.weight", "per_layer_model_proj.weight", "per_layer_proj_norm.weight")
+_NORMS = frozenset(
+    (
+        "attn_norm",
+        "attn_norm_2",
+        "attn_output_norm",
+        "post_attention_norm",
+        "ffn_norm",
+        "post_ffw_norm",
+        "layer_output_norm",
+    )
+)
+_UNCOUNTED = frozenset(
+    (
+        "output_norm.weight",
+        "rope_freqs.weight",
+        "mtp_pre_proj.weight",
+        "mtp_post_proj.weight",
+        "mtp_centroids.weight",
+        "mtp_token_ordering.weight",
+        "nextn.post_projection.weight",
+        "nextn.pre_projection.weight",
+    )
+)
+_OF_OUTPUT = (
+    "per_layer_token_embd.weight",
+    "per_layer_model_proj.weight",
+    "per_layer_proj_norm.weight",
+)
 # architectures whose layers -sm graph splits (is_model_split_supported)
 _SPLIT = """
 llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe gpt-oss ernie4_5-moe
 minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2 glm-dsa mistral4 mellum muse-glimmer
-"""
+"""  # noqa: E501
 SPLIT = frozenset(_SPLIT.split())
 
 
 @dataclass(frozen=True)
 class Split:
-    """The device of each layer, the output last; patterns of tensors that go to RAM; the shares, cumulated, of the
-    devices; whether layers are cut (-sm graph, attn)."""
+    """The device of each layer, the output last; patterns of tensors that go to RAM; the shares,
+    cumulated, of the devices; whether layers are cut (-sm graph, attn)."""
 
     layers: tuple[str, ...]
     overrides: Overrides
     shares: tuple[float, ...]
     mode: str
-    defaults: tuple[int, ...]      # default_layer_device: for layers in RAM too
+    defaults: tuple[int, ...]  # default_layer_device: for layers in RAM too
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of each layer with its cache, the output last, of the largest layer's compute, and of its experts."""
+    """Bytes of each layer with its cache, the output last, of the largest layer's compute, and of
+    its experts."""
 
     layers: list[float]
     compute: float
@@ -80,7 +103,7 @@ def layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
     hp, n = model.hparams, model.hparams.n_layer_all
     u, n_ctx = micro_batch(params), params.n_ctx or hp.n_ctx_train
     result, compute = [0.0] * (n + 1), [0.0] * n
-    parts = [[0, 0, 0] for _ in range(n)]              # experts, shared, dense
+    parts = [[0, 0, 0] for _ in range(n)]  # experts, shared, dense
     normed = [False] * n
     experts: list[list[int]] = [[] for _ in range(n)]
     embedding = output = misc = 0
@@ -94,7 +117,7 @@ def layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
         elif name.startswith("blk.") and name not in _UNCOUNTED:
             _, block, rest = name.split(".", 2)
             il = int(block) if block.isdigit() else n
-            if il >= n or il >= hp.n_layer:            # MTP blocks are not loaded
+            if il >= n or il >= hp.n_layer:  # MTP blocks are not loaded
                 continue
             result[il] += info.n_bytes
             base, _, suffix = rest.rpartition(".")
@@ -124,7 +147,8 @@ def layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
 
 
 def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[float, float]:
-    """(bytes of weights that are derived, twice; of keys and values made of the cache) of one layer."""
+    """(bytes of weights that are derived, twice; of keys and values made of the cache) of one
+    layer."""
     names = {part: model.tensors.get(f"blk.{il}.attn_{part}_b.weight") for part in ("k", "v", "kv")}
     k, v, kv = names["k"], names["v"], names["kv"]
     more = 0.0
@@ -138,8 +162,14 @@ def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[fl
     heads, taken = v.ne[2], v.ne[2]
     whole = 2 * v.ne[1] * v.ne[2] * n_ctx * 4 / MiB
     if 0 < said.attention_mib < whole:
-        taken = next((heads // steps for steps in range(2, heads)
-                      if heads % steps == 0 and whole / steps <= said.attention_mib), 1)
+        taken = next(
+            (
+                heads // steps
+                for steps in range(2, heads)
+                if heads % steps == 0 and whole / steps <= said.attention_mib
+            ),
+            1,
+        )
     return more, 2.0 * v.ne[1] * taken * n_ctx * 4
 
 
@@ -188,7 +218,8 @@ def free_mib(devices: Sequence[Device], said: Said) -> list[int]:
 
 
 def mib_of(model: Model, params: Params, said: Said, counts: Sequence[int]) -> list[int]:
-    """MiB of these counts of layers in their order, the last device with the rest: what -ts needs for them."""
+    """MiB of these counts of layers in their order, the last device with the rest: what -ts needs
+    for them."""
     n = model.hparams.n_layer_all
     wanted = params.layers_wanted(1 << 20)
     at, last = max(0, n - wanted), n + 1 if wanted > n else n
@@ -209,18 +240,20 @@ def _shares(params: Params, memory: Sequence[int]) -> list[float]:
     """Each device's part of all bytes, cumulated, in float32."""
     if len(memory) < 2:
         return [1.0]
-    given = list((params.tensor_split or ())[:len(memory)])
+    given = list((params.tensor_split or ())[: len(memory)])
     given += [0.0] * (len(memory) - len(given))
     cumulated, total = [], 0.0
     for part in given if any(given) else memory:
         total = float32(total + float32(float(part)))
         cumulated.append(total)
     if not total:
-        return [float("nan")] * len(memory)      # as there; all layers go to the last device
+        return [float("nan")] * len(memory)  # as there; all layers go to the last device
     return [float32(part / total) for part in cumulated]
 
 
-def _by_bytes(sizes: Sizes, shares: Sequence[float], start: int, last: int, count: int, n: int) -> list[int]:
+def _by_bytes(
+    sizes: Sizes, shares: Sequence[float], start: int, last: int, count: int, n: int
+) -> list[int]:
     """default_layer_device: layers in order, each device until its part of all bytes is full."""
     found = [count - 1] * (n + 1)
     if count < 2:
@@ -245,9 +278,11 @@ def _by_bytes(sizes: Sizes, shares: Sequence[float], start: int, last: int, coun
     return found
 
 
-def _fit(sizes: Sizes, default: list[int], memory: list[int], mode: str, available: int,
-         n: int) -> tuple[list[int], Overrides, int]:
-    """(default_layer_device, experts in RAM, the first layer on a GPU) of --fit, where not all fits."""
+def _fit(
+    sizes: Sizes, default: list[int], memory: list[int], mode: str, available: int, n: int
+) -> tuple[list[int], Overrides, int]:
+    """(default_layer_device, experts in RAM, the first layer on a GPU) of --fit, where not all
+    fits."""
     if not any(sizes.experts):
         return _fit_dense(sizes, memory, n)
     moved: list[int] = []
@@ -294,12 +329,18 @@ def _pattern(il: int, scales: bool = True) -> tuple[str, str]:
     return rf"blk\.{il}\.ffn_(up|down|gate|gate_up)_exps\.{ends}", HOST
 
 
-def _experts(model: Model, said: Said, default: Sequence[int], count: int, mode: str, n: int) -> Overrides:
-    """create_tensors_helper's constructor: the experts of the last layers that have some, or of each device's."""
+def _experts(
+    model: Model, said: Said, default: Sequence[int], count: int, mode: str, n: int
+) -> Overrides:
+    """create_tensors_helper's constructor: the experts of the last layers that have some, or of
+    each device's."""
     wanted = said.moe_layers
     if mode in ("graph", "attn") or wanted >= n or count < 2:
-        layers = [il for il in reversed(range(model.hparams.n_layer)) if f"blk.{il}.ffn_down_exps.weight" in
-                  model.tensors]
+        layers = [
+            il
+            for il in reversed(range(model.hparams.n_layer))
+            if f"blk.{il}.ffn_down_exps.weight" in model.tensors
+        ]
         return tuple([_pattern(il) for il in layers[:wanted]])
     if mode != "layer":
         return ()

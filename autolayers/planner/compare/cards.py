@@ -1,11 +1,11 @@
-"""Which GPU to buy: known GPUs, pairs of them and machines with unified memory that run a model, smallest
-first.
+"""Which GPU to buy: known GPUs, pairs of them and machines with unified memory that run a model,
+smallest first.
 
     kinds = find(model, request, n_ctx=32768)
     kinds[ONE][0].name, kinds[ONE][0].left, kinds[ONE][0].speed.generation
 
-Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take the same
-memory, so they share an Estimator.
+Each is measured like any launch, with the default micro-batch. Launches on GPUs of one type take
+the same memory, so they share an Estimator.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate
     from ..measured import Measured
 
-_GUESSES = 4       # launches of a card that are measured where sizes say, before the range is halved
-SEARCHES = 5        # times a plan's budget, for all cards
+# launches of a card that are measured where sizes say, before the range is halved
+_GUESSES = 4
+SEARCHES = 5  # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
-MOST = 12      # of one type; then all others with the same memory
-# What people buy new or used, listed wherever it runs the model, though others of its size are faster or enough smaller
-# ones do
+MOST = 12  # of one type; then all others with the same memory
+# What people buy new or used, listed wherever it runs the model, though others of its size are
+# faster or enough smaller ones do
 USUAL = ("rtx-3060", "rtx-4060-ti-16g", "rtx-5060-ti-16g", "rtx-3090", "rtx-4090", "rtx-5090")
 
 
 @dataclass(frozen=True)
 class Runs:
-    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest one, `ram` what
-    must be in system memory, `n_cpu_moe` the layers whose experts are there (-ncmoe)."""
+    """A card, or `count` of them, that runs the model; bytes. `left` is what remains on the fullest
+    one, `ram` what must be in system memory, `n_cpu_moe` the layers whose experts are there
+    (-ncmoe)."""
 
     name: str
     description: str
@@ -66,9 +68,17 @@ class Runs:
     measured: Measured | None = None
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "description": self.description, "count": self.count, "memory": self.memory,
-                "remaining": self.left, "ram": self.ram, "n_cpu_moe": self.n_cpu_moe, "speed": self.speed.to_dict(),
-                "measured": self.measured.to_dict() if self.measured else None}
+        return {
+            "name": self.name,
+            "description": self.description,
+            "count": self.count,
+            "memory": self.memory,
+            "remaining": self.left,
+            "ram": self.ram,
+            "n_cpu_moe": self.n_cpu_moe,
+            "speed": self.speed.to_dict(),
+            "measured": self.measured.to_dict() if self.measured else None,
+        }
 
 
 class Wanted:
@@ -80,8 +90,8 @@ class Wanted:
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
     def on(self, name: str, card: Card, count: int, experts: bool = False) -> Runs | None:
-        """How it runs on a number of this card, with as few layers' `experts` in RAM as needed; None where it does not
-        fit."""
+        """How it runs on a number of this card, with as few layers' `experts` in RAM as needed;
+        None where it does not fit."""
         problem = self._on(name, count)
         if not experts:
             return self._runs(problem, name, card, self.whole)
@@ -90,7 +100,8 @@ class Wanted:
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
 
     def _fewest(self, problem: Problem) -> int:
-        """The fewest layers whose experts are in RAM so that the others are on the card, all of them for none."""
+        """The fewest layers whose experts are in RAM so that the others are on the card, all of
+        them for none."""
         low, high = 0, self.model.n_layer
         middle, tries = high // 2, 0
         while low < high:
@@ -98,7 +109,8 @@ class Wanted:
             left = min(found.spare.values(), default=-1) if found is not None else -1
             low, high = (low, middle) if left >= 0 else (middle + 1, high)
             tries += 1
-            expected = bisect_left(self._experts, self._experts[middle] - left)     # if nothing else took another size
+            # if nothing else took another size
+            expected = bisect_left(self._experts, self._experts[middle] - left)
             known = found is not None and tries <= _GUESSES
             middle = max(low, min(expected, high - 1)) if known else (low + high) // 2
         return low
@@ -139,8 +151,16 @@ class Wanted:
         if found is None or not found.fits:
             return None
         speed, device = problem.cost.price(found), problem.machine.devices[0]
-        return Runs(name, card.description, count, device.total, min(found.spare.values()), found.breakdown.resident,
-                    speed, measured=beside(self.model, [name] * count, device.backend, speed))
+        return Runs(
+            name,
+            card.description,
+            count,
+            device.total,
+            min(found.spare.values()),
+            found.breakdown.resident,
+            speed,
+            measured=beside(self.model, [name] * count, device.backend, speed),
+        )
 
     def _split(self, problem: Problem, params: Params) -> Candidate | None:
         """With the split that a plan would choose."""
@@ -152,19 +172,29 @@ def _nothing(note: str) -> None:
     """For who needs no notes."""
 
 
-def find(model: Model, request: Request, n_ctx: int, least: float = 0.0,
-         say: Callable[[str], None] = _nothing) -> dict[str, list[Runs]]:
-    """The smallest that reach the wanted tokens per second, and the USUAL ones, by category: least memory first, of
-    equal memory the fastest. A GPU that suffices alone is listed neither in pairs nor with experts in RAM. `say` is
-    told if not all were tried."""
+def find(
+    model: Model,
+    request: Request,
+    n_ctx: int,
+    least: float = 0.0,
+    say: Callable[[str], None] = _nothing,
+) -> dict[str, list[Runs]]:
+    """The smallest that reach the wanted tokens per second, and the USUAL ones, by category: least
+    memory first, of equal memory the fastest. A GPU that suffices alone is listed neither in pairs
+    nor with experts in RAM. `say` is told if not all were tried."""
     wanted = Wanted(model, request, n_ctx)
     alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
-    for kind, count, unified in ((ONE, 1, False), (UNIFIED, 1, True), (TWO, 2, False), (EXPERTS, 1, False)):
+    for kind, count, unified in (
+        (ONE, 1, False),
+        (UNIFIED, 1, True),
+        (TWO, 2, False),
+        (EXPERTS, 1, False),
+    ):
         found[kind] = []
         if kind == EXPERTS and not model.is_moe:
             continue
-        largest: int | None = None        # what is listed of more memory is usual
+        largest: int | None = None  # what is listed of more memory is usual
         for name, card in _strongest() if kind == EXPERTS else by_size():
             size = _gib(card.usable * MiB)
             sizes = [_gib(runs.memory) for runs in found[kind]]
@@ -172,11 +202,18 @@ def find(model: Model, request: Request, n_ctx: int, least: float = 0.0,
                 largest = max(sizes)
             if largest is not None and size > largest and name not in USUAL:
                 continue
-            if card.unified != unified or name in alone or (kind == TWO and _built_in(name)) \
-                    or not card.bandwidth:       # as fast as unknown RAM
+            if (
+                card.unified != unified
+                or name in alone
+                or (kind == TWO and _built_in(name))
+                or not card.bandwidth
+            ):  # as fast as unknown RAM
                 continue
             if wanted.exhausted:
-                say(f"{kind}: from {name} on no card was tried, as this model's graphs are very large")
+                say(
+                    f"{kind}: from {name} on no card was tried, as this model's graphs are very "
+                    f"large"
+                )
                 break
             runs = wanted.on(name, card, count, kind == EXPERTS)
             if runs is not None:
@@ -186,10 +223,13 @@ def find(model: Model, request: Request, n_ctx: int, least: float = 0.0,
     fastest: dict[int, Runs] = {}
     for each in sorted(found[EXPERTS], key=lambda runs: runs.speed.request):
         fastest.setdefault(_gib(each.memory), each)
-    found[EXPERTS] = [each for each in found[EXPERTS]
-                      if each.name in USUAL or each is fastest[_gib(each.memory)]]
-    return {kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
-            for kind in KINDS}
+    found[EXPERTS] = [
+        each for each in found[EXPERTS] if each.name in USUAL or each is fastest[_gib(each.memory)]
+    ]
+    return {
+        kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
+        for kind in KINDS
+    }
 
 
 def example(found: Mapping[str, Sequence[Runs]]) -> Runs | None:
@@ -204,12 +244,16 @@ def by_size() -> list[tuple[str, Card]]:
 
 
 def _strongest() -> list[tuple[str, Card]]:
-    """Of each size of memory each backend's strongest card, and the usual ones, the smallest first: with experts in RAM
-    most sizes run a model."""
+    """Of each size of memory each backend's strongest card, and the usual ones, the smallest first:
+    with experts in RAM most sizes run a model."""
     found: dict[tuple[int, str], tuple[str, Card]] = {}
     for name, card in CARDS.items():
         kind = _gib(card.usable * MiB), card.backend
-        if not card.unified and not _built_in(name) and (kind not in found or _power(card) > _power(found[kind][1])):
+        if (
+            not card.unified
+            and not _built_in(name)
+            and (kind not in found or _power(card) > _power(found[kind][1]))
+        ):
             found[kind] = name, card
     strongest = {name for name, _ in found.values()}
     return [(name, card) for name, card in by_size() if name in strongest or name in USUAL]

@@ -1,7 +1,8 @@
-"""Which file: quantisations of a model, or any models, each planned for one machine, and the recommended one.
+"""Which file: quantisations of a model, or any models, each planned for one machine, and the
+recommended one.
 
     assess(model, request)                     # Choice: how it runs, its largest context, its speed
-    advise(choices)                            # Advice: which one to take and by which rule, and the next one up
+    advise(choices)  # Advice: which one to take and by which rule, and the next one up
 
 Of the quantisations of one model that fit, the first of these rules that has any decides:
 
@@ -10,8 +11,9 @@ Of the quantisations of one model that fit, the first of these rules that has an
     SLOW     at least half as fast as the fastest: the best of Q4, Q3 and Q2 that is there, and of its files the
              fastest, as a closer one would be slower still. None below Q3 where one above is READABLE
 
-As fast as people read is READABLE tokens per second, of a mixture FLUENT: what one that is partly in RAM reaches.
-"""
+As fast as people read is READABLE tokens per second, of a mixture FLUENT: what one that is partly
+in RAM reaches.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,19 +36,21 @@ if TYPE_CHECKING:
 
 # How a model runs, best first
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
-ALIKE = 0.02           # rates this close are one
-READABLE, FLUENT = 8.0, 20.0      # tokens per second: people read 5 to 8; of a mixture more is to be had
-GOOD, POOR = 4, 3      # quality.level: below GOOD a file is the second choice, below POOR the last one
-NEAR_RATE = 0.5        # of the fastest's rate
+ALIKE = 0.02  # rates this close are one
+# tokens per second: people read 5 to 8; of a mixture more is to be had
+READABLE, FLUENT = 8.0, 20.0
+# quality.level: below GOOD a file is the second choice, below POOR the last one
+GOOD, POOR = 4, 3
+NEAR_RATE = 0.5  # of the fastest's rate
 # Why a file is taken
 WHOLE, READS, SLOW = "whole", "reads", "slow"
-WANTED_CTX = 8192      # if neither the user nor the workload gives it
+WANTED_CTX = 8192  # if neither the user nor the workload gives it
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One model on the machine, bytes. `n_ctx` is the largest context at this placement, 0 if none fits;
-    `left` is what then remains on the devices."""
+    """One model on the machine, bytes. `n_ctx` is the largest context at this placement, 0 if none
+    fits; `left` is what then remains on the devices."""
 
     verdict: str
     placement: str
@@ -59,12 +63,12 @@ class Choice:
     left: int
     exact: bool
     warnings: tuple[str, ...] = ()
-    usual: Usual | None = None          # quality of its type
-    measured: Measured | None = None    # of this very file
-    family: str = ""                    # the same for quantisations of one model
-    mixture: bool = False               # of experts
-    inputs: Inputs | None = None        # of a model that answers embeddings: it writes no text
-    beside: Beside | None = None        # rates that somebody measured of it
+    usual: Usual | None = None  # quality of its type
+    measured: Measured | None = None  # of this very file
+    family: str = ""  # the same for quantisations of one model
+    mixture: bool = False  # of experts
+    inputs: Inputs | None = None  # of a model that answers embeddings: it writes no text
+    beside: Beside | None = None  # rates that somebody measured of it
 
     @property
     def fits(self) -> bool:
@@ -86,27 +90,36 @@ class Choice:
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "verdict": self.verdict, "placement": self.placement, "size": self.size,
-            "bits_per_weight": round(self.bits_per_weight, 3), "n_ctx": self.n_ctx,
+            "verdict": self.verdict,
+            "placement": self.placement,
+            "size": self.size,
+            "bits_per_weight": round(self.bits_per_weight, 3),
+            "n_ctx": self.n_ctx,
             "n_ctx_train": self.n_ctx_train,
-            "remaining": self.left, "exact": self.exact, "flags": list(self.flags),
+            "remaining": self.left,
+            "exact": self.exact,
+            "flags": list(self.flags),
             "warnings": list(self.warnings),
             "speed": self.speed.to_dict() if self.speed else None,
             "measured": self.beside.to_dict() if self.beside else None,
             **({"inputs": self.inputs.to_dict()} if self.inputs else {}),
-            "quality": {"usual": self.usual.to_dict() if self.usual else None,
-                        "measured": self.measured.to_dict() if self.measured else None},
+            "quality": {
+                "usual": self.usual.to_dict() if self.usual else None,
+                "measured": self.measured.to_dict() if self.measured else None,
+            },
         }
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Indices of the recommended file and of the next larger one, None if there is none. `rule`: why it is taken."""
+    """Indices of the recommended file and of the next larger one, None if there is none. `rule`:
+    why it is taken."""
 
     take: int
     next: int | None
     rule: str
-    over: int | None = None      # the largest that is fully offloaded, where another model is larger and no slower
+    # the largest that is fully offloaded, where another model is larger and no slower
+    over: int | None = None
 
 
 def wanted_ctx(request: Request) -> int:
@@ -120,13 +133,18 @@ def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> 
     """How a model runs, and its quality. `quality`: what was measured of any files."""
     choice = _assess(model, replace(request, notes=()))
     weights = sum(info.n_elements for info in model.header.tensors.values())
-    return replace(choice, usual=usual(model), measured=of(model, quality), mixture=model.is_moe,
-                   family=f"{model.architecture} {weights}")
+    return replace(
+        choice,
+        usual=usual(model),
+        measured=of(model, quality),
+        mixture=model.is_moe,
+        family=f"{model.architecture} {weights}",
+    )
 
 
 def _assess(model: Model, request: Request) -> Choice:
-    """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at least that; with a
-    smaller one if nothing else fits."""
+    """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at
+    least that; with a smaller one if nothing else fits."""
     least = min(wanted_ctx(request), max(1, model.n_ctx_train))
     given = request.params.n_ctx or request.policy.n_ctx or request.policy.n_ctx_min
     open_ = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
@@ -142,18 +160,37 @@ def _assess(model: Model, request: Request) -> Choice:
             plan = smaller if smaller.fits else plan
         return _choice(plan, fits)
     except LaunchRefused as refusal:
-        return Choice(NO, str(refusal), model.size, bits_per_weight(model), 0, model.n_ctx_train, None, (), 0,
-                      False)
+        return Choice(
+            NO,
+            str(refusal),
+            model.size,
+            bits_per_weight(model),
+            0,
+            model.n_ctx_train,
+            None,
+            (),
+            0,
+            False,
+        )
 
 
 def _choice(plan: Plan, fits: bool) -> Choice:
     model = plan.model
     return Choice(
-        verdict(plan) if fits else NO, plan.placement, model.size, bits_per_weight(model),
-        plan.breakdown.n_ctx_seq if plan.fits else 0, model.n_ctx_train, plan.speed if plan.fits else None,
-        plan.flags, min((device.remaining for device in plan.devices if device.used), default=0), plan.exact,
-        plan.warnings, inputs=plan.inputs if plan.fits else None,
-        beside=plan.measured if plan.fits else None)
+        verdict(plan) if fits else NO,
+        plan.placement,
+        model.size,
+        bits_per_weight(model),
+        plan.breakdown.n_ctx_seq if plan.fits else 0,
+        model.n_ctx_train,
+        plan.speed if plan.fits else None,
+        plan.flags,
+        min((device.remaining for device in plan.devices if device.used), default=0),
+        plan.exact,
+        plan.warnings,
+        inputs=plan.inputs if plan.fits else None,
+        beside=plan.measured if plan.fits else None,
+    )
 
 
 def verdict(plan: Plan) -> str:
@@ -175,9 +212,9 @@ def bits_per_weight(model: Model) -> float:
 
 
 def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
-    """Of each model its recommended file; of several models the largest that is fully offloaded, or that is larger and
-    no slower with weights in RAM (a mixture), otherwise the fastest; None if none fits. Models that write text come
-    first, then those trained for the wanted context."""
+    """Of each model its recommended file; of several models the largest that is fully offloaded, or
+    that is larger and no slower with weights in RAM (a mixture), otherwise the fastest; None if
+    none fits. Models that write text come first, then those trained for the wanted context."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
     if not fitting:
         return None
@@ -188,12 +225,19 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
         families.setdefault(choices[i].family, []).append(i)
     rules = dict(_recommended(choices, files) for files in families.values())
     whole = [i for i in rules if choices[i].verdict == WHOLLY]
-    take = max(whole, key=lambda i: (choices[i].size, -i)) if whole else \
-        max(rules, key=lambda i: (choices[i].rate, -i))
+    take = (
+        max(whole, key=lambda i: (choices[i].size, -i))
+        if whole
+        else max(rules, key=lambda i: (choices[i].rate, -i))
+    )
     better = [i for i in rules if whole and _larger_and_no_slower(choices[i], choices[take])]
-    over, take = (take, max(better, key=lambda i: (choices[i].size, -i))) if better else (None, take)
+    over, take = (
+        (take, max(better, key=lambda i: (choices[i].size, -i))) if better else (None, take)
+    )
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
-    return Advice(take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over)
+    return Advice(
+        take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over
+    )
 
 
 def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, str]:
@@ -213,7 +257,8 @@ def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, 
 
 
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
-    """Of those that are not much slower than the fastest the best level up to GOOD, and of that level the fastest."""
+    """Of those that are not much slower than the fastest the best level up to GOOD, and of that
+    level the fastest."""
     least = NEAR_RATE * max(choices[i].rate for i in files)
     near = [i for i in files if choices[i].rate >= least]
     return max(near, key=lambda i: (min(choices[i].level, GOOD), choices[i].rate, -i))
@@ -232,12 +277,16 @@ def _closest(choices: Sequence[Choice], files: Sequence[int]) -> int:
 def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
     if one.speed is None or other.speed is None or one.family == other.family:
         return False
-    return one.size > other.size and one.speed.generation >= other.speed.generation \
+    return (
+        one.size > other.size
+        and one.speed.generation >= other.speed.generation
         and one.speed.request <= other.speed.request
+    )
 
 
 def compared(one: Choice, other: Choice) -> int:
-    """1 where the first is closer to the original, -1 where the other is, 0 where nothing says so."""
+    """1 where the first is closer to the original, -1 where the other is, 0 where nothing says
+    so."""
     if one.measured and other.measured and one.measured.source == other.measured.source:
         return closer(one.measured, other.measured)
     bits = one.bits_per_weight - other.bits_per_weight
@@ -246,6 +295,7 @@ def compared(one: Choice, other: Choice) -> int:
 
 def front(choices: Sequence[Choice]) -> list[bool]:
     """Whether no other that fits is at least as small, as fast and as close, and better in one."""
+
     def beaten(mine: Choice) -> bool:
         return any(_beats(other, mine) for other in choices if other is not mine)
 

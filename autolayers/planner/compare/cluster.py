@@ -1,11 +1,12 @@
-"""Several machines: which of them one llama-server should use over RPC, given what the network costs per
-token and while loading.
+"""Several machines: which of them one llama-server should use over RPC, given what the network
+costs per token and while loading.
 
     together = plan_cluster(model, request, cluster)
     together.best.boxes, together.best.plan.speed, together.best.load
     together.others                 # what fewer boxes would do
 
-Every set of machines is planned; with many machines, only the sets left after dropping one after the other.
+Every set of machines is planned; with many machines, only the sets left after dropping one after
+the other.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-_ALL_SETS = 4          # up to this many machines, every set is planned
-_WORTH = 1.02          # an additional machine must make the request this much faster
+_ALL_SETS = 4  # up to this many machines, every set is planned
+_WORTH = 1.02  # an additional machine must make the request this much faster
 
 
 @dataclass(frozen=True)
 class Use:
-    """A plan with some of the machines. `sent` is what each receives when the model loads, bytes; `load` the
-    seconds this takes, all machines at once."""
+    """A plan with some of the machines. `sent` is what each receives when the model loads, bytes;
+    `load` the seconds this takes, all machines at once."""
 
     boxes: tuple[Box, ...]
     plan: Plan
@@ -42,7 +43,9 @@ class Use:
 
     @property
     def load(self) -> float:
-        return max([self.sent[box.name] / box.link[0] for box in self.boxes if box.link], default=0.0)
+        return max(
+            [self.sent[box.name] / box.link[0] for box in self.boxes if box.link], default=0.0
+        )
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -50,10 +53,15 @@ class Use:
         return not self.plan.fits, self.plan.speed.request * _WORTH ** len(self.boxes)
 
     def to_dict(self) -> dict[str, object]:
-        return {"boxes": [box.name for box in self.boxes], "fits": self.plan.fits,
-                "placement": self.plan.placement,
-                "n_ctx": self.plan.breakdown.n_ctx, "sent": self.sent, "load_seconds": round(self.load, 1),
-                "speed": self.plan.speed.to_dict()}
+        return {
+            "boxes": [box.name for box in self.boxes],
+            "fits": self.plan.fits,
+            "placement": self.plan.placement,
+            "n_ctx": self.plan.breakdown.n_ctx,
+            "sent": self.sent,
+            "load_seconds": round(self.load, 1),
+            "speed": self.plan.speed.to_dict(),
+        }
 
 
 @dataclass(frozen=True)
@@ -64,13 +72,15 @@ class Together:
     others: tuple[Use, ...]
 
     def to_dict(self) -> dict[str, object]:
-        return {**self.best.plan.to_dict(), "cluster": {**self.best.to_dict(),
-                                                        "others": [use.to_dict() for use in self.others]}}
+        return {
+            **self.best.plan.to_dict(),
+            "cluster": {**self.best.to_dict(), "others": [use.to_dict() for use in self.others]},
+        }
 
 
 def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
-    """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused if all sets are
-    refused, with the reason of the full one."""
+    """The plan with the fastest request; one that does not fit if none does. Raises LaunchRefused
+    if all sets are refused, with the reason of the full one."""
     uses: list[Use] = []
     refusal: LaunchRefused | None = None
     for boxes in _sets(cluster.boxes):
@@ -85,33 +95,48 @@ def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
 
 
 def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box]) -> Use:
-    """The plan with these machines. Raises LaunchRefused; UsageError for sizes of devices that do not
-    exist."""
+    """The plan with these machines. Raises LaunchRefused; UsageError for sizes of devices that do
+    not exist."""
     policy = request.policy
-    used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(cluster.head.devices)
-    machine = Machine.of(cluster.devices(boxes), cluster.head.host, policy.ram,
-                         _budget(cluster, boxes, used, dict(policy.budget)))
+    used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(
+        cluster.head.devices
+    )
+    machine = Machine.of(
+        cluster.devices(boxes),
+        cluster.head.host,
+        policy.ram,
+        _budget(cluster, boxes, used, dict(policy.budget)),
+    )
     if policy.ram_limit is not None:
         machine = machine.limited(within(policy.ram_limit))
     if policy.margin is not None:
         request = request.with_goals(margin=tuple(compress(policy.margins(len(used)), used)))
     endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)
-    plan = plan_request(model, replace(request.with_flags(rpc=endpoints), machine=machine, notes=()))
+    plan = plan_request(
+        model, replace(request.with_flags(rpc=endpoints), machine=machine, notes=())
+    )
     sent, at = {}, 0
     for box in boxes:
-        rows = plan.devices[at:at + len(box.devices)]
+        rows = plan.devices[at : at + len(box.devices)]
         sent[box.name], at = sum(row.model for row in rows), at + len(rows)
     return Use(tuple(boxes), plan, sent)
 
 
-def _budget(cluster: Cluster, boxes: Sequence[Box], used: list[bool],
-            given: dict[str, int]) -> dict[str, int]:
-    """`given`, with device names of the full cluster renamed to their names when only these machines are
-    used."""
+def _budget(
+    cluster: Cluster, boxes: Sequence[Box], used: list[bool], given: dict[str, int]
+) -> dict[str, int]:
+    """`given`, with device names of the full cluster renamed to their names when only these
+    machines are used."""
     names = [device.name for device in cluster.devices()]
-    now = {before: device.name
-           for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)}
-    return {now.get(name, name): size for name, size in given.items() if name in now or name not in names}
+    now = {
+        before: device.name
+        for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)
+    }
+    return {
+        now.get(name, name): size
+        for name, size in given.items()
+        if name in now or name not in names
+    }
 
 
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:

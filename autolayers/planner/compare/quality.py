@@ -1,12 +1,14 @@
-"""How far a file is from the original: what is usual for its type, or what llama-perplexity measured of that very file.
+"""How far a file is from the original: what is usual for its type, or what llama-perplexity
+measured of that very file.
 
     usual(model)                # Usual: the median and the range over about twenty models
     read(text, source)          # llama-perplexity --kl-divergence: Measured by the model's file
     closer(one, other)          # 1, -1 or 0: which of two measured ones is closer to the original
 
-A divergence is shown with its source only. Two are compared within one source, and equal below EQUAL or EQUAL_FACTOR.
-Without figures, the larger of two files of a model half a bit apart is closer (99.2 % of 2849 public pairs); less is
-not decided by size. Divergences of weights and of caches are never added up.
+A divergence is shown with its source only. Two are compared within one source, and equal below
+EQUAL or EQUAL_FACTOR. Without figures, the larger of two files of a model half a bit apart is
+closer (99.2 % of 2849 public pairs); less is not decided by size. Divergences of weights and of
+caches are never added up.
 """
 
 from __future__ import annotations
@@ -23,20 +25,42 @@ if TYPE_CHECKING:
     from ...model import Model
 
 EQUAL, EQUAL_FACTOR = 0.005, 1.5
-DECIDED = 0.5            # bits per weight between two files, from which on the larger is closer
-SMALL = 4e9              # weights of models that are a band worse
-# type of all weights: mean KL divergence, the median over models and the least and most of any; text and base differ
+DECIDED = 0.5  # bits per weight between two files, from which on the larger is closer
+SMALL = 4e9  # weights of models that are a band worse
+# type of all weights: mean KL divergence, the median over models and the least and most of any;
+# text and base differ
 TYPES = {
-    "q8_0": (0.0015, 0.0005, 0.008), "q6_K": (0.0040, 0.0009, 0.018), "q5_K": (0.012, 0.0026, 0.029),
-    "iq4_xs": (0.026, 0.008, 0.075), "q4_K": (0.029, 0.007, 0.066), "q4_0": (0.037, 0.010, 0.11),
-    "iq3_s": (0.077, 0.025, 0.67), "q3_K": (0.083, 0.028, 0.32), "iq3_xxs": (0.13, 0.041, 0.50),
-    "q2_K": (0.29, 0.088, 1.3), "iq2_xxs": (0.68, 0.16, 2.9), "iq1_s": (1.7, 0.36, 5.2),
+    "q8_0": (0.0015, 0.0005, 0.008),
+    "q6_K": (0.0040, 0.0009, 0.018),
+    "q5_K": (0.012, 0.0026, 0.029),
+    "iq4_xs": (0.026, 0.008, 0.075),
+    "q4_K": (0.029, 0.007, 0.066),
+    "q4_0": (0.037, 0.010, 0.11),
+    "iq3_s": (0.077, 0.025, 0.67),
+    "q3_K": (0.083, 0.028, 0.32),
+    "iq3_xxs": (0.13, 0.041, 0.50),
+    "q2_K": (0.29, 0.088, 1.3),
+    "iq2_xxs": (0.68, 0.16, 2.9),
+    "iq1_s": (1.7, 0.36, 5.2),
 }
-_ALIKE = {"q5_0": "q5_K", "q5_1": "q5_K", "q4_1": "q4_0", "iq4_nl": "q4_K", "iq2_xs": "iq2_xxs", "iq2_s": "q2_K",
-          "iq1_m": "iq1_s"}
-BANDS = ((0.005, "as Q6"), (0.02, "as Q5"), (0.06, "as Q4"), (0.2, "as Q3"), (float("inf"), "as Q2"))
+_ALIKE = {
+    "q5_0": "q5_K",
+    "q5_1": "q5_K",
+    "q4_1": "q4_0",
+    "iq4_nl": "q4_K",
+    "iq2_xs": "iq2_xxs",
+    "iq2_s": "q2_K",
+    "iq1_m": "iq1_s",
+}
+BANDS = (
+    (0.005, "as Q6"),
+    (0.02, "as Q5"),
+    (0.06, "as Q4"),
+    (0.2, "as Q3"),
+    (float("inf"), "as Q2"),
+)
 
-LEVELS = (6, 5, 4, 3, 2)          # of the bands, in bits
+LEVELS = (6, 5, 4, 3, 2)  # of the bands, in bits
 
 _LOADED = re.compile(r"loaded meta data with .* tensors from (.+?) \(version")
 _SIZE = re.compile(r"file size\s+=\s+([\d.]+) (GiB|MiB) \(")
@@ -52,7 +76,7 @@ class Usual:
     median: float
     least: float
     most: float
-    small: bool         # the model is one of those that are a band worse
+    small: bool  # the model is one of those that are a band worse
 
     @property
     def band(self) -> str:
@@ -60,23 +84,35 @@ class Usual:
         return BANDS[min(len(BANDS) - 1, at + self.small)][1]
 
     def to_dict(self) -> dict[str, object]:
-        return {"type": self.type, "median": self.median, "least": self.least, "most": self.most, "small": self.small,
-                "band": self.band}
+        return {
+            "type": self.type,
+            "median": self.median,
+            "least": self.least,
+            "most": self.most,
+            "small": self.small,
+            "band": self.band,
+        }
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A mean KL divergence of one file, and the share of tokens whose most likely successor is the original's."""
+    """A mean KL divergence of one file, and the share of tokens whose most likely successor is the
+    original's."""
 
     kld: float
     error: float
     same_top: float | None
     source: str
     file: str = ""
-    size: str = ""      # of its tensors, as llama.cpp prints it
+    size: str = ""  # of its tensors, as llama.cpp prints it
 
     def to_dict(self) -> dict[str, object]:
-        return {"kld": self.kld, "error": self.error, "same_top": self.same_top, "source": self.source}
+        return {
+            "kld": self.kld,
+            "error": self.error,
+            "same_top": self.same_top,
+            "source": self.source,
+        }
 
 
 def usual(model: Model) -> Usual | None:
@@ -88,8 +124,9 @@ def usual(model: Model) -> Usual | None:
 
 
 def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float) -> int:
-    """2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise bits (of MXFP4 or an unquantised
-    file). A small model's is not a level lower, as no other file of it is closer for its bits."""
+    """2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise bits (of
+    MXFP4 or an unquantised file). A small model's is not a level lower, as no other file of it is
+    closer for its bits."""
     divergence = measured.kld if measured else usual.median if usual else None
     if divergence is None:
         return max(LEVELS[-1], min(LEVELS[0], int(bits_per_weight)))
@@ -111,7 +148,9 @@ def read(text: str, source: str) -> list[Measured]:
             found.append(Measured(*kld, None, source, file, size))
         elif (match := _TOP.search(line)) and kld:
             last = found.pop()
-            found.append(Measured(last.kld, last.error, float(match[1]), source, last.file, last.size))
+            found.append(
+                Measured(last.kld, last.error, float(match[1]), source, last.file, last.size)
+            )
             kld = None
     return found
 
@@ -121,7 +160,9 @@ def of(model: Model, measured: Sequence[Measured]) -> Measured | None:
     name = _base(model.path)
     n_bytes = sum(info.n_bytes for info in model.header.tensors.values())
     said = {"", f"{n_bytes / 2**30:.2f} GiB", f"{n_bytes / 2**20:.2f} MiB"}
-    return next((one for one in reversed(measured) if _base(one.file) == name and one.size in said), None)
+    return next(
+        (one for one in reversed(measured) if _base(one.file) == name and one.size in said), None
+    )
 
 
 def _base(path: str) -> str:
@@ -129,7 +170,8 @@ def _base(path: str) -> str:
 
 
 def closer(one: Measured, other: Measured) -> int:
-    """1 where the first is closer to the original, -1 where the other is, 0 where they are equal."""
+    """1 where the first is closer to the original, -1 where the other is, 0 where they are
+    equal."""
     here, there = max(0.0, one.kld), max(0.0, other.kld)
     low, high = min(here, there), max(here, there)
     return 0 if high - low < EQUAL or high < EQUAL_FACTOR * low else 1 if here < there else -1

@@ -1,5 +1,5 @@
-"""Which other launches may be fastest: those whose predicted speed overlaps with the best one's, to be
-measured.
+"""Which other launches may be fastest: those whose predicted speed overlaps with the best one's, to
+be measured.
 
     for rival in rivals(Problem(model, request)):     # the best predicted one first, five at most
         rival.params, rival.placement, rival.seconds(prompt_rate, token_rate, test)
@@ -31,15 +31,15 @@ if TYPE_CHECKING:
     from ...work.speed import CostModel, Speed
     from ..evaluate import Candidate
 
-MOST = 5              # at most this many launches are measured
+MOST = 5  # at most this many launches are measured
 # of one kind of placement, only launches whose predictions differ by more than this are measured
 ALIKE = 1.03
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What is measured of a launch: the rates of a prompt and of generated tokens, each after `depth`
-    others."""
+    """What is measured of a launch: the rates of a prompt and of generated tokens, each after
+    `depth` others."""
 
     prompt: int
     generate: int
@@ -54,13 +54,15 @@ class Rival:
     placement: str
     speed: Speed
     clock: Clock
-    n_ctx_seq: int         # the limit for tests
+    n_ctx_seq: int  # the limit for tests
 
     def seconds(self, prompt: float, token: float, test: Trial) -> float:
-        """Seconds of the whole workload from measured rates, plus the predicted extra cost of longer prompts
-        and deeper tokens than the test's."""
+        """Seconds of the whole workload from measured rates, plus the predicted extra cost of
+        longer prompts and deeper tokens than the test's."""
         work, clock = self.speed.workload, self.clock
-        first = self.predicted_prompt / (clock.prompt(test.prompt, test.depth) / test.prompt) / prompt
+        first = (
+            self.predicted_prompt / (clock.prompt(test.prompt, test.depth) / test.prompt) / prompt
+        )
         later = self.predicted_token / clock.token(test.depth + test.generate / 2) / token
         return work.requests * first * work.prompt + work.generate * later
 
@@ -76,16 +78,18 @@ class Rival:
 
     def expected(self, test: Trial) -> tuple[float, float]:
         """Predicted seconds of a test's prompt and of its tokens."""
-        return (self.clock.prompt(test.prompt, test.depth),
-                test.generate * self.clock.token(test.depth + test.generate / 2))
+        return (
+            self.clock.prompt(test.prompt, test.depth),
+            test.generate * self.clock.token(test.depth + test.generate / 2),
+        )
 
 
 def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
-    """The plan's launch, then those that may be faster within the uncertainty of both predictions, all with
-    its context.
+    """The plan's launch, then those that may be faster within the uncertainty of both predictions,
+    all with its context.
 
-    `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no launch
-    fits."""
+    `threads`: thread counts to try if the CPU computes. Raises LaunchRefused, and DoesNotFit if no
+    launch fits."""
     cost, chosen = problem.reference, _chosen(problem)
     found: dict[str, list[Candidate]] = {}
     for kind, candidate in [("", chosen), *_alternatives(problem, chosen)]:
@@ -96,18 +100,27 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
                 known.append(candidate)
     chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, found)]
     on_processor = [rival for rival in chosen_first if rival.clock.on_cpu]
-    more = [replace(rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}")
-            for rival in on_processor[:1] for n in threads if problem.given.n_threads is None]
-    return [*chosen_first[:MOST - len(more)], *more]
+    more = [
+        replace(
+            rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}"
+        )
+        for rival in on_processor[:1]
+        for n in threads
+        if problem.given.n_threads is None
+    ]
+    return [*chosen_first[: MOST - len(more)], *more]
 
 
 def of_each_class(problem: Problem) -> list[Rival]:
-    """The plan's launch, and one of each other class of launches that fits: the fastest predicted. Raises as
-    `rivals`."""
+    """The plan's launch, and one of each other class of launches that fits: the fastest predicted.
+    Raises as `rivals`."""
     cost, chosen = problem.reference, _chosen(problem)
     best = {cost.speed(chosen).kind: chosen}
-    others = [candidate for _, candidate in _alternatives(problem, chosen)
-              if candidate is not None and candidate.fits and problem.machine.devices]
+    others = [
+        candidate
+        for _, candidate in _alternatives(problem, chosen)
+        if candidate is not None and candidate.fits and problem.machine.devices
+    ]
     for candidate in sorted(others, key=lambda candidate: cost.speed(candidate).request):
         best.setdefault(cost.speed(candidate).kind, candidate)
     return [_rival(problem, candidate) for candidate in best.values()]
@@ -115,7 +128,9 @@ def of_each_class(problem: Problem) -> list[Rival]:
 
 def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, Trial], int]:
     """The bytes that a device lacks when another program measures a launch; 0: it has room."""
-    evaluator = Problem(model, request.with_goals(build=replace(request.build, engine=engine))).evaluator
+    evaluator = Problem(
+        model, request.with_goals(build=replace(request.build, engine=engine))
+    ).evaluator
 
     def missing(rival: Rival, test: Trial) -> int:
         cells = test.prompt + test.generate + test.depth
@@ -137,11 +152,14 @@ def _chosen(problem: Problem) -> Candidate:
 
 
 def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]]) -> list[Candidate]:
-    """The plan's launch, and those that may be faster within both predictions' uncertainty; for unknown
-    devices, all of them. The best of each kind come first."""
+    """The plan's launch, and those that may be faster within both predictions' uncertainty; for
+    unknown devices, all of them. The best of each kind come first."""
     best = cost.speed(chosen)
-    limit = best.request * best.spread if all(figures.known
-                                              for figures in cost.devices.values()) else float("inf")
+    limit = (
+        best.request * best.spread
+        if all(figures.known for figures in cost.devices.values())
+        else float("inf")
+    )
     everything = cost.estimator.model.hparams.n_layer_all + 1
 
     def plain(params: Params) -> Params:
@@ -155,7 +173,10 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
             if speed.request / speed.spread <= limit:
                 order.setdefault(plain(candidate.params), (rank, speed.request, candidate))
     order.pop(plain(chosen.params), None)
-    return [chosen, *(candidate for _, _, candidate in sorted(order.values(), key=lambda row: row[:2]))]
+    return [
+        chosen,
+        *(candidate for _, _, candidate in sorted(order.values(), key=lambda row: row[:2])),
+    ]
 
 
 def _rival(problem: Problem, candidate: Candidate) -> Rival:
@@ -167,14 +188,19 @@ def _rival(problem: Problem, candidate: Candidate) -> Rival:
         params = replace(params, n_threads=threads)
     placement = evaluator.described(params)
     device = "none" if params.device == () else ",".join(params.device or ())
-    more = {"-sm": params.split_mode, "-dev": device, "-ub": params.n_ubatch,
-            "-fa": params.flash_attn}
+    more = {
+        "-sm": params.split_mode,
+        "-dev": device,
+        "-ub": params.n_ubatch,
+        "-fa": params.flash_attn,
+    }
     placement += "".join(f", {flag} {value}" for flag, value in more.items() if value)
     return Rival(params, placement, cost.price(candidate), clock, use.n_ctx_seq)
 
 
 def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
-    """(kind of placement, a launch of it), with the context of the plan's, without changing any given flag."""
+    """(kind of placement, a launch of it), with the context of the plan's, without changing any
+    given flag."""
     evaluator, cost, devices = problem.evaluator, problem.reference, problem.machine.devices
     at = replace(problem.given, n_ctx=chosen.breakdown.n_ctx)
     sizes: tuple[dict[str, Any], ...] = ({},)
@@ -199,7 +225,10 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
         if layers is not None and not changes:
             yield "fit", fit(evaluator, params, FULL)
     if may_split_tensors(evaluator, at):
-        yield "tensor", evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=ladders.top), FULL)
+        yield (
+            "tensor",
+            evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=ladders.top), FULL),
+        )
     if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
         for device in devices:
             alone = replace(at, device=(device.name,), n_gpu_layers=ladders.top)

@@ -37,12 +37,15 @@ class Case:
         asked = self.request.with_flags(n_ctx=self.n_ctx)
         if self.cache_type == "f16":
             return asked
-        return asked.with_flags(cache_type_k=self.cache_type, cache_type_v=asked.params.cache_type_v or self.cache_type)
+        return asked.with_flags(
+            cache_type_k=self.cache_type, cache_type_v=asked.params.cache_type_v or self.cache_type
+        )
 
 
 @dataclass(frozen=True)
 class Point:
-    """One case of a sweep. `plan` is None if llama.cpp would refuse the launch; `refusal` is its reason."""
+    """One case of a sweep. `plan` is None if llama.cpp would refuse the launch; `refusal` is its
+    reason."""
 
     model: Model
     machine: str
@@ -52,19 +55,37 @@ class Point:
     refusal: str = ""
 
     def to_dict(self) -> dict[str, object]:
-        answer: dict[str, object] = {"model": self.model.path, "machine": self.machine,
-                                     "cache_type": self.cache_type,
-                                     "n_ctx": self.n_ctx}
+        answer: dict[str, object] = {
+            "model": self.model.path,
+            "machine": self.machine,
+            "cache_type": self.cache_type,
+            "n_ctx": self.n_ctx,
+        }
         if self.plan is None:
             return {**answer, "refused": self.refusal}
         plan = self.plan
         return {
-            **answer, "fits": plan.fits, "n_gpu_layers": plan.n_gpu_layers, "placement": plan.placement,
-            "devices": {d.name: {"description": d.description, "total": d.total, "free": d.free,
-                                 "margin": d.margin,
-                                 "model": d.model, "context": d.context, "compute": d.compute,
-                                 "remaining": d.remaining} for d in plan.devices},
-            "host": plan.host.used, "ram": plan.host.resident, "flags": list(plan.flags), "exact": plan.exact,
+            **answer,
+            "fits": plan.fits,
+            "n_gpu_layers": plan.n_gpu_layers,
+            "placement": plan.placement,
+            "devices": {
+                d.name: {
+                    "description": d.description,
+                    "total": d.total,
+                    "free": d.free,
+                    "margin": d.margin,
+                    "model": d.model,
+                    "context": d.context,
+                    "compute": d.compute,
+                    "remaining": d.remaining,
+                }
+                for d in plan.devices
+            },
+            "host": plan.host.used,
+            "ram": plan.host.resident,
+            "flags": list(plan.flags),
+            "exact": plan.exact,
             "speed": plan.speed.to_dict(),
         }
 
@@ -73,28 +94,39 @@ CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072)
 TYPES = ("f16", "q8_0", "q4_0")
 
 
-def cases(models: Sequence[Model], requests: Sequence[tuple[str, Request]], contexts: Sequence[int] = (),
-          types: Sequence[str] = ()) -> list[Case]:
-    """All cases of a request for one or several machines, by the names to show: models in the outermost loop, contexts
-    in the innermost. Contexts default to powers of two up to the trained one."""
+def cases(
+    models: Sequence[Model],
+    requests: Sequence[tuple[str, Request]],
+    contexts: Sequence[int] = (),
+    types: Sequence[str] = (),
+) -> list[Case]:
+    """All cases of a request for one or several machines, by the names to show: models in the
+    outermost loop, contexts in the innermost. Contexts default to powers of two up to the trained
+    one."""
     given = requests[0][1].params.cache_type_k
     kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
     found = []
     for model in models:
         powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
         here = list(dict.fromkeys(contexts)) or powers or [model.n_ctx_train or CONTEXTS[0]]
-        found += [Case(model, name, replace(request, notes=()), kind, n) for name, request in requests
-                  for kind in kinds for n in here]
+        found += [
+            Case(model, name, replace(request, notes=()), kind, n)
+            for name, request in requests
+            for kind in kinds
+            for n in here
+        ]
     return found
 
 
 def sweep(asked: Sequence[Case]) -> Iterator[Point]:
     """The cases, each planned on demand."""
-    known: dict[int, Known] = {}         # by model
+    known: dict[int, Known] = {}  # by model
     for case in asked:
         plan, reason = None, ""
         try:
-            plan = plan_request(case.model, case.asked, known=known.setdefault(id(case.model), Known()))
+            plan = plan_request(
+                case.model, case.asked, known=known.setdefault(id(case.model), Known())
+            )
         except LaunchRefused as refusal:
             reason = str(refusal)
         yield Point(case.model, case.name, case.cache_type, case.n_ctx, plan, reason)

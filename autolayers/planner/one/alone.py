@@ -1,6 +1,6 @@
-"""The n_gpu_layers that is right by itself: what -q prints. `llama-server [given flags] -ngl N` chooses the
-context (as --fit does, from the trained one down), the split (by free memory) and the cache types, so it is
-that launch that must fit."""
+"""The n_gpu_layers that is right by itself: what -q prints. `llama-server [given flags] -ngl N`
+chooses the context (as --fit does, from the trained one down), the split (by free memory) and the
+cache types, so it is that launch that must fit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
-    """The launch with the most whole layers that fits when only n_gpu_layers is added to the given flags; if
-    none fits, the one with the fewest. None if llama.cpp would refuse all of them."""
+    """The launch with the most whole layers that fits when only n_gpu_layers is added to the given
+    flags; if none fits, the one with the fewest. None if llama.cpp would refuse all of them."""
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
     everything = evaluator.model.hparams.n_layer_all + 1
@@ -35,8 +35,9 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
         if whole is not None and whole.fits:
             return whole
     # the prompt graph is a lower bound, so the first launch that fits from here down is the largest
-    smallest = largest_count(evaluator, at, everything, PROMPT,
-                             Overheads(evaluator.machine.limits).at(given))
+    smallest = largest_count(
+        evaluator, at, everything, PROMPT, Overheads(evaluator.machine.limits).at(given)
+    )
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))
     while count and (best is None or not best.fits):

@@ -13,20 +13,35 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
 
 
-def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int, fidelity: Fidelity,
-                  overheads: Mapping[str, int]) -> Candidate | None:
+def largest_count(
+    evaluator: Evaluator,
+    make: Callable[[int], Params],
+    top: int,
+    fidelity: Fidelity,
+    overheads: Mapping[str, int],
+) -> Candidate | None:
     """The launch with the largest count in 0..top that fits on the devices, or None.
 
-    Weights and caches grow with the count and are cheap to compute. Graph buffers are neither: they shrink
-    when the last layer leaves the CPU. So weights and caches rule counts out, and the last measured buffers
-    (before that, `overheads`) choose what to measure next.
+    Weights and caches grow with the count and are cheap to compute. Graph buffers are neither: they
+    shrink when the last layer leaves the CPU. So weights and caches rule counts out, and the last
+    measured buffers (before that, `overheads`) choose what to measure next.
     """
     best = evaluator.candidate(make(top), fidelity) if evaluator.may_fit(make(top)) else None
     if best is not None and best.fits_devices:
         return best
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
-    low, found = _between(evaluator, make, -1, ceiling + 1, fidelity, None, best, lambda it: it.fits_devices,
-                          ALIKE, overheads)
+    low, found = _between(
+        evaluator,
+        make,
+        -1,
+        ceiling + 1,
+        fidelity,
+        None,
+        best,
+        lambda it: it.fits_devices,
+        ALIKE,
+        overheads,
+    )
     # the next larger count may fit again: one layer fewer on the CPU saves a copy
     if low + 2 <= ceiling and _may_fit_again(evaluator, make, low, fidelity):
         candidate = evaluator.candidate(make(low + 2), fidelity)
@@ -35,46 +50,79 @@ def largest_count(evaluator: Evaluator, make: Callable[[int], Params], top: int,
     return found
 
 
-def largest_context(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, step: int,
-                    fidelity: Fidelity, above: Candidate | None = None) -> Candidate | None:
-    """The launch with the largest context that fits, out of low, high and the multiples of `step` between
-    them, or None. `above` is the launch at `high`, if known not to fit; then the smallest is tried only if no
-    other fits."""
-    most = above or (evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None)
+def largest_context(
+    evaluator: Evaluator,
+    make: Callable[[int], Params],
+    low: int,
+    high: int,
+    step: int,
+    fidelity: Fidelity,
+    above: Candidate | None = None,
+) -> Candidate | None:
+    """The launch with the largest context that fits, out of low, high and the multiples of `step`
+    between them, or None. `above` is the launch at `high`, if known not to fit; then the smallest
+    is tried only if no other fits."""
+    most = above or (
+        evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None
+    )
     if most is not None and most.fits:
         return most
     least = evaluator.candidate(make(low), fidelity) if low < high and above is None else None
     if above is None and (least is None or not least.fits):
         return None
-    first = low // step            # in steps, none of them below `low`
-    _, found = _between(evaluator, lambda n: make((first + n) * step), 0, -(-high // step) - first, fidelity,
-                        least, most, lambda it: it.fits, 1.0)
+    first = low // step  # in steps, none of them below `low`
+    _, found = _between(
+        evaluator,
+        lambda n: make((first + n) * step),
+        0,
+        -(-high // step) - first,
+        fidelity,
+        least,
+        most,
+        lambda it: it.fits,
+        1.0,
+    )
     if found is None and above is not None:
         least = evaluator.candidate(make(low), fidelity)
     return found or least
 
 
-def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high: int, fidelity: Fidelity,
-             below: Candidate | None, above: Candidate | None, fits: Callable[[Candidate], bool],
-             share: float, overheads: Mapping[str, int] | None = None) -> tuple[int, Candidate | None]:
-    """(number, launch) of the largest number between low, which fits, and high, which does not; (low, None)
-    if none does. `below` and `above` are their launches, or similar ones, if measured; if neither is,
-    `overheads` are assumed. A larger number needs at least this `share` of the overheads of one that fits."""
+def _between(
+    evaluator: Evaluator,
+    make: Callable[[int], Params],
+    low: int,
+    high: int,
+    fidelity: Fidelity,
+    below: Candidate | None,
+    above: Candidate | None,
+    fits: Callable[[Candidate], bool],
+    share: float,
+    overheads: Mapping[str, int] | None = None,
+) -> tuple[int, Candidate | None]:
+    """(number, launch) of the largest number between low, which fits, and high, which does not;
+    (low, None) if none does. `below` and `above` are their launches, or similar ones, if measured;
+    if neither is, `overheads` are assumed. A larger number needs at least this `share` of the
+    overheads of one that fits."""
     found: Candidate | None = None
     first, end = low, high
     steps = 0
     while low + 1 < high:
         if steps < 5:
-            known = [(n, measured) for n, measured in ((first, below), (end, above)) if measured is not None]
+            known = [
+                (n, measured)
+                for n, measured in ((first, below), (end, above))
+                if measured is not None
+            ]
 
             def expected(n: int, known: list[tuple[int, Candidate]] = known) -> bool:
                 return _expected(evaluator, make(n), n, known, overheads or {})
 
             guess = last(low, high - 1, expected) if known or overheads else high - 1
-        else:                      # buffer sizes are not monotonic here: fall back to bisection
+        else:  # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
         if found is not None and not _may_fit(evaluator, make(guess), found, share):
+
             def may(n: int, alike: Candidate = found) -> bool:
                 return _may_fit(evaluator, make(n), alike, share)
 
@@ -92,8 +140,8 @@ def _between(evaluator: Evaluator, make: Callable[[int], Params], low: int, high
 
 
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
-    """The last of low..high for which `holds` is true, assuming it for low. `near`, if in range, is tested
-    first: close to the answer it saves tests."""
+    """The last of low..high for which `holds` is true, assuming it for low. `near`, if in range, is
+    tested first: close to the answer it saves tests."""
     high, step = high + 1, 1
     while low < near < high:
         if holds(near):
@@ -110,39 +158,54 @@ def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> i
     return low
 
 
-def _expected(evaluator: Evaluator, params: Params, n: int, known: list[tuple[int, Candidate]],
-              overheads: Mapping[str, int]) -> bool:
-    """Whether these flags should fit: weights and caches are known, the rest is extrapolated from the
-    launches of one or two other numbers, or is `overheads` if there are none."""
+def _expected(
+    evaluator: Evaluator,
+    params: Params,
+    n: int,
+    known: list[tuple[int, Candidate]],
+    overheads: Mapping[str, int],
+) -> bool:
+    """Whether these flags should fit: weights and caches are known, the rest is extrapolated from
+    the launches of one or two other numbers, or is `overheads` if there are none."""
     static, limits = evaluator.static(params), evaluator.machine.limits
     if static is None:
         return False
     if not known:
-        return all(taken + overheads.get(name, 0) <= limits[name]
-                   for name in static.devices if (taken := _static(static, name)))
+        return all(
+            taken + overheads.get(name, 0) <= limits[name]
+            for name in static.devices
+            if (taken := _static(static, name))
+        )
     (first, near), (second, far) = known[0], known[-1]
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():
         limit = limits[name]
-        overhead = [limit - other.spare.get(name, limit) - _static(other.breakdown, name)
-                    for other in (near, far)]
+        overhead = [
+            limit - other.spare.get(name, limit) - _static(other.breakdown, name)
+            for other in (near, far)
+        ]
         if overhead[0] + (overhead[1] - overhead[0]) * part + _static(static, name) > limit:
             return False
     return True
 
 
-def _may_fit_again(evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity) -> bool:
-    """Whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph buffers and
-    margin."""
+def _may_fit_again(
+    evaluator: Evaluator, make: Callable[[int], Params], low: int, fidelity: Fidelity
+) -> bool:
+    """Whether low + 2 may fit although low + 1 does not, if it needs ONE_MORE of its graph buffers
+    and margin."""
     above = evaluator.candidate(make(low + 1), fidelity)
     return above is None or _may_fit(evaluator, make(low + 2), above, ONE_MORE)
 
 
 def _may_fit(evaluator: Evaluator, params: Params, alike: Candidate, share: float) -> bool:
-    """Whether a launch may fit if it needs at least this share of another one's graph buffers and margins."""
+    """Whether a launch may fit if it needs at least this share of another one's graph buffers and
+    margins."""
     static, limits = evaluator.static(params), evaluator.machine.limits
-    return static is not None and all(_static(static, name) + size * share <= limits[name]
-                                      for name, size in alike.overheads(limits).items())
+    return static is not None and all(
+        _static(static, name) + size * share <= limits[name]
+        for name, size in alike.overheads(limits).items()
+    )
 
 
 def _static(use: Static, name: str) -> int:

@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from ..problem import Problem
 
 
-MIXTURE = 8192      # least of a mixture of experts where that fits: more experts in RAM cost little
+MIXTURE = 8192  # least of a mixture of experts where that fits: more experts in RAM cost little
 
 
 @dataclass(frozen=True)
 class Contexts:
-    """The contexts to choose from: `most` is preferred, `least` the minimum; equal if the context is
-    fixed."""
+    """The contexts to choose from: `most` is preferred, `least` the minimum; equal if the context
+    is fixed."""
 
     least: int | None
     most: int | None
@@ -32,8 +32,8 @@ class Contexts:
 def contexts(problem: Problem, params: Params) -> Contexts:
     """What -c, --ctx and --ctx-min leave open with these given flags, in cells of the whole cache.
 
-    Without a unified cache each slot has a stream with an equal part, so the range is per sequence times the
-    number of streams, as in common_params_fit_impl.
+    Without a unified cache each slot has a stream with an equal part, so the range is per sequence
+    times the number of streams, as in common_params_fit_impl.
     """
     if params.n_ctx is not None or params.kv_unified_per_slot:
         return Contexts(params.n_ctx, params.n_ctx)

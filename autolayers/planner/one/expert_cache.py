@@ -1,5 +1,5 @@
-"""A cache of experts (--moe-cache-mib) instead of layers of experts: the same VRAM, where the machine's upload rate is
-known."""
+"""A cache of experts (--moe-cache-mib) instead of layers of experts: the same VRAM, where the
+machine's upload rate is known."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from .ladder import Ladders
 
 FLAG = "--moe-cache-mib"
-STEP = 64          # MiB
+STEP = 64  # MiB
 TRIES = 3
 
 
 def may_cache(problem: Problem, given: Params) -> bool:
-    """Whether a cache of experts may be added: no given flag decides about it, the build has it and it did not lose
-    on every such machine."""
+    """Whether a cache of experts may be added: no given flag decides about it, the build has it and
+    it did not lose on every such machine."""
     decided = given.moe_cache_mib is not None or given.split_mode not in (None, "layer", "none")
     if decided or problem.policy.strategy == "layers":
         return False
@@ -39,15 +39,25 @@ def hits(cost: CostModel, candidate: Candidate) -> tuple[str, ...]:
     if cached is None:
         return ()
     sent = cached.size * cost.weights.used * cached.missed
-    return (f"{FLAG} {candidate.params.moe_cache_mib}: about {100 * cached.hit:.0f} % of a token's experts are there, "
-            f"{human(int(sent))} are uploaded at {'' if cached.measured else 'an assumed '}"
-            f"{cached.upload / 1e9:.3g} GB/s",)
+    return (
+        f"{FLAG} {candidate.params.moe_cache_mib}: about {100 * cached.hit:.0f} % of a token's "
+        f"experts are there, "
+        f"{human(int(sent))} are uploaded at {'' if cached.measured else 'an assumed '}"
+        f"{cached.upload / 1e9:.3g} GB/s",
+    )
 
 
-def with_expert_cache(evaluator: Evaluator, cost: CostModel, ladders: Ladders, found: Candidate, params: Params,
-                      fidelity: Fidelity) -> Candidate:
-    """`found`, or a launch with a cache that makes the request faster by more than the error of comparisons: with
-    as many layers' experts on the GPUs, half of them or none, and the largest cache that fits."""
+def with_expert_cache(
+    evaluator: Evaluator,
+    cost: CostModel,
+    ladders: Ladders,
+    found: Candidate,
+    params: Params,
+    fidelity: Fidelity,
+) -> Candidate:
+    """`found`, or a launch with a cache that makes the request faster by more than the error of
+    comparisons: with as many layers' experts on the GPUs, half of them or none, and the largest
+    cache that fits."""
     best, limit = found, cost.speed(found).request / DOUBT
     for shape in _shapes(ladders, found, params):
         cached = _largest(evaluator, shape, fidelity)
@@ -82,7 +92,7 @@ def _largest(evaluator: Evaluator, shape: Params, fidelity: Fidelity) -> Candida
         if cached is None or cached.fits:
             return cached
         lacking = max(-left for left in cached.spare.values())
-        if lacking <= 0:                       # of RAM
+        if lacking <= 0:  # of RAM
             return None
         size -= -(-lacking * max(1, len(cached.spare)) // MiB // STEP) * STEP
     return None

@@ -1,7 +1,8 @@
-"""What `llama-server --fit on` would choose by itself; no plan may be slower. Mirrors common_params_fit_impl
-(common/fit.cpp, as modelled). It first reduces the context, unless that is given. Then it places layers from
-the last device to the first, in mixtures of experts without their experts. Then it places experts from the
-first device on, and a part of one more layer per device."""
+"""What `llama-server --fit on` would choose by itself; no plan may be slower. Mirrors
+common_params_fit_impl (common/fit.cpp, as modelled). It first reduces the context, unless that is
+given. Then it places layers from the last device to the first, in mixtures of experts without their
+experts. Then it places experts from the first device on, and a part of one more layer per
+device."""
 
 from __future__ import annotations
 
@@ -31,9 +32,9 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True)
 class _Shape:
-    """Per device: its layers, how many of them (the last ones) are partial, what stays of the first partial
-    one, and the buffer for the rest of it; `start` is the first device whose layers may still lack their
-    experts."""
+    """Per device: its layers, how many of them (the last ones) are partial, what stays of the first
+    partial one, and the buffer for the rest of it; `start` is the first device whose layers may
+    still lack their experts."""
 
     layers: tuple[int, ...]
     part: tuple[int, ...]
@@ -48,7 +49,7 @@ class _Shape:
 
 
 def _at(values: tuple[object, ...], index: int, value: object) -> tuple[object, ...]:
-    return (*values[:index], value, *values[index + 1:])
+    return (*values[:index], value, *values[index + 1 :])
 
 
 def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | None:
@@ -64,10 +65,15 @@ def fit(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Candidate | 
     return None if params is None else evaluator.candidate(params, fidelity)
 
 
-def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[str, int],
-                       targets: Mapping[str, int] | None = None) -> Params | None:
-    """What --fit would choose if everything but weights and caches took `overheads` bytes of each used
-    device, and if it filled the devices up to `targets` (None: to its own margin). Measures nothing."""
+def fit_with_overheads(
+    evaluator: Evaluator,
+    given: Params,
+    overheads: Mapping[str, int],
+    targets: Mapping[str, int] | None = None,
+) -> Params | None:
+    """What --fit would choose if everything but weights and caches took `overheads` bytes of each
+    used device, and if it filled the devices up to `targets` (None: to its own margin). Measures
+    nothing."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
         return _with_compute(evaluator.static(params), overheads)
@@ -76,8 +82,8 @@ def fit_with_overheads(evaluator: Evaluator, given: Params, overheads: Mapping[s
 
 
 def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Params | None:
-    """What --fit would choose if graph buffers are close to those of earlier launches; only what that leaves
-    undecided is measured."""
+    """What --fit would choose if graph buffers are close to those of earlier launches; only what
+    that leaves undecided is measured."""
 
     def measure(params: Params, most: Mapping[str, int]) -> Static | None:
         static, known = evaluator.static(params), evaluator.compute_range(params.n_ctx)
@@ -96,18 +102,31 @@ def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Pa
 
 
 def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | None:
-    return use if use is None else replace(use, devices={
-        name: replace(usage, compute=compute.get(name, 0) if usage.model else 0)
-        for name, usage in use.devices.items()})
+    return (
+        use
+        if use is None
+        else replace(
+            use,
+            devices={
+                name: replace(usage, compute=compute.get(name, 0) if usage.model else 0)
+                for name, usage in use.devices.items()
+            },
+        )
+    )
 
 
 class _Fit:
-    """One run of common_params_fit_impl. `measure(params, most)` returns what a launch allocates, or a lower
-    bound above `most` for some device; `targets`: bytes up to which to fill each device."""
+    """One run of common_params_fit_impl. `measure(params, most)` returns what a launch allocates,
+    or a lower bound above `most` for some device; `targets`: bytes up to which to fill each
+    device."""
 
-    def __init__(self, evaluator: Evaluator, given: Params,
-                 measure: Callable[[Params, Mapping[str, int]], Static | None],
-                 targets: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        given: Params,
+        measure: Callable[[Params, Mapping[str, int]], Static | None],
+        targets: Mapping[str, int] | None = None,
+    ) -> None:
         self.up_to = targets
         self.evaluator = evaluator
         self.given = given
@@ -123,7 +142,11 @@ class _Fit:
         if given.split_mode == "tensor":
             return given
         automatic = given.n_ctx is None and not given.kv_unified_per_slot
-        slots = given.n_parallel if given.n_parallel is not None and given.n_parallel > 0 else N_PARALLEL
+        slots = (
+            given.n_parallel
+            if given.n_parallel is not None and given.n_parallel > 0
+            else N_PARALLEL
+        )
         streams = 1 if given.kv_unified or slots != given.n_parallel else slots
         most, least = model.n_ctx_train * streams, (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams
         if automatic:
@@ -134,8 +157,10 @@ class _Fit:
             return asked
         free = {device.name: device.free for device in self.evaluator.machine.devices}
         wanted = given.fit_target or (FIT_PARAMS_TARGET,)
-        self.targets = {name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
-                        for i, name in enumerate(self.names)}
+        self.targets = {
+            name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
+            for i, name in enumerate(self.names)
+        }
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
         total = sum(self.targets.values())
@@ -160,8 +185,8 @@ class _Fit:
         return [use.devices[name].total for name in self.names]
 
     def _shrink(self, most: int, least: int, full: Static) -> bool | None:
-        """Sets the context between the two by linear interpolation; False if even the smallest is too
-        large."""
+        """Sets the context between the two by linear interpolation; False if even the smallest is
+        too large."""
         target = sum(self.targets.values())
         if len(self.names) > 1:
             per_layer = sum(full.devices[name].model for name in self.names) // max(1, self.n_layer)
@@ -187,17 +212,26 @@ class _Fit:
         for device in range(len(self.names)):
             layer += shape.layers[device] - shape.part[device]
             for i in range(shape.part[device]):
-                stays, buffer = (shape.stays[device], shape.spill[device]) if i == 0 else ("dense", HOST)
+                stays, buffer = (
+                    (shape.stays[device], shape.spill[device]) if i == 0 else ("dense", HOST)
+                )
                 rules.append((rf"blk\.{layer + i}\.{_ELSEWHERE[stays]}", buffer))
             layer += shape.part[device]
         split = tuple(float(n) for n in shape.layers) if len(self.names) > 1 and total else None
-        return replace(self.given, n_ctx=self.n_ctx, n_gpu_layers=total, tensor_split=split,
-                       overrides=tuple(rules))
+        return replace(
+            self.given,
+            n_ctx=self.n_ctx,
+            n_gpu_layers=total,
+            tensor_split=split,
+            overrides=tuple(rules),
+        )
 
     def _memory(self, shape: _Shape, *devices: int, most: int | None = None) -> list[int]:
         """Bytes per device. Measuring stops as soon as one of these devices exceeds its target (or
         `most`)."""
-        limits = {self.names[d]: self.targets[self.names[d]] if most is None else most for d in devices}
+        limits = {
+            self.names[d]: self.targets[self.names[d]] if most is None else most for d in devices
+        }
         use = self.measure(self._params(shape), limits)
         return [1 << 62] * len(self.names) if use is None else self._used(use)
 
@@ -206,36 +240,57 @@ class _Fit:
         shape = _Shape((0,) * count, (0,) * count, ("dense",) * count, (HOST,) * count)
         surplus = 0
         if self.experts:
-            bare = self.measure(replace(
-                self.given, n_ctx=self.n_ctx, overrides=((r"blk\.\d+\." + _ELSEWHERE["dense"], HOST),)), {})
-            surplus = sum(self.targets.values()) - (sum(self._used(bare)) if bare is not None else 1 << 62)
+            bare = self.measure(
+                replace(
+                    self.given,
+                    n_ctx=self.n_ctx,
+                    overrides=((r"blk\.\d+\." + _ELSEWHERE["dense"], HOST),),
+                ),
+                {},
+            )
+            surplus = sum(self.targets.values()) - (
+                sum(self._used(bare)) if bare is not None else 1 << 62
+            )
         for device in reversed(range(count)):
             left = self.n_layer + 1 - sum(shape.layers)
             if left:
-                shape = self._fill(shape, self._dense(shape, device, left), device,
-                                   lambda s, n, d=device: self._dense(s, d, n),  # type: ignore[misc]
-                                   lambda s, d=device: s.layers[d])  # type: ignore[misc]
+                shape = self._fill(
+                    shape,
+                    self._dense(shape, device, left),
+                    device,
+                    lambda s, n, d=device: self._dense(s, d, n),  # type: ignore[misc]
+                    lambda s, d=device: s.layers[d],
+                )  # type: ignore[misc]
         if self.experts and surplus > 0 and any(n > 0 for n in shape.layers):
             shape = self._convert(shape)
         return self._params(shape)
 
     def _dense(self, shape: _Shape, device: int, more: int) -> _Shape:
-        """`more` layers for a device, without their experts; the output layer, the first of the last device,
-        is complete."""
+        """`more` layers for a device, without their experts; the output layer, the first of the
+        last device, is complete."""
         part = shape.part[device]
         if self.experts:
-            part += more - 1 if device == len(self.names) - 1 and shape.layers[device] == 0 else more
+            part += (
+                more - 1 if device == len(self.names) - 1 and shape.layers[device] == 0 else more
+            )
         return shape.put(device, layers=shape.layers[device] + more, part=part)
 
-    def _fill(self, low: _Shape, high: _Shape, device: int, grow: Callable[[_Shape, int], _Shape],
-              size: Callable[[_Shape], int]) -> _Shape:
-        """The largest shape that fits, between one that fits and one that may not, by false position on one
-        device's memory."""
+    def _fill(
+        self,
+        low: _Shape,
+        high: _Shape,
+        device: int,
+        grow: Callable[[_Shape, int], _Shape],
+        size: Callable[[_Shape], int],
+    ) -> _Shape:
+        """The largest shape that fits, between one that fits and one that may not, by false
+        position on one device's memory."""
         target = self.targets[self.names[device]]
         memory_high = self._memory(high, device)
         if memory_high[device] <= target:
             return high
-        memory = self._memory(low, device, most=0)       # a lower bound is enough for the first guess
+        # a lower bound is enough for the first guess
+        memory = self._memory(low, device, most=0)
         delta = size(high) - size(low)
         while delta > 1:
             step = delta * (target - memory[device]) // max(1, memory_high[device] - memory[device])
@@ -261,10 +316,15 @@ class _Fit:
         for device in range(last + 1):
             if device > shape.start:
                 break
-            dense = sum(shape.part[shape.start:])
+            dense = sum(shape.part[shape.start :])
             high = replace(self._whole(shape, device, dense), start=last)
-            shape = self._fill(shape, high, device, lambda s, n, d=device: self._whole(s, d, n),  # type: ignore[misc]
-                               lambda s, d=device: s.layers[d] - s.part[d])  # type: ignore[misc]
+            shape = self._fill(
+                shape,
+                high,
+                device,
+                lambda s, n, d=device: self._whole(s, d, n),  # type: ignore[misc]
+                lambda s, d=device: s.layers[d] - s.part[d],
+            )  # type: ignore[misc]
             if shape.part[shape.start]:
                 shape = self._extra(shape, device)
         return shape
@@ -274,7 +334,9 @@ class _Fit:
         start = shape.start
         while True:
             moved = min(more, shape.part[start])
-            shape = shape.put(start, layers=shape.layers[start] - moved, part=shape.part[start] - moved)
+            shape = shape.put(
+                start, layers=shape.layers[start] - moved, part=shape.part[start] - moved
+            )
             shape = shape.put(device, layers=shape.layers[device] + moved)
             more -= moved
             if shape.part[start] or start == len(self.names) - 1:
@@ -285,8 +347,12 @@ class _Fit:
         """A part of one more layer: up and perhaps gate, otherwise attention alone."""
         last, donor = len(self.names) - 1, shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
-        moved = moved.put(device, layers=moved.layers[device] + 1, part=moved.part[device] + 1,
-                          spill=self.names[device + 1] if device < last else HOST)
+        moved = moved.put(
+            device,
+            layers=moved.layers[device] + 1,
+            part=moved.part[device] + 1,
+            spill=self.names[device + 1] if device < last else HOST,
+        )
         if not moved.part[donor] and donor < last:
             moved = replace(moved, start=donor + 1)
         up = moved.put(device, stays="up")

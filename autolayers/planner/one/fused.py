@@ -1,5 +1,5 @@
-"""Keeps a delta net one op, in builds that part it where layers are in RAM (work/unfused.py): by one slot, or by
-leaving what is in RAM to the processor."""
+"""Keeps a delta net one op, in builds that part it where layers are in RAM (work/unfused.py): by
+one slot, or by leaving what is in RAM to the processor."""
 
 from __future__ import annotations
 
@@ -39,8 +39,11 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         return solved
     before, after = cost.speed(chosen).prompt, cost.speed(best).prompt
     number = problem.evaluator.estimator.rules.number
-    why = (f"{flag}: with more slots and layers in RAM b{number} computes the delta net in single operations: prompts "
-           f"about {before:.3g} tokens/s instead of {after:.3g}")
+    why = (
+        f"{flag}: with more slots and layers in RAM b{number} computes the delta net in single "
+        f"operations: prompts "
+        f"about {before:.3g} tokens/s instead of {after:.3g}"
+    )
     return replace(found, reasons=(why,))
 
 
@@ -48,6 +51,10 @@ def warning(cost: CostModel, candidate: Candidate) -> str:
     """What a launch loses whose delta net is not one op; "" for others."""
     if not cost.parts(candidate):
         return ""
-    return (f"llama.cpp b{cost.estimator.rules.number} computes the delta net of several slots in single operations "
-            "where layers are in RAM: prompts are 10 times slower or worse; -np 1 or --no-op-offload avoids it, as do "
-            "builds from b10679 on")
+    return (
+        f"llama.cpp b{cost.estimator.rules.number} computes the delta net of several slots in "
+        f"single operations "
+        "where layers are in RAM: prompts are 10 times slower or worse; -np 1 or "
+        "--no-op-offload avoids it, as do "
+        "builds from b10679 on"
+    )

@@ -5,8 +5,8 @@
     ffn        all layers, with this many layers' FFN weights
     bare       whole layers, without their experts
 
-The rest is in RAM, starting with the first layers. The search, several models, comparisons and explanations
-climb these ladders.
+The rest is in RAM, starting with the first layers. The search, several models, comparisons and
+explanations climb these ladders.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 
     Kind = Literal["layers", "experts", "ffn", "bare"]
 
-ONE_MORE = {EXPERTS_REGEX: "the experts of one layer more", FFN_REGEX: "the FFN weights of one layer more"}
+ONE_MORE = {
+    EXPERTS_REGEX: "the experts of one layer more",
+    FFN_REGEX: "the FFN weights of one layer more",
+}
 
 
 @dataclass(frozen=True)
 class Ladder:
-    """Launches of one kind: 0 to `top` layers have their weights of that kind on the GPUs; `base` are the
-    other flags."""
+    """Launches of one kind: 0 to `top` layers have their weights of that kind on the GPUs; `base`
+    are the other flags."""
 
     kind: Kind
     base: Params
@@ -52,8 +55,8 @@ class Ladder:
 
 
 class Ladders:
-    """The ladders of a model that the given flags leave open. `everything`: its layers and the output; `top`:
-    the most that may be on the GPUs; `literal`: their number is given."""
+    """The ladders of a model that the given flags leave open. `everything`: its layers and the
+    output; `top`: the most that may be on the GPUs; `literal`: their number is given."""
 
     def __init__(self, problem: Problem, given: Params) -> None:
         model = problem.model
@@ -62,7 +65,7 @@ class Ladders:
         n = given.n_gpu_layers
         self.literal = n is not None and n != -1
         self.top = n if n is not None and n >= 0 else self.everything
-        self.whole_layers = problem.policy.strategy == "layers"      # nothing finer is wanted
+        self.whole_layers = problem.policy.strategy == "layers"  # nothing finer is wanted
         self._experts = bool(model.hparams.n_expert)
         self._ffn = f"blk.{self.n_layer - 1}.ffn_down.weight" in model.tensors
 
@@ -70,15 +73,19 @@ class Ladders:
         return None if self.literal else Ladder("layers", params, self.everything)
 
     def in_ram(self, params: Params) -> Ladder | None:
-        """The part of each layer that may be in RAM: experts, or a dense model's FFN weights. None if flags
-        place tensors, or if layers cannot be divided."""
+        """The part of each layer that may be in RAM: experts, or a dense model's FFN weights. None
+        if flags place tensors, or if layers cannot be divided."""
         if self.whole_layers or params.overrides:
             return None
         return self._finer(params)
 
     def _finer(self, params: Params) -> Ladder | None:
         kind: Kind = "experts" if self._experts else "ffn"
-        return Ladder(kind, self.all_layers(params), self.n_layer) if self._experts or self._ffn else None
+        return (
+            Ladder(kind, self.all_layers(params), self.n_layer)
+            if self._experts or self._ffn
+            else None
+        )
 
     def bare(self, params: Params) -> Ladder | None:
         """Layers of a mixture, with all experts in RAM."""
@@ -94,42 +101,56 @@ class Ladders:
         return replace(params, n_gpu_layers=self.top)
 
     def of(self, found: Params, params: Params) -> tuple[Ladder, int] | None:
-        """The ladder that a launch is on, for these flags, and its count; None if no count is solved: that of
-        layers may be given, or 0."""
-        solved = found.overrides[len(self.given.overrides):]
+        """The ladder that a launch is on, for these flags, and its count; None if no count is
+        solved: that of layers may be given, or 0."""
+        solved = found.overrides[len(self.given.overrides) :]
         count = found.n_gpu_layers or 0
         bare = any(pattern == EXPERTS_REGEX for pattern, _ in solved)
         if bare or not solved:
             if self.literal or not count:
                 return None
-            return (self._bare(params) if bare else Ladder("layers", params, self.everything)), count
+            return (
+                self._bare(params) if bare else Ladder("layers", params, self.everything)
+            ), count
         finer = self._finer(params)
         return None if finer is None else (finer, self.n_layer - len(solved))
 
     def next_step(self, params: Params) -> tuple[str, Params] | None:
         """The launch one rung up, and the name of that rung; None if everything is on the GPUs."""
-        solved = params.overrides[len(self.given.overrides):]
+        solved = params.overrides[len(self.given.overrides) :]
         if solved:
             pattern = solved[-1][0]
             # blk\\.38\\.ffn_(down)_(ch|)exps
             layer = "".join(filter(str.isdigit, pattern.partition(".ffn_")[0]))
             names = [text for regex, text in ONE_MORE.items() if pattern.endswith(regex)]
-            return next(iter(names), f"the rest of layer {layer}"), replace(params, overrides=params.overrides[:-1])
+            return next(iter(names), f"the rest of layer {layer}"), replace(
+                params, overrides=params.overrides[:-1]
+            )
         n = params.n_gpu_layers
         if n is None or n < 0 or n >= self.everything:
             return None
         # exact layer counts would not cover one more layer; shares do
         kept = self.given.tensor_split is not None or params.split_mode == "tensor"
         split = params.tensor_split if kept else None
-        return f"layer {n + 1} of {self.everything}", replace(params, n_gpu_layers=n + 1, tensor_split=split)
+        return f"layer {n + 1} of {self.everything}", replace(
+            params, n_gpu_layers=n + 1, tensor_split=split
+        )
 
 
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
-    """Whether -sm tensor may be added: it needs several local devices of one backend, a build and an
-    architecture that support it, and no contrary flag."""
+    """Whether -sm tensor may be added: it needs several local devices of one backend, a build and
+    an architecture that support it, and no contrary flag."""
     devices = evaluator.machine.devices
-    return (len(devices) > 1 and len({device.backend for device in devices}) == 1
-            and not any(backend(device.backend).remote for device in devices)
-            and given.split_mode is None and given.tensor_split is None and given.device is None
-            and given.n_gpu_layers is None and not given.overrides and given.flash_attn != "off"
-            and evaluator.estimator.model.row.split_tensor and evaluator.estimator.rules.splits_tensors)
+    return (
+        len(devices) > 1
+        and len({device.backend for device in devices}) == 1
+        and not any(backend(device.backend).remote for device in devices)
+        and given.split_mode is None
+        and given.tensor_split is None
+        and given.device is None
+        and given.n_gpu_layers is None
+        and not given.overrides
+        and given.flash_attn != "off"
+        and evaluator.estimator.model.row.split_tensor
+        and evaluator.estimator.rules.splits_tensors
+    )

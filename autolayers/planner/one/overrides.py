@@ -1,4 +1,5 @@
-"""Tensor overrides that keep experts or FFN weights in RAM, in the shortest form that llama.cpp accepts."""
+"""Tensor overrides that keep experts or FFN weights in RAM, in the shortest form that llama.cpp
+accepts."""
 
 from __future__ import annotations
 
@@ -27,17 +28,24 @@ def with_all_experts_on_host(params: Params) -> Params:
 
 
 def with_ffn_on_host(params: Params, count: int) -> Params:
-    """The flags with the FFN weights of the first `count` layers in system memory, as -ncffn COUNT."""
+    """The flags with the FFN weights of the first `count` layers in system memory, as -ncffn
+    COUNT."""
     rules = tuple((rf"blk\.{i}{FFN_REGEX}", HOST) for i in range(count))
     return replace(params, overrides=(*params.overrides, *rules))
 
 
 def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> list[Params]:
-    """The flags with some expert matrices of one layer in system memory: the fewest kept there last."""
-    kinds = [kind for kind in ("up", "gate", "gate_up", "down")
-             if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors]
-    rules = [(rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
-             for kept in range(len(kinds) - 1, 0, -1)]
+    """The flags with some expert matrices of one layer in system memory: the fewest kept there
+    last."""
+    kinds = [
+        kind
+        for kind in ("up", "gate", "gate_up", "down")
+        if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors
+    ]
+    rules = [
+        (rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
+        for kept in range(len(kinds) - 1, 0, -1)
+    ]
     return [replace(params, overrides=(*params.overrides, rule)) for rule in rules]
 
 
@@ -46,10 +54,11 @@ def overrides_rpc(candidate: Candidate) -> bool:
     return any(backend_of(buffer).remote for _, buffer in candidate.params.overrides)
 
 
-def merged(rules: tuple[tuple[str, str], ...],
-           own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)) -> tuple[tuple[str, str], ...]:
-    """The same tensor rules, shorter: neighbours that differ only in the layer are merged. Those with a flag
-    of their own (-ncmoe, -ncffn) stay: `own`."""
+def merged(
+    rules: tuple[tuple[str, str], ...], own: tuple[str, ...] = (EXPERTS_REGEX, FFN_REGEX)
+) -> tuple[tuple[str, str], ...]:
+    """The same tensor rules, shorter: neighbours that differ only in the layer are merged. Those
+    with a flag of their own (-ncmoe, -ncffn) stay: `own`."""
     found: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")

@@ -1,4 +1,5 @@
-"""Splits of consecutive layers over unequal devices: fastest in sequence, and fastest when pipelined."""
+"""Splits of consecutive layers over unequal devices: fastest in sequence, and fastest when
+pipelined."""
 
 from __future__ import annotations
 
@@ -7,27 +8,35 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], capacities: Sequence[int],
-                   hop: float = 0.0, visits: Sequence[float] = ()) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit in the least time; None if they cannot fit.
+def best_partition(
+    sizes: Sequence[int],
+    seconds: Sequence[Sequence[float]],
+    capacities: Sequence[int],
+    hop: float = 0.0,
+    visits: Sequence[float] = (),
+) -> tuple[int, ...] | None:
+    """Consecutive layers for each device so that all fit in the least time; None if they cannot
+    fit.
 
-    `sizes` are bytes per layer, `capacities` bytes per device, and `seconds` the time of each layer on each
-    device. `hop` is the cost in seconds of moving on to another device, `visits` the cost of each device that
-    has layers. The order of the devices is llama.cpp's and cannot change. On a tie the first split in that
-    order wins.
+    `sizes` are bytes per layer, `capacities` bytes per device, and `seconds` the time of each layer
+    on each device. `hop` is the cost in seconds of moving on to another device, `visits` the cost
+    of each device that has layers. The order of the devices is llama.cpp's and cannot change. On a
+    tie the first split in that order wins.
     """
     n = len(sizes)
     held = [0]
     for size in sizes:
         held.append(held[-1] + size)
     impossible = float("inf")
-    best = [0.0] + [impossible] * n            # seconds of the first j layers on the devices so far
+    best = [0.0] + [impossible] * n  # seconds of the first j layers on the devices so far
     chosen: list[list[int]] = []
-    for capacity, costs, visit in zip(capacities, seconds, visits or [0.0] * len(seconds), strict=True):
+    for capacity, costs, visit in zip(
+        capacities, seconds, visits or [0.0] * len(seconds), strict=True
+    ):
         work = [0.0]
         for cost in costs:
             work.append(work[-1] + cost)
-        after, origin = list(best), list(range(n + 1))       # no layer at all
+        after, origin = list(best), list(range(n + 1))  # no layer at all
         for first in range(n):
             if best[first] == impossible:
                 continue
@@ -50,10 +59,11 @@ def best_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]], cap
     return tuple(reversed(result))
 
 
-def even_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]],
-                   capacities: Sequence[int]) -> tuple[int, ...] | None:
-    """Consecutive layers for each device so that all fit and the slowest device takes the least time, which
-    suits pipelined prompts; None if they cannot fit. Arguments as in best_partition."""
+def even_partition(
+    sizes: Sequence[int], seconds: Sequence[Sequence[float]], capacities: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Consecutive layers for each device so that all fit and the slowest device takes the least
+    time, which suits pipelined prompts; None if they cannot fit. Arguments as in best_partition."""
     n = len(sizes)
 
     def within(limit: float) -> list[int]:
@@ -69,7 +79,7 @@ def even_partition(sizes: Sequence[int], seconds: Sequence[Sequence[float]],
     low, high = 0.0, max((sum(costs) for costs in seconds), default=0.0) * (1 + 1e-9)
     if sum(within(high)) < n:
         return None
-    for _ in range(20):              # to a millionth of the total
+    for _ in range(20):  # to a millionth of the total
         middle = (low + high) / 2
         low, high = (low, middle) if sum(within(middle)) == n else (middle, high)
     return tuple(within(high))

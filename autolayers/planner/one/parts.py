@@ -1,4 +1,5 @@
-"""Layers placed by --fit's rules, parts of them on each device: up to the plan's margins, and by its own."""
+"""Layers placed by --fit's rules, parts of them on each device: up to the plan's margins, and by
+its own."""
 
 from __future__ import annotations
 
@@ -16,13 +17,19 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
 
 
-def parts(evaluator: Evaluator, cost: CostModel, given: Params, best: Candidate,
-          fidelity: Fidelity) -> list[Candidate]:
-    """What is faster than the best launch so far by --fit's rules: with our margins, with its own, or with smaller
-    graph buffers than it measures, if that still fits. Nothing if even that is no faster."""
+def parts(
+    evaluator: Evaluator, cost: CostModel, given: Params, best: Candidate, fidelity: Fidelity
+) -> list[Candidate]:
+    """What is faster than the best launch so far by --fit's rules: with our margins, with its own,
+    or with smaller graph buffers than it measures, if that still fits. Nothing if even that is no
+    faster."""
     if _covered(evaluator, given, best):
         return []
-    at = given if given.n_ctx is not None else replace(given, n_ctx=best.params.n_ctx, n_gpu_layers=None)
+    at = (
+        given
+        if given.n_ctx is not None
+        else replace(given, n_ctx=best.params.n_ctx, n_gpu_layers=None)
+    )
     ours = replace(at, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch)
     found: list[Candidate] = []
     fastest = [best]
@@ -32,12 +39,18 @@ def parts(evaluator: Evaluator, cost: CostModel, given: Params, best: Candidate,
         if shape is None:
             return None
         now = cost.fastest(fastest)
-        use = replace(now.breakdown, n_ubatch=shape.n_ubatch or N_UBATCH, n_batch=shape.n_batch or N_BATCH)
+        use = replace(
+            now.breakdown, n_ubatch=shape.n_ubatch or N_UBATCH, n_batch=shape.n_batch or N_BATCH
+        )
         if cost.predict(shape, use).compared * gain >= cost.speed(now).compared:
             return None
         candidate = evaluator.candidate(shape, fidelity)
-        if candidate is not None and candidate.fits and not overrides.overrides_rpc(candidate) \
-                and len(shape.tensor_split or ()) <= MOST_SHARES:
+        if (
+            candidate is not None
+            and candidate.fits
+            and not overrides.overrides_rpc(candidate)
+            and len(shape.tensor_split or ()) <= MOST_SHARES
+        ):
             found.append(candidate)
             fastest.append(candidate)
         return candidate
@@ -49,7 +62,10 @@ def parts(evaluator: Evaluator, cost: CostModel, given: Params, best: Candidate,
         if candidate is None or candidate.fits:
             break
         grown = candidate.overheads(limits)
-        overheads = {**overheads, **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()}}
+        overheads = {
+            **overheads,
+            **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()},
+        }
     compute: dict[str, int] = {}
     for _ in range(4):
         candidate = measured(fit_with_overheads(evaluator, at, compute))
@@ -57,16 +73,20 @@ def parts(evaluator: Evaluator, cost: CostModel, given: Params, best: Candidate,
             return found
         # it might win with such small buffers: try buffers close to its real ones
         if not candidate.fits:
-            compute = {name: usage.compute * 31 // 32 for name, usage in candidate.breakdown.devices.items()}
+            compute = {
+                name: usage.compute * 31 // 32
+                for name, usage in candidate.breakdown.devices.items()
+            }
     measured(fit_estimated(evaluator, at, fidelity))
     return found
 
 
 def _covered(evaluator: Evaluator, given: Params, best: Candidate) -> bool:
-    """Whether --fit's search space was tried already: one device, with a margin that is no smaller."""
+    """Whether --fit's search space was tried already: one device, with a margin that is no
+    smaller."""
     if len(best.spare) != 1:
         return False
-    (name, margin), = best.margins.items()
+    ((name, margin),) = best.margins.items()
     target = (given.fit_target or (FIT_PARAMS_TARGET,))[0] << 20
     device = next(device for device in evaluator.machine.devices if device.name == name)
     return sum(size for _, size in margin) + device.free - evaluator.machine.limits[name] <= target

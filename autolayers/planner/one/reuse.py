@@ -1,8 +1,8 @@
-"""What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse, and why.
-Agents send the same long prefix again and change what comes after it. A cache of full attention keeps the
-prefix. A sliding-window cache has lost everything before its window, unless it is as large as the context
-(--swa-full). Otherwise it restarts from the last checkpoint, as recurrent states do, and computes the rest
-again."""
+"""What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse, and
+why. Agents send the same long prefix again and change what comes after it. A cache of full
+attention keeps the prefix. A sliding-window cache has lost everything before its window, unless it
+is as large as the context (--swa-full). Otherwise it restarts from the last checkpoint, as
+recurrent states do, and computes the rest again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator
     from ..problem import Problem
 
-CHUNK = 256        # least tokens to move, as in llama.cpp's own presets
+CHUNK = 256  # least tokens to move, as in llama.cpp's own presets
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
@@ -32,23 +32,37 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
         slower = cost.speed(full).request / before if full is not None else 0.0
         if full is not None and full.fits and slower <= REUSE.factor:
             more = _size(full) - _size(chosen)
-            reasons.append("--swa-full: a request that changes an earlier turn keeps everything before it, "
-                           f"for {human(more)} more and {slower - 1:.0%} of the time")
+            reasons.append(
+                "--swa-full: a request that changes an earlier turn keeps everything "
+                "before it, "
+                f"for {human(more)} more and {slower - 1:.0%} of the time"
+            )
             chosen = full
         else:
             fits = full is not None and full.fits
-            why = f"the request would take {slower:.2f} times as long" if fits else "it would not fit"
-            reasons.append(f"no --swa-full ({why}): a request that changes an earlier turn is computed again "
-                           "from the last checkpoint before it (--ctx-checkpoints)")
+            why = (
+                f"the request would take {slower:.2f} times as long" if fits else "it would not fit"
+            )
+            reasons.append(
+                f"no --swa-full ({why}): a request that changes an earlier turn is "
+                f"computed again "
+                "from the last checkpoint before it (--ctx-checkpoints)"
+            )
     elif model.row.memory in ("recurrent", "hybrid", "hybrid-idx"):
-        reasons.append("the model's state cannot be rolled back: a request that changes an earlier turn is "
-                       "computed again from the last checkpoint before it (--ctx-checkpoints)")
+        reasons.append(
+            "the model's state cannot be rolled back: a request that changes an earlier "
+            "turn is "
+            "computed again from the last checkpoint before it (--ctx-checkpoints)"
+        )
     if given.cache_reuse is None and _shifts(evaluator, chosen.params):
         moved = evaluator.candidate(replace(chosen.params, cache_reuse=CHUNK), FULL)
         if moved is not None:
             chosen = moved
-            reasons.append(f"--cache-reuse {CHUNK}: text after a removed part is moved in the cache instead "
-                           f"of computed again, in chunks of {CHUNK} tokens or more")
+            reasons.append(
+                f"--cache-reuse {CHUNK}: text after a removed part is moved in the "
+                f"cache instead "
+                f"of computed again, in chunks of {CHUNK} tokens or more"
+            )
     return chosen, tuple(reasons)
 
 
@@ -60,5 +74,9 @@ def _size(candidate: Candidate) -> int:
 def _shifts(evaluator: Evaluator, params: Params) -> bool:
     """Whether positions in the cache can be shifted: llama_memory_can_shift, and no images."""
     model = evaluator.model
-    return (model.row.memory == "kv" and "mrope" not in model.row.rope and not params.mmproj
-            and (not model.hparams.is_swa_any or bool(params.swa_full)))
+    return (
+        model.row.memory == "kv"
+        and "mrope" not in model.row.rope
+        and not params.mmproj
+        and (not model.hparams.is_swa_any or bool(params.swa_full))
+    )

@@ -1,5 +1,5 @@
-"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that any split
-fits."""
+"""Layers over several unequal devices: the fastest tensor split that fits, and the most layers that
+any split fits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
     from .ladder import Ladder
 
-PAIRS = 300            # of layers that a partition compares, as long as one node of a graph takes
+PAIRS = 300  # of layers that a partition compares, as long as one node of a graph takes
 
 
 class TensorSplit:
-    """Splits of one model over one machine's devices, measured at one fidelity; `overheads` predict which
-    ones can fit."""
+    """Splits of one model over one machine's devices, measured at one fidelity; `overheads` predict
+    which ones can fit."""
 
     def __init__(self, evaluator: Evaluator, cost: CostModel, fidelity: Fidelity) -> None:
         self.evaluator, self.cost, self.fidelity = evaluator, cost, fidelity
@@ -33,11 +33,14 @@ class TensorSplit:
         self.overheads = Overheads(evaluator.machine.limits)
         self.of_output: dict[tuple[int | None, int | None, str], int] = {}
 
-    def best(self, params: Params, default_first: bool = True, ram: bool = True) -> Candidate | None:
-        """These flags with the fastest split that fits, llama.cpp's default included; None if none fits.
+    def best(
+        self, params: Params, default_first: bool = True, ram: bool = True
+    ) -> Candidate | None:
+        """These flags with the fastest split that fits, llama.cpp's default included; None if none
+        fits.
 
-        `default_first`: before anything is measured, try llama.cpp's default ahead of the best estimated
-        split. `ram`: system memory must suffice too."""
+        `default_first`: before anything is measured, try llama.cpp's default ahead of the best
+        estimated split. `ram`: system memory must suffice too."""
         free = is_free(self.evaluator, params)
         if not self.evaluator.may_fit(params, any_split=free):
             return None
@@ -57,18 +60,24 @@ class TensorSplit:
         if _fits(default, ram) and self.lower_bound(params) >= self.cost.speed(default).request:
             return default
         found = self._refined(params, ram)
-        fitting = [candidate for candidate in (default, found) if candidate is not None
-                   and _fits(candidate, ram)]
+        fitting = [
+            candidate
+            for candidate in (default, found)
+            if candidate is not None and _fits(candidate, ram)
+        ]
         return self.cost.fastest(fitting) if fitting else None
 
     def most(self, make: Ladder) -> Candidate | None:
-        """The launch with the largest count that fits on the devices, with the best split if there is one to
-        choose."""
+        """The launch with the largest count that fits on the devices, with the best split if there
+        is one to choose."""
         top = make.top
         if not is_free(self.evaluator, make(top)):
-            return self._kept(largest_count(self.evaluator, make, top, self.fidelity,
-                                            self.overheads.at(make(top))),
-                              ram=False)
+            return self._kept(
+                largest_count(
+                    self.evaluator, make, top, self.fidelity, self.overheads.at(make(top))
+                ),
+                ram=False,
+            )
         best = self.best(make(top), ram=False)
         if best is not None:
             return best
@@ -76,8 +85,9 @@ class TensorSplit:
         while low + 1 < high:
             guess = (low + high) // 2
             if steps < 4:
-                guess = near = last(low, high - 1, lambda count: self.partition(make(count)) is not None,
-                                    near)
+                guess = near = last(
+                    low, high - 1, lambda count: self.partition(make(count)) is not None, near
+                )
             guess = min(max(guess, low + 1), high - 1)
             candidate = self.best(make(guess), default_first=False, ram=False)
             if candidate is None:
@@ -88,8 +98,8 @@ class TensorSplit:
         return best
 
     def promising(self, make: Ladder, near: int) -> Params | None:
-        """The launch with the largest count, perhaps `near`, that should fit by the overheads measured so
-        far; None if none should. Measures nothing."""
+        """The launch with the largest count, perhaps `near`, that should fit by the overheads
+        measured so far; None if none should. Measures nothing."""
         found: dict[int, Params | None] = {-1: None}
 
         def fits(count: int) -> bool:
@@ -106,22 +116,28 @@ class TensorSplit:
         use, limits = self.evaluator.static(params), self.evaluator.machine.limits
         fits = use is not None and all(
             usage.total + self.overheads.at(params).get(name, 0) <= limits[name]
-            for name, usage in use.devices.items() if usage.total)
+            for name, usage in use.devices.items()
+            if usage.total
+        )
         return params if fits else None
 
     def lower_bound(self, params: Params) -> float:
-        """Seconds of the reference request with the fastest split that should fit by the overheads measured
-        so far; infinite if none should. Measures nothing. For a smaller context than any so far, half of the
-        overheads are assumed."""
-        split, static = self.partition(params, self.overheads.least(params)), self.evaluator.static(params)
+        """Seconds of the reference request with the fastest split that should fit by the overheads
+        measured so far; infinite if none should. Measures nothing. For a smaller context than any
+        so far, half of the overheads are assumed."""
+        split, static = (
+            self.partition(params, self.overheads.least(params)),
+            self.evaluator.static(params),
+        )
         if split is None or static is None:
             return float("inf")
         return self.cost.predict(replace(params, tensor_split=split), static).request
 
-    def partition(self, params: Params,
-                  overheads: Mapping[str, int] | None = None) -> tuple[float, ...] | None:
-        """The fastest split that should fit by these overheads, or those measured so far, as layers per
-        device."""
+    def partition(
+        self, params: Params, overheads: Mapping[str, int] | None = None
+    ) -> tuple[float, ...] | None:
+        """The fastest split that should fit by these overheads, or those measured so far, as layers
+        per device."""
         layers = None if self.evaluator.exhausted else self.evaluator.layers(params)
         count = params.layers_wanted(self.everything)
         if layers is None or not count:
@@ -154,21 +170,27 @@ class TensorSplit:
         static = self.evaluator.static(params)
         if len(found) == 1 or static is None:
             return found[0]
-        return min(found, key=lambda split: self.cost.predict(replace(params, tensor_split=split),
-                                                              static).request)
+        return min(
+            found,
+            key=lambda split: (
+                self.cost.predict(replace(params, tensor_split=split), static).request
+            ),
+        )
 
     def _of_output(self, params: Params, name: str, known: int) -> int:
-        """Overheads of a device that has the output layer alone: it computes no attention. A guess until measured."""
+        """Overheads of a device that has the output layer alone: it computes no attention. A guess
+        until measured."""
         return self.of_output.get((params.n_ctx, params.n_ubatch, name), known // 4)
 
     def _pipelined(self, params: Params) -> bool:
-        """Whether prompts may overlap on several devices, so that an even split may be the fastest."""
+        """Whether prompts may overlap on several devices, so that an even split may be the
+        fastest."""
         static = self.evaluator.static(params)
         return static is not None and self.cost.clock(params, static).pipelined
 
     def _refined(self, params: Params, ram: bool) -> Candidate | None:
-        """The best split by the known overheads, corrected by measurements until it fits and no other is
-        predicted faster."""
+        """The best split by the known overheads, corrected by measurements until it fits and no
+        other is predicted faster."""
         seen: set[tuple[float, ...]] = set()
         best: Candidate | None = None
         for _ in range(6):
@@ -177,7 +199,11 @@ class TensorSplit:
                 break
             seen.add(split)
             shape = replace(params, tensor_split=split)
-            if best is not None and self.cost.predict(shape, best.breakdown).request >= self.cost.speed(best).request:
+            if (
+                best is not None
+                and self.cost.predict(shape, best.breakdown).request
+                >= self.cost.speed(best).request
+            ):
                 break
             candidate = self.evaluator.candidate(shape, self.fidelity)
             if candidate is None:
@@ -185,8 +211,9 @@ class TensorSplit:
             self.overheads.record(candidate, trusted=candidate.fits_devices)
             if split[-1] == 1:
                 name = self.evaluator.device_names(params)[len(split) - 1]
-                self.of_output[params.n_ctx, params.n_ubatch, name] = \
-                    candidate.overheads(self.evaluator.machine.limits).get(name, 0)
+                self.of_output[params.n_ctx, params.n_ubatch, name] = candidate.overheads(
+                    self.evaluator.machine.limits
+                ).get(name, 0)
             if _fits(candidate, ram):
                 best = candidate
         return best
@@ -198,7 +225,9 @@ class TensorSplit:
         use = self.evaluator.static(params)
         return use is None or any(
             use.devices[name].total + size * ONE_MORE > self.evaluator.machine.limits[name]
-            for name, size in self.overheads.at(params).items() if use.devices[name].total)
+            for name, size in self.overheads.at(params).items()
+            if use.devices[name].total
+        )
 
     def _kept(self, candidate: Candidate | None, ram: bool) -> Candidate | None:
         """A launch that has no split to choose, if it fits; its overheads are recorded."""
@@ -213,16 +242,21 @@ def _fits(candidate: Candidate, ram: bool) -> bool:
 
 
 def is_free(evaluator: Evaluator, params: Params) -> bool:
-    """Whether there is a split to choose: several devices, whole layers, and no flag that fixes it."""
+    """Whether there is a split to choose: several devices, whole layers, and no flag that fixes
+    it."""
     if evaluator.engine.cuts:
         return False
-    return (len(evaluator.machine.devices) > 1 and params.tensor_split is None
-            and params.split_mode in (None, "layer") and len(evaluator.device_names(params)) > 1)
+    return (
+        len(evaluator.machine.devices) > 1
+        and params.tensor_split is None
+        and params.split_mode in (None, "layer")
+        and len(evaluator.device_names(params)) > 1
+    )
 
 
 def explicit_split(evaluator: Evaluator, params: Params) -> Params:
-    """The flags with layer counts instead of llama.cpp's own split: free memory may change before the
-    launch. Of a program that shares out bytes, with what its own split goes by."""
+    """The flags with layer counts instead of llama.cpp's own split: free memory may change before
+    the launch. Of a program that shares out bytes, with what its own split goes by."""
     if params.n_gpu_layers == 0 or not is_free(evaluator, params):
         return params
     if evaluator.engine.shares_bytes:
@@ -246,4 +280,4 @@ def shared(evaluator: Evaluator, params: Params, counts: Sequence[float]) -> Par
 def _short(counts: Sequence[int]) -> tuple[float, ...]:
     """Layers per device without those of the last devices that have none."""
     used = max((i for i, count in enumerate(counts) if count), default=0)
-    return tuple([float(count) for count in counts[:used + 1]])
+    return tuple([float(count) for count in counts[: used + 1]])

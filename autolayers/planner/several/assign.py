@@ -1,10 +1,11 @@
-"""Which launch of each model, so that all fit at once and their requests take the fewest weighted seconds.
+"""Which launch of each model, so that all fit at once and their requests take the fewest weighted
+seconds.
 
     assign([Choice([Option(...), ...]), Choice([...], weight=3)], {"CUDA0": 24 << 30})
 
-A branch and bound over one option per model. It is exact unless it exceeds STEPS steps, there are more than
-MOST_EXACT models, or more than one of them is split over devices. Then it is the best choice found, and never
-worse than serving the models one after another in their order.
+A branch and bound over one option per model. It is exact unless it exceeds STEPS steps, there are
+more than MOST_EXACT models, or more than one of them is split over devices. Then it is the best
+choice found, and never worse than serving the models one after another in their order.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from .servers import Servers
 
 STEPS = 10_000
-TIES = 500                   # steps during which equally good choices are explored too
+TIES = 500  # steps during which equally good choices are explored too
 MOST_EXACT = 10
-MOST_CUTS = 24               # how often to try splitting a model over the leftover memory
+MOST_CUTS = 24  # how often to try splitting a model over the leftover memory
 # a choice with a split model must be this much better: each needs many layouts to find
 CUT_GAIN = 1.005
 _EQUAL = 1 + 1e-9
@@ -32,9 +33,9 @@ _EQUAL = 1 + 1e-9
 
 @dataclass(frozen=True)
 class Option:
-    """A launch that a model may have: bytes on each device, including the margin, and bytes of system memory
-    that are certain. `seconds` is the time of its request, `price` what the search minimises. `whole`: all of
-    it is on devices."""
+    """A launch that a model may have: bytes on each device, including the margin, and bytes of
+    system memory that are certain. `seconds` is the time of its request, `price` what the search
+    minimises. `whole`: all of it is on devices."""
 
     params: Params
     takes: Mapping[str, int]
@@ -42,19 +43,20 @@ class Option:
     seconds: float
     price: float
     whole: bool = True
-    measured: bool = True        # else sizes are estimates
+    measured: bool = True  # else sizes are estimates
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The options of one model. `cut(left, ram left)` finds one split over several devices within the
-    leftover memory; its price is at least `cut_price`."""
+    """The options of one model. `cut(left, ram left)` finds one split over several devices within
+    the leftover memory; its price is at least `cut_price`."""
 
     options: Sequence[Option]
     weight: float = 1.0
     cut: Callable[[Mapping[str, int], int | None], Option | None] | None = None
     cut_price: float = float("inf")
-    cut_bound: Callable[[Mapping[str, int]], float] = lambda left: 0.0     # a lower bound of `cut`'s price
+    # a lower bound of `cut`'s price
+    cut_bound: Callable[[Mapping[str, int]], float] = lambda left: 0.0
 
 
 @dataclass(frozen=True)
@@ -66,11 +68,16 @@ class Assignment:
     exact: bool
 
 
-def assign(choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None = None,
-           alike: Mapping[str, object] | None = None, servers: Servers | None = None) -> Assignment | None:
-    """The best choice. Ties: fewest models per device, then most even use. None if none was found. `alike`:
-    devices with equal values are the same to every model; `servers`: devices that one model must have to
-    itself."""
+def assign(
+    choices: Sequence[Choice],
+    limits: Mapping[str, int],
+    ram: int | None = None,
+    alike: Mapping[str, object] | None = None,
+    servers: Servers | None = None,
+) -> Assignment | None:
+    """The best choice. Ties: fewest models per device, then most even use. None if none was found.
+    `alike`: devices with equal values are the same to every model; `servers`: devices that one
+    model must have to itself."""
     return Search(choices, limits, ram, alike or {}, servers or {}).best()
 
 
@@ -86,7 +93,9 @@ class _State:
 
     def may(self, option: Option) -> bool:
         return (self.ram is None or option.ram <= self.ram) and all(
-            size <= self.left[name] for name, size in held(option.takes, self.limits, self.servers).items())
+            size <= self.left[name]
+            for name, size in held(option.takes, self.limits, self.servers).items()
+        )
 
     def take(self, i: int, option: Option) -> None:
         self.chosen[i] = option
@@ -105,13 +114,22 @@ class _State:
 class Search:
     """One search; `complete`: nothing was left out, even if the answer is None."""
 
-    def __init__(self, choices: Sequence[Choice], limits: Mapping[str, int], ram: int | None,
-                 alike: Mapping[str, object], servers: Servers) -> None:
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        limits: Mapping[str, int],
+        ram: int | None,
+        alike: Mapping[str, object],
+        servers: Servers,
+    ) -> None:
         self.choices, self.limits, self.alike = choices, limits, alike
         self.state = _State(dict(limits), ram, limits, servers)
-        self.least = [choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
-                      for choice in choices]
-        self.found: tuple[float, float, tuple[Option, ...]] | None = None       # price, crowding, options
+        self.least = [
+            choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
+            for choice in choices
+        ]
+        # price, crowding, options
+        self.found: tuple[float, float, tuple[Option, ...]] | None = None
         self.steps = self.cuts = 0
 
     @property
@@ -119,8 +137,15 @@ class Search:
         return len(self.choices) <= MOST_EXACT and self.steps <= STEPS and self.cuts < MOST_CUTS
 
     def best(self) -> Assignment | None:
-        by_size = sorted(range(len(self.choices)), key=lambda i: -max(
-            (sum(option.takes.values()) for option in self.choices[i].options), default=1 << 62))
+        by_size = sorted(
+            range(len(self.choices)),
+            key=lambda i: (
+                -max(
+                    (sum(option.takes.values()) for option in self.choices[i].options),
+                    default=1 << 62,
+                )
+            ),
+        )
         for order in (range(len(self.choices)), by_size, by_size[::-1]):
             self._one_after_another(order)
         exact = len(self.choices) <= MOST_EXACT
@@ -135,9 +160,17 @@ class Search:
         return None if self.found is None else Assignment(self.found[2], self.found[0], exact)
 
     def _fitting(self, i: int) -> list[Option]:
-        """The options of a model that still fit: the cheapest first; on a tie, on the emptiest device."""
-        return sorted(filter(self.state.may, self.choices[i].options), key=lambda option: (option.price, -min(
-            (self.state.left[name] - size for name, size in option.takes.items()), default=0)))
+        """The options of a model that still fit: the cheapest first; on a tie, on the emptiest
+        device."""
+        return sorted(
+            filter(self.state.may, self.choices[i].options),
+            key=lambda option: (
+                option.price,
+                -min(
+                    (self.state.left[name] - size for name, size in option.takes.items()), default=0
+                ),
+            ),
+        )
 
     def _cut(self, i: int) -> Option | None:
         """The model split over several devices within the leftover memory."""
@@ -151,12 +184,21 @@ class Search:
     def _keep(self) -> None:
         """The current choice, if it is the best so far."""
         chosen = tuple(option for _, option in sorted(self.state.chosen.items()))
-        price = sum(choice.weight * option.price for choice, option in zip(self.choices, chosen, strict=True))
-        crowding = sum((1 - self.state.left[name] / limit) ** 2 +
-                       sum(name in option.takes for option in chosen) ** 2
-                       for name, limit in self.limits.items() if limit > 0)
-        if self.found is None or price * _EQUAL < self.found[0] or \
-                (price <= self.found[0] * _EQUAL and crowding < self.found[1]):
+        price = sum(
+            choice.weight * option.price
+            for choice, option in zip(self.choices, chosen, strict=True)
+        )
+        crowding = sum(
+            (1 - self.state.left[name] / limit) ** 2
+            + sum(name in option.takes for option in chosen) ** 2
+            for name, limit in self.limits.items()
+            if limit > 0
+        )
+        if (
+            self.found is None
+            or price * _EQUAL < self.found[0]
+            or (price <= self.found[0] * _EQUAL and crowding < self.found[1])
+        ):
             self.found = price, crowding, chosen
 
     def _one_after_another(self, order: Sequence[int]) -> None:
@@ -173,11 +215,17 @@ class Search:
         for i in list(self.state.chosen):
             self.state.give_back(i)
 
-    def _branch(self, order: Sequence[int], at: int, price: float, rest: Sequence[float],
-                cuts: tuple[int, ...]) -> None:
-        """All choices for the models of order[at:], except those that cannot beat the best so far. `rest` are
-        lower bounds of the cost of the models from each position on, `cuts` the models that are split over
-        the leftover memory at the end."""
+    def _branch(
+        self,
+        order: Sequence[int],
+        at: int,
+        price: float,
+        rest: Sequence[float],
+        cuts: tuple[int, ...],
+    ) -> None:
+        """All choices for the models of order[at:], except those that cannot beat the best so far.
+        `rest` are lower bounds of the cost of the models from each position on, `cuts` the models
+        that are split over the leftover memory at the end."""
         if at == len(order):
             self._with_cuts(cuts)
             return
@@ -197,7 +245,9 @@ class Search:
                 self._branch(order, at + 1, own, rest, cuts)
                 self.state.give_back(i)
         own = price + choice.weight * choice.cut_price
-        if choice.cut is not None and self._promising((own + rest[at + 1]) * (CUT_GAIN if self.found else 1)):
+        if choice.cut is not None and self._promising(
+            (own + rest[at + 1]) * (CUT_GAIN if self.found else 1)
+        ):
             self._branch(order, at + 1, own, rest, (*cuts, i))
 
     def _promising(self, price: float) -> bool:
@@ -205,18 +255,26 @@ class Search:
             return False
         if self.found is None:
             return price < float("inf")
-        return price <= self.found[0] * _EQUAL if self.steps < TIES else price * _EQUAL < self.found[0]
+        return (
+            price <= self.found[0] * _EQUAL if self.steps < TIES else price * _EQUAL < self.found[0]
+        )
 
     def _alike(self, option: Option) -> object:
         """The key by which an option equals one on another device."""
-        where = sorted((str(self.alike.get(name, name)), self.state.left[name], size)
-                       for name, size in option.takes.items())
+        where = sorted(
+            (str(self.alike.get(name, name)), self.state.left[name], size)
+            for name, size in option.takes.items()
+        )
         return option.price, option.ram, tuple(where)
 
     def _with_cuts(self, cuts: tuple[int, ...]) -> None:
         """The current choice with these models split over the leftover memory, in every order."""
-        price = sum(self.choices[i].weight * option.price for i, option in self.state.chosen.items())
-        price += sum(self.choices[i].weight * self.choices[i].cut_bound(self.state.left) for i in cuts)
+        price = sum(
+            self.choices[i].weight * option.price for i, option in self.state.chosen.items()
+        )
+        price += sum(
+            self.choices[i].weight * self.choices[i].cut_bound(self.state.left) for i in cuts
+        )
         if not self._promising(price * (CUT_GAIN if cuts and self.found else 1)):
             return
         for order in permutations(cuts) if len(cuts) < 3 else [cuts]:
@@ -232,7 +290,8 @@ class Search:
                     self.state.give_back(i)
 
     def _improve(self) -> None:
-        """Starting from the best choice, one model at a time takes another option, as long as that helps."""
+        """Starting from the best choice, one model at a time takes another option, as long as that
+        helps."""
         while self.found is not None and self.steps <= STEPS:
             before = self.found
             for i, option in enumerate(before[2]):

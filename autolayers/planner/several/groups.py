@@ -4,7 +4,7 @@
     plan_any        launches sized so that any N fit together: llama-server's router limits by count (--models-max)
 
 A model that is partly in RAM even alone has the machine to itself.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-MOST_SEARCHED = 200      # sets to search for a way to fit
-_TRIES = 4               # attempts to fit a multi-device launch
+MOST_SEARCHED = 200  # sets to search for a way to fit
+_TRIES = 4  # attempts to fit a multi-device launch
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Sets of models that fit at the same time, each with its members' indices; `refused`: why a model cannot
-    be read or loaded, by its index. `proven`: no other groups need fewer swaps."""
+    """Sets of models that fit at the same time, each with its members' indices; `refused`: why a
+    model cannot be read or loaded, by its index. `proven`: no other groups need fewer swaps."""
 
     groups: tuple[Together, ...]
     members: tuple[tuple[int, ...], ...]
@@ -51,23 +51,31 @@ class Groups:
 
     def plans(self) -> dict[int, Plan]:
         """The plan of each model, by its index."""
-        found = {i: plan for group, members in zip(self.groups, self.members, strict=True)
-                 for i, plan in zip(members, group.plans, strict=True)}
+        found = {
+            i: plan
+            for group, members in zip(self.groups, self.members, strict=True)
+            for i, plan in zip(members, group.plans, strict=True)
+        }
         return dict(sorted(found.items()))
 
     def to_dict(self) -> dict[str, object]:
-        return {"schema": 1, "fits": self.fits, "members": [list(members) for members in self.members],
-                "groups": [group.to_dict() for group in self.groups], "refused": dict(self.refused),
-                "proven": self.proven}
+        return {
+            "schema": 1,
+            "fits": self.fits,
+            "members": [list(members) for members in self.members],
+            "groups": [group.to_dict() for group in self.groups],
+            "refused": dict(self.refused),
+            "proven": self.proven,
+        }
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """Launches sized so that any `most` fit at the same time. `alone`: models that need the machine to themselves,
-    which keep `most` at 1."""
+    """Launches sized so that any `most` fit at the same time. `alone`: models that need the machine
+    to themselves, which keep `most` at 1."""
 
     plans: tuple[Plan, ...]
-    numbers: tuple[int, ...]       # of the planned models
+    numbers: tuple[int, ...]  # of the planned models
     most: int
     machine: Machine
     alone: tuple[int, ...] = ()
@@ -81,13 +89,16 @@ class AnyOf:
 class _Question:
     """The shared request, and each model's options that need no RAM."""
 
-    def __init__(self, models: Sequence[Model], request: Request, own: Mapping[int, Request] | None = None) -> None:
+    def __init__(
+        self, models: Sequence[Model], request: Request, own: Mapping[int, Request] | None = None
+    ) -> None:
         self.models, self.request, self.own = models, request, own or {}
         self.machine = machine = request.machine
         self.servers = servers_of(machine.devices)
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
-        self.cut: dict[int, Launches] = {}           # with few models, those that fit on no single device
+        # with few models, those that fit on no single device
+        self.cut: dict[int, Launches] = {}
         self.refused: list[tuple[int, str]] = []
         for i in range(len(models)):
             try:
@@ -112,19 +123,25 @@ class _Question:
         launches = self.cut.get(i)
         if launches is None:
             return Choice(self.options[i])
-        return Choice((), cut=lambda left, ram: _whole_cut(launches, left, ram),
-                      cut_price=self.options[i][0].price)
+        return Choice(
+            (),
+            cut=lambda left, ram: _whole_cut(launches, left, ram),
+            cut_price=self.options[i][0].price,
+        )
 
     @staticmethod
     def has(left: Any, ram: int | None, option: Option) -> bool:
         """Whether the devices and system memory have this much left."""
-        return (ram is None or option.ram <= ram) and all(size <= left[name]
-                                                          for name, size in option.takes.items())
+        return (ram is None or option.ram <= ram) and all(
+            size <= left[name] for name, size in option.takes.items()
+        )
 
     def by_size(self) -> list[int]:
         """The models that can be fully offloaded, largest first."""
         whole = [i for i, options in self.options.items() if options]
-        return sorted(whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i]))
+        return sorted(
+            whole, key=lambda i: -max(sum(option.takes.values()) for option in self.options[i])
+        )
 
     def asked(self, i: int) -> Request:
         """The request for one model, with the files that are loaded with it."""
@@ -140,7 +157,8 @@ class _Question:
 
 
 def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
-    """A model's fastest launch over several devices with this much memory left, without RAM, measured."""
+    """A model's fastest launch over several devices with this much memory left, without RAM,
+    measured."""
     for _ in range(_TRIES):
         option = launches.cut(left, ram)
         if option is None or not option.whole or option.measured:
@@ -151,21 +169,23 @@ def _whole_cut(launches: Launches, left: Mapping[str, int], ram: int | None) -> 
 
 # --- sets that fit at the same time
 
+
 class _Sets:
-    """Which of a few models share a set so that random requests, in proportion to the models' weights, need
-    the fewest swaps: the set sums' squares must add up to the most."""
+    """Which of a few models share a set so that random requests, in proportion to the models'
+    weights, need the fewest swaps: the set sums' squares must add up to the most."""
 
     def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
         self.asked, self.models, self.weights = asked, models, weights
         self.alike = {device.name: kind(device) for device in asked.machine.devices}
         self.searched, self.proven = 0, True
-        self.seconds: dict[int, float] = {}      # for each set that fits, by its bits
+        self.seconds: dict[int, float] = {}  # for each set that fits, by its bits
 
     def best(self) -> list[tuple[int, ...]]:
         """The sets, by the models' indices."""
         if self.models and self._may_fit(self.models) and self.chosen(self.models):
             return [tuple(sorted(self.models))]
-        best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]       # the models in each bit set
+        # the models in each bit set
+        best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]
         for mask in range(1, 1 << len(self.models)):
             self._look_at(mask)
             first = mask & -mask
@@ -176,7 +196,9 @@ class _Sets:
                 if own in self.seconds:
                     swaps, seconds, *_ = best[mask ^ own]
                     weight = self._weight(own)
-                    ways.append((swaps - weight ** 2, round(seconds + self.seconds[own], 6), -weight, own))
+                    ways.append(
+                        (swaps - weight**2, round(seconds + self.seconds[own], 6), -weight, own)
+                    )
                 if not others:
                     break
                 others = (others - 1) & rest
@@ -189,8 +211,13 @@ class _Sets:
 
     def chosen(self, members: Sequence[int]) -> Assignment | None:
         """The launches of a set with the fewest seconds."""
-        search = Search([self.asked.choice(i) for i in members], self.asked.machine.limits, self.asked.ram,
-                        self.alike, self.asked.servers)
+        search = Search(
+            [self.asked.choice(i) for i in members],
+            self.asked.machine.limits,
+            self.asked.ram,
+            self.alike,
+            self.asked.servers,
+        )
         found = search.best()
         self.proven &= found is not None or search.complete
         return found
@@ -202,8 +229,8 @@ class _Sets:
         return sum(self.weights[i] for i in self._members(mask))
 
     def _look_at(self, mask: int) -> None:
-        """Whether a set fits: only if all its subsets of one model less do, and certainly if its models fit
-        one after the other."""
+        """Whether a set fits: only if all its subsets of one model less do, and certainly if its
+        models fit one after the other."""
         parts = [mask ^ (1 << bit) for bit in range(len(self.models)) if mask >> bit & 1]
         if any(part and part not in self.seconds for part in parts):
             return
@@ -221,7 +248,9 @@ class _Sets:
 
     def _may_fit(self, members: Sequence[int]) -> bool:
         """Whether the least that each model takes fits in total."""
-        least = sum(min(sum(option.takes.values()) for option in self.asked.options[i]) for i in members)
+        least = sum(
+            min(sum(option.takes.values()) for option in self.asked.options[i]) for i in members
+        )
         return least <= sum(self.asked.machine.limits.values())
 
 
@@ -237,8 +266,13 @@ class _Group:
         fitting = [option for option in options if _Question.has(self.left, self.ram, option)]
         if not fitting:
             return False
-        option = min(fitting, key=lambda option: (
-            option.price, -min((self.left[name] for name in option.takes), default=0)))
+        option = min(
+            fitting,
+            key=lambda option: (
+                option.price,
+                -min((self.left[name] for name in option.takes), default=0),
+            ),
+        )
         self.chosen[i] = option
         for name, size in held(option.takes, self.asked.machine.limits, self.asked.servers).items():
             self.left[name] -= size
@@ -247,9 +281,9 @@ class _Group:
 
 
 def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Option]], bool]:
-    """The sets of models that are loaded at the same time, each with its launches, and whether no others need
-    fewer swaps. Many models are sorted by size, largest or smallest first, and each joins the first set that
-    it fits into."""
+    """The sets of models that are loaded at the same time, each with its launches, and whether no
+    others need fewer swaps. Many models are sorted by size, largest or smallest first, and each
+    joins the first set that it fits into."""
     order = asked.by_size()
     if len(order) <= MOST_EXACT:
         sets = _Sets(asked, order, weights)
@@ -260,7 +294,9 @@ def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Op
             found.append(dict(zip(members, options, strict=True)))
         return found, sets.proven
     ways = [_one_after_another(asked, some) for some in (order, order[::-1])]
-    return max(ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)), False
+    return max(
+        ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)
+    ), False
 
 
 def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int, Option]]:
@@ -274,8 +310,9 @@ def _one_after_another(asked: _Question, order: Sequence[int]) -> list[dict[int,
 
 
 def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Groups:
-    """Groups with the fewest swaps between them; no model fits into a group that is requested as often as its
-    own, or more often. `weights` say how often each model is requested, by default equally."""
+    """Groups with the fewest swaps between them; no model fits into a group that is requested as
+    often as its own, or more often. `weights` say how often each model is requested, by default
+    equally."""
     asked, machine = _Question(models, request), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     found: list[tuple[tuple[int, ...], Together]] = []
@@ -291,14 +328,25 @@ def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[flo
         if plan is not None:
             found.append(((i,), Together((plan,), machine, (factors[i],))))
     found.sort(key=lambda it: it[0])
-    return Groups(tuple(group for _, group in found), tuple(members for members, _ in found), machine,
-                  tuple(asked.refused), proven)
+    return Groups(
+        tuple(group for _, group in found),
+        tuple(members for members, _ in found),
+        machine,
+        tuple(asked.refused),
+        proven,
+    )
 
 
-def plan_any(models: Sequence[Model], request: Request, *, limit: int | None = None,
-             own: Mapping[int, Request] | None = None) -> AnyOf:
-    """The launches with which the most models, `limit` of them where it is given, may be loaded at once, whichever
-    they are. `own`: the request for a model, by its index, where it is not that of all."""
+def plan_any(
+    models: Sequence[Model],
+    request: Request,
+    *,
+    limit: int | None = None,
+    own: Mapping[int, Request] | None = None,
+) -> AnyOf:
+    """The launches with which the most models, `limit` of them where it is given, may be loaded at
+    once, whichever they are. `own`: the request for a model, by its index, where it is not that of
+    all."""
     asked, machine = _Question(models, request, own), request.machine
     order = asked.by_size()
     alone = tuple(i for i, options in asked.options.items() if not options)
@@ -310,22 +358,33 @@ def plan_any(models: Sequence[Model], request: Request, *, limit: int | None = N
     if chosen is None:
         plans = {i: plan for i in asked.options if (plan := asked.alone(i)) is not None}
         return AnyOf(tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(asked.refused))
-    devices = {name: _parts({i: option.takes[name] for i, option in chosen.items() if name in option.takes},
-                            limit, most) for name, limit in machine.limits.items()}
-    ram = None if asked.ram is None else _parts({i: option.ram for i, option in chosen.items()}, asked.ram,
-                                                most)
+    devices = {
+        name: _parts(
+            {i: option.takes[name] for i, option in chosen.items() if name in option.takes},
+            limit,
+            most,
+        )
+        for name, limit in machine.limits.items()
+    }
+    ram = (
+        None
+        if asked.ram is None
+        else _parts({i: option.ram for i, option in chosen.items()}, asked.ram, most)
+    )
     found = []
     for i, option in sorted(chosen.items()):
         limits = {name: parts.get(i, 0) for name, parts in devices.items()}
         mine = replace(machine, limits=limits, ram=None if ram is None else RAM_MARGIN + ram[i])
-        plan = settled(measured_plan(models[i], option, replace(asked.asked(i), machine=mine), Known()))
+        plan = settled(
+            measured_plan(models[i], option, replace(asked.asked(i), machine=mine), Known())
+        )
         found.append(with_own_servers(plan, machine.devices))
     return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
 
 
 def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
-    """Bytes that each may take, so that any `most` of them stay within the limit: the heaviest share the
-    spare memory equally, then each other model gets what the heaviest leave."""
+    """Bytes that each may take, so that any `most` of them stay within the limit: the heaviest
+    share the spare memory equally, then each other model gets what the heaviest leave."""
     spare = (limit - _heaviest(list(needs.values()), most)) // max(1, min(most, len(needs)))
     found = {i: need + spare for i, need in needs.items()}
     for i in sorted(found, key=lambda i: found[i]):
@@ -335,8 +394,8 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
 
 
 def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option] | None:
-    """An option of each model, so that any `most` of them fit: the fastest that leaves one for the models
-    after it. None if not found in STEPS steps."""
+    """An option of each model, so that any `most` of them fit: the fastest that leaves one for the
+    models after it. None if not found in STEPS steps."""
     limits = asked.machine.limits
     sizes: dict[str, list[int]] = {name: [] for name in limits}
     ram: list[int] = []
@@ -347,12 +406,24 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
 
     def fitting() -> Iterator[Option]:
         """The options of the next model."""
-        found = [option for option in asked.options[order[len(chosen)]]
-                 if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
-                 and all(_heaviest([*sizes[name], size], most) <= limits[name]
-                         for name, size in takes(option))]
-        return iter(sorted(found, key=lambda option: (option.price, max(
-            (_heaviest(sizes[name], most) for name in option.takes), default=0))))
+        found = [
+            option
+            for option in asked.options[order[len(chosen)]]
+            if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
+            and all(
+                _heaviest([*sizes[name], size], most) <= limits[name]
+                for name, size in takes(option)
+            )
+        ]
+        return iter(
+            sorted(
+                found,
+                key=lambda option: (
+                    option.price,
+                    max((_heaviest(sizes[name], most) for name in option.takes), default=0),
+                ),
+            )
+        )
 
     untried = [fitting()]
     for _ in range(STEPS):
@@ -391,4 +462,3 @@ class Some(Sequence["Model"]):
 
     def __getitem__(self, i: Any) -> Any:
         return self.models[self.members[i]]
-

@@ -1,5 +1,6 @@
-"""Models in turns where a set of them may be any that fits: launches of a fixed size, and all sets of them that the
-machine holds at the same time (llama-swap's matrix; groups.py has disjoint sets)."""
+"""Models in turns where a set of them may be any that fits: launches of a fixed size, and all sets
+of them that the machine holds at the same time (llama-swap's matrix; groups.py has disjoint
+sets)."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-_MOST_ALL = 12       # models whose sets are all looked at
+_MOST_ALL = 12  # models whose sets are all looked at
 _MOST_SETS = 200
 _MOST_WAYS = 6
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """`sets`: positions in `plans` of those that fit together, none within another; `numbers`: the planned models;
-    `costs`: what it costs to read each again, relative to its requests."""
+    """`sets`: positions in `plans` of those that fit together, none within another; `numbers`: the
+    planned models; `costs`: what it costs to read each again, relative to its requests."""
 
     plans: tuple[Plan, ...]
     numbers: tuple[int, ...]
@@ -39,9 +40,9 @@ class Matrix:
 
 
 def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Matrix:
-    """The launches with which two requests in a row, in proportion to `weights`, are most often for models that may
-    be loaded together: those of plan_any for all but some of the largest, which get the machine, or those of
-    plan_groups."""
+    """The launches with which two requests in a row, in proportion to `weights`, are most often for
+    models that may be loaded together: those of plan_any for all but some of the largest, which get
+    the machine, or those of plan_groups."""
     machine = request.machine
     factors = tuple(weights) or (1.0,) * len(models)
     groups = plan_groups(models, request, factors)
@@ -55,15 +56,23 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
             mine = {some[i]: plan for i, plan in zip(found.numbers, found.plans, strict=True)}
             ways.append(_Way({**plans, **mine}, machine, factors))
     best = max(ways, key=lambda way: round(way.together, 9))
-    return Matrix(tuple(best.plans.values()), tuple(best.plans), best.sets,
-                  tuple(_cost(plan, factors[i]) for i, plan in best.plans.items()), machine, groups.refused)
+    return Matrix(
+        tuple(best.plans.values()),
+        tuple(best.plans),
+        best.sets,
+        tuple(_cost(plan, factors[i]) for i, plan in best.plans.items()),
+        machine,
+        groups.refused,
+    )
 
 
 class _Way:
-    """Launches by the models' numbers, and the sets of them that fit. `together`: the share of requests that find
-    the last one's model in a set with theirs."""
+    """Launches by the models' numbers, and the sets of them that fit. `together`: the share of
+    requests that find the last one's model in a set with theirs."""
 
-    def __init__(self, plans: Mapping[int, Plan], machine: Machine, factors: Sequence[float]) -> None:
+    def __init__(
+        self, plans: Mapping[int, Plan], machine: Machine, factors: Sequence[float]
+    ) -> None:
         self.plans = dict(sorted(plans.items()))
         numbers = list(self.plans)
         weights = [factors[i] for i in numbers]
@@ -78,13 +87,18 @@ def _cost(plan: Plan, weight: float) -> int:
     return max(1, round(weight * plan.model.size / (1 << 30)))
 
 
-def _sets(plans: Sequence[Plan], machine: Machine, order: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """The largest sets of plans that fit together, with the most frequent models first; of many models those that
-    grow from each pair."""
+def _sets(
+    plans: Sequence[Plan], machine: Machine, order: Sequence[int]
+) -> tuple[tuple[int, ...], ...]:
+    """The largest sets of plans that fit together, with the most frequent models first; of many
+    models those that grow from each pair."""
+
     def fits(members: Sequence[int]) -> bool:
         both = Together(tuple(plans[i] for i in members), machine)
         ram = both.ram_left()
-        return len(members) == 1 or (min(both.left().values(), default=0) >= 0 and (ram is None or ram >= 0))
+        return len(members) == 1 or (
+            min(both.left().values(), default=0) >= 0 and (ram is None or ram >= 0)
+        )
 
     def grown(members: list[int]) -> tuple[int, ...]:
         for other in order:
@@ -95,17 +109,31 @@ def _sets(plans: Sequence[Plan], machine: Machine, order: Sequence[int]) -> tupl
     found: dict[tuple[int, ...], None] = {}
     if len(order) <= _MOST_ALL:
         whole: set[int] = set()
-        for mask in range(1, 1 << len(order)):       # a set fits only if those of one member less do
+        # a set fits only if those of one member less do
+        for mask in range(1, 1 << len(order)):
             members = [order[bit] for bit in range(len(order)) if mask >> bit & 1]
-            if all(not mask ^ 1 << bit or mask ^ 1 << bit in whole for bit in range(len(order)) if mask >> bit & 1) \
-                    and fits(members):
+            if all(
+                not mask ^ 1 << bit or mask ^ 1 << bit in whole
+                for bit in range(len(order))
+                if mask >> bit & 1
+            ) and fits(members):
                 whole.add(mask)
-        found.update((tuple(sorted(order[bit] for bit in range(len(order)) if mask >> bit & 1)), None)
-                     for mask in sorted(whole) if not any(mask | 1 << bit in whole and not mask >> bit & 1
-                                                          for bit in range(len(order))))
+        found.update(
+            (tuple(sorted(order[bit] for bit in range(len(order)) if mask >> bit & 1)), None)
+            for mask in sorted(whole)
+            if not any(
+                mask | 1 << bit in whole and not mask >> bit & 1 for bit in range(len(order))
+            )
+        )
     else:
         for at, first in enumerate(order):
             for second in order[at:]:
                 if len(found) < _MOST_SETS or first == second:
-                    found[grown([first] if first == second or not fits([first, second]) else [first, second])] = None
+                    found[
+                        grown(
+                            [first]
+                            if first == second or not fits([first, second])
+                            else [first, second]
+                        )
+                    ] = None
     return tuple(found)

@@ -1,7 +1,7 @@
-"""Several models that run at the same time on one machine: where each goes, what it may take, and whether
-they all fit. First they are placed at their smallest contexts for the fewest weighted seconds of all requests
-(sharing.py). The leftover memory then improves the placement of models that are partly in RAM, and the
-contexts of the others."""
+"""Several models that run at the same time on one machine: where each goes, what it may take, and
+whether they all fit. First they are placed at their smallest contexts for the fewest weighted
+seconds of all requests (sharing.py). The leftover memory then improves the placement of models that
+are partly in RAM, and the contexts of the others."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from .assign import Option
 
-LOADED = 0.8          # at least this part of a file's tensors is loaded
+LOADED = 0.8  # at least this part of a file's tensors is loaded
 
 
 @dataclass(frozen=True)
 class Together:
-    """One plan per model of several that are loaded at once, in the given order. Each plan's `free` is what
-    the others leave.
+    """One plan per model of several that are loaded at once, in the given order. Each plan's `free`
+    is what the others leave.
 
-    `weights` say how much a model's seconds count, `alone` are the seconds of its request with the machine to
-    itself, and `costs[i][j]` those that model i adds to model j's. `proven`: no other choice of devices has a
-    lower sum, by these predictions."""
+    `weights` say how much a model's seconds count, `alone` are the seconds of its request with the
+    machine to itself, and `costs[i][j]` those that model i adds to model j's. `proven`: no other
+    choice of devices has a lower sum, by these predictions."""
 
     plans: tuple[Plan, ...]
     machine: Machine
@@ -56,7 +56,9 @@ class Together:
     def seconds(self) -> float:
         """The weighted sum of the requests' seconds."""
         weights = self.weights or (1.0,) * len(self.plans)
-        return sum(weight * plan.speed.request for weight, plan in zip(weights, self.plans, strict=True))
+        return sum(
+            weight * plan.speed.request for weight, plan in zip(weights, self.plans, strict=True)
+        )
 
     def left(self) -> dict[str, int]:
         """Bytes per device that no model takes and no margin needs."""
@@ -73,25 +75,35 @@ class Together:
 
     def users(self) -> dict[str, list[int]]:
         """The models on each device, by their indices."""
-        return {device.name: [i for i, plan in enumerate(self.plans) if device.name in takes_of(plan)]
-                for device in self.machine.devices}
+        return {
+            device.name: [i for i, plan in enumerate(self.plans) if device.name in takes_of(plan)]
+            for device in self.machine.devices
+        }
 
     def to_dict(self) -> dict[str, object]:
         return {
-            "schema": 1, "fits": self.fits, "left": self.left(), "ram_left": self.ram_left(),
-            "seconds": round(self.seconds, 3), "weights": list(self.weights),
+            "schema": 1,
+            "fits": self.fits,
+            "left": self.left(),
+            "ram_left": self.ram_left(),
+            "seconds": round(self.seconds, 3),
+            "weights": list(self.weights),
             "alone_seconds": [round(seconds, 3) for seconds in self.alone],
             "costs_seconds": [[round(seconds, 3) for seconds in row] for row in self.costs],
-            "users": self.users(), "proven": self.proven,
+            "users": self.users(),
+            "proven": self.proven,
             "models": [plan.to_dict() for plan in self.plans],
         }
 
 
-def plan_together(models: Sequence[Model], request: Request, weights: Sequence[float] = ()) -> Together:
+def plan_together(
+    models: Sequence[Model], request: Request, weights: Sequence[float] = ()
+) -> Together:
     """Plans models to be loaded at once, with the same given flags for each.
 
-    If they do not all fit, each gets a share of the memory in proportion to its size. `models` may read each
-    on demand (model.models): only outlines of planned models are kept. Raises LaunchRefused.
+    If they do not all fit, each gets a share of the memory in proportion to its size. `models` may
+    read each on demand (model.models): only outlines of planned models are kept. Raises
+    LaunchRefused.
     """
     known, machine = _Measured(), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
@@ -103,8 +115,14 @@ def plan_together(models: Sequence[Model], request: Request, weights: Sequence[f
     sharing, found = shared
     plans = SharedOut(models, request, found, known).plans()
     alone = tuple(sharing.alone(i) for i in range(len(models)))
-    return Together(tuple(with_others(plans, machine)), machine, factors, alone,
-                    _costs(sharing, found, plans), found.exact)
+    return Together(
+        tuple(with_others(plans, machine)),
+        machine,
+        factors,
+        alone,
+        _costs(sharing, found, plans),
+        found.exact,
+    )
 
 
 def _too_large(models: Sequence[Model], machine: Machine) -> bool:
@@ -115,26 +133,32 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
 
 
 def _too_many(count: int, request: Request) -> bool:
-    """Whether the CUDA contexts of this many processes alone exceed the devices; not checked if flags may
-    leave a device unused."""
+    """Whether the CUDA contexts of this many processes alone exceed the devices; not checked if
+    flags may leave a device unused."""
     params, machine = request.params, request.machine
     unused = not machine.devices or params.n_gpu_layers == 0 or params.device == ()
     if unused or request.policy.margin or params.fit_target:
         return False
     sizes = {device.name: least(device) for device in machine.devices}
-    return all(sizes.values()) and sum(machine.limits[name] // size for name, size in sizes.items()) < count
+    return (
+        all(sizes.values())
+        and sum(machine.limits[name] // size for name, size in sizes.items()) < count
+    )
 
 
-def _shared(models: Sequence[Model], request: Request, weights: Sequence[float],
-            known: _Measured) -> tuple[Sharing, Assignment] | None:
-    """The best launches at the smallest contexts; of several cache types, the first with which all are fully
-    offloaded. None if they do not fit together."""
+def _shared(
+    models: Sequence[Model], request: Request, weights: Sequence[float], known: _Measured
+) -> tuple[Sharing, Assignment] | None:
+    """The best launches at the smallest contexts; of several cache types, the first with which all
+    are fully offloaded. None if they do not fit together."""
     params, machine = request.params, request.machine
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     ladder = () if params.cache_type_k or params.cache_type_v else request.policy.kv_types
     best: tuple[Sharing, Assignment] | None = None
     for name in ladder or (None,):
-        asked = request if name is None else request.with_flags(cache_type_k=name, cache_type_v=name)
+        asked = (
+            request if name is None else request.with_flags(cache_type_k=name, cache_type_v=name)
+        )
         launches: list[Launches] = []
         for i, model in enumerate(models):
             launches.append(Launches(lambda i=i: models[i], asked, known.of(model)))  # type: ignore[misc]
@@ -152,47 +176,70 @@ def _shared(models: Sequence[Model], request: Request, weights: Sequence[float],
 
 
 def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
-    """What was found, or, if better, the models planned one after another with what each leaves: a separate
-    plan can also use parts of layers."""
+    """What was found, or, if better, the models planned one after another with what each leaves: a
+    separate plan can also use parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
         return found
     left, ram = dict(sharing.machine.limits), sharing.ram
     chosen: list[Option] = []
     for launches in sharing.launches:
-        option = min((option for option in launches.whole if _has(left, ram, option)),
-                     key=lambda option: option.price, default=None)
+        option = min(
+            (option for option in launches.whole if _has(left, ram, option)),
+            key=lambda option: option.price,
+            default=None,
+        )
         if option is None:
-            machine = replace(launches.machine, limits=dict(left),
-                              ram=None if ram is None else RAM_MARGIN + ram)
+            machine = replace(
+                launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
+            )
             try:
-                asked = replace(launches.request.with_params(launches.params), machine=machine, notes=())
+                asked = replace(
+                    launches.request.with_params(launches.params), machine=machine, notes=()
+                )
                 plan = plan_request(launches.read(), asked, known=launches.known)
             except LaunchRefused:
                 return found
-            option = launches.option(replace(plan.params, cache_ram=launches.given.cache_ram,
-                                             ctx_checkpoints=launches.given.ctx_checkpoints))
+            option = launches.option(
+                replace(
+                    plan.params,
+                    cache_ram=launches.given.cache_ram,
+                    ctx_checkpoints=launches.given.ctx_checkpoints,
+                )
+            )
         if option is None or not _has(left, ram, option):
             return found
         chosen.append(option)
         takes = held(option.takes, sharing.machine.limits, sharing.servers)
         left.update({name: left[name] - size for name, size in takes.items()})
         ram = None if ram is None else ram - option.ram
-    price = sum(weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True))
-    return found if found is not None and found.price <= price else Assignment(tuple(chosen), price, exact=False)
+    price = sum(
+        weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True)
+    )
+    return (
+        found
+        if found is not None and found.price <= price
+        else Assignment(tuple(chosen), price, exact=False)
+    )
 
 
 def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
     """Whether the devices and system memory have this much left."""
-    return (ram is None or option.ram <= ram) and all(size <= left[name]
-                                                      for name, size in option.takes.items())
+    return (ram is None or option.ram <= ram) and all(
+        size <= left[name] for name, size in option.takes.items()
+    )
 
 
 class SharedOut:
-    """Shares out what the launches of an assignment leave: first to make those in RAM faster, then in equal
-    parts per device to the others' contexts."""
+    """Shares out what the launches of an assignment leave: first to make those in RAM faster, then
+    in equal parts per device to the others' contexts."""
 
-    def __init__(self, models: Sequence[Model], request: Request, found: Assignment,
-                 known: _Measured | None = None) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        request: Request,
+        found: Assignment,
+        known: _Measured | None = None,
+    ) -> None:
         self.models, self.request, self.chosen = models, request, found.chosen
         self.machine = machine = request.machine
         self.known = known or _Measured()
@@ -213,14 +260,26 @@ class SharedOut:
         for position, i in enumerate(order):
             option = self.chosen[i]
             rest = [self.chosen[j] for j in order[position:]]
-            parts = {name: sum(name in other.takes for other in rest) if option.whole else 1
-                     for name in option.takes}
+            parts = {
+                name: sum(name in other.takes for other in rest) if option.whole else 1
+                for name in option.takes
+            }
             limits = dict.fromkeys(self.machine.limits, 0)
-            limits.update({name: size + self.spare[name] // parts[name]
-                           for name, size in option.takes.items()})
-            ram = None if self.ram_spare is None else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
+            limits.update(
+                {
+                    name: size + self.spare[name] // parts[name]
+                    for name, size in option.takes.items()
+                }
+            )
+            ram = (
+                None
+                if self.ram_spare is None
+                else RAM_MARGIN + option.ram + self.ram_spare // len(rest)
+            )
             mine = replace(self.request, machine=replace(self.machine, limits=limits, ram=ram))
-            plan = settled(measured_plan(self.models[i], option, mine, self.known.of(self.models[i])))
+            plan = settled(
+                measured_plan(self.models[i], option, mine, self.known.of(self.models[i]))
+            )
             found[i] = with_own_servers(plan, self.machine.devices)
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
@@ -230,12 +289,16 @@ class SharedOut:
 def measured_plan(model: Model, option: Option, request: Request, known: Known) -> Plan:
     """The best plan on the option's devices, or the option itself if that is better."""
     chosen, n_ctx = option.params, request.params.n_ctx
-    there = request.with_flags(device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v)
+    there = request.with_flags(
+        device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v
+    )
     plan = plan_request(model, there, known=known)
     larger = n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
     if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
         return plan
-    literal = request.with_params(replace(chosen, n_ctx=n_ctx)).with_goals(strategy=None, kv_types=())
+    literal = request.with_params(replace(chosen, n_ctx=n_ctx)).with_goals(
+        strategy=None, kv_types=()
+    )
     try:
         other = plan_request(model, literal, known=known)
     except LaunchRefused:
@@ -257,7 +320,9 @@ class _Measured:
         return found
 
 
-def _costs(sharing: Sharing, found: Assignment, plans: Sequence[Plan]) -> tuple[tuple[float, ...], ...]:
+def _costs(
+    sharing: Sharing, found: Assignment, plans: Sequence[Plan]
+) -> tuple[tuple[float, ...], ...]:
     """Seconds that each model adds to every other's request under `plans`."""
     n = len(found.chosen)
     rows = []
@@ -282,7 +347,9 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
     found = []
     for plan in plans:
         taken = takes_of(plan)
-        devices = tuple(replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices)
+        devices = tuple(
+            replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices
+        )
         free = None if ram is None else ram + plan.host.taken
         found.append(replace(plan, devices=devices, host=replace(plan.host, free=free)))
     return found
@@ -290,17 +357,29 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 
 # --- where they do not fit
 
+
 def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> list[Plan]:
-    """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC servers."""
+    """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC
+    servers."""
     params, machine = request.params, request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
-    limits, ram = dict(machine.limits), None if machine.ram is None else max(0, machine.ram - RAM_MARGIN)
+    limits, ram = (
+        dict(machine.limits),
+        None if machine.ram is None else max(0, machine.ram - RAM_MARGIN),
+    )
     plans: list[Plan] = []
     for i, model in enumerate(models):
         rest = max(1, sum(sizes[i:]))
-        mine = {name: limit if owners.get(name) == i else limit * sizes[i] // rest for name, limit in limits.items()}
-        own = tuple(name for name in (limits if params.device is None else params.device) if owners.get(name, i) == i)
+        mine = {
+            name: limit if owners.get(name) == i else limit * sizes[i] // rest
+            for name, limit in limits.items()
+        }
+        own = tuple(
+            name
+            for name in (limits if params.device is None else params.device)
+            if owners.get(name, i) == i
+        )
         asked = request.with_flags(device=own) if owners else request
         # one margin is enough for all
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
@@ -310,7 +389,9 @@ def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> lis
         asked = replace(asked, machine=replace(machine, limits=mine, ram=share))
         plan = settled(plan_request(model, asked, known=known.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
-        limits = {name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()}
+        limits = {
+            name: max(0, limit - takes_of(plan).get(name, 0)) for name, limit in limits.items()
+        }
         ram = None if ram is None else max(0, ram - plan.host.taken)
     return plans
 

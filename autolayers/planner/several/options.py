@@ -1,13 +1,14 @@
-"""The possible launches of one of several models at its smallest context: each with its bytes and its
-seconds.
+"""The possible launches of one of several models at its smallest context: each with its bytes and
+its seconds.
 
     whole on one device     measured
     partly in RAM           experts or FFN weights of the leading layers, or whole layers, by number: estimated from
                             weights, caches and the graph buffers of one such launch, and measured when it is chosen
     cut over devices        the fastest split of the layers over the memory that others leave
 
-A model is split only if no single device is free; a split is never priced below the slowest single device.
-"""
+A model is split only if no single device is free; a split is never priced below the slowest single
+device.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -38,28 +39,31 @@ if TYPE_CHECKING:
 
     Home = tuple[str, ...] | None
 
-CUT = 1.01                # cost of each additional device for a model that fits on one
-FEW = 16                  # layer counts in RAM to try first
-FEW_OF_MANY = 2           # the same, with many models
-LARGE_BATCH = 2048        # the micro-batch at which weights in RAM are copied less often
-_TRIES = 4                # extra layers in RAM to try until a split launch fits by its measured sizes
+CUT = 1.01  # cost of each additional device for a model that fits on one
+FEW = 16  # layer counts in RAM to try first
+FEW_OF_MANY = 2  # the same, with many models
+LARGE_BATCH = 2048  # the micro-batch at which weights in RAM are copied less often
+# extra layers in RAM to try until a split launch fits by its measured sizes
+_TRIES = 4
 
 
 class Launches:
-    """The options of one model, which `read` returns. `given` are its flags, `params` the same at the
-    smallest context."""
+    """The options of one model, which `read` returns. `given` are its flags, `params` the same at
+    the smallest context."""
 
-    def __init__(self, read: Callable[[], Model], request: Request, known: Known | None = None) -> None:
+    def __init__(
+        self, read: Callable[[], Model], request: Request, known: Known | None = None
+    ) -> None:
         self.read, self.request, self.known = read, request, known or Known()
         self.given, self.policy, self.machine = request.params, request.policy, request.machine
         self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).least)
         self.ladders = Ladders(self.problem, self.given)
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
-        self._overheads: dict[Home, Overheads] = {}         # by devices
+        self._overheads: dict[Home, Overheads] = {}  # by devices
         # the least system memory besides weights and caches
         self._ram: dict[Home, int] = {}
-        self._numbers: dict[Home, list[set[int]]] = {}      # layer counts in RAM to try, by ladder
+        self._numbers: dict[Home, list[set[int]]] = {}  # layer counts in RAM to try, by ladder
         self._cuts: dict[object, Option | None] = {}
         self._cut_overheads = Overheads(self.machine.limits)
 
@@ -76,7 +80,8 @@ class Launches:
         return self.problem.reference
 
     def settle(self) -> None:
-        """Computes `whole` and `ideal`, then drops what was measured to save memory (used for many models)."""
+        """Computes `whole` and `ideal`, then drops what was measured to save memory (used for many
+        models)."""
         _ = self.whole, self.ideal
         self.few = FEW_OF_MANY
         for name in ("problem", "cost"):
@@ -99,8 +104,12 @@ class Launches:
     def whole(self) -> list[Option]:
         """All layers on one device, for each device with enough memory."""
         found = (self.option(self._at(home)) for home in self.homes)
-        return [option for option in found if option is not None
-                and all(size <= self.machine.limits[name] for name, size in option.takes.items())]
+        return [
+            option
+            for option in found
+            if option is not None
+            and all(size <= self.machine.limits[name] for name, size in option.takes.items())
+        ]
 
     @lazy
     def ideal(self) -> dict[Home, float]:
@@ -108,7 +117,11 @@ class Launches:
         found = {}
         for home in self.homes:
             static = self.evaluator.static(self._at(home))
-            found[home] = float("inf") if static is None else self.cost.predict(self._at(home), static).request
+            found[home] = (
+                float("inf")
+                if static is None
+                else self.cost.predict(self._at(home), static).request
+            )
         return found
 
     @lazy
@@ -126,8 +139,12 @@ class Launches:
     def option(self, params: Params) -> Option | None:
         """A launch, measured; None if llama.cpp would refuse it."""
         if params not in self._options:
-            found = self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
-            self._options[params] = None if found is None else self._measured(found, self.machine.limits)
+            found = (
+                self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
+            )
+            self._options[params] = (
+                None if found is None else self._measured(found, self.machine.limits)
+            )
             if found is not None:
                 self._learn(found)
         return self._options[params]
@@ -138,9 +155,12 @@ class Launches:
     def _measured(self, found: Candidate, limits: Mapping[str, int]) -> Option:
         takes = {name: limits[name] - left for name, left in found.spare.items()}
         seconds, params = self.cost.speed(found).request, found.params
-        whole = params.layers_wanted(self.ladders.everything) == min(self.ladders.top, self.ladders.everything) \
-            and len(params.overrides) == len(self.given.overrides)
-        return Option(params, takes, self._in_ram(found), seconds, self._price(seconds, len(takes)), whole)
+        whole = params.layers_wanted(self.ladders.everything) == min(
+            self.ladders.top, self.ladders.everything
+        ) and len(params.overrides) == len(self.given.overrides)
+        return Option(
+            params, takes, self._in_ram(found), seconds, self._price(seconds, len(takes)), whole
+        )
 
     def _price(self, seconds: float, n_devices: int) -> float:
         if n_devices < 2 or not self.divisible or not self.slowest:
@@ -150,17 +170,22 @@ class Launches:
     # --- partly in RAM
 
     def spilled(self, home: Home, like: Params | None = None) -> list[Option]:
-        """Launches on one device with some or all weights in RAM, including neighbours of `like`."""
+        """Launches on one device with some or all weights in RAM, including neighbours of
+        `like`."""
         ladders = self._ladders(replace(self.params, device=home))
         if home not in self._numbers:
-            self._numbers[home] = [{*range(1, ladder.top, max(1, ladder.top // self.few)), ladder.top}
-                                   for ladder in ladders]
+            self._numbers[home] = [
+                {*range(1, ladder.top, max(1, ladder.top // self.few)), ladder.top}
+                for ladder in ladders
+            ]
         found = []
         for ladder, numbers in zip(ladders, self._numbers[home], strict=True):
             for number in sorted(numbers) if like is not None else ():
                 if ladder.with_in_ram(number) == like:
                     step = max(1, ladder.top // self.few)
-                    numbers.update(range(max(1, number - step + 1), min(ladder.top, number + step - 1) + 1))
+                    numbers.update(
+                        range(max(1, number - step + 1), min(ladder.top, number + step - 1) + 1)
+                    )
             found += [self._estimated(ladder.with_in_ram(number)) for number in sorted(numbers)]
         return [option for option in found if option is not None]
 
@@ -170,13 +195,21 @@ class Launches:
             return []
         found = []
         for like in self._batches(base):
-            found += [self.ladders.in_ram(like), self.ladders.bare(like) or self.ladders.layers(like)]
+            found += [
+                self.ladders.in_ram(like),
+                self.ladders.bare(like) or self.ladders.layers(like),
+            ]
         return [ladder for ladder in found if ladder is not None]
 
     def _batches(self, base: Params) -> list[Params]:
         """The flags, and with a larger micro-batch unless that is given."""
-        if base.n_ubatch is not None or base.n_batch is not None or base.embedding or base.reranking \
-                or self.policy.strategy == "layers":
+        if (
+            base.n_ubatch is not None
+            or base.n_batch is not None
+            or base.embedding
+            or base.reranking
+            or self.policy.strategy == "layers"
+        ):
             return [base]
         return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
 
@@ -189,20 +222,27 @@ class Launches:
         if params.device not in self._overheads:
             self.option(replace(params, n_gpu_layers=0)) or self.option(params)
         known_of = self._overheads.setdefault(params.device, Overheads(self.machine.limits))
-        takes = {name: static.devices[name].total + size for name, size in known_of.fewest(params).items()}
+        takes = {
+            name: static.devices[name].total + size
+            for name, size in known_of.fewest(params).items()
+        }
         seconds = self.cost.predict(params, static).request
         ram = self.evaluator.in_ram(static) + self._ram.get(params.device, 0)
         return Option(params, takes, ram, seconds, seconds, whole=False, measured=False)
 
     def _in_ram(self, found: Candidate) -> int:
         """Bytes of system memory that a launch certainly needs."""
-        return self.evaluator.in_ram(found.breakdown) + serving.certain(found.params, found.breakdown)
+        return self.evaluator.in_ram(found.breakdown) + serving.certain(
+            found.params, found.breakdown
+        )
 
     def _learn(self, found: Candidate) -> None:
         static = self.evaluator.static(found.params)
         if static is not None:
             home, ram = found.params.device, self._in_ram(found) - self.evaluator.in_ram(static)
-            self._overheads.setdefault(home, Overheads(self.machine.limits)).record(found, trusted=True)
+            self._overheads.setdefault(home, Overheads(self.machine.limits)).record(
+                found, trusted=True
+            )
             self._ram[home] = min(ram, self._ram.get(home, ram))
 
     # --- cut over devices
@@ -218,7 +258,9 @@ class Launches:
     @lazy
     def _missing_price(self) -> float:
         """The least seconds that a byte of weights in RAM costs the request."""
-        fastest = min(1 / (device.bandwidth * device.rates.read) for device in self.cost.devices.values())
+        fastest = min(
+            1 / (device.bandwidth * device.rates.read) for device in self.cost.devices.values()
+        )
         part = self.cost.weights.used if self.cost.weights.n_expert else 1.0
         return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
 
@@ -233,9 +275,13 @@ class Launches:
         return self._cut_least + more * self._missing_price
 
     def cut(self, left: Mapping[str, int], ram: int | None) -> Option | None:
-        """The fastest launch over several devices with this much memory left; None if there is none."""
-        names = [name for name in self.evaluator.device_names(self.params)
-                 if left[name] > self._of_split(self.params).get(name, 0) * ALIKE]
+        """The fastest launch over several devices with this much memory left; None if there is
+        none."""
+        names = [
+            name
+            for name in self.evaluator.device_names(self.params)
+            if left[name] > self._of_split(self.params).get(name, 0) * ALIKE
+        ]
         while len(names) > 1:
             key = tuple((name, left[name]) for name in names), ram
             if key not in self._cuts:
@@ -247,15 +293,20 @@ class Launches:
         return None
 
     def measure_cut(self, option: Option) -> None:
-        """Measures a launch that `cut` found; if it does not fit, `cut` will not return it again."""
+        """Measures a launch that `cut` found; if it does not fit, `cut` will not return it
+        again."""
         self.option(option.params)
         found = self.evaluator.candidate(option.params, FULL)
         if found is not None:
             self._cut_overheads.record(found, trusted=True)
         self._cuts.clear()
 
-    def _cut(self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None) -> Option | None:
-        every = self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
+    def _cut(
+        self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None
+    ) -> Option | None:
+        every = (
+            self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
+        )
         base = replace(self.params, device=every)
         everything = replace(base, n_gpu_layers=self.ladders.top)
         split = TensorSplit(self.evaluator.with_limits(dict(left)), self.cost, FULL)
@@ -272,7 +323,9 @@ class Launches:
         for ladder in self._ladders(base):
             overheads = self._of_split(ladder.base)
 
-            def fits(count: int, ladder: Ladder = ladder, overheads: dict[str, int] = overheads) -> bool:
+            def fits(
+                count: int, ladder: Ladder = ladder, overheads: dict[str, int] = overheads
+            ) -> bool:
                 return split.partition(ladder(count), overheads) is not None
 
             fewest = max(1, ladder.top - last(0, ladder.top, fits))
@@ -284,12 +337,13 @@ class Launches:
         return best
 
     def _of_split(self, params: Params) -> dict[str, int]:
-        """Bytes per device that are neither weights nor caches in launches over several devices, as last
-        measured."""
+        """Bytes per device that are neither weights nor caches in launches over several devices, as
+        last measured."""
         return self._cut_overheads.at(params) if self._cut_overheads else {}
 
-    def _laid_out(self, split: TensorSplit, params: Params, left: Mapping[str, int],
-                  ram: int | None) -> Option | None:
+    def _laid_out(
+        self, split: TensorSplit, params: Params, left: Mapping[str, int], ram: int | None
+    ) -> Option | None:
         """A launch with its fastest split that fits, measured as needed."""
         overheads = dict(self._of_split(params))
         for _ in range(_TRIES):
@@ -299,16 +353,30 @@ class Launches:
             if layout is None or static is None:
                 return None
             if shape not in self._options:
-                takes = {name: static.devices[name].total + overheads.get(name, 0)
-                         for name in self.evaluator.device_names(shape)}
+                takes = {
+                    name: static.devices[name].total + overheads.get(name, 0)
+                    for name in self.evaluator.device_names(shape)
+                }
                 seconds = self.cost.predict(shape, static).request
-                whole = len(params.overrides) == len(self.given.overrides) and params.n_gpu_layers == self.ladders.top
-                return Option(shape, takes, self.evaluator.in_ram(static), seconds,
-                              self._price(seconds, len(takes)), whole, False)
+                whole = (
+                    len(params.overrides) == len(self.given.overrides)
+                    and params.n_gpu_layers == self.ladders.top
+                )
+                return Option(
+                    shape,
+                    takes,
+                    self.evaluator.in_ram(static),
+                    seconds,
+                    self._price(seconds, len(takes)),
+                    whole,
+                    False,
+                )
             option = self._options[shape]
             if option is None:
                 return None
-            if all(size <= left[name] for name, size in option.takes.items()) and (ram is None or option.ram <= ram):
+            if all(size <= left[name] for name, size in option.takes.items()) and (
+                ram is None or option.ram <= ram
+            ):
                 return option
             for name, size in option.takes.items():
                 overheads[name] = max(overheads.get(name, 0), size - static.devices[name].total)

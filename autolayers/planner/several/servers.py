@@ -1,6 +1,7 @@
-"""Several models and RPC servers. A ggml-rpc-server serves one llama-server at a time (the accept loop in
-ggml_backend_rpc_start_server); another one that merely names it in --rpc waits for ever. So a model that uses
-one device of a server gets all of them, and the other models' commands do not name that server."""
+"""Several models and RPC servers. A ggml-rpc-server serves one llama-server at a time (the accept
+loop in ggml_backend_rpc_start_server); another one that merely names it in --rpc waits for ever. So
+a model that uses one device of a server gets all of them, and the other models' commands do not
+name that server."""
 
 from __future__ import annotations
 
@@ -14,18 +15,28 @@ if TYPE_CHECKING:
     from ...machine import Device, Machine
     from ..plan import Plan
 
-    Servers = Mapping[str, tuple[str, ...]]      # the devices of each device's server
+    Servers = Mapping[str, tuple[str, ...]]  # the devices of each device's server
 
 
 def servers_of(devices: Sequence[Device]) -> dict[str, tuple[str, ...]]:
-    """For each device of a server, all devices of that server; devices are described by their server."""
-    return {device.name: tuple(other.name for other in devices
-                               if other.kind == "rpc" and other.description == device.description)
-            for device in devices if device.kind == "rpc"}
+    """For each device of a server, all devices of that server; devices are described by their
+    server."""
+    return {
+        device.name: tuple(
+            other.name
+            for other in devices
+            if other.kind == "rpc" and other.description == device.description
+        )
+        for device in devices
+        if device.kind == "rpc"
+    }
 
 
-def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) -> Mapping[str, int]:
-    """What is unavailable to others of each device if a model takes this much: for a server, everything."""
+def held(
+    takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers
+) -> Mapping[str, int]:
+    """What is unavailable to others of each device if a model takes this much: for a server,
+    everything."""
     if not servers or not any(name in servers for name in takes):
         return takes
     whole = {other: limits[other] for name in takes for other in servers.get(name, ())}
@@ -33,30 +44,38 @@ def held(takes: Mapping[str, int], limits: Mapping[str, int], servers: Servers) 
 
 
 def dealt(sizes: Sequence[int], machine: Machine) -> dict[str, int]:
-    """The model that has each server's device, where models of these sizes do not fit together: the largest server
-    goes to the largest model, and so on in turns."""
-    servers = {devices: sum(machine.limits[name] for name in devices)
-               for devices in servers_of(machine.devices).values()}
+    """The model that has each server's device, where models of these sizes do not fit together: the
+    largest server goes to the largest model, and so on in turns."""
+    servers = {
+        devices: sum(machine.limits[name] for name in devices)
+        for devices in servers_of(machine.devices).values()
+    }
     models = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     order = sorted(servers, key=lambda devices: -servers[devices])
-    return {name: models[turn % len(models)] for turn, devices in enumerate(order) for name in devices}
+    return {
+        name: models[turn % len(models)] for turn, devices in enumerate(order) for name in devices
+    }
 
 
 def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
-    """The plan with flags that name only the servers whose devices it uses, numbered as in llama.cpp."""
+    """The plan with flags that name only the servers whose devices it uses, numbered as in
+    llama.cpp."""
     params, remote = plan.params, [device for device in devices if device.kind == "rpc"]
     if not params.rpc:
         return plan
     endpoints = _endpoints(remote, params.rpc)
     used = {row.name for row in plan.devices if row.used}
-    kept = [endpoint for endpoint in params.rpc if any(endpoints.get(name) == endpoint for name in used)]
+    kept = [
+        endpoint for endpoint in params.rpc if any(endpoints.get(name) == endpoint for name in used)
+    ]
     if endpoints and len(kept) < len(params.rpc):
         stays = [device.name for device in remote if endpoints[device.name] in kept]
         names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
         names |= {device.name: device.name for device in devices if device.kind != "rpc"}
         order = params.device or tuple(device.name for device in devices)
         split = params.tensor_split and tuple(
-            part for name, part in zip(order, params.tensor_split, strict=False) if name in names)
+            part for name, part in zip(order, params.tensor_split, strict=False) if name in names
+        )
         device = params.device and tuple(names[name] for name in params.device if name in names)
         fewer = replace(params, rpc=tuple(kept), device=device, tensor_split=split)
         return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
@@ -67,5 +86,8 @@ def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
     """The server of each device, {} if unknown."""
     if all(device.description in rpc for device in remote):
         return {device.name: device.description for device in remote}
-    return {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)} \
-        if len(remote) == len(rpc) else {}
+    return (
+        {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)}
+        if len(remote) == len(rpc)
+        else {}
+    )

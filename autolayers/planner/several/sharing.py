@@ -1,7 +1,7 @@
-"""Which device each of several models goes on, and what of it goes into RAM: the relevant options, and the
-best choice of them. The first round has only launches that fit on one device. If some model is then slower
-than alone on its best device, splits over devices, and weights in RAM on every device, are added if they
-could reduce the sum."""
+"""Which device each of several models goes on, and what of it goes into RAM: the relevant options,
+and the best choice of them. The first round has only launches that fit on one device. If some model
+is then slower than alone on its best device, splits over devices, and weights in RAM on every
+device, are added if they could reduce the sum."""
 
 from __future__ import annotations
 
@@ -18,27 +18,36 @@ if TYPE_CHECKING:
     from .assign import Assignment, Option
     from .options import Home, Launches
 
-ROUNDS = 64          # rounds of measuring an estimated choice and choosing again
+ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9
 
 
 class Sharing:
-    """Several models on one machine. `ram`: bytes of system memory for all of them; None if unknown."""
+    """Several models on one machine. `ram`: bytes of system memory for all of them; None if
+    unknown."""
 
-    def __init__(self, launches: Sequence[Launches], weights: Sequence[float], machine: Machine,
-                 ram: int | None) -> None:
+    def __init__(
+        self,
+        launches: Sequence[Launches],
+        weights: Sequence[float],
+        machine: Machine,
+        ram: int | None,
+    ) -> None:
         self.launches, self.weights, self.machine, self.ram = launches, weights, machine, ram
         self.alike = {device.name: kind(device) for device in machine.devices}
         self.servers = servers_of(machine.devices)
         self.spilled: list[dict[Home, list[Option]]] = [{} for _ in launches]
         self.cut = [False] * len(launches)
-        self.many = len(launches) > MOST_EXACT       # too many to keep each one's measurements
+        self.many = len(launches) > MOST_EXACT  # too many to keep each one's measurements
 
     @lazy
     def least(self) -> list[float]:
-        """Weighted seconds of each model with all layers on the best device, if the memory sufficed."""
-        return [weight * min(launches.ideal.values()) for launches, weight in
-                zip(self.launches, self.weights, strict=True)]
+        """Weighted seconds of each model with all layers on the best device, if the memory
+        sufficed."""
+        return [
+            weight * min(launches.ideal.values())
+            for launches, weight in zip(self.launches, self.weights, strict=True)
+        ]
 
     def best(self) -> Assignment | None:
         """The best launch of each; None if they do not fit together."""
@@ -52,7 +61,9 @@ class Sharing:
             found = self._assign()
             if found is None:
                 return best
-            near = CUT_GAIN if any(option.params.tensor_split for option in found.chosen) else _EQUAL
+            near = (
+                CUT_GAIN if any(option.params.tensor_split for option in found.chosen) else _EQUAL
+            )
             if best is not None and best.price <= found.price * near:
                 return best
             if not self._refine(found):
@@ -77,8 +88,13 @@ class Sharing:
 
     def _assign(self, models: Sequence[int] | None = None) -> Assignment | None:
         chosen = range(len(self.launches)) if models is None else models
-        return assign([self._choice(i) for i in chosen], self.machine.limits, self.ram, self.alike,
-                      self.servers)
+        return assign(
+            [self._choice(i) for i in chosen],
+            self.machine.limits,
+            self.ram,
+            self.alike,
+            self.servers,
+        )
 
     def _choice(self, i: int) -> Choice:
         spilled = [option for options in self.spilled[i].values() for option in options]
@@ -89,24 +105,30 @@ class Sharing:
         total = sum(self.least)
         for i, launches in enumerate(self.launches):
             for home, seconds in launches.ideal.items():
-                if found is None or \
-                        total - self.least[i] + self.weights[i] * seconds < found.price / _EQUAL:
+                if (
+                    found is None
+                    or total - self.least[i] + self.weights[i] * seconds < found.price / _EQUAL
+                ):
                     self.spilled[i][home] = launches.spilled(home)
             if self.many:
                 launches.settle()
 
     def _measured(self, found: Assignment) -> Assignment | None:
         """The same launches with their measured sizes, if they fit together."""
-        options = [launches.option(option.params)
-                   for launches, option in zip(self.launches, found.chosen, strict=True)]
-        sure = [Choice([option] if option else [], weight)
-                for option, weight in zip(options, self.weights, strict=True)]
+        options = [
+            launches.option(option.params)
+            for launches, option in zip(self.launches, found.chosen, strict=True)
+        ]
+        sure = [
+            Choice([option] if option else [], weight)
+            for option, weight in zip(options, self.weights, strict=True)
+        ]
         again = assign(sure, self.machine.limits, self.ram, servers=self.servers)
         return again and replace(again, exact=found.exact)
 
     def _refine(self, found: Assignment) -> bool:
-        """Measures the estimated ones of these launches and adds their neighbours as options; False if none
-        was estimated."""
+        """Measures the estimated ones of these launches and adds their neighbours as options; False
+        if none was estimated."""
         changed = False
         for i, option in enumerate(found.chosen):
             if option.measured:

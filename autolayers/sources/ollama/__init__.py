@@ -1,6 +1,6 @@
 """Models of Ollama: its store on disk, its HTTP API, and headers from that API.
 
-    stored_or_shown("llama3.1", os.environ, Server.from_environment(os.environ))
+stored_or_shown("llama3.1", os.environ, Server.from_environment(os.environ))
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from ...gguf import Header
 
 
-def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> Stored | Mapping[str, Any]:
-    """A model of the local store or, if that is unreadable or lacks it, the server's /api/show answer.
+def stored_or_shown(
+    text: str, environ: Mapping[str, str], server: Server
+) -> Stored | Mapping[str, Any]:
+    """A model of the local store or, if that is unreadable or lacks it, the server's /api/show
+    answer.
 
     Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
     """
@@ -33,9 +36,13 @@ def stored_or_shown(text: str, environ: Mapping[str, str], server: Server) -> St
         except NotRunning as error:
             raise type(reason)(f"{reason}; {error}") if server.is_local else error from None
         except NoSuchModel as error:
-            # a partial download and a store that may not be read are the reason; the server knows neither
-            raise NoSuchModel(f"{error}; {reason}") if server.is_local and isinstance(
-                reason, StoreUnreadable) else error from None
+            # a partial download and a store that may not be read are the reason; the server knows
+            # neither
+            raise (
+                NoSuchModel(f"{error}; {reason}")
+                if server.is_local and isinstance(reason, StoreUnreadable)
+                else error
+            ) from None
 
 
 def read_header(text: str, environ: Mapping[str, str]) -> Header:

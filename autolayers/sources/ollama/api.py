@@ -4,10 +4,10 @@
     server.version(); server.tags(); server.show("llama3.1:8b", verbose=True)
     server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192}); server.ps(); server.unload("llama3.1:8b")
 
-Every failure is an OllamaError with a message of one line: the server is down or slow, refuses, sends nothing
-or nonsense, or reports an error in the middle of a stream. Redirects are not followed, so tokens stay with
-their host.
-"""
+Every failure is an OllamaError with a message of one line: the server is down or slow, refuses,
+sends nothing or nonsense, or reports an error in the middle of a stream. Redirects are not
+followed, so tokens stay with their host.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,17 +29,24 @@ if TYPE_CHECKING:
 
 DEFAULT_PORT = 11434
 TOKEN = "AUTOLAYERS_OLLAMA_TOKEN"
-_HINTS = {503: " (its queue is full: try again later)",
-          **dict.fromkeys((401, 403), f" (a proxy in front of Ollama? {TOKEN} is sent as its Bearer token)")}
-_LONGEST_ANSWER = 32 << 20    # bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
-# of an answer; each takes up to a hundred bytes in memory, and two in JSON: lists and objects, keys, items (a
-# vocabulary of 500 thousand tokens has two million)
+_HINTS = {
+    503: " (its queue is full: try again later)",
+    **dict.fromkeys(
+        (401, 403), f" (a proxy in front of Ollama? {TOKEN} is sent as its Bearer token)"
+    ),
+}
+# bytes; a verbose /api/show repeats the whole vocabulary, 16 MiB at most
+_LONGEST_ANSWER = 32 << 20
+# of an answer; each takes up to a hundred bytes in memory, and two in JSON: lists and objects,
+# keys, items (a vocabulary of 500 thousand tokens has two million)
 _MOST = ((b"[{", 1 << 18), (b":", 1 << 18), (b",", 3 << 20))
-_SHOWN = 1 << 10               # bytes of an answer that a message may quote
+_SHOWN = 1 << 10  # bytes of an answer that a message may quote
 _MOST_BYTES = 1 << 50
 _OUT_OF_MEMORY = re.compile(
-    r"out of memory|cudamalloc|(failed|unable) to allocate|allocation failed|erroroutofdevicememory",
-    re.IGNORECASE)
+    r"out of memory|cudamalloc|(failed|unable) to allocate|allocation "
+    r"failed|erroroutofdevicememory",
+    re.IGNORECASE,
+)
 
 
 class OllamaError(AutolayersError):
@@ -70,8 +77,8 @@ def base_url(host: str) -> str:
     """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port,
     scheme://host:port/path.
 
-    Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: an invalid port becomes the default one, and an
-    address to listen on (0.0.0.0) becomes this machine.
+    Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: an invalid port becomes the default
+    one, and an address to listen on (0.0.0.0) becomes this machine.
 
     >>> base_url("0.0.0.0")
     'http://127.0.0.1:11434'
@@ -89,9 +96,10 @@ def base_url(host: str) -> str:
     default = port
     hostport, _, path = rest.partition("/")
     if not re.fullmatch(r"[-.\w:\[\]%]*", hostport):
-        shown = re.sub(r"[^/]*@", "", text)   # passwords stay secret
-        raise OllamaError(f"OLLAMA_HOST {shown!r} is not an address (write host, host:port or "
-                          "http://host:port)")
+        shown = re.sub(r"[^/]*@", "", text)  # passwords stay secret
+        raise OllamaError(
+            f"OLLAMA_HOST {shown!r} is not an address (write host, host:port or http://host:port)"
+        )
     name = hostport.strip("[]")
     split = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*):([^:\[\]]*)", hostport)
     if split:
@@ -106,16 +114,19 @@ def base_url(host: str) -> str:
 
 
 class Server:
-    """One Ollama server. `timeout` limits an answer, in seconds; loading a model has a longer limit."""
+    """One Ollama server. `timeout` limits an answer, in seconds; loading a model has a longer
+    limit."""
 
-    def __init__(self, url: str, token: str = "", timeout: float = 30.0, load_timeout: float = 600.0) -> None:
+    def __init__(
+        self, url: str, token: str = "", timeout: float = 30.0, load_timeout: float = 600.0
+    ) -> None:
         self.url, self.timeout, self.load_timeout = url, timeout, load_timeout
         self._token = token
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> Server:
-        """With AUTOLAYERS_OLLAMA_TOKEN for a proxy in front of it, OLLAMA_API_KEY for Ollama's own service
-        alone. Raises OllamaError where a token would cross a network in plain text."""
+        """With AUTOLAYERS_OLLAMA_TOKEN for a proxy in front of it, OLLAMA_API_KEY for Ollama's own
+        service alone. Raises OllamaError where a token would cross a network in plain text."""
         server = cls(base_url(environ.get("OLLAMA_HOST", "")))
         parts = urlsplit(server.url)
         token = environ.get(TOKEN, "").strip()
@@ -128,7 +139,8 @@ class Server:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is on this machine: by loopback, one of this machine's own addresses, or its name."""
+        """Whether it is on this machine: by loopback, one of this machine's own addresses, or its
+        name."""
         host = urlsplit(self.url).hostname or ""
         return is_loopback(host) or _is_own(host) or host == socket.gethostname().lower()
 
@@ -162,22 +174,27 @@ class Server:
             found = [other for other in known if Name.parse(other).model.lower() == wanted]
         except AutolayersError:
             return ""
-        return f"; there is {', '.join(one_line(other, 100) for other in found[:10])}" if found else ""
+        return (
+            f"; there is {', '.join(one_line(other, 100) for other in found[:10])}" if found else ""
+        )
 
     def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
-        """The loaded models: name, size and size_vram in bytes (0 where the answer has no possible size),
-        context_length."""
-        return [{**entry, **{key: _bytes(entry.get(key)) for key in ("size", "size_vram")}}
-                for entry in _models(self._ask("GET", "/api/ps", timeout=patience))]
+        """The loaded models: name, size and size_vram in bytes (0 where the answer has no possible
+        size), context_length."""
+        return [
+            {**entry, **{key: _bytes(entry.get(key)) for key in ("size", "size_vram")}}
+            for entry in _models(self._ask("GET", "/api/ps", timeout=patience))
+        ]
 
     def create(self, model: str, source: str, parameters: Mapping[str, Any]) -> None:
-        """A model that shares every layer of `source` but has these parameters. The server would *pull* a
-        missing source, so call `has` before."""
+        """A model that shares every layer of `source` but has these parameters. The server would
+        *pull* a missing source, so call `has` before."""
         body = {"model": model, "from": source, "parameters": dict(parameters), "stream": False}
         answer = self._ask("POST", "/api/create", body, timeout=self.load_timeout, model=source)
         if answer.get("status") != "success":
-            raise OllamaError(f"{self.url} did not say that {model} was created, but "
-                              f"{_said(json.dumps(answer))}")
+            raise OllamaError(
+                f"{self.url} did not say that {model} was created, but {_said(json.dumps(answer))}"
+            )
 
     def load(self, name: str, options: Mapping[str, Any], keep_alive: str = "5m") -> None:
         """Load with these options, generate nothing. Raises Refused with the server's reason."""
@@ -188,48 +205,75 @@ class Server:
             if "does not support generate" not in error.reason:
                 raise
             # an embedding model can only be loaded by embedding something
-            self._ask("POST", "/api/embed", {**body, "input": "x"}, timeout=self.load_timeout, model=name)
+            self._ask(
+                "POST", "/api/embed", {**body, "input": "x"}, timeout=self.load_timeout, model=name
+            )
             return
         if answer.get("done") is not True:
-            raise OllamaError(f"{self.url} did not say that {name} was loaded, but "
-                              f"{_said(json.dumps(answer))}")
+            raise OllamaError(
+                f"{self.url} did not say that {name} was loaded, but {_said(json.dumps(answer))}"
+            )
 
     def unload(self, name: str, patience: float = 20.0) -> None:
-        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after the
-        answer."""
+        """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after
+        the answer."""
         loaded = _entry(self.ps(), name)
         try:
-            self._ask("POST", "/api/generate", {"model": name, "keep_alive": 0, "stream": False}, model=name)
+            self._ask(
+                "POST",
+                "/api/generate",
+                {"model": name, "keep_alive": 0, "stream": False},
+                model=name,
+            )
         except Refused as error:
             if "does not support generate" not in error.reason:
                 raise
-            self._ask("POST", "/api/embed", {"model": name, "input": "", "keep_alive": 0}, model=name)
+            self._ask(
+                "POST", "/api/embed", {"model": name, "input": "", "keep_alive": 0}, model=name
+            )
         if loaded is None:
             return
         until = time.monotonic() + patience
         while _entry(self.ps(), name) is not None:
             if time.monotonic() > until:
-                raise OllamaError(f"{name} is still loaded {patience:.0f} s after the request to unload it: "
-                                  "is it in "
-                                  "use?")
+                raise OllamaError(
+                    f"{name} is still loaded {patience:.0f} s after the request to "
+                    f"unload it: "
+                    "is it in "
+                    "use?"
+                )
             time.sleep(0.2)
 
-    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None,
-             timeout: float | None = None, model: str = "") -> dict[str, Any]:
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+        model: str = "",
+    ) -> dict[str, Any]:
         """One call: its JSON object, the last one of a stream."""
         limit = Limit(self.timeout if timeout is None else timeout)
         try:
-            with request(method, self.url + path, limit, json=body,
-                         authorization=f"Bearer {self._token}" if self._token else "") as answer:
+            with request(
+                method,
+                self.url + path,
+                limit,
+                json=body,
+                authorization=f"Bearer {self._token}" if self._token else "",
+            ) as answer:
                 return self._read(answer, answer.content(_LONGEST_ANSWER), path, model)
         except NetError as error:
             raise self._failed(error, self.url + path, limit) from None
 
     def _failed(self, error: NetError, url: str, limit: Limit) -> OllamaError:
         if error.kind == "unreachable":
-            return NotRunning(f"no Ollama server at {self.url} ({error.reason}): start it with `ollama "
-                              "serve`, "
-                              "or set its address with OLLAMA_HOST")
+            return NotRunning(
+                f"no Ollama server at {self.url} ({error.reason}): start it with "
+                f"`ollama "
+                "serve`, "
+                "or set its address with OLLAMA_HOST"
+            )
         if error.kind in ("slow", "silent"):
             return OllamaError(f"{url} did not answer within {limit.total:.0f} s")
         if error.kind == "large":
@@ -242,19 +286,26 @@ class Server:
         status = answer.status
         if 300 <= status < 400:
             place = public(answer.headers.get("Location", "elsewhere"))
-            raise OllamaError(f"{self.url} redirects to {place}: set OLLAMA_HOST to the address of Ollama "
-                              "itself")
+            raise OllamaError(
+                f"{self.url} redirects to {place}: set OLLAMA_HOST to the address of Ollama itself"
+            )
         objects = list(_objects(content))
         reason = next((str(found["error"]) for found in objects if found.get("error")), "")
         if reason or status >= 400:
             reason = reason or _text(content).strip() or answer.reason or "no reason given"
             if status == 404 and model and objects:
-                raise NoSuchModel(f"the Ollama server at {self.url} has no model {model}: {_said(reason)}")
+                raise NoSuchModel(
+                    f"the Ollama server at {self.url} has no model {model}: {_said(reason)}"
+                )
             hint = _HINTS.get(status, "")
             code = f" (HTTP {status})" if status != 200 else ""
             raise Refused(f"{self.url}{path}: {_said(reason)}{code}{hint}", status, reason)
         if not content.strip():
-            why = " (it does so for a model whose metadata has Inf or NaN)" if path == "/api/show" else ""
+            why = (
+                " (it does so for a model whose metadata has Inf or NaN)"
+                if path == "/api/show"
+                else ""
+            )
             raise OllamaError(f"{self.url}{path}: the server answered nothing{why}")
         if not objects:
             raise OllamaError(f"{self.url}{path}: not an answer of Ollama: {_said(_text(content))}")
@@ -282,7 +333,8 @@ def _text(content: bytes) -> str:
 
 
 def _objects(content: bytes) -> list[dict[str, Any]]:
-    """The JSON objects of an answer: one, or one per line in a stream; none if it is anything else."""
+    """The JSON objects of an answer: one, or one per line in a stream; none if it is anything
+    else."""
     if any(sum(content.count(mark) for mark in marks) > most for marks, most in _MOST):
         return []
     try:
@@ -308,7 +360,9 @@ def _bytes(value: object) -> int:
 
 def _models(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
     models = answer.get("models")
-    return [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    return (
+        [entry for entry in models if isinstance(entry, dict)] if isinstance(models, list) else []
+    )
 
 
 def _entry(loaded: list[dict[str, Any]], name: str) -> dict[str, Any] | None:

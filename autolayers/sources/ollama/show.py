@@ -1,7 +1,8 @@
 """A model's header from /api/show, for an unreadable store or a remote server.
 
-The verbose answer has the GGUF's metadata (without general.name and the chat template) and every tensor's
-name, type and shape: enough for a plan. The file's layout and a projector's tensors are missing.
+The verbose answer has the GGUF's metadata (without general.name and the chat template) and every
+tensor's name, type and shape: enough for a plan. The file's layout and a projector's tensors are
+missing.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-_LONGEST_KEPT_ARRAY = 1 << 12   # as in the file reader: per layer yes, per token no
+_LONGEST_KEPT_ARRAY = 1 << 12  # as in the file reader: per layer yes, per token no
 _TYPES = {name.lower(): name for name in BY_NAME}
 _MAX_ELEMENTS = 1 << 62
 
 
 def header(name: str, answer: Mapping[str, Any]) -> Header:
-    """The Header that the answer describes. Raises ModelError if it describes none (safetensors, cloud
-    models).
+    """The Header that the answer describes. Raises ModelError if it describes none (safetensors,
+    cloud models).
 
     Offsets assume consecutive tensors in the given order; nothing reads tensor data through them.
     """
@@ -33,15 +34,23 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
         raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")
     info, tensors = answer.get("model_info"), answer.get("tensors")
     if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
-        raise ModelError(f"Ollama's description of {name} is not enough for a plan (no tensor list: a cloud "
-                         "model, or too old "
-                         "a server)")
+        raise ModelError(
+            f"Ollama's description of {name} is not enough for a plan (no tensor "
+            f"list: a cloud "
+            "model, or too old "
+            "a server)"
+        )
     details = answer.get("details")
     if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
-        raise ModelError(f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where "
-                         "num_gpu "
-                         "means nothing")
-    metadata = {printable(str(key)): _value(value) for key, value in info.items() if value is not None}
+        raise ModelError(
+            f"{name} is in the format {details.get('format')!r}: Ollama runs it in "
+            f"MLX, where "
+            "num_gpu "
+            "means nothing"
+        )
+    metadata = {
+        printable(str(key)): _value(value) for key, value in info.items() if value is not None
+    }
     metadata.setdefault("general.name", name)
     alignment = metadata.get("general.alignment", 32)
     if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
@@ -55,8 +64,10 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
         if not tensor.exact:
             unknown.append(tensor.type)
         at += -(-tensor.n_bytes // alignment) * alignment
-    notes = tuple(f"{name}: tensors of the type {type_}, which autolayers does not know, are counted as f32"
-                  for type_ in unknown[:1])
+    notes = tuple(
+        f"{name}: tensors of the type {type_}, which autolayers does not know, are counted as f32"
+        for type_ in unknown[:1]
+    )
     return Header(3, alignment, metadata, found, (FileInfo(f"ollama:{name}", None, at),), notes)
 
 
@@ -84,7 +95,18 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
             ne = (*shape, 1, 1, 1, 1)[:4]
             known = _TYPES.get(type_.lower())
             size = n_bytes(known or "f32", ne)
-            return TensorInfo(printable(name), known or printable(type_), ne, len(shape), offset, size, 0,
-                              known is not None)
-    raise ModelError(f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot "
-                     "be read")
+            return TensorInfo(
+                printable(name),
+                known or printable(type_),
+                ne,
+                len(shape),
+                offset,
+                size,
+                0,
+                known is not None,
+            )
+    raise ModelError(
+        f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, "
+        f"which cannot "
+        "be read"
+    )

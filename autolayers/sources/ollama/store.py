@@ -7,8 +7,8 @@
     MODELS/manifests/HOST/NAMESPACE/MODEL/TAG      JSON, a list of layers: media type, digest, size
     MODELS/blobs/sha256-HEX                        their contents
 
-Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33 (2026-08-21) read
-them.
+Names are read as types/model/name.go and server/routes.go:getExistingName of Ollama 0.33
+(2026-08-21) read them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOST, NAMESPACE, TAG = "registry.ollama.ai", "library", "latest"
 _MANIFESTS = ("manifests", "manifests-v2")
 _DEFAULT_HOSTS = (HOST, "ollama.com")
 _MEDIA_TYPE = "application/vnd.ollama.image."
-_MANIFEST_SIZE = 16 << 20   # bytes; one of a safetensors model lists thousands of tensors
+_MANIFEST_SIZE = 16 << 20  # bytes; one of a safetensors model lists thousands of tensors
 
 _HOST_PART = re.compile(r"\w[-.:\w]{0,349}", re.ASCII)
 _NAMESPACE_PART = re.compile(r"\w[-\w]{0,79}", re.ASCII)
@@ -46,7 +46,8 @@ class NotInStore(ModelError):
 
 
 class StoreUnreadable(ModelError):
-    """The store exists but this user may not read it, or it is damaged; the server may still answer."""
+    """The store exists but this user may not read it, or it is damaged; the server may still
+    answer."""
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,14 @@ class Name:
         if not all(rule.fullmatch(part) for rule, part in rules):
             file = text.startswith((".", "/", "~")) or text.lower().endswith(".gguf")
             if text.startswith("hf:"):
-                raise ModelError(f"not a model's name: {text!r} (Ollama writes hf.co/USER/REPO:QUANT)")
-            raise ModelError(f"{text}: no such file" if file else
-                             f"not a model's name: {text!r} (Ollama writes [host/][namespace/]model[:tag])")
+                raise ModelError(
+                    f"not a model's name: {text!r} (Ollama writes hf.co/USER/REPO:QUANT)"
+                )
+            raise ModelError(
+                f"{text}: no such file"
+                if file
+                else f"not a model's name: {text!r} (Ollama writes [host/][namespace/]model[:tag])"
+            )
         return name
 
     @property
@@ -107,7 +113,7 @@ class Stored:
     name: Name
     manifest: str
     model: str
-    digest: str                              # of the model's blob, "sha256:..."
+    digest: str  # of the model's blob, "sha256:..."
     projectors: tuple[str, ...] = ()
     adapters: tuple[str, ...] = ()
     draft: str | None = None
@@ -115,8 +121,8 @@ class Stored:
 
 
 def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """Directories of a store, the most likely first: only OLLAMA_MODELS if set, otherwise this user's and the
-    service's."""
+    """Directories of a store, the most likely first: only OLLAMA_MODELS if set, otherwise this
+    user's and the service's."""
     given = environ.get("OLLAMA_MODELS", "").strip(" \t\"'")
     if given:
         return [os.path.abspath(os.path.expanduser(given))]
@@ -132,8 +138,8 @@ def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]
 def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = None) -> Stored:
     """The stored model of a name, in the first store that has it.
 
-    Raises NotInStore (with the searched directories), StoreUnreadable, and ModelError for a model without a
-    GGUF: one that runs in the cloud, or in MLX from safetensors.
+    Raises NotInStore (with the searched directories), StoreUnreadable, and ModelError for a model
+    without a GGUF: one that runs in the cloud, or in MLX from safetensors.
     """
     name = Name.parse(text)
     if name.is_cloud:
@@ -151,17 +157,24 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
     if unreadable is not None:
         raise _unreadable(unreadable)
     try:
-        others = [str(other) for other in names(environ, places) if other.model.lower() == name.model.lower()]
+        others = [
+            str(other)
+            for other in names(environ, places)
+            if other.model.lower() == name.model.lower()
+        ]
     except StoreUnreadable:
         others = []
     hint = f"; there is {', '.join(others[:10])}" if others else ""
-    raise NotInStore(f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS sets the "
-                     f"directory){hint}")
+    raise NotInStore(
+        f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS "
+        f"sets the "
+        f"directory){hint}"
+    )
 
 
 def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> list[Name]:
-    """Every model of the first store that has any. Raises StoreUnreadable where none has, and one may not be
-    read."""
+    """Every model of the first store that has any. Raises StoreUnreadable where none has, and one
+    may not be read."""
     errors: list[OSError] = []
     for place in roots(environ) if places is None else places:
         found = []
@@ -172,8 +185,11 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
                 parts = os.path.relpath(path, root).split(os.sep)
                 if len(parts) == 3:
                     host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
-                    found += [Name(host, parts[1], parts[2], tag)
-                              for tag in sorted(files) if not tag.startswith(".")]
+                    found += [
+                        Name(host, parts[1], parts[2], tag)
+                        for tag in sorted(files)
+                        if not tag.startswith(".")
+                    ]
         if found:
             return found
     denied = next((error for error in errors if isinstance(error, PermissionError)), None)
@@ -183,8 +199,11 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
 
 
 def _unreadable(error: OSError) -> StoreUnreadable:
-    return StoreUnreadable(f"{error.filename}: {error.strerror} (Ollama's store belongs to another user: "
-                           "join its group, or ask the server through OLLAMA_HOST)")
+    return StoreUnreadable(
+        f"{error.filename}: {error.strerror} (Ollama's store belongs to another "
+        f"user: "
+        "join its group, or ask the server through OLLAMA_HOST)"
+    )
 
 
 def _home_of(user: str) -> str | None:
@@ -215,10 +234,14 @@ def _child(directory: str, part: str) -> str | None:
         return None
     except PermissionError:
         exact = os.path.join(directory, part)
-        if os.path.exists(exact):   # a directory may be searchable without being readable
+        if os.path.exists(exact):  # a directory may be searchable without being readable
             return exact
         raise
-    match = part if part in names else next((n for n in sorted(names) if n.lower() == part.lower()), None)
+    match = (
+        part
+        if part in names
+        else next((n for n in sorted(names) if n.lower() == part.lower()), None)
+    )
     return os.path.join(directory, match) if match else None
 
 
@@ -229,8 +252,9 @@ def _read(place: str, name: Name, manifest: str) -> Stored:
         by_kind.setdefault(kind, []).append(digest)
     if "model" not in by_kind:
         if "tensor" in by_kind:
-            raise ModelError(f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means "
-                             "nothing")
+            raise ModelError(
+                f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means nothing"
+            )
         if far := _remote(place, name, manifest):
             raise ModelError(f"{name} runs at {far}: there is no file to plan for")
         raise ModelError(f"{name}: its manifest {manifest} names no model layer")
@@ -273,15 +297,21 @@ def _remote(place: str, name: Name, manifest: str) -> str:
 
 def _blob(place: str, name: Name, digest: str) -> str:
     path = os.path.join(place, "blobs", digest.replace(":", "-"))
-    old = os.path.join(place, "blobs", digest)   # before a server of 2024 or later has started once
+    old = os.path.join(place, "blobs", digest)  # before a server of 2024 or later has started once
     for candidate in (path, old):
         if os.path.exists(candidate):
             return candidate
     if os.path.exists(f"{path}-partial"):
-        raise StoreUnreadable(f"{name} is only partly downloaded ({path}-partial): `ollama pull {shell([str(name)])}` "
-                              "resumes it")
-    raise StoreUnreadable(f"{name}: {path} is missing or not accessible (`ollama pull {shell([str(name)])}` "
-                          "restores it)")
+        raise StoreUnreadable(
+            f"{name} is only partly downloaded ({path}-partial): `ollama pull "
+            f"{shell([str(name)])}` "
+            "resumes it"
+        )
+    raise StoreUnreadable(
+        f"{name}: {path} is missing or not accessible (`ollama pull "
+        f"{shell([str(name)])}` "
+        "restores it)"
+    )
 
 
 def _parameters(place: str, name: Name, digests: Sequence[str]) -> dict[str, Any]:

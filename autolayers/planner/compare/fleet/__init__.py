@@ -1,1 +1,2 @@
-"""Several machines, several models, users: which machine serves which model, with how many replicas and slots."""
+"""Several machines, several models, users: which machine serves which model, with how many replicas
+and slots."""

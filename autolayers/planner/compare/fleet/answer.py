@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from ....devices.fleet_file import Fleet, Kind
     from ...plan import Plan
 
-START = 5.0            # seconds of a start without its reading, assumed
+START = 5.0  # seconds of a start without its reading, assumed
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """`users`: at once, None for as many as the fleet serves; `each`: their context and the promise."""
+    """`users`: at once, None for as many as the fleet serves; `each`: their context and the
+    promise."""
 
     users: int | None = None
     each: Users = Users()
@@ -27,9 +28,10 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Server:
-    """One llama-server. `models`: its own and those that share its GPU; `slots`: users that it serves at once.
-    `takes`: (kind of machine, GPUs). `rate` and `first` are what each user gets with all slots busy, and with all
-    models busy that share the GPU. `use`: its machines, if they work together by RPC."""
+    """One llama-server. `models`: its own and those that share its GPU; `slots`: users that it
+    serves at once. `takes`: (kind of machine, GPUs). `rate` and `first` are what each user gets
+    with all slots busy, and with all models busy that share the GPU. `use`: its machines, if they
+    work together by RPC."""
 
     model: int
     takes: tuple[tuple[int, int], ...]
@@ -41,7 +43,9 @@ class Server:
     @property
     def rate(self) -> float:
         found = self.plan.speed.requests
-        return (found.row.served.rate if isinstance(found, Requests) else self.plan.speed.generation) / self.share
+        return (
+            found.row.served.rate if isinstance(found, Requests) else self.plan.speed.generation
+        ) / self.share
 
     @property
     def first(self) -> float:
@@ -55,7 +59,7 @@ class Place:
 
     server: int
     gpus: tuple[int, ...] | None
-    machines: tuple[str, ...]       # with the first as head
+    machines: tuple[str, ...]  # with the first as head
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,8 @@ class Unserved:
 
 @dataclass(frozen=True)
 class Failing:
-    """A machine of a kind that fails: users that have no slot until it is back, and how many are served where the fleet
-    is planned anew without it, None if not computed."""
+    """A machine of a kind that fails: users that have no slot until it is back, and how many are
+    served where the fleet is planned anew without it, None if not computed."""
 
     kind: int
     machine: str
@@ -79,7 +83,8 @@ class Failing:
 
 @dataclass(frozen=True)
 class Next:
-    """A machine to buy, and the users that the fleet serves with it. `kind`: one more of these, None: a new one."""
+    """A machine to buy, and the users that the fleet serves with it. `kind`: one more of these,
+    None: a new one."""
 
     name: str
     kind: int | None
@@ -89,8 +94,9 @@ class Next:
 
 @dataclass(frozen=True)
 class FleetPlan:
-    """The answer. `asked`: users, None for as many as may be; `most`: users in the ratio of the weights that the fleet
-    serves; `bound`: users that no choice serves by these predictions, None if unknown; `users` of each model."""
+    """The answer. `asked`: users, None for as many as may be; `most`: users in the ratio of the
+    weights that the fleet serves; `bound`: users that no choice serves by these predictions, None
+    if unknown; `users` of each model."""
 
     fleet: Fleet
     names: tuple[str, ...]
@@ -125,19 +131,26 @@ class FleetPlan:
         """The machines of a server that spans several, with their own addresses."""
         server = self.servers[place.server]
         assert server.use is not None
-        others = [served_at(self.fleet.kinds[kind], name) for (kind, _), name in
-                  zip(server.takes[-1:], place.machines[1:], strict=True)]
+        others = [
+            served_at(self.fleet.kinds[kind], name)
+            for (kind, _), name in zip(server.takes[-1:], place.machines[1:], strict=True)
+        ]
         flags = [*server.plan.flags]
-        flags[flags.index("--rpc") + 1] = ",".join(endpoint for box in others for endpoint in box.endpoints)
+        flags[flags.index("--rpc") + 1] = ",".join(
+            endpoint for box in others for endpoint in box.endpoints
+        )
         sent = dict(zip([box.name for box in others], server.use.sent.values(), strict=True))
         plan = replace(server.plan, flags=tuple(flags))
         return Use(tuple(replace(box, link=self.fleet.link) for box in others), plan, sent)
 
     def head(self, place: Place) -> Box:
-        return served_at(self.fleet.kinds[self.servers[place.server].takes[0][0]], place.machines[0])
+        return served_at(
+            self.fleet.kinds[self.servers[place.server].takes[0][0]], place.machines[0]
+        )
 
     def load(self, number: int) -> float:
-        """Seconds from a start until it serves: the model read from the disk, sent to other machines, and START."""
+        """Seconds from a start until it serves: the model read from the disk, sent to other
+        machines, and START."""
         server = self.servers[number]
         host = self.fleet.kinds[server.takes[0][0]].host
         sent = server.use.load if server.use is not None else 0.0
@@ -148,7 +161,8 @@ class FleetPlan:
 
 
 def served_at(kind: Kind, name: str) -> Box:
-    """A machine of a kind, with what all of the kind have free, and a port for the server of each GPU."""
+    """A machine of a kind, with what all of the kind have free, and a port for the server of each
+    GPU."""
     box = next(box for box in kind.machines if box.name == name)
     ports = tuple(PORT + i for i in range(len(kind.devices)))
     return Box(name, kind.devices, kind.host, box.address, ports, box.address)

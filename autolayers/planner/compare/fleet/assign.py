@@ -3,15 +3,17 @@
     counts = assign(sorts, room, weights)
     most(sorts, counts, weights)             # users, all models together
 
-A sort of server takes GPUs of machines of one kind, or of two that work together, and serves so many users of a model,
-or of several that share a GPU. Machines of a kind are one number, so ten thousand machines cost what a hundred do. The
-users of the models stand in a fixed ratio, their weights, so the model that is served worst says how many there may
-be, and the search makes its number the largest.
+A sort of server takes GPUs of machines of one kind, or of two that work together, and serves so
+many users of a model, or of several that share a GPU. Machines of a kind are one number, so ten
+thousand machines cost what a hundred do. The users of the models stand in a fixed ratio, their
+weights, so the model that is served worst says how many there may be, and the search makes its
+number the largest.
 
-Few possibilities are all tried. Of more, HiGHS finds the best where SciPy is there (`pip install autolayers[fleet]`):
-branch and bound with a proof. Without it the problem is solved as if servers could be divided (simplex.py), whole ones
-stay, the GPUs that are left go to the model served worst, and then servers of one sort are replaced by others as long
-as that model gains. The divided problem is the bound.
+Few possibilities are all tried. Of more, HiGHS finds the best where SciPy is there (`pip install
+autolayers[fleet]`): branch and bound with a proof. Without it the problem is solved as if servers
+could be divided (simplex.py), whole ones stay, the GPUs that are left go to the model served worst,
+and then servers of one sort are replaced by others as long as that model gains. The divided problem
+is the bound.
 """
 
 from __future__ import annotations
@@ -30,14 +32,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-ALL = 20_000            # possibilities up to which each is tried
-MOVES = 20_000          # that the search tries at most
-STARTS = 24             # of the search
-SMALL = 400             # sorts that are used times those that there are, up to which all pairs are moved
-_SECONDS = 10.0         # of HiGHS
-_QUICK = 1.0            # of it, where an answer is only compared
-_GAP = 2e-3             # of its answer to the bound
-LARGE = 60_000          # numbers of the relaxed problem, above which it is not solved
+ALL = 20_000  # possibilities up to which each is tried
+MOVES = 20_000  # that the search tries at most
+STARTS = 24  # of the search
+# sorts that are used times those that there are, up to which all pairs are moved
+SMALL = 400
+_SECONDS = 10.0  # of HiGHS
+_QUICK = 1.0  # of it, where an answer is only compared
+_GAP = 2e-3  # of its answer to the bound
+LARGE = 60_000  # numbers of the relaxed problem, above which it is not solved
 _NEARLY = 1e-6
 
 
@@ -51,16 +54,22 @@ class Sort:
 
 @dataclass(frozen=True)
 class Assigned:
-    """`counts`: servers of each sort; `bound`: users that no choice can exceed, None if not known."""
+    """`counts`: servers of each sort; `bound`: users that no choice can exceed, None if not
+    known."""
 
     counts: tuple[int, ...]
     bound: float | None = None
 
 
-def assign(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], solver: bool = True,
-           quick: bool = False) -> Assigned:
-    """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each model has a sort.
-    `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
+def assign(
+    sorts: Sequence[Sort],
+    room: Sequence[int],
+    weights: Sequence[float],
+    solver: bool = True,
+    quick: bool = False,
+) -> Assigned:
+    """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each
+    model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
     search = _Search(sorts, room, weights)
     if search.possibilities() <= ALL:
         exact = max(search.all(), key=search.worth)
@@ -92,15 +101,16 @@ def dealt(users: int, weights: Sequence[float]) -> list[int]:
     exact = [users * weight for weight in weights]
     parts = [int(each + 1e-9) for each in exact]
     order = sorted(range(len(weights)), key=lambda i: parts[i] - exact[i])
-    for i in order[:users - sum(parts)]:
+    for i in order[: users - sum(parts)]:
         parts[i] += 1
     return parts
 
 
-def matrices(sorts: Sequence[Sort], kinds: int, weights: Sequence[float]) -> tuple[list[list[float]],
-                                                                                   list[list[float]]]:
-    """A column for each sort, the last is the users in all: the GPUs of each kind that it takes, and the users of each
-    model beyond its share."""
+def matrices(
+    sorts: Sequence[Sort], kinds: int, weights: Sequence[float]
+) -> tuple[list[list[float]], list[list[float]]]:
+    """A column for each sort, the last is the users in all: the GPUs of each kind that it takes,
+    and the users of each model beyond its share."""
     takes = [[0.0] * (len(sorts) + 1) for _ in range(kinds)]
     shares = [[0.0] * len(sorts) + [-weight] for weight in weights]
     for i, sort in enumerate(sorts):
@@ -112,19 +122,24 @@ def matrices(sorts: Sequence[Sort], kinds: int, weights: Sequence[float]) -> tup
 
 
 class _Search:
-    def __init__(self, sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]) -> None:
+    def __init__(
+        self, sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]
+    ) -> None:
         self.sorts, self.room, self.weights = sorts, room, weights
         self.moves = 0
         self.nothing = [0] * len(sorts)
-        self.enough = float("inf")      # users that no choice exceeds
+        self.enough = float("inf")  # users that no choice exceeds
         self.of_model: list[list[int]] = [[] for _ in weights]
         for i, sort in enumerate(sorts):
             for model, _ in sort.serves:
                 self.of_model[model].append(i)
         prices = self._prices()
         # what a server gives for the price of what it takes
-        self.gain = [sum(users / weights[model] for model, users in sort.serves)
-                     / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes)) for sort in sorts]
+        self.gain = [
+            sum(users / weights[model] for model, users in sort.serves)
+            / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes))
+            for sort in sorts
+        ]
 
     def _prices(self) -> list[float]:
         """What a GPU of a kind is worth: what it gives each model at best, on average."""
@@ -147,7 +162,10 @@ class _Search:
 
     def all(self) -> Iterator[tuple[int, ...]]:
         """Every choice that the machines have room for."""
-        ranges = [range(1 + min(self.room[kind] // gpus for kind, gpus in sort.takes)) for sort in self.sorts]
+        ranges = [
+            range(1 + min(self.room[kind] // gpus for kind, gpus in sort.takes))
+            for sort in self.sorts
+        ]
         for counts in product(*ranges):
             if min(self.left(counts)) >= 0:
                 yield counts
@@ -194,12 +212,14 @@ class _Search:
         return all(left[kind] >= gpus for kind, gpus in takes)
 
     def found(self, starts: int) -> tuple[list[int], float | None]:
-        """The best choice that moves lead to, from the whole servers of the relaxed problem and where each is quick
-        from other starts; and the bound, the relaxed problem's users."""
+        """The best choice that moves lead to, from the whole servers of the relaxed problem and
+        where each is quick from other starts; and the bound, the relaxed problem's users."""
         relaxed = self._relaxed()
         if relaxed is not None:
             self.enough = int(relaxed[1] + _NEARLY)
-        best = self._climbed(self.filled([int(each + _NEARLY) for each in relaxed[0]] if relaxed else self.nothing))
+        best = self._climbed(
+            self.filled([int(each + _NEARLY) for each in relaxed[0]] if relaxed else self.nothing)
+        )
         chance = random.Random(0)
         gain = self.gain
         for _ in range(starts if self._is_small(best) else 0):
@@ -211,12 +231,18 @@ class _Search:
         return best, relaxed[1] if relaxed else None
 
     def _relaxed(self) -> tuple[list[float], float] | None:
-        """Servers of each sort, parts of one too, and the users that they serve: None of very many sorts."""
-        if (len(self.sorts) + len(self.weights) + len(self.room)) * (len(self.weights) + len(self.room)) > LARGE:
+        """Servers of each sort, parts of one too, and the users that they serve: None of very many
+        sorts."""
+        if (len(self.sorts) + len(self.weights) + len(self.room)) * (
+            len(self.weights) + len(self.room)
+        ) > LARGE:
             return None
         takes, shares = matrices(self.sorts, len(self.room), self.weights)
-        found = largest([0.0] * len(self.sorts) + [1.0], [*takes, *([-each for each in row] for row in shares)],
-                        [*map(float, self.room), *[0.0] * len(self.weights)])
+        found = largest(
+            [0.0] * len(self.sorts) + [1.0],
+            [*takes, *([-each for each in row] for row in shares)],
+            [*map(float, self.room), *[0.0] * len(self.weights)],
+        )
         return found and (found[0][:-1], found[1])
 
     def _is_small(self, counts: Sequence[int]) -> bool:
@@ -234,8 +260,11 @@ class _Search:
                 counts, worth = better
         return counts
 
-    def _moved(self, counts: list[int], worth: list[float], block: int) -> tuple[list[int], list[float]] | None:
-        """The first choice that is better, with up to `block` servers of one or two sorts replaced by others."""
+    def _moved(
+        self, counts: list[int], worth: list[float], block: int
+    ) -> tuple[list[int], list[float]] | None:
+        """The first choice that is better, with up to `block` servers of one or two sorts replaced
+        by others."""
         there = [i for i, count in enumerate(counts) if count]
         pairs = [(i, j) for i in there for j in there if i < j] if self._is_small(counts) else []
         for removed in [*((i,) for i in there), *pairs]:
@@ -253,7 +282,8 @@ class _Search:
         return None
 
     def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
-        """The sorts that may help: of many those that serve one of the three models that are served worst."""
+        """The sorts that may help: of many those that serve one of the three models that are served
+        worst."""
         if self._is_small(counts):
             return [i for i in range(len(self.sorts)) if i not in removed]
         users = served(self.sorts, counts, len(self.weights))
@@ -273,9 +303,11 @@ def has_solver() -> bool:
     return find_spec("scipy") is not None
 
 
-def _solved(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], seconds: float) -> Assigned | None:
-    """By scipy.optimize.milp: the most users so that each model has its share, within the room; None without SciPy or
-    an answer of its."""
+def _solved(
+    sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], seconds: float
+) -> Assigned | None:
+    """By scipy.optimize.milp: the most users so that each model has its share, within the room;
+    None without SciPy or an answer of its."""
     if not has_solver():
         return None
     from scipy.optimize import Bounds, LinearConstraint, milp
@@ -283,9 +315,16 @@ def _solved(sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float]
     count = len(sorts)
     takes, shares = matrices(sorts, len(room), weights)
     with _silenced():
-        found = milp([0.0] * count + [-1.0], integrality=[1] * count + [0], bounds=Bounds(0, float("inf")),
-                     constraints=[LinearConstraint(shares, 0, float("inf")), LinearConstraint(takes, 0, list(room))],
-                     options={"time_limit": seconds, "mip_rel_gap": _GAP})
+        found = milp(
+            [0.0] * count + [-1.0],
+            integrality=[1] * count + [0],
+            bounds=Bounds(0, float("inf")),
+            constraints=[
+                LinearConstraint(shares, 0, float("inf")),
+                LinearConstraint(takes, 0, list(room)),
+            ],
+            options={"time_limit": seconds, "mip_rel_gap": _GAP},
+        )
     if found.x is None:
         return None
     bound = -float(found.mip_dual_bound) if found.mip_dual_bound is not None else None

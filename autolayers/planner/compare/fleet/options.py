@@ -3,8 +3,9 @@
     option = option_of(model, request, machine, Users(rate=15))
     option.users                   # that keep the promise
 
-One launch with a slot for one person is planned, of which planner/users.py prices others; where a promise is made the
-number between two of them is estimated, and `measured` finds it if the option is chosen.
+One launch with a slot for one person is planned, of which planner/users.py prices others; where a
+promise is made the number between two of them is estimated, and `measured` finds it if the option
+is chosen.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Option:
-    """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or without one the number
-    that gets the most in all. `whole`: nothing but the input layer is in RAM.
-    Bytes: `device`, taken of the fullest device with its margin, `ram`, and `each`, of one more user on the devices.
-    `missing`: bytes where it does not fit. `rows`: (users, tokens per second, seconds to the first token)."""
+    """A launch of a model on a part of a machine. `users` that keep the promise, 0 for none, or
+    without one the number that gets the most in all. `whole`: nothing but the input layer is in
+    RAM. Bytes: `device`, taken of the fullest device with its margin, `ram`, and `each`, of one
+    more user on the devices. `missing`: bytes where it does not fit. `rows`: (users, tokens per
+    second, seconds to the first token)."""
 
     users: int
     fits: bool
@@ -63,17 +65,22 @@ def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
     host, devices = kind.host, kind.devices
     if gpus < kind.gpus:
         share = gpus / kind.gpus
-        host = replace(host, total=int(host.total * share), available=int(host.available * share),
-                       bandwidth=host.bandwidth and host.bandwidth * share,
-                       cores=host.cores and max(1, int(host.cores * share)), threads=None)
+        host = replace(
+            host,
+            total=int(host.total * share),
+            available=int(host.available * share),
+            bandwidth=host.bandwidth and host.bandwidth * share,
+            cores=host.cores and max(1, int(host.cores * share)),
+            threads=None,
+        )
         devices = devices[:gpus]
     machine = Machine.of(devices, host, None, {})
     return machine if policy.ram_limit is None else machine.limited(within(policy.ram_limit))
 
 
 def sizes(gpus: int) -> list[int]:
-    """GPUs of a server on a machine with so many: each size is a divisor of the next and of all, so that any servers
-    whose sizes do not exceed them in all have a place.
+    """GPUs of a server on a machine with so many: each size is a divisor of the next and of all, so
+    that any servers whose sizes do not exceed them in all have a place.
 
     >>> sizes(8), sizes(6), sizes(3)
     ([1, 2, 4, 8], [1, 2, 6], [1, 3])
@@ -85,14 +92,20 @@ def sizes(gpus: int) -> list[int]:
     return found
 
 
-def planned(model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None) -> Plan:
+def planned(
+    model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None
+) -> Plan:
     """The plan for these users. Raises LaunchRefused."""
-    return plan_request(model, replace(request.with_goals(users=wanted), machine=machine, notes=()), known=known)
+    return plan_request(
+        model, replace(request.with_goals(users=wanted), machine=machine, notes=()), known=known
+    )
 
 
-def options_of(model: Model, request: Request, kinds: Sequence[Kind], wanted: Users) -> dict[tuple[int, int], Option]:
-    """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are tried: a server for
-    each of them serves more users."""
+def options_of(
+    model: Model, request: Request, kinds: Sequence[Kind], wanted: Users
+) -> dict[tuple[int, int], Option]:
+    """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are
+    tried: a server for each of them serves more users."""
     known = Known()
     found: dict[tuple[int, int], Option] = {}
     for number, kind in enumerate(kinds):
@@ -104,7 +117,9 @@ def options_of(model: Model, request: Request, kinds: Sequence[Kind], wanted: Us
     return found
 
 
-def option_of(model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None) -> Option:
+def option_of(
+    model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None
+) -> Option:
     """The option on a part of a machine, which may not fit."""
     one = replace(wanted, count=1, rate=0.0, first=0.0)
     try:
@@ -114,12 +129,24 @@ def option_of(model: Model, request: Request, machine: Machine, wanted: Users, k
     requests = plan.speed.requests
     if not plan.fits or not isinstance(requests, Requests):
         return Option(0, False, False, 0, 0, 0, _missing(plan), ())
-    rows = [row for row in requests.table if row.fits and (row.slots >= row.users or wanted.first)] or [requests.row]
-    return Option(_users(rows, wanted), True, _whole(plan), _taken(plan), plan.ram.limit or plan.ram.request,
-                  requests.each, 0, tuple((row.users, row.served.rate, row.served.first) for row in rows))
+    rows = [
+        row for row in requests.table if row.fits and (row.slots >= row.users or wanted.first)
+    ] or [requests.row]
+    return Option(
+        _users(rows, wanted),
+        True,
+        _whole(plan),
+        _taken(plan),
+        plan.ram.limit or plan.ram.request,
+        requests.each,
+        0,
+        tuple((row.users, row.served.rate, row.served.first) for row in rows),
+    )
 
 
-def measured(option: Option, model: Model, request: Request, machine: Machine, wanted: Users) -> int:
+def measured(
+    option: Option, model: Model, request: Request, machine: Machine, wanted: Users
+) -> int:
     """The number of users that really keeps the promise; without one, the option's."""
     if not wanted.promise:
         return option.users
@@ -148,8 +175,8 @@ def _users(rows: Sequence[Row], wanted: Users) -> int:
 
 
 def _between(row: Row, after: Row, wanted: Users) -> int:
-    """The users where the rate reaches the promise, on a line through both in logarithms; halfway where the first
-    token decides."""
+    """The users where the rate reaches the promise, on a line through both in logarithms; halfway
+    where the first token decides."""
     low, high = row.served.rate, after.served.rate
     share = 0.5
     if wanted.rate and high < wanted.rate and low > high:

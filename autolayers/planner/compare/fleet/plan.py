@@ -3,10 +3,11 @@
     found = plan_fleet(models, request, fleet, weights, Wanted(users=40, each=Users(rate=15)))
     found.servers, found.on["rack-1"], found.most, found.failing, found.next
 
-Each model is planned once on each kind of machine and each number of its GPUs (options.py). Sorts of servers come of
-that: a model on a part of a machine, several small ones that share a GPU where there are more models than GPUs, one
-over two machines by RPC where no machine holds it. The sorts that serve the most users are chosen (assign.py), and
-measured, until all that are chosen are. Then each is planned for the slots that it gets.
+Each model is planned once on each kind of machine and each number of its GPUs (options.py). Sorts
+of servers come of that: a model on a part of a machine, several small ones that share a GPU where
+there are more models than GPUs, one over two machines by RPC where no machine holds it. The sorts
+that serve the most users are chosen (assign.py), and measured, until all that are chosen are. Then
+each is planned for the slots that it gets.
 """
 
 from __future__ import annotations
@@ -41,23 +42,38 @@ if TYPE_CHECKING:
     from ....request import Request
     from ...plan import Plan
 
-ROUNDS = 12            # of choosing and measuring, after which only measured ones are chosen
-NEAR = 0.98            # of the bound: what is below it is said
-PAIRS = 8              # of kinds tried for a model that no machine holds
-RENEWED = 16           # kinds for which the fleet without one machine, or with one more, is computed
+ROUNDS = 12  # of choosing and measuring, after which only measured ones are chosen
+NEAR = 0.98  # of the bound: what is below it is said
+PAIRS = 8  # of kinds tried for a model that no machine holds
+# kinds for which the fleet without one machine, or with one more, is computed
+RENEWED = 16
 
 
-def plan_fleet(models: Sequence[Model], request: Request, fleet: Fleet, weights: Sequence[float],
-               wanted: Wanted, names: Sequence[str] = (),
-               step: Callable[[str], None] = lambda what: None) -> FleetPlan:
-    """The plan of a fleet. `step` is told what is done. An interrupt ends the search, and the answer is the best
-    so far. Raises DoesNotFit if none of the models is served."""
+def plan_fleet(
+    models: Sequence[Model],
+    request: Request,
+    fleet: Fleet,
+    weights: Sequence[float],
+    wanted: Wanted,
+    names: Sequence[str] = (),
+    step: Callable[[str], None] = lambda what: None,
+) -> FleetPlan:
+    """The plan of a fleet. `step` is told what is done. An interrupt ends the search, and the
+    answer is the best so far. Raises DoesNotFit if none of the models is served."""
     return _Planner(models, request, fleet, weights, wanted, names, step).plan()
 
 
 class _Planner:
-    def __init__(self, models: Sequence[Model], request: Request, fleet: Fleet, weights: Sequence[float],
-                 wanted: Wanted, names: Sequence[str], step: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        models: Sequence[Model],
+        request: Request,
+        fleet: Fleet,
+        weights: Sequence[float],
+        wanted: Wanted,
+        names: Sequence[str],
+        step: Callable[[str], None],
+    ) -> None:
         self.models, self.request, self.fleet = models, request, fleet
         self.weights, self.wanted, self.step = weights, wanted, step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
@@ -65,13 +81,16 @@ class _Planner:
         self.uses: dict[Sort, Use] = {}
         self.interrupted = False
         self.unserved: list[Unserved] = []
-        self.waiting: dict[int, list[Sort]] = {}      # models for which no machine is left, and their sorts
+        # models for which no machine is left, and their sorts
+        self.waiting: dict[int, list[Sort]] = {}
 
     def plan(self) -> FleetPlan:
         self._plan_models()
         sorts = self._alone()
         self._refuse_models(sorts)
-        there = [i for i in range(len(self.models)) if all(each.model != i for each in self.unserved)]
+        there = [
+            i for i in range(len(self.models)) if all(each.model != i for each in self.unserved)
+        ]
         if not there:
             raise DoesNotFit("; ".join(each.why for each in self.unserved))
         sorts = [sort for sort in sorts if sort.serves[0][0] in there]
@@ -84,11 +103,21 @@ class _Planner:
         servers, places = self._servers(sorts, counts, users)
         again = {} if self.interrupted else self._again(sorts, there, weights)
         return FleetPlan(
-            self.fleet, self.names, tuple(self.weights), self.wanted, tuple(servers), tuple(places), tuple(users),
-            possible, None if bound is None else max(possible, int(bound + 1e-6)), tuple(self.unserved),
+            self.fleet,
+            self.names,
+            tuple(self.weights),
+            self.wanted,
+            tuple(servers),
+            tuple(places),
+            tuple(users),
+            possible,
+            None if bound is None else max(possible, int(bound + 1e-6)),
+            tuple(self.unserved),
             tuple(self._failing(servers, places, users, again)),
-            tuple(self._next(sorts, counts, there, 0 if self.waiting else possible)), self._notes(possible, bound),
-            self.interrupted)
+            tuple(self._next(sorts, counts, there, 0 if self.waiting else possible)),
+            self._notes(possible, bound),
+            self.interrupted,
+        )
 
     # --- what each model does on each kind
 
@@ -114,21 +143,33 @@ class _Planner:
 
     def _alone(self) -> list[Sort]:
         """A sort for each model on each part of a machine where it serves anyone."""
-        return [Sort(((kind, gpus),), ((i, option.users),)) for i, options in enumerate(self.options)
-                for (kind, gpus), option in options.items() if option.users]
+        return [
+            Sort(((kind, gpus),), ((i, option.users),))
+            for i, options in enumerate(self.options)
+            for (kind, gpus), option in options.items()
+            if option.users
+        ]
 
     def _refuse_models(self, sorts: list[Sort]) -> None:
-        """Notes the models that nothing serves, after machines in pairs were tried, whose sorts are added."""
+        """Notes the models that nothing serves, after machines in pairs were tried, whose sorts are
+        added."""
         for i, options in enumerate(self.options):
             if any(sort.serves[0][0] == i for sort in sorts):
                 continue
             if not options:
-                self.unserved.append(Unserved(i, f"{self.names[i]}: not planned, as the search was interrupted"))
+                self.unserved.append(
+                    Unserved(i, f"{self.names[i]}: not planned, as the search was interrupted")
+                )
             elif any(option.fits for option in options.values()):
                 best = max(options.values(), key=lambda option: option.best)
                 said = " and ".join(self.wanted.each.words())
-                self.unserved.append(Unserved(
-                    i, f"{self.names[i]}: no machine gives {said}; the fastest gives one user {best.best:.1f}"))
+                self.unserved.append(
+                    Unserved(
+                        i,
+                        f"{self.names[i]}: no machine gives {said}; the fastest gives one user "
+                        f"{best.best:.1f}",
+                    )
+                )
             elif pairs := self._together(i):
                 sorts += pairs
             else:
@@ -138,12 +179,21 @@ class _Planner:
         refused = [option.refused for option in options.values() if option.refused]
         if len(refused) == len(options):
             return f"{self.names[i]}: {refused[0]}"
-        (kind, _), closest = min(((at, option) for at, option in options.items() if option.missing),
-                                 key=lambda row: row[1].missing)
-        said = f"{self.names[i]}: no machine and no pair holds it: {human(closest.missing)} are missing on " \
-               f"{self.fleet.kinds[kind].machines[0].name}"
+        (kind, _), closest = min(
+            ((at, option) for at, option in options.items() if option.missing),
+            key=lambda row: row[1].missing,
+        )
+        said = (
+            f"{self.names[i]}: no machine and no pair holds it: {human(closest.missing)} are "
+            f"missing on "
+            f"{self.fleet.kinds[kind].machines[0].name}"
+        )
         card = self._card(i)
-        return f"{said}; {card} would hold it" if card else f"{said}; no card that is known holds it alone"
+        return (
+            f"{said}; {card} would hold it"
+            if card
+            else f"{said}; no card that is known holds it alone"
+        )
 
     def _card(self, i: int) -> str:
         """A card, or two, that would hold a model."""
@@ -159,20 +209,29 @@ class _Planner:
         return ""
 
     def _together(self, i: int) -> list[Sort]:
-        """Two machines by RPC, the smallest first; up to three pairs of kinds that hold the model."""
+        """Two machines by RPC, the smallest first; up to three pairs of kinds that hold the
+        model."""
         kinds = self.fleet.kinds
         pairs = [(a, b) for a, b in combinations(range(len(kinds)), 2)]
-        pairs += [(b, a) for a, b in pairs] + [(a, a) for a in range(len(kinds)) if len(kinds[a].machines) > 1]
+        pairs += [(b, a) for a, b in pairs] + [
+            (a, a) for a in range(len(kinds)) if len(kinds[a].machines) > 1
+        ]
         pairs = [pair for pair in pairs if kinds[pair[1]].devices]
 
         def memory(pair: tuple[int, int]) -> int:
             return sum(_memory(kinds[kind]) for kind in pair)
 
-        enough = sorted((pair for pair in pairs if memory(pair) > self.models[i].size * 0.8), key=memory)
+        enough = sorted(
+            (pair for pair in pairs if memory(pair) > self.models[i].size * 0.8), key=memory
+        )
         found: list[Sort] = []
         for pair in enough[:PAIRS]:
-            users = Users(None if self.wanted.each.promise else 1, self.wanted.each.context, self.wanted.each.rate,
-                          self.wanted.each.first)
+            users = Users(
+                None if self.wanted.each.promise else 1,
+                self.wanted.each.context,
+                self.wanted.each.rate,
+                self.wanted.each.first,
+            )
             use = self._use(i, pair, users)
             if use is None or not use.plan.fits:
                 continue
@@ -181,8 +240,10 @@ class _Planner:
             most_users = kept or (0 if self.wanted.each.promise else 1)
             if most_users:
                 takes = tuple((kind, kinds[kind].gpus) for kind in pair)
-                sort = Sort(takes if pair[0] != pair[1] else ((pair[0], 2 * kinds[pair[0]].gpus),),
-                            ((i, most_users),))
+                sort = Sort(
+                    takes if pair[0] != pair[1] else ((pair[0], 2 * kinds[pair[0]].gpus),),
+                    ((i, most_users),),
+                )
                 self.uses[sort] = use
                 found.append(sort)
             if len(found) == 3:
@@ -193,11 +254,15 @@ class _Planner:
         """A model on the first machines of two kinds."""
         kinds = self.fleet.kinds
         alike = pair[0] == pair[1]
-        head, box = (served_at(kinds[kind], kinds[kind].machines[at if alike else 0].name)
-                     for at, kind in enumerate(pair))
+        head, box = (
+            served_at(kinds[kind], kinds[kind].machines[at if alike else 0].name)
+            for at, kind in enumerate(pair)
+        )
         box = replace(box, link=self.fleet.link)
         try:
-            return use_of(self.models[i], self.request.with_goals(users=users), Cluster(head, (box,)), (box,))
+            return use_of(
+                self.models[i], self.request.with_goals(users=users), Cluster(head, (box,)), (box,)
+            )
         except AutolayersError:
             return None
 
@@ -219,15 +284,23 @@ class _Planner:
             if device is None or (len(kind.devices) > 1 and kind.gpus == 1):
                 continue
             machine = part(kind, 1, self.request.policy)
-            fitting = {i: self.options[i][number, 1] for i in there if self.options[i].get((number, 1))}
-            found += [Sort(((number, 1),), serves) for serves in
-                      sharers(fitting, machine, {i: self.weights[i] for i in there}, self.wanted.each)]
+            fitting = {
+                i: self.options[i][number, 1] for i in there if self.options[i].get((number, 1))
+            }
+            found += [
+                Sort(((number, 1),), serves)
+                for serves in sharers(
+                    fitting, machine, {i: self.weights[i] for i in there}, self.wanted.each
+                )
+            ]
         return found
 
-    def _served(self, sorts: list[Sort],
-                there: list[int]) -> tuple[list[int], list[Sort], tuple[int, ...], float | None]:
-        """The models that are served, the sorts, how many of each, and the bound. A model whose promise no machine
-        keeps once it is measured is noted and left out, and so is one for which no machine is left."""
+    def _served(
+        self, sorts: list[Sort], there: list[int]
+    ) -> tuple[list[int], list[Sort], tuple[int, ...], float | None]:
+        """The models that are served, the sorts, how many of each, and the bound. A model whose
+        promise no machine keeps once it is measured is noted and left out, and so is one for which
+        no machine is left."""
         said = " and ".join(self.wanted.each.words())
         while True:
             sorts, counts, bound = self._chosen(sorts, there, self._shares(there))
@@ -237,18 +310,26 @@ class _Planner:
                 return there, sorts, counts, bound
             refused = [i for i in there if i not in possible]
             left = [i for i in there if not users[i]] if not refused else []
-            self.unserved += [Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in refused]
-            self.unserved += [Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left]
-            self.waiting |= {i: [sort for sort in sorts if sort.serves[0][0] == i and len(sort.serves) == 1]
-                             for i in left}
+            self.unserved += [
+                Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in refused
+            ]
+            self.unserved += [
+                Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left
+            ]
+            self.waiting |= {
+                i: [sort for sort in sorts if sort.serves[0][0] == i and len(sort.serves) == 1]
+                for i in left
+            }
             there = [i for i in there if i not in refused and i not in left]
             sorts = [sort for sort in sorts if all(model in there for model, _ in sort.serves)]
             if not there:
                 raise DoesNotFit("; ".join(each.why for each in self.unserved))
 
-    def _chosen(self, sorts: list[Sort], there: Sequence[int],
-                weights: Sequence[float]) -> tuple[list[Sort], tuple[int, ...], float | None]:
-        """The sorts, all chosen ones measured, and how many of each; early if a model has none left."""
+    def _chosen(
+        self, sorts: list[Sort], there: Sequence[int], weights: Sequence[float]
+    ) -> tuple[list[Sort], tuple[int, ...], float | None]:
+        """The sorts, all chosen ones measured, and how many of each; early if a model has none
+        left."""
         place = {i: at for at, i in enumerate(there)}
         room = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
         known: set[Sort] = set()
@@ -257,7 +338,11 @@ class _Planner:
             number += 1
             self.step(f"choosing servers, round {number}")
             found = assign([_placed(sort, place) for sort in sorts], room, weights)
-            new = [sort for sort, count in zip(sorts, found.counts, strict=True) if count and sort not in known]
+            new = [
+                sort
+                for sort, count in zip(sorts, found.counts, strict=True)
+                if count and sort not in known
+            ]
             if not new or self.interrupted:
                 return sorts, found.counts, found.bound
             better = self._measured(new)
@@ -270,7 +355,8 @@ class _Planner:
                 return sorts, (0,) * len(sorts), None
 
     def _measured(self, sorts: Sequence[Sort]) -> dict[Sort, Sort | None]:
-        """The sorts with the users that they really serve, None for no one; as they are after an interrupt."""
+        """The sorts with the users that they really serve, None for no one; as they are after an
+        interrupt."""
         try:
             answers = in_processes(self._really, sorts)
         except KeyboardInterrupt:
@@ -286,16 +372,21 @@ class _Planner:
     def _really(self, sort: Sort) -> Sort | None:
         if sort in self.uses:
             return sort
-        (kind, gpus), = sort.takes
+        ((kind, gpus),) = sort.takes
         machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
         if len(sort.serves) > 1:
-            plans = shared([(self.models[i], users) for i, users in sort.serves], self.request, machine,
-                           self.wanted.each,
-                           [self.options[i][kind, gpus] for i, _ in sort.serves])
+            plans = shared(
+                [(self.models[i], users) for i, users in sort.serves],
+                self.request,
+                machine,
+                self.wanted.each,
+                [self.options[i][kind, gpus] for i, _ in sort.serves],
+            )
             return sort if plans else None
-        (i, _), = sort.serves
-        users = measured(self.options[i][kind, gpus], self.models[i], self.request, machine,
-                         self.wanted.each)
+        ((i, _),) = sort.serves
+        users = measured(
+            self.options[i][kind, gpus], self.models[i], self.request, machine, self.wanted.each
+        )
         return replace(sort, serves=((i, users),)) if users else None
 
     # --- servers and their places
@@ -307,12 +398,24 @@ class _Planner:
             users[i] = count
         return users
 
-    def _servers(self, sorts: Sequence[Sort], counts: Sequence[int],
-                 users: Sequence[int]) -> tuple[list[Server], list[Place]]:
+    def _servers(
+        self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
+    ) -> tuple[list[Server], list[Place]]:
         """The launches for the slots that each gets, and their machines."""
         there = served(sorts, counts, len(self.models))
-        largest = [max([each for sort, count in zip(sorts, counts, strict=True) if count
-                        for model, each in sort.serves if model == i], default=0) for i in range(len(self.models))]
+        largest = [
+            max(
+                [
+                    each
+                    for sort, count in zip(sorts, counts, strict=True)
+                    if count
+                    for model, each in sort.serves
+                    if model == i
+                ],
+                default=0,
+            )
+            for i in range(len(self.models))
+        ]
         servers: list[Server] = []
         of_sort: dict[int, list[int]] = {}
         for number, (sort, count) in enumerate(zip(sorts, counts, strict=True)):
@@ -321,13 +424,15 @@ class _Planner:
             slots = [self._slots(users[i], each, there[i], largest[i]) for i, each in sort.serves]
             plans = self._plans(sort, slots)
             of_sort[number] = list(range(len(servers), len(servers) + len(plans)))
-            servers += [Server(i, sort.takes, size, plan, len(plans), self.uses.get(sort))
-                        for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)]
+            servers += [
+                Server(i, sort.takes, size, plan, len(plans), self.uses.get(sort))
+                for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)
+            ]
         return servers, self._places(sorts, counts, of_sort)
 
     def _slots(self, users: int, each: int, there: int, largest: int) -> int:
-        """Slots of a server that can have `each` of the `there` that are possible in all: its part of the users, and
-        of those of a server that fails."""
+        """Slots of a server that can have `each` of the `there` that are possible in all: its part
+        of the users, and of those of a server that fails."""
         if self.wanted.users is None:
             return each
         left = there - largest if there > largest else there
@@ -336,32 +441,49 @@ class _Planner:
     def _plans(self, sort: Sort, slots: Sequence[int]) -> list[Plan]:
         context = self.wanted.each.context
         if sort in self.uses:
-            (i, _), = sort.serves
+            ((i, _),) = sort.serves
             pair = (sort.takes[0][0], sort.takes[-1][0])
             use = self._use(i, pair, Users(slots[0], context))
             if use is not None and use.plan.fits:
                 self.uses[sort] = use
             return [self.uses[sort].plan]
-        (kind, gpus), = sort.takes
+        ((kind, gpus),) = sort.takes
         machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
         if len(slots) > 1:
             return self._sharers_plans(sort, slots, machine) or self._sharers_plans(
-                sort, [users for _, users in sort.serves], machine)
-        (i, _), = sort.serves
+                sort, [users for _, users in sort.serves], machine
+            )
+        ((i, _),) = sort.serves
         return [planned(self.models[i], self.request, machine, Users(slots[0], context))]
 
     def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
         """The plans of models that share a GPU; [] where these slots do not fit."""
-        return shared([(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)], self.request,
-                      machine, self.wanted.each,
-                      [self.options[i][sort.takes[0]] for i, _ in sort.serves], check=False) or []
+        return (
+            shared(
+                [(self.models[i], size) for (i, _), size in zip(sort.serves, slots, strict=True)],
+                self.request,
+                machine,
+                self.wanted.each,
+                [self.options[i][sort.takes[0]] for i, _ in sort.serves],
+                check=False,
+            )
+            or []
+        )
 
-    def _places(self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]) -> list[Place]:
-        """The largest servers first; those of one model apart, so that a machine that fails takes few of them."""
-        free = {box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines}
+    def _places(
+        self, sorts: Sequence[Sort], counts: Sequence[int], of_sort: dict[int, list[int]]
+    ) -> list[Place]:
+        """The largest servers first; those of one model apart, so that a machine that fails takes
+        few of them."""
+        free = {
+            box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines
+        }
         at = [0] * len(self.fleet.kinds)
-        order = sorted((-sum(gpus for _, gpus in sorts[number].takes), (turn + 0.5) / counts[number], number)
-                       for number in of_sort for turn in range(counts[number]))
+        order = sorted(
+            (-sum(gpus for _, gpus in sorts[number].takes), (turn + 0.5) / counts[number], number)
+            for number in of_sort
+            for turn in range(counts[number])
+        )
         places = []
         for _, _, number in order:
             names: list[str] = []
@@ -388,24 +510,39 @@ class _Planner:
 
     # --- what if
 
-    def _again(self, sorts: Sequence[Sort], there: Sequence[int], weights: Sequence[float]) -> dict[int, int]:
+    def _again(
+        self, sorts: Sequence[Sort], there: Sequence[int], weights: Sequence[float]
+    ) -> dict[int, int]:
         """The users served without one machine of each kind."""
         kinds = self.fleet.kinds
         if len(kinds) > RENEWED:
             return {}
-        return {number: self._with_room(sorts, there, weights, {number: -kind.gpus})
-                for number, kind in enumerate(kinds)}
+        return {
+            number: self._with_room(sorts, there, weights, {number: -kind.gpus})
+            for number, kind in enumerate(kinds)
+        }
 
-    def _with_room(self, sorts: Sequence[Sort], there: Sequence[int], weights: Sequence[float],
-                   more: dict[int, int], room: Sequence[int] = ()) -> int:
+    def _with_room(
+        self,
+        sorts: Sequence[Sort],
+        there: Sequence[int],
+        weights: Sequence[float],
+        more: dict[int, int],
+        room: Sequence[int] = (),
+    ) -> int:
         place = {i: at for at, i in enumerate(there)}
         own = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
         rooms = [size + more.get(kind, 0) for kind, size in enumerate([*own, *room])]
         found = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
         return int(_most(sorts, found.counts, there, weights) + 1e-6)
 
-    def _failing(self, servers: Sequence[Server], places: Sequence[Place], users: Sequence[int],
-                 again: dict[int, int]) -> list[Failing]:
+    def _failing(
+        self,
+        servers: Sequence[Server],
+        places: Sequence[Place],
+        users: Sequence[int],
+        again: dict[int, int],
+    ) -> list[Failing]:
         """Of each kind the machine that is missed most."""
         slots = [0] * len(self.models)
         lost: dict[str, dict[int, int]] = {}
@@ -417,15 +554,22 @@ class _Planner:
                 own[server.model] = own.get(server.model, 0) + server.slots
         found = []
         for number, kind in enumerate(self.fleet.kinds):
-            waiting = {box.name: sum(max(0, users[i] - slots[i] + size) for i, size in lost.get(box.name, {}).items())
-                       for box in kind.machines}
+            waiting = {
+                box.name: sum(
+                    max(0, users[i] - slots[i] + size) for i, size in lost.get(box.name, {}).items()
+                )
+                for box in kind.machines
+            }
             name = max(waiting, key=waiting.__getitem__)
             found.append(Failing(number, name, waiting[name], again.get(number)))
         return found
 
-    def _next(self, sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], than: int) -> list[Next]:
-        """Machines that serve more users `than` these, the most first: one more of each kind, and a desktop with a
-        usual card for the model that is served worst, the first of those for which none is left."""
+    def _next(
+        self, sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], than: int
+    ) -> list[Next]:
+        """Machines that serve more users `than` these, the most first: one more of each kind, and a
+        desktop with a usual card for the model that is served worst, the first of those for which
+        none is left."""
         if self.interrupted:
             return []
         kinds = self.fleet.kinds
@@ -434,34 +578,65 @@ class _Planner:
         weights = self._shares(there)
         found = []
         if len(kinds) <= RENEWED:
-            found = [Next(f"another {kind.machines[0].name}: {kind.title}", number,
-                          self._with_room(sorts, there, weights, {number: kind.gpus}), _memory(kind))
-                     for number, kind in enumerate(kinds)]
+            found = [
+                Next(
+                    f"another {kind.machines[0].name}: {kind.title}",
+                    number,
+                    self._with_room(sorts, there, weights, {number: kind.gpus}),
+                    _memory(kind),
+                )
+                for number, kind in enumerate(kinds)
+            ]
         users = served(sorts, counts, len(self.models))
         short = min(there, key=lambda i: users[i] / self.weights[i])
         try:
-            bought = in_processes(lambda name: self._bought(name, short, sorts, there, weights), USUAL)
+            bought = in_processes(
+                lambda name: self._bought(name, short, sorts, there, weights), USUAL
+            )
             found += [each for each in bought if isinstance(each, Next)]
         except KeyboardInterrupt:
             self.interrupted = True
-        return sorted((each for each in found if each.users > than), key=lambda each: (-each.users, each.memory))
+        return sorted(
+            (each for each in found if each.users > than),
+            key=lambda each: (-each.users, each.memory),
+        )
 
-    def _bought(self, name: str, short: int, sorts: Sequence[Sort], there: Sequence[int],
-                weights: Sequence[float]) -> Next:
+    def _bought(
+        self,
+        name: str,
+        short: int,
+        sorts: Sequence[Sort],
+        there: Sequence[int],
+        weights: Sequence[float],
+    ) -> Next:
         """A desktop with a card, for the model that is short."""
         kind = _with_card(name)
-        option = option_of(self.models[short], self.request, part(kind, 1, self.request.policy), self.wanted.each)
+        option = option_of(
+            self.models[short], self.request, part(kind, 1, self.request.policy), self.wanted.each
+        )
         extra = Sort(((len(self.fleet.kinds), 1),), ((short, option.users),))
-        return Next(kind.title, None, self._with_room([*sorts, extra], there, weights, {}, [1]), _memory(kind))
+        return Next(
+            kind.title,
+            None,
+            self._with_room([*sorts, extra], there, weights, {}, [1]),
+            _memory(kind),
+        )
 
     def _notes(self, possible: int, bound: float | None) -> tuple[str, ...]:
         notes = [*self.fleet.notes]
         if bound is not None and possible < NEAR * int(bound):
-            more = "the search ended before it knew" if has_solver() else \
-                "pip install 'autolayers[fleet]' finds out"
-            notes.append(f"more than {possible} users may be possible, {int(bound)} at most: {more}")
+            more = (
+                "the search ended before it knew"
+                if has_solver()
+                else "pip install 'autolayers[fleet]' finds out"
+            )
+            notes.append(
+                f"more than {possible} users may be possible, {int(bound)} at most: {more}"
+            )
         if self.uses and not self.fleet.said:
-            notes.append('the network is taken as 1 Gbit/s and 0.3 ms: "link" of the file says what it is')
+            notes.append(
+                'the network is taken as 1 Gbit/s and 0.3 ms: "link" of the file says what it is'
+            )
         if self.interrupted:
             notes.append("interrupted: this is the best so far")
         return tuple(notes)
@@ -472,7 +647,9 @@ def _placed(sort: Sort, place: dict[int, int]) -> Sort:
     return Sort(sort.takes, tuple((place[model], users) for model, users in sort.serves))
 
 
-def _most(sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], weights: Sequence[float]) -> float:
+def _most(
+    sorts: Sequence[Sort], counts: Sequence[int], there: Sequence[int], weights: Sequence[float]
+) -> float:
     place = {i: at for at, i in enumerate(there)}
     return most([_placed(sort, place) for sort in sorts], counts, weights)
 

@@ -1,10 +1,10 @@
 """Several models that share one GPU of a fleet, each with a llama-server of its own.
 
     sharers(options, machine, weights, wanted)        # which may, by what each takes alone
-    shared(models, ...)                               # their plans, each within what the others leave
+    shared(models, ...)  # their plans, each within what the others leave
 
-They are counted as busy at once: each then has its part of the GPU's time, so the promise is kept by a rate that is as
-many times as high.
+They are counted as busy at once: each then has its part of the GPU's time, so the promise is kept
+by a rate that is as many times as high.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from ...plan import Plan
     from .options import Option
 
-_EACH = 1.1       # of what a cache takes, graphs grow a little too
-LARGEST = 8       # models on a GPU
-FEW = 9           # models up to which all sets of three are tried; of more, neighbours by size
+_EACH = 1.1  # of what a cache takes, graphs grow a little too
+LARGEST = 8  # models on a GPU
+FEW = 9  # models up to which all sets of three are tried; of more, neighbours by size
 
 
-def sharers(options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float],
-            wanted: Users) -> list[tuple[tuple[int, int], ...]]:
+def sharers(
+    options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float], wanted: Users
+) -> list[tuple[tuple[int, int], ...]]:
     """Sets of models that fit together, with the users of each."""
     usable = [i for i, option in options.items() if option.fits and option.whole]
     found = []
@@ -50,13 +51,18 @@ def _sets(models: Sequence[int]) -> Iterable[tuple[int, ...]]:
         if len(models) <= FEW and size <= 4:
             yield from combinations(models, size)
         else:
-            yield from (tuple(models[at:at + size]) for at in range(len(models) - size + 1))
+            yield from (tuple(models[at : at + size]) for at in range(len(models) - size + 1))
 
 
-def _users(models: Sequence[int], options: Mapping[int, Option], machine: Machine, weights: Mapping[int, float],
-           wanted: Users) -> dict[int, int]:
-    """The users of each, one after the other added where the fewest of those that it should have are; {}: they do not
-    fit, or the promise is not kept."""
+def _users(
+    models: Sequence[int],
+    options: Mapping[int, Option],
+    machine: Machine,
+    weights: Mapping[int, float],
+    wanted: Users,
+) -> dict[int, int]:
+    """The users of each, one after the other added where the fewest of those that it should have
+    are; {}: they do not fit, or the promise is not kept."""
     device = machine.devices[0]
     left = machine.limits[device.name] - sum(options[i].device for i in models)
     ram = None if machine.ram is None else machine.ram - sum(options[i].ram for i in models)
@@ -84,12 +90,20 @@ def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
     return rate / share >= wanted.rate and (not wanted.first or first * share <= wanted.first)
 
 
-def shared(models: Sequence[tuple[Model, int]], request: Request, machine: Machine, wanted: Users,
-           options: Sequence[Option], check: bool = True) -> list[Plan] | None:
-    """The plans of models with their users, each within what the others take; None where they do not fit, or `check`
-    and a promise is not kept."""
-    takes = [option.device + int((users - 1) * option.each * _EACH) for (_, users), option in
-             zip(models, options, strict=True)]
+def shared(
+    models: Sequence[tuple[Model, int]],
+    request: Request,
+    machine: Machine,
+    wanted: Users,
+    options: Sequence[Option],
+    check: bool = True,
+) -> list[Plan] | None:
+    """The plans of models with their users, each within what the others take; None where they do
+    not fit, or `check` and a promise is not kept."""
+    takes = [
+        option.device + int((users - 1) * option.each * _EACH)
+        for (_, users), option in zip(models, options, strict=True)
+    ]
     rams = [option.ram for option in options]
     plans: list[Plan] = []
     for at, (model, users) in enumerate(models):
@@ -100,8 +114,11 @@ def shared(models: Sequence[tuple[Model, int]], request: Request, machine: Machi
             return None
         found = plan.speed.requests
         row = found.row if isinstance(found, Requests) else None
-        if check and (not plan.fits or row is None
-                      or not _kept((users, row.served.rate, row.served.first), len(models), wanted)):
+        if check and (
+            not plan.fits
+            or row is None
+            or not _kept((users, row.served.rate, row.served.first), len(models), wanted)
+        ):
             return None
         plans.append(plan)
         takes[at] = max([each.used + each.margin for each in plan.devices], default=0)
@@ -113,8 +130,12 @@ def _within(machine: Machine, taken: int, ram: int) -> Machine:
     """The machine without what other servers take of its one device and of its RAM."""
     devices = tuple(_less(device, taken) for device in machine.devices)
     limits = {name: max(0, size - taken) for name, size in machine.limits.items()}
-    return replace(machine, devices=devices, limits=limits, ram=None if machine.ram is None else
-                   max(0, machine.ram - ram))
+    return replace(
+        machine,
+        devices=devices,
+        limits=limits,
+        ram=None if machine.ram is None else max(0, machine.ram - ram),
+    )
 
 
 def _less(device: Device, taken: int) -> Device:

@@ -12,17 +12,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PIVOTS = 3000
-_BLAND = 1000          # pivots, after which the first column is taken, no longer the best
+_BLAND = 1000  # pivots, after which the first column is taken, no longer the best
 _ZERO = 1e-9
 
 
-def largest(goal: Sequence[float], rows: Sequence[Sequence[float]],
-            limits: Sequence[float]) -> tuple[list[float], float] | None:
-    """The x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and that most; None if it is
-    not found within PIVOTS."""
+def largest(
+    goal: Sequence[float], rows: Sequence[Sequence[float]], limits: Sequence[float]
+) -> tuple[list[float], float] | None:
+    """The x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and that
+    most; None if it is not found within PIVOTS."""
     count, height = len(goal), len(rows)
-    table = [[*row, *(float(i == j) for j in range(height)), limit] for i, (row, limit) in
-             enumerate(zip(rows, limits, strict=True))]
+    table = [
+        [*row, *(float(i == j) for j in range(height)), limit]
+        for i, (row, limit) in enumerate(zip(rows, limits, strict=True))
+    ]
     top = [-each for each in goal] + [0.0] * (height + 1)
     basis = [count + i for i in range(height)]
     for pivot in range(PIVOTS):
@@ -34,14 +37,18 @@ def largest(goal: Sequence[float], rows: Sequence[Sequence[float]],
                     found[j] = table[i][-1]
             return found, top[-1]
         enters = columns[0] if pivot > _BLAND else min(columns, key=top.__getitem__)
-        ratios = [(table[i][-1] / table[i][enters], basis[i], i) for i in range(height) if table[i][enters] > _ZERO]
+        ratios = [
+            (table[i][-1] / table[i][enters], basis[i], i)
+            for i in range(height)
+            if table[i][enters] > _ZERO
+        ]
         if not ratios:
             return None
         i = min(ratios)[2]
         basis[i] = enters
         size = table[i][enters]
         row = table[i] = [each / size for each in table[i]]
-        for other in (*table[:i], *table[i + 1:], top):
+        for other in (*table[:i], *table[i + 1 :], top):
             factor = other[enters]
             if factor:
                 other[:] = [each - factor * own for each, own in zip(other, row, strict=True)]
