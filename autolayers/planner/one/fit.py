@@ -323,8 +323,8 @@ class _Fit:
                 high,
                 device,
                 lambda s, n, d=device: self._whole(s, d, n),  # type: ignore[misc]
-                lambda s, d=device: s.layers[d] - s.part[d],
-            )  # type: ignore[misc]
+                lambda s, d=device: s.layers[d] - s.part[d],  # type: ignore[misc]
+            )
             if shape.part[shape.start]:
                 shape = self._extra(shape, device)
         return shape
