@@ -259,8 +259,8 @@ class _Fit:
                     self._dense(shape, device, left),
                     device,
                     lambda s, n, d=device: self._dense(s, d, n),  # type: ignore[misc]
-                    lambda s, d=device: s.layers[d],
-                )  # type: ignore[misc]
+                    lambda s, d=device: s.layers[d],  # type: ignore[misc]
+                )
         if self.experts and surplus > 0 and any(n > 0 for n in shape.layers):
             shape = self._convert(shape)
         return self._params(shape)
