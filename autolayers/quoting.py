@@ -44,8 +44,9 @@ def posix(words: Sequence[str]) -> str:
     stand outside. What is not printable is written as bytes in $'...' (POSIX.1-2024, 2.2.4): dash
     and fish lack it, and refuse it or take it for other text.
 
-    >>> print(posix(["llama-server", "-m", "it's.gguf", "-ot", r"blk\.(1|2)\.ffn=CPU", "-a",
-    "a\nb"])) llama-server -m 'it'\''s.gguf' -ot 'blk\.(1|2)\.ffn=CPU' -a 'a'$'\x0a''b'
+    >>> rule = r"blk\.(1|2)\.ffn=CPU"
+    >>> print(posix(["llama-server", "-m", "it's.gguf", "-ot", rule, "-a", "a\nb"]))
+    llama-server -m 'it'\''s.gguf' -ot 'blk\.(1|2)\.ffn=CPU' -a 'a'$'\x0a''b'
     """
     return " ".join(
         _posix(word, bare=_BARE if i else _BARE - {"="}) for i, word in enumerate(words)
@@ -107,8 +108,9 @@ def windows(words: Sequence[str]) -> str:
     r"""A command line that PowerShell and cmd.exe read alike, as long as no word has a double
     quote, a dollar sign or a backtick; such words are quoted for PowerShell.
 
-    >>> print(windows(["-ts", "27,27", "-ot", r"blk\.20\.ffn_(ch|)exps=CPU", "-m", r"C:\models\a
-    b.gguf"])) -ts "27,27" -ot "blk\.20\.ffn_(ch|)exps=CPU" -m "C:\models\a b.gguf"
+    >>> rule = r"blk\.20\.ffn_(ch|)exps=CPU"
+    >>> print(windows(["-ts", "27,27", "-ot", rule, "-m", r"C:\models\a b.gguf"]))
+    -ts "27,27" -ot "blk\.20\.ffn_(ch|)exps=CPU" -m "C:\models\a b.gguf"
     """
     return " ".join(map(_windows, words))
 

@@ -57,8 +57,9 @@ def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
     A UUID may be shortened as long as only one device matches; an unknown or ambiguous entry ends
     the list, a device named twice empties it.
 
-    >>> pick("1,0", ["GPU-aa", "GPU-ab"]), pick("GPU-ab", ["GPU-aa", "GPU-ab"]), pick("GPU-a",
-    ["GPU-aa", "GPU-ab"]) ([1, 0], [1], [])
+    >>> uuids = ["GPU-aa", "GPU-ab"]
+    >>> pick("1,0", uuids), pick("GPU-ab", uuids), pick("GPU-a", uuids)
+    ([1, 0], [1], [])
     """
     entries = parse(value)
     if entries is None:
