@@ -59,7 +59,7 @@ __all__ = [
 
 def read_model(source: str | PathLike[str]) -> Model:
     """The model of a .gguf file (any shard of a split one), of https://..., hf:USER/REPO[:QUANT] or
-    ollama:NAME, of which only the header is read. Raises ModelError."""
+    ollama:NAME. Only the header is read. Raises ModelError."""
     name = fspath(source)
     if not isinstance(name, str):
         raise WrongType(f"a model's name is a str, not {name!r:.60}")

@@ -1088,8 +1088,8 @@ class Rules(RuleSet):
         return self.number >= OLDEST_EXACT
 
     def others(self) -> tuple[Rules, ...]:
-        """What the build may be instead, as far as rules were asked for: with the changes of which
-        it is not known whether it has them, and the oldest one. No size of it is above the largest
+        """What the build may be instead, as far as rules were asked for: with changes that it may
+        have or not, and the oldest one. No size of it is above the largest
         of all."""
         if self.changed:
             return ()

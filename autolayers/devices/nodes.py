@@ -90,7 +90,7 @@ def _gpu(
     capability: tuple[int, int] | None = None,
     backend: str = DEFAULT.name,
 ) -> tuple[Device, ...]:
-    """`count` GPUs of which a driver or a label says the name and the bytes of memory. The table of
+    """`count` GPUs whose name and bytes of memory a driver or a label says. The table of
     cards adds their speed; of one that it does not know, the speed is not known."""
     device = Device(
         f"{DEFAULT.name}0", size, int(size * _FREE), name, backend, compute_capability=capability
@@ -134,7 +134,7 @@ def _host(path: str, name: str, row: Mapping[str, Any]) -> Host:
         raise UsageError(
             f"{path}: node {name}: a machine without memory: no status.allocatable.memory"
         )
-    threads = quantity(_part(status, "allocatable").get("cpu"))  # of which a core has two
+    threads = quantity(_part(status, "allocatable").get("cpu"))  # a core has two
     return Host(
         max(total, free), free, "given", cores=min(max(1, threads // 2), 4096) if threads else None
     )

@@ -146,7 +146,7 @@ def _times(token: re.Match[str]) -> tuple[int, int | None]:
 
 class TensorMatcher:
     """Finds the tensors whose names contain a match. One search for a plan tries a hundred
-    patterns, most of which begin with the name of one layer: then only that layer's tensors are
+    patterns, and most begin with the name of one layer: then only that layer's tensors are
     compared, and the rest of the pattern is compiled once."""
 
     def __init__(self, names: list[str]) -> None:

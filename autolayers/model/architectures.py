@@ -93,8 +93,8 @@ class Architecture:
     state: State = ""  # what a recurrent layer keeps; ssm-groups: ssm.group_count is read
     rollback: bool = False  # keeps n_rs_seq more recurrent rows for speculative decoding
     # layers with an indexer: trunk: all but MTP blocks; glm: GLM's table; types:
-    # attention.indexer.types, else none (or all); after-dense: after leading_dense_block_count;
-    # attention: those that are not recurrent
+    # attention.indexer.types, otherwise none (or all); after-dense: after
+    # leading_dense_block_count; attention: those that are not recurrent
     indexer: Literal["", "trunk", "glm", "types", "types-or-all", "after-dense", "attention"] = ""
     indexer_optional: bool = False  # no indexer without attention.indexer.top_k
     rotated_indexer: bool = False  # its keys are rotated for any cache type
@@ -162,7 +162,8 @@ class Architecture:
     newer: tuple[tuple[str, int], ...] = ()
     # the oldest build that it was compared with and equal; 0: the oldest of all compared ones
     exact_from: int = 0
-    # from this build on its graph is another, known by its sizes alone: at most so many times these
+    # from this build on its graph is another, known by its sizes alone: at most these times this
+    # factor
     changed: tuple[int, float] | None = None
     reads_gating: Rule | None = None  # from which on a gating function of 0 aborts
     proven: bool = True  # its numbers have been compared with llama.cpp's own

@@ -134,7 +134,7 @@ class Evaluator:
         return self.estimator.meter.exhausted
 
     def spend(self, nodes: int) -> None:
-        """Counts work besides measuring, which takes as long as so many nodes of a graph."""
+        """Counts work besides measuring, in nodes of a graph that take as long."""
         self.estimator.meter.spent += nodes
 
     @property

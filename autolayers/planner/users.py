@@ -150,7 +150,7 @@ class _People:
         return smaller if self._serves_more(smaller, found) else found
 
     def _asking(self, users: int) -> Problem:
-        """The problem with so many requests at once."""
+        """The problem with this many requests at once."""
         return self.problem.with_goals(
             workload=replace(self.problem.policy.workload, requests=users)
         )

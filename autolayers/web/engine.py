@@ -537,7 +537,7 @@ class Engine:
 
     def take(self, question: Question) -> Answer:
         """The row of {"model"}'s largest bundled quantisation that writes faster than one reads on
-        the form's machine, else of its usual one."""
+        the form's machine, otherwise of its usual one."""
         name = text(question, "model").removeprefix(BUNDLED)
         sizes = sorted(family(name), key=lambda other: -self.model(other).size)
         rows = (

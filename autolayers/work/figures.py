@@ -109,7 +109,7 @@ class HostFigures:
     def with_threads(
         self, n_threads: int | None, n_threads_batch: int | None = None
     ) -> HostFigures:
-        """With so many threads (-t, and -tb for prompts): one a core computes and reads, and more
+        """With this many threads (-t, and -tb for prompts): one a core computes and reads, and more
         of them share the cores; below 1 and None are llama.cpp's default, a thread per core, and
         for prompts as many as for tokens. A number of cores that is not known is theirs."""
         few, many = self._cores(n_threads), self._cores(n_threads_batch)
@@ -117,7 +117,7 @@ class HostFigures:
         return replace(self, cores=few or self.cores, batch_cores=many, counted=counted)
 
     def _cores(self, n_threads: int | None) -> int:
-        """The cores that so many threads use, 0 if they are not said."""
+        """The cores that this many threads use, 0 if they are not said."""
         if n_threads is None or n_threads < 1:
             return 0
         return min(n_threads, self.cores) if self.counted else n_threads

@@ -32,7 +32,7 @@ ALL_QUANTS = "fa_all_quants"
 SHARED_MEMORY = 65536  # bytes that a workgroup of AMD's has
 _SORTED = 1024  # elements of a row that one block sorts
 
-# GPUs by their names, as far as that decides the kernels: which have matrix cores of which kind
+# GPUs by their names, as far as that decides the kernels: which have matrix cores, and their kind
 # (CDNA, RDNA 3 and 4)
 _GFX = (
     ("RX 6|PRO W6", 100300),

@@ -103,8 +103,8 @@ def computed(
 def shares(
     model: Model, params: Params, used: Sequence[Device], rules: Rules, counts: Sequence[int]
 ) -> tuple[float, ...]:
-    """-ts in MiB: of so many layers on each device, or as it shares them out without one; () with
-    --fit, whose devices it fills itself."""
+    """-ts in MiB: of these numbers of layers on each device, or as it shares them out without one;
+    () with --fit, whose devices it fills itself."""
     said = said_of(rules)
     if said.fit:
         return ()

@@ -270,7 +270,7 @@ def explicit_split(evaluator: Evaluator, params: Params) -> Params:
 
 
 def shared(evaluator: Evaluator, params: Params, counts: Sequence[float]) -> Params:
-    """The flags with so many layers on each device."""
+    """The flags with these numbers of layers on each device."""
     if len(counts) < 2 or not evaluator.engine.shares_bytes:
         return replace(params, tensor_split=tuple(map(float, counts)))
     shares = evaluator.estimator.shares(params, evaluator.machine.devices, tuple(map(int, counts)))

@@ -3,9 +3,9 @@
     counts = assign(sorts, room, weights)
     most(sorts, counts, weights)             # users, all models together
 
-A sort of server takes GPUs of machines of one kind, or of two that work together, and serves so
-many users of a model, or of several that share a GPU. Machines of a kind are one number, so ten
-thousand machines cost what a hundred do. The users of the models stand in a fixed ratio, their
+A sort of server takes GPUs of machines of one kind, or of two that work together, and serves a
+number of users of a model, or of several that share a GPU. Machines of a kind are one number, so
+ten thousand machines cost what a hundred do. The users of the models stand in a fixed ratio, their
 weights, so the model that is served worst says how many there may be, and the search makes its
 number the largest.
 

@@ -3,7 +3,7 @@
     option = option_of(model, request, machine, Users(rate=15))
     option.users                   # that keep the promise
 
-One launch with a slot for one person is planned, of which planner/users.py prices others; where a
+One launch with a slot for one person is planned, and planner/users.py prices others by it; where a
 promise is made the number between two of them is estimated, and `measured` finds it if the option
 is chosen.
 """
@@ -79,7 +79,7 @@ def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
 
 
 def sizes(gpus: int) -> list[int]:
-    """GPUs of a server on a machine with so many: each size is a divisor of the next and of all, so
+    """Sizes in GPUs of a server on a machine: each size is a divisor of the next and of all, so
     that any servers whose sizes do not exceed them in all have a place.
 
     >>> sizes(8), sizes(6), sizes(3)

@@ -499,7 +499,7 @@ class _Planner:
         return places
 
     def _machine(self, kind: int, size: int, free: dict[str, list[int]], at: list[int]) -> str:
-        """The next machine of a kind, in turns, that has so many GPUs left."""
+        """The next machine of a kind, in turns, that has this many GPUs left."""
         machines = self.fleet.kinds[kind].machines
         for turn in range(len(machines)):
             box = machines[(at[kind] + turn) % len(machines)]
