@@ -71,15 +71,27 @@ class Build:
         found = lookup(flag) if (self.flags or self.number) and not self.fork else None
         if found is None or self.knows(flag):
             return ""
-        row, number = found[0], self.rules.number
+        row = found[0]
         name = f"b{self.number}" if self.number else "this llama.cpp"
-        if number < row.first and (
-            self.flags or number <= (preceding(row.first) or row.first - _OFF)
-        ):
+        if self._is_before(row.first):
             return f"{name} has no {flag}, which came with b{row.first}"
-        if row.last and number > row.last and (self.flags or 0 < following(row.last) <= number):
+        if self._is_after(row.last):
             return f"{name} has no {flag}, which went after b{row.last}"
         return ""
+
+    def _is_before(self, first: int) -> bool:
+        """Whether this build surely lacks what came with the build `first`."""
+        number = self.rules.number
+        if number >= first:
+            return False
+        return bool(self.flags) or number <= (preceding(first) or first - _OFF)
+
+    def _is_after(self, last: int) -> bool:
+        """Whether this build surely lacks what went after the build `last`; 0: it never went."""
+        number = self.rules.number
+        if not last or number <= last:
+            return False
+        return bool(self.flags) or 0 < following(last) <= number
 
     @lazy
     def rules(self) -> Rules:
@@ -90,18 +102,17 @@ class Build:
         if self.number and not self.doubt:
             return rules(self.number, engine=self.engine)
         low, high = self.between or dates(self.flags or frozenset())
-        why = self.doubt
-        if not why and self.flags is not None:
-            when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
-            why = (
-                f"this llama.cpp does not report its build; by its flags and architectures it is "
-                f"{when}"
-            )
-        return rules(
-            min(self.number or latest(low, high), high, NEWEST),
-            why,
-            low if self.between or self.flags else 0,
-            self.engine,
+        oldest = low if self.between or self.flags else 0
+        number = min(self.number or latest(low, high), high, NEWEST)
+        return rules(number, self._why_unsure(low, high), oldest, self.engine)
+
+    def _why_unsure(self, low: int, high: int) -> str:
+        """Why the build is only known to be from `low` to `high`; "" where nothing says so."""
+        if self.doubt or self.flags is None:
+            return self.doubt
+        when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
+        return (
+            f"this llama.cpp does not report its build; by its flags and architectures it is {when}"
         )
 
     @property

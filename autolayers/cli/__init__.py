@@ -40,19 +40,31 @@ def main(argv: Sequence[str] | None = None) -> int:
         discard()
         return 1
     except OSError as error:
-        why = error.strerror or str(error)
-        say(f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}")
+        say(_of_system(error))
         discard()
         return 1
     except ModuleNotFoundError as error:  # autolayers.pyz brings no psutil along
-        if not error.name or error.name.startswith("autolayers"):
+        if _is_own(error):
             raise
         say(f"the Python package {error.name} is missing: pip install {error.name}")
         return 1
     except (MemoryError, RecursionError) as error:
-        say(str(error) or type(error).__name__)
+        say(_of_system(error))
         discard()
         return 1
+
+
+def _of_system(error: Exception) -> str:
+    """What the system says of an error, in one line."""
+    if not isinstance(error, OSError):
+        return str(error) or type(error).__name__
+    why = error.strerror or str(error)
+    return f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}"
+
+
+def _is_own(error: ModuleNotFoundError) -> bool:
+    """Whether the missing module is one of autolayers, or has no name."""
+    return not error.name or error.name.startswith("autolayers")
 
 
 def _command(words: list[str]) -> int:
@@ -72,6 +84,11 @@ def _command(words: list[str]) -> int:
         from .completion import complete
 
         return complete(words[1:])
+    return _named(words)
+
+
+def _named(words: list[str]) -> int:
+    """Runs the command that the first word names, or plan."""
     name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
     if name != "run" and ("-h" in rest or "--help" in rest):
         from .help import help_of

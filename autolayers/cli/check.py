@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from ..launch.build_check import Checked
 
 
+def _no_program(name: str) -> int:
+    """Says why a program does not start; its exit code."""
+    exists = os.path.exists(name)
+    why = "cannot be executed" if exists else "no such program"
+    say(f"{name}: {why}; give its path with --llama-server")
+    return NOT_EXECUTABLE if exists else NOT_FOUND
+
+
 def main(words: Sequence[str]) -> int:
     """Prints and keeps the result of each architecture; 1 if any size differs or a load failed."""
     arguments = read("check", words)
@@ -37,13 +45,7 @@ def main(words: Sequence[str]) -> int:
     named = own.get("llama-server", "llama-server")
     program = shutil.which(named)
     if program is None:
-        say(
-            f"{named}: {'cannot be executed' if os.path.exists(named) else 'no such program'}; "
-            f"give its path "
-            "with "
-            "--llama-server"
-        )
-        return NOT_EXECUTABLE if os.path.exists(named) else NOT_FOUND
+        return _no_program(named)
     program = os.path.abspath(program)
     request = Request.of(Params(), os.environ, program=[program])
     build = request.build

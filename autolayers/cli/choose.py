@@ -118,9 +118,8 @@ def _measured(path: str | None) -> list[Measured]:
     return found
 
 
-def _cards(offered: list[Offer], arguments: Arguments) -> int:
-    """Prints the GPUs that run the model; 5 if none does."""
-    form = str(arguments.own.get("format") or "text")
+def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> None:
+    """Raises UsageError for what --for cards does not take."""
     if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
         raise UsageError(
             "--for cards tries all GPUs: omit --gpu, --machine, --backend and --budget"
@@ -132,6 +131,12 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
             f"--for cards takes one model, not {len(offered)}: name one, such as "
             f"{shell([offered[0].source])}"
         )
+
+
+def _cards(offered: list[Offer], arguments: Arguments) -> int:
+    """Prints the GPUs that run the model; 5 if none does."""
+    form = str(arguments.own.get("format") or "text")
+    _refuse_for_cards(offered, arguments, form)
     (model,) = _models(offered, arguments)[1]
     request = Request.of(arguments, devices=(), most=MOST_CARDS).said()
     least = float(arguments.own.get("speed", 0.0))

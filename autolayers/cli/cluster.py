@@ -23,6 +23,9 @@ from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
     from ..devices.cluster_file import Cluster
     from ..flags.parse import Arguments
     from ..planner.compare.cluster import Together
@@ -56,13 +59,19 @@ def main(words: list[str]) -> int:
     return 0 if together.best.plan.fits else DoesNotFit.exit_code
 
 
-def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
-    own, best = arguments.own, together.best
+def _form(own: Mapping[str, Any]) -> str:
+    """The format that is asked for. Raises UsageError for flags that it does not take."""
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in ("compose", "systemd", "kubernetes", "lws") and (
         "output" in own or "image" in own
     ):
         raise UsageError("--output and --image need --format compose, systemd, kubernetes or lws")
+    return form
+
+
+def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
+    own, best = arguments.own, together.best
+    form = _form(own)
     if form == "text":
         show(
             cluster_text(

@@ -49,6 +49,15 @@ def complete(words: Sequence[str]) -> int:
     return 0
 
 
+def _first_words(command: str, words: Sequence[str], place: int) -> dict[str, str]:
+    """What a command takes at a place: a program, the machines' file, or a model."""
+    if command in _WRAPPING:
+        return {":commands": ""}
+    if command in _MACHINES and place == 1:
+        return {":files": ""}
+    return {":gguf": "", **(_summaries() if len(words) == 1 else {})}
+
+
 def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """(word, meaning) of what may replace the last of the words after `autolayers`, which may be
     ""."""
@@ -69,17 +78,13 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         found = _summaries("ollama ")
     elif command == "completion":
         found = dict.fromkeys(SHELLS, "")
-    elif command in _WRAPPING:
-        found = {":commands": ""}
-    elif command in _MACHINES and len(before) == 1:
-        found = {":files": ""}
     else:
-        found = {":gguf": "", **(_summaries() if len(words) == 1 else {})}
-    yield from (
-        (name if name.startswith(":") else head + name, meaning)
-        for name, meaning in found.items()
-        if name.startswith((word, ":"))
-    )
+        found = _first_words(command, words, len(before))
+    for name, meaning in found.items():
+        if name.startswith(":"):
+            yield name, meaning
+        elif name.startswith(word):
+            yield head + name, meaning
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
@@ -102,17 +107,21 @@ def _command(words: Sequence[str]) -> str:
     name = words[0] if len(words) > 1 and words[0] in COMMANDS else "plan"
     if name == "ollama" and len(words) > 2:
         return f"ollama {words[1]}"
-    if name not in _WRAPPING:
-        return name
+    runs = name in _WRAPPING and _names_program(name, words[1:-1])
+    return _LLAMA if runs else name
+
+
+def _names_program(command: str, words: Sequence[str]) -> bool:
+    """Whether one of a command's words is the program that it runs."""
     is_value = False
-    for word in words[1:-1]:
+    for word in words:
         if word == "=":
             continue
         if not is_value and not word.startswith("-"):
-            return _LLAMA
-        flag = own_flags(name).get(word)
+            return True
+        flag = own_flags(command).get(word)
         is_value = flag is not None and flag.takes_value
-    return name
+    return False
 
 
 def _summaries(prefix: str = "") -> dict[str, str]:

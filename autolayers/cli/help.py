@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 
 from ..errors import UsageError
-from ..flags.own import COMMANDS, FLAGS, OwnFlag
+from ..flags.own import COMMANDS, FLAGS, Command, OwnFlag
 
 _WIDTH = 80
 _COLUMN = 26  # column of the help texts
@@ -72,14 +72,20 @@ def overview() -> str:
     )
 
 
-def help_of(name: str) -> str:
-    """The text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
+def _command(name: str) -> Command:
+    """The command of these words. Raises UsageError if there is none."""
     words = [word for word in name.split() if not word.startswith("-")]
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
     if command is None:
         raise UsageError(
             f"no command {name!r}: {', '.join(name for name in COMMANDS if ' ' not in name)}"
         )
+    return command
+
+
+def help_of(name: str) -> str:
+    """The text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
+    command = _command(name)
     if command.name == "plan":
         return overview()
     usage = f"usage: autolayers {command.usage}"

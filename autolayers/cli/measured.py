@@ -25,6 +25,14 @@ if TYPE_CHECKING:
 _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 
+def _wanted(cards: Sequence[str], names: Sequence[str]) -> list[Row]:
+    """The rows of these cards, of all where there are none, that match each name."""
+    found = (of_cards(cards) if cards else []) or list(rows())
+    for name in names:
+        found = _matching(found, name)
+    return found
+
+
 def main(words: Sequence[str]) -> int:
     """Prints the rows of a card and a model; without words those of this machine, or of all if it
     has none. 0."""
@@ -34,13 +42,9 @@ def main(words: Sequence[str]) -> int:
         raise UsageError(
             "measured takes a card and a model: autolayers measured rtx-3060 qwen3-30b"
         )
-    found = list(rows())
     devices = [] if names else _here()
     here = [card_of(device.description, device.total) for device in devices]
-    if here and of_cards(here):
-        found = of_cards(here)
-    for name in names:
-        found = _matching(found, name)
+    found = _wanted(here, names)
     style = Style.of(sys.stdout, os.environ)
     if arguments.own.get("json"):
         emit(

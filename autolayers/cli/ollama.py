@@ -61,6 +61,10 @@ def main(words: Sequence[str]) -> int:
     return actions[words[0]](_Command(words[0], words[1:], os.environ))
 
 
+# the variables that flags stand for
+_VARIABLES = {"parallel": "OLLAMA_NUM_PARALLEL", "kv-type": "OLLAMA_KV_CACHE_TYPE"}
+
+
 class _Command:
     """One command with its environment and server."""
 
@@ -86,21 +90,10 @@ class _Command:
             Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
         )
         changed = {**self.log.settings, **environ}
-        differ = [
-            name
-            for name, value in self.log.settings.items()
-            if name in READ and environ.get(name, value) != value
-        ]
-        for name in differ:
-            say(
-                f"{name} is {environ[name]} here and {self.log.settings[name]} in the server's "
-                f"log: the plan "
-                "uses this one"
-            )
-        if "parallel" in self.own:
-            changed["OLLAMA_NUM_PARALLEL"] = str(self.own["parallel"])
-        if "kv-type" in self.own:
-            changed["OLLAMA_KV_CACHE_TYPE"] = self.own["kv-type"]
+        self._say_differences()
+        for name, variable in _VARIABLES.items():
+            if name in self.own:
+                changed[variable] = str(self.own[name])
         self.settings = Settings.from_environment(changed)
         self._asked: Request | None = None
 
@@ -128,27 +121,33 @@ class _Command:
             ).said()
         return self._asked
 
+    def _say_differences(self) -> None:
+        """Say which variables are others in the server's log."""
+        for name, value in self.log.settings.items():
+            here = self.environ.get(name, value)
+            if name in READ and here != value:
+                say(
+                    f"{name} is {here} here and {value} in the server's log: the plan uses this one"
+                )
+
+    def _logged_gpus(self) -> str:
+        """Name the GPUs of the server's log, and when their free memory was read."""
+        times = ((gpu.name, self.log.at.get(gpu.name)) for gpu in self.log.gpus)
+        names = [f"{name} (free memory of {time})" if time else name for name, time in times]
+        return f"GPUs from the server's log: {', '.join(names)}"
+
     def _as_ollama_has_it(self, found: Inventory) -> Inventory:
         """This machine's devices, or those of the server's log if none is found here. Memory that
         Ollama holds now counts as free: it is released when the planned model loads."""
         devices, notes = list(found.devices), found.notes
         if not devices and self.log.gpus:
-            devices, at = list(self.log.gpus), self.log.at
-            notes = (
-                "GPUs from the server's log: "
-                + ", ".join(
-                    gpu.name + (f" (free memory of {at[gpu.name]})" if at.get(gpu.name) else "")
-                    for gpu in devices
-                ),
-            )
             # these figures are from before the loaded models took any
-            return Inventory(tuple(devices), found.host, notes)
+            return Inventory(tuple(self.log.gpus), found.host, (self._logged_gpus(),))
         devices, unused = used(self.settings, devices)
         notes = (*notes, *unused)
         loaded = self._loaded() if devices and self.server.is_local else []
         if loaded:
-            names = ", ".join(str(entry.get("name")) for entry in loaded)
-            are = f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
+            are = _are_loaded(loaded)
             if len(devices) > 1:
                 notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
             else:
@@ -198,13 +197,21 @@ class _Command:
             return ""
 
 
-def _plan(command: _Command) -> int:
+def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
+    names = ", ".join(str(entry.get("name")) for entry in loaded)
+    return f"{names} {'is' if len(loaded) == 1 else 'are'} loaded in Ollama"
+
+
+def _asked(command: _Command) -> Target:
+    """The model of a file or a name."""
     what = command.what
-    if os.path.isfile(what):
-        target = from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
-    else:
-        target = from_name(what, command.environ, command.server)
-    advice = command.advise(target, remote=not os.path.isfile(what))
+    if not os.path.isfile(what):
+        return from_name(what, command.environ, command.server)
+    return from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
+
+
+def _plan(command: _Command) -> int:
+    advice = command.advise(_asked(command), remote=not os.path.isfile(command.what))
     if "json" in command.own:
         emit(json.dumps(_as_dict(advice), indent=1) + "\n")
     elif "quiet" in command.own:

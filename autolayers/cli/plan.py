@@ -16,6 +16,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..flags.parse import Arguments
+
+
+def _named(arguments: Arguments) -> list[str]:
+    """The models that are named. Raises UsageError if none is."""
+    names = list(arguments.positional)
+    if arguments.params.model and not names:
+        names = [arguments.params.model]
+    if not names:
+        raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
+    return names
+
 
 def main(words: Sequence[str]) -> int:
     """Plans one model, or several together; prints the answer; 5 if it does not fit."""
@@ -24,11 +36,7 @@ def main(words: Sequence[str]) -> int:
     if arguments.own.get("version"):
         show(f"autolayers {__version__}\n")
         return 0
-    names = list(arguments.positional)
-    if arguments.params.model and not names:
-        names = [arguments.params.model]
-    if not names:
-        raise UsageError("name a model: autolayers MODEL.gguf [flags]; see autolayers --help")
+    names = _named(arguments)
     form = str(arguments.own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     turns = bool(arguments.own.get("swap")) or any(map(os.path.isdir, names))
     if turns or len(names) > 1:

@@ -46,6 +46,15 @@ QUICK_LIMIT = 120.0
 _INTERRUPTED = 130
 
 
+def _refuse_other_program(command: WrappedCommand) -> None:
+    """Raises UsageError for what is no llama-server of this machine."""
+    if command.container or command.bench or not command.program.startswith("llama-"):
+        raise UsageError(
+            "autolayers tune measures a llama-server of this machine: autolayers tune "
+            "llama-server -m MODEL ...; for a container run it inside"
+        )
+
+
 def main(argv: Sequence[str]) -> int:
     """Measures, keeps and prints the fastest launch; 1 if nothing could be measured, 5 if none
     fits."""
@@ -58,12 +67,7 @@ def main(argv: Sequence[str]) -> int:
     if "quick" in own and len(argv) == end + 1:
         argv = [*argv[:end], "llama-server", "-m", argv[end]]
     command = commands.read(argv, "tune")
-    if command.container or command.bench or not command.program.startswith("llama-"):
-        raise UsageError(
-            "autolayers tune measures a llama-server of this machine: autolayers tune "
-            "llama-server -m "
-            "MODEL ...; for a container run it inside"
-        )
+    _refuse_other_program(command)
     name, words = _bench_words(command, own)
     try:
         program = read_program(words, os.environ)
@@ -157,18 +161,19 @@ def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, lis
         return name, [shutil.which(name) or name]
     if command.launcher[-1] == "serve":
         return command.launcher[-2], [*command.launcher[:-1], "bench"]
-    server = shutil.which(command.launcher[-1])
-    ending = ".exe" if os.name == "nt" else ""
-    near = [
-        os.path.join(os.path.dirname(path), f"llama-bench{ending}")
-        for path in ((server, os.path.realpath(server)) if server else ())
-    ]
-    found = (
-        next((path for path in near if os.path.isfile(path)), None)
-        or shutil.which("llama-bench")
-        or "llama-bench"
-    )
+    found = _beside(command.launcher[-1]) or shutil.which("llama-bench") or "llama-bench"
     return found, [*command.launcher[:-1], found]
+
+
+def _beside(program: str) -> str | None:
+    """The llama-bench in the folder of a program, or of the file that it links to."""
+    server = shutil.which(program)
+    if not server:
+        return None
+    name = "llama-bench.exe" if os.name == "nt" else "llama-bench"
+    folders = map(os.path.dirname, (server, os.path.realpath(server)))
+    near = [os.path.join(folder, name) for folder in folders]
+    return next(filter(os.path.isfile, near), None)
 
 
 def _executable(name: str) -> bool:

@@ -59,7 +59,6 @@ def _card(path: str, root: str) -> Device | None:
     vram, vram_used = _number(f"{path}/mem_info_vram_total"), _number(f"{path}/mem_info_vram_used")
     if vram is None or vram_used is None:
         return None
-    gtt, gtt_used = _number(f"{path}/mem_info_gtt_total"), _number(f"{path}/mem_info_gtt_used")
     address = os.path.basename(os.path.realpath(path))
     description = _text(f"{path}/product_name") or f"AMD GPU {_text(f'{path}/device') or address}"
     pci = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else None
@@ -78,7 +77,13 @@ def _card(path: str, root: str) -> Device | None:
     card = replace(
         card, kind="igpu", warning="unified memory: the part that the firmware reserves for the GPU"
     )
-    if gtt is not None and gtt_used is not None and gtt > vram:
+    return _with_gtt(card, path, root)
+
+
+def _with_gtt(card: Device, path: str, root: str) -> Device:
+    """The integrated GPU with its pool of system memory, where that is the larger one."""
+    gtt, gtt_used = _number(f"{path}/mem_info_gtt_total"), _number(f"{path}/mem_info_gtt_used")
+    if gtt is not None and gtt_used is not None and gtt > card.total:
         # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory
         # taken through
         # HIP counts as used GTT depends on the driver, so the available RAM is a second bound.

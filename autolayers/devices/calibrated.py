@@ -141,9 +141,14 @@ def _changed(kept: Kept, devices: Sequence[Device]) -> str:
         return f"of autolayers {kept.version}"
     if kept.backend != HOST and not here:
         return ""  # not planned for now; Device.measured has its backend's alone
+    gone = set(kept.cards) - {device.description for device in here}
     for card in kept.cards:
-        if card not in {device.description for device in here}:
+        if card in gone:
             return f"with {card}, which is not here"
+    return _changed_driver(kept, here)
+
+
+def _changed_driver(kept: Kept, here: Sequence[Device]) -> str:
     driver = next((device.driver for device in here), "")
     if kept.driver and driver and kept.driver != driver:
         return f"with driver {kept.driver}, now {driver}"

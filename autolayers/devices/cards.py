@@ -15,6 +15,10 @@ from ..tables import rows
 from ..units import GiB, MiB
 from .macs import working_set
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 
 @dataclass(frozen=True)
 class Card:
@@ -67,20 +71,26 @@ def _cards() -> dict[str, Card]:
     for row in rows("devices/cards.csv"):
         major, _, minor = row["compute_capability"].partition(".")
         sizes = [int(gib) for gib in row["ram_gib"].split()] or [0]
+        capability = (int(major), int(minor)) if major else None
         for gib in sizes:
             name = row["name"] if row["mib"] else f"{row['name']}-{gib}g"
-            found[name] = Card(
-                row["description"],
-                int(row["mib"] or _SHARED[row["backend"]](gib)),
-                (int(major), int(minor)) if major else None,
-                int(row["sm"]) if row["sm"] else None,
-                int(row["gb_per_s"] or 0),
-                float(row["fp16_tflops"] or 0),
-                row["pcie"],
-                row["backend"],
-                gib,
-            )
+            found[name] = _card_of(row, capability, gib)
     return found
+
+
+def _card_of(row: Mapping[str, str], capability: tuple[int, int] | None, gib: int) -> Card:
+    """The card of a row, with this RAM where it has none of its own."""
+    return Card(
+        row["description"],
+        int(row["mib"] or _SHARED[row["backend"]](gib)),
+        capability,
+        int(row["sm"]) if row["sm"] else None,
+        int(row["gb_per_s"] or 0),
+        float(row["fp16_tflops"] or 0),
+        row["pcie"],
+        row["backend"],
+        gib,
+    )
 
 
 CARDS = _cards()

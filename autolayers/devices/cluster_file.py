@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..machine import Host
+    from .rpc_protocol import Served
 
 PORT = 50052  # ggml-rpc-server's default
 _LARGER = 1.1  # a server may report this much more memory than the file
@@ -83,26 +84,29 @@ class Cluster:
         found: list[Device] = []
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
-                cpu = device.backend == CPU.name
-                found.append(
-                    replace(
-                        device,
-                        name=f"{Rpc.name}{len(found)}",
-                        backend=RpcCpu.name if cpu else Rpc.name,
-                        kind="rpc",
-                        engine="" if cpu else device.backend,
-                        description=f"{box.name}: {device.description or device.name}",
-                        link=box.link and box.link[0],
-                        latency=box.link and box.link[1],
-                        source="cluster",
-                        wddm=False,
-                        display=None,
-                        limits=None,
-                        bandwidth=device.bandwidth
-                        or (box.host.bandwidth if cpu and box.host else None),
-                    )
-                )
+                found.append(_over_rpc(box, device, len(found)))
         return [*found, *self.head.devices]
+
+
+def _over_rpc(box: Box, device: Device, number: int) -> Device:
+    """A box's device as llama-server on the head sees it."""
+    cpu = device.backend == CPU.name
+    bandwidth = device.bandwidth or (box.host.bandwidth if cpu and box.host else None)
+    return replace(
+        device,
+        name=f"{Rpc.name}{number}",
+        backend=RpcCpu.name if cpu else Rpc.name,
+        kind="rpc",
+        engine="" if cpu else device.backend,
+        description=f"{box.name}: {device.description or device.name}",
+        link=box.link and box.link[0],
+        latency=box.link and box.link[1],
+        source="cluster",
+        wddm=False,
+        display=None,
+        limits=None,
+        bandwidth=bandwidth,
+    )
 
 
 def read(path: str) -> Cluster:
@@ -147,7 +151,7 @@ def read(path: str) -> Cluster:
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
     """The cluster with the memory that its servers report, and a line for each server that does not
     answer or reports more than the file's device can have: those are left out."""
-    servers = [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
+    servers = _servers(cluster)
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []
     kept: dict[str, list[tuple[Device, int]]] = {box.name: [] for box in cluster.boxes}
@@ -155,10 +159,8 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
         device, endpoint = box.devices[i], box.endpoints[i]
         if isinstance(answer, DeviceError):
             notes.append(f"box {box.name}: {answer}: left out")
-        elif isinstance(answer, list) and (
-            len(answer) != 1 or answer[0].total > _LARGER * device.total
-        ):
-            said = human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
+        elif isinstance(answer, list) and not _can_be(answer, device):
+            said = _reported(answer)
             notes.append(
                 f"box {box.name}: {endpoint} reports {said}, but the file has one device "
                 f"of "
@@ -171,47 +173,61 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
             kept[box.name].append((found, box.ports[i]))
         else:
             raise answer
-    boxes = [
-        replace(
-            box,
-            devices=tuple(device for device, _ in kept[box.name]),
-            ports=tuple(port for _, port in kept[box.name]),
-        )
-        for box in cluster.boxes
-        if kept[box.name]
-    ]
+    boxes = [_with_devices(box, kept[box.name]) for box in cluster.boxes if kept[box.name]]
     return Cluster(cluster.head, tuple(boxes)), notes
+
+
+def _servers(cluster: Cluster) -> list[tuple[Box, int]]:
+    """Each box with the number of each device."""
+    return [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
+
+
+def _with_devices(box: Box, served: list[tuple[Device, int]]) -> Box:
+    """The box with these devices and their ports only."""
+    devices, ports = zip(*served, strict=True)
+    return replace(box, devices=devices, ports=ports)
+
+
+def _reported(answer: list[Served]) -> str:
+    return human(answer[0].total) if len(answer) == 1 else f"{len(answer)} devices"
+
+
+def _can_be(answer: list[Served], device: Device) -> bool:
+    """Whether a server's devices can be the one that the file has."""
+    return len(answer) == 1 and answer[0].total <= _LARGER * device.total
+
+
+def _is_address(value: object) -> bool:
+    """Whether it can be a host name or an IP address, or none."""
+    return isinstance(value, str) and re.fullmatch(r"[\w.:-]*", value) is not None
+
+
+def _machine_text(path: str, what: str) -> bytes:
+    """The bytes of a machine file. Raises UsageError if it cannot be read."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read(_MAX_SIZE)
+    except OSError as error:
+        raise UsageError(f"{what}: {path}: {error.strerror or error}") from None
 
 
 def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Box:
     what = f"{path}: box {name}"
     _known(path, row, _BOX, f"box {name}")
     machine = {key: row[key] for key in ("devices", "host") if key in row}
+    text: bytes | str = json.dumps(machine)
     if file := row.get("machine"):
         if machine or not isinstance(file, str):
             raise UsageError(f"{what}: either a machine file or its devices and host")
-        at = os.path.join(os.path.dirname(path), file)
-        try:
-            with open(at, "rb") as stream:
-                text: bytes | str = stream.read(_MAX_SIZE)
-        except OSError as error:
-            raise UsageError(f"{what}: {at}: {error.strerror or error}") from None
-    else:
-        text = json.dumps(machine)
+        text = _machine_text(os.path.join(os.path.dirname(path), file), what)
     devices, host = parse(text, what)
-    address, port, bind = (
-        row.get("address", ""),
-        row.get("port", PORT),
-        row.get("bind", row.get("address", "")),
-    )
-    if (
-        not isinstance(address, str)
-        or not isinstance(bind, str)
-        or not re.fullmatch(r"[\w.:-]*", address + bind)
-    ):
+    address, port = row.get("address", ""), row.get("port", PORT)
+    bind = row.get("bind", address)
+    if not (_is_address(address) and _is_address(bind)):
         raise UsageError(f"{what}: address and bind must be host names or IP addresses")
-    if isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65536 - len(devices):
-        raise UsageError(f"{what}: port must be a whole number from 1 to {65535 - len(devices)}")
+    most = 65535 - len(devices)
+    if type(port) is not int or not 0 < port <= most:
+        raise UsageError(f"{what}: port must be a whole number from 1 to {most}")
     return Box(
         name, tuple(devices), host, address, tuple(range(port, port + len(devices))), bind, link
     )

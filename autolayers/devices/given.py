@@ -77,13 +77,18 @@ def _size(text: str) -> int | None:
         raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}MiB")
     if not text.isdigit() or size >= MiB or candidates(text):
         return None if candidates(text) else size
+    _refuse_without_unit(text)
+    return None
+
+
+def _refuse_without_unit(text: str) -> None:
+    """Raises UsageError for a number that most likely means GiB or MiB."""
     if len(text) < 4:
         raise UsageError(f"{text} bytes of memory? write {text}GiB or {text}MiB")
     if int(text) % 256 == 0:
         raise UsageError(
             f"{text} bytes of memory? write {text}MiB, or see --gpu list for the known GPUs"
         )
-    return None
 
 
 def _times(part: str) -> tuple[int, str]:

@@ -49,6 +49,14 @@ def _drm(folder: str) -> dict[str, int]:
     return found
 
 
+def _size(text: str) -> int | None:
+    """Bytes of a number with its unit; None if it is none."""
+    number, _, unit = text.strip().partition(" ")
+    if not number.isdecimal() or len(number) >= 20 or unit not in _UNITS:
+        return None
+    return int(number) * _UNITS[unit]
+
+
 def _memory(fields: dict[str, str]) -> int:
     """Bytes of video memory, of an integrated GPU those of the system's that it maps. Drivers name
     regions vram, vram0, gtt, system0; drm-memory- is amdgpu's older key for drm-resident-."""
@@ -56,10 +64,9 @@ def _memory(fields: dict[str, str]) -> int:
     # the last that there is counts
     for prefix in ("drm-total-", "drm-memory-", "drm-resident-"):
         for key, value in fields.items():
-            if key.startswith(prefix):
-                number, _, unit = value.strip().partition(" ")
-                if number.isdecimal() and len(number) < 20 and unit in _UNITS:
-                    sizes[key[len(prefix) :]] = int(number) * _UNITS[unit]
+            size = _size(value) if key.startswith(prefix) else None
+            if size is not None:
+                sizes[key[len(prefix) :]] = size
     own = sum(size for region, size in sizes.items() if region.startswith("vram"))
     return own + sum(size for region, size in sizes.items() if region.startswith("gtt"))
 

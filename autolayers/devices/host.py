@@ -15,7 +15,7 @@ from ..errors import DeviceError
 from ..machine import Host
 from .smbios import bandwidth
 from .system import file_text, meminfo
-from .threads import quota, threads
+from .threads import group_folders, quota, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,10 +66,9 @@ def cores(root: str = "/") -> int | None:
     return None if found is None else min(found, quota(root))
 
 
-def _cores(root: str) -> int | None:
-    """The physical cores of its CPUs, whatever the limit of its control group."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    found: set[tuple[str, str]] = set()
+def _cpuinfo(root: str) -> tuple[int, set[tuple[str, str]]]:
+    """The number of CPUs, and (package, core) of each core, where Linux lists them."""
+    cores: set[tuple[str, str]] = set()
     count, package = 0, ""
     for line in file_text(root, "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
@@ -78,7 +77,14 @@ def _cores(root: str) -> int | None:
         if name == "physical id":
             package = value.strip()
         elif name == "core id":
-            found.add((package, value.strip()))
+            cores.add((package, value.strip()))
+    return count, cores
+
+
+def _cores(root: str) -> int | None:
+    """The physical cores of its CPUs, whatever the limit of its control group."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    count, found = _cpuinfo(root)
     if not usable or (not count and root != "/"):
         return None
     if not count and sys.platform in ("darwin", "win32"):  # the system counts threads
@@ -117,22 +123,26 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
             usage, cache = "memory.usage_in_bytes", "total_inactive_file"
         else:
             continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
+        parts = group_folders(path)
         # up to the mount's root: inside a container the path may be the host's, and the container's
         # limit is at the root
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
-            limits = [
-                int(text)
-                for name in names
-                if (text := file_text(root, f"{group}/{name}").strip()).isdigit()
-            ]
+            limits = _numbers(root, [f"{group}/{name}" for name in names])
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
-                lines = file_text(root, f"{group}/memory.stat").splitlines()
-                statistics = dict(line.split()[:2] for line in lines if " " in line)
-                droppable = statistics.get(cache, "0")
-                yield (
-                    min(limits),
-                    max(0, int(taken) - (int(droppable) if droppable.isdigit() else 0)),
-                )
+                yield min(limits), max(0, int(taken) - _statistic(root, group, cache))
+
+
+def _numbers(root: str, files: list[str]) -> list[int]:
+    """The numbers that are all of a file's text; a limit may be the word max."""
+    texts = [file_text(root, file).strip() for file in files]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+def _statistic(root: str, group: str, name: str) -> int:
+    """A number of a control group's memory.stat; 0 if it is not there."""
+    lines = file_text(root, f"{group}/memory.stat").splitlines()
+    statistics = dict(line.split()[:2] for line in lines if " " in line)
+    number = statistics.get(name, "0")
+    return int(number) if number.isdigit() else 0

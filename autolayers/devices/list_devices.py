@@ -138,6 +138,7 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
     """RPC first, then GPUs without duplicates of another backend, then integrated GPUs if there is
     no other GPU."""
     gpus: list[Device] = []
+    remote = [device for device in listed if device.kind == "rpc"]
     for device in listed:
         if device.kind == "rpc":
             continue
@@ -146,17 +147,22 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
             gpus.append(device)
         else:
             notes.append(f"{device.name} is {twin.name} again and is left out")
+    return remote + _discrete_first(gpus, notes), notes
+
+
+def _discrete_first(gpus: list[Device], notes: list[str]) -> list[Device]:
+    """The discrete GPUs, with a note for each other; the integrated ones of one backend if there is
+    none."""
     discrete = [device for device in gpus if device.kind == "gpu"]
-    if discrete:
-        notes += [
-            f"{device.name} ({device.description}) is an integrated GPU, left out because of "
-            f"{discrete[0].name}"
-            for device in gpus
-            if device.kind == "igpu"
-        ]
-    else:
-        gpus = [device for device in gpus if device.backend == gpus[0].backend]
-    return [device for device in listed if device.kind == "rpc"] + (discrete or gpus), notes
+    if not discrete:
+        return [device for device in gpus if device.backend == gpus[0].backend]
+    notes += [
+        f"{device.name} ({device.description}) is an integrated GPU, left out because of "
+        f"{discrete[0].name}"
+        for device in gpus
+        if device.kind == "igpu"
+    ]
+    return discrete
 
 
 def _twin(device: Device, gpus: list[Device], listed: list[Device]) -> Device | None:

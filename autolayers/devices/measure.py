@@ -11,13 +11,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 
 from .. import state
 from ..errors import AutolayersError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 _MAX_RAM = 1 << 30  # larger than any CPU's caches
@@ -47,12 +48,13 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
         or found.get("machine") != state.machine_name()
     ):
         return None
-    known = [name for name in ("ram", "bus", "disk", *BUS) if name in found]
-    if not known or not all(
-        isinstance(found[name], (int, float)) and 1e6 < found[name] < 1e14 for name in known
-    ):
-        return None
-    return found
+    rates = [found[name] for name in ("ram", "bus", "disk", *BUS) if name in found]
+    return found if rates and all(map(_is_rate, rates)) else None
+
+
+def _is_rate(value: object) -> bool:
+    """Whether it can be a rate, in bytes per second."""
+    return isinstance(value, (int, float)) and 1e6 < value < 1e14
 
 
 def measure(
@@ -124,6 +126,18 @@ def ram(size: int) -> float:
         return count * share / _best(once)
 
 
+def _rates(copies: Mapping[str, Callable[[], None]]) -> dict[str, float]:
+    """Bytes per second of each copy that works. Raises CannotMeasure if `bus` does not."""
+    found = {}
+    for name, copy in copies.items():
+        try:
+            found[name] = _BUS / _best(copy)
+        except CannotMeasure:
+            if name == "bus":
+                raise
+    return found
+
+
 def bus() -> dict[str, float]:
     """Bytes per second between RAM and CUDA's first GPU: `bus` from pinned RAM, and BUS. Raises
     CannotMeasure."""
@@ -159,14 +173,7 @@ def bus() -> dict[str, float]:
             "bus_back": (back, pinned, there),
             "bus_back_pageable": (back, plain, there),
         }
-        found = {}
-        for name, words in copies.items():
-            try:
-                found[name] = _BUS / _best(lambda words=words: call(*words, size))
-            except CannotMeasure:
-                if name == "bus":
-                    raise
-        return found
+        return _rates({name: partial(call, *words, size) for name, words in copies.items()})
     finally:
         if there:
             cuda.cuMemFree_v2(there)

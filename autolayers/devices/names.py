@@ -107,6 +107,15 @@ def candidates(name: str) -> list[str]:
     return found
 
 
+def _with_its_size(wanted: str) -> str | None:
+    """The card whose name and size these are; None if there is none."""
+    for plain, key in _KEYS.items():
+        size = _size(wanted, plain)
+        if size and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
+            return key
+    return None
+
+
 def _candidates(name: str) -> list[str]:
     wanted = _plain(name)
     if not wanted:
@@ -118,11 +127,8 @@ def _candidates(name: str) -> list[str]:
     if sizes := [key for plain, key in _KEYS.items() if _size(plain, wanted)]:
         return sizes
     # nor may it be wrong: "RTX 3060 12GB" is the 3060, but there is none with 10
-    for plain, key in _KEYS.items():
-        if (size := _size(wanted, plain)) and _SEEN * size * 1024 <= CARDS[
-            key
-        ].usable <= size * 1024:
-            return [key]
+    if (key := _with_its_size(wanted)) is not None:
+        return [key]
     if sized := [key for key, card in CARDS.items() if _plain(card.description) == wanted]:
         return sized
     return _with_words(_words(name))
@@ -274,16 +280,18 @@ _PLAIN: dict[str, str] = {}
 _KEYS = {_bare(key.replace("-", "")): key for key in CARDS}
 
 
-def _near(name: str) -> str:
+def _close(name: str) -> list[str]:
+    """The keys with the most similar spelling."""
     from difflib import get_close_matches
 
+    full = {key.replace("-", ""): key for key in CARDS}
+    return [full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)]
+
+
+def _near(name: str) -> str:
     wanted = _plain(name)
     near = [key for plain, key in _KEYS.items() if len(wanted) > 1 and wanted in plain]
-    if not near:
-        full = {key.replace("-", ""): key for key in CARDS}
-        near = [
-            full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)
-        ]
+    near = near or _close(name)
     perhaps = f"perhaps {', '.join(near[:5])}; " if near else ""
     if not near and "+" in name:
         return f"several GPUs are separated by commas: {name.replace('+', ',')}"

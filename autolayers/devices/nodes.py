@@ -57,9 +57,7 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
             raise UsageError(
                 f"{path}: item {number} is no Node; kubectl get nodes -o json writes them"
             )
-        name = _part(row, "metadata").get("name")
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"{path}: node {number} has no name")
+        name = _name(path, number, row)
         if why := _unusable(row):
             notes.append(f"node {name}: {why}: left out")
             continue
@@ -67,10 +65,22 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
         if said:
             unknown.setdefault(said, []).append(name)
         machines.append(Box(name, devices, _host(path, name, row), _address(row) or name))
-    for said, names in unknown.items():
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        notes.append(f"node {names[0]}{more}: {said}")
+    notes += [_note(names, said) for said, names in unknown.items()]
     return machines, notes
+
+
+def _name(path: str, number: int, row: Mapping[str, Any]) -> str:
+    """The name of a node. Raises UsageError if it has none."""
+    name = _part(row, "metadata").get("name")
+    if not isinstance(name, str) or not name:
+        raise UsageError(f"{path}: node {number} has no name")
+    return name
+
+
+def _note(names: list[str], said: str) -> str:
+    """One line for all nodes that it is said of."""
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"node {names[0]}{more}: {said}"
 
 
 def quantity(text: object) -> int | None:

@@ -31,25 +31,27 @@ def of_tables(data: bytes) -> float | None:
         if length < 4 or end < 0:
             break
         if kind == _MODULE and length >= 0x22:
-            body = data[position : position + length]
             words = data[position + length : end].split(b"\0")
-            size = int.from_bytes(body[0x0C:0x0E], "little")
-            speed = int.from_bytes(body[0x20:0x22], "little") or int.from_bytes(
-                body[0x15:0x17], "little"
-            )
-            if size not in (0, 0xFFFF) and 0 < speed < 0xFFFF:
-                locators = [
-                    words[body[at] - 1].decode("ascii", "replace")
-                    if 0 < body[at] <= len(words)
-                    else ""
-                    for at in (0x10, 0x11)
-                ]
-                key = _channel(*locators) or f"module {len(speeds)}"
-                width = int.from_bytes(body[0x0A:0x0C], "little")
-                mega = speed * min(width, 128) if width not in (0, 0xFFFF) else speed * 64
-                speeds[key] = max(speeds.get(key, 0), mega)
+            _add_module(data[position : position + length], words, speeds)
         position = end + 2
     return sum(speeds.values()) * 1e6 / 8 * OF_PEAK if speeds else None
+
+
+def _add_module(body: bytes, words: list[bytes], speeds: dict[str, int]) -> None:
+    """Count a module that is there: its channel has the megabits per second of the fastest."""
+    size = int.from_bytes(body[0x0C:0x0E], "little")
+    speed = int.from_bytes(body[0x20:0x22], "little") or int.from_bytes(body[0x15:0x17], "little")
+    if size in (0, 0xFFFF) or not 0 < speed < 0xFFFF:
+        return
+    key = _channel(_word(body[0x10], words), _word(body[0x11], words)) or f"module {len(speeds)}"
+    width = int.from_bytes(body[0x0A:0x0C], "little")
+    mega = speed * min(width, 128) if width not in (0, 0xFFFF) else speed * 64
+    speeds[key] = max(speeds.get(key, 0), mega)
+
+
+def _word(number: int, words: list[bytes]) -> str:
+    """The text of that number, from 1; "" if there is none."""
+    return words[number - 1].decode("ascii", "replace") if 0 < number <= len(words) else ""
 
 
 def _channel(device: str, bank: str) -> str:

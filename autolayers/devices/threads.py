@@ -25,22 +25,31 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     CPUs."""
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
-    most, last = (
-        quota(root),
-        file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2],
-    )
-    every_cpu = allowed is not None and last.isdecimal() and min(len(allowed), most) > int(last)
+    most = quota(root)
+    if allowed is None:
+        return None
+    every_cpu = _is_every_cpu(root, min(len(allowed), most))
     if every_cpu and not file_text(root, f"{_CPU}0/cpu_capacity"):
         return None  # avoids reading hundreds of files
     cores = _cores(root)
-    if not cores or allowed is None:
+    if not cores:
         return None
     may_run = [cpus[0] for cpus in cores if not set(cpus).isdisjoint(allowed)]
-    capacities = [_capacity(root, cpu) for cpu in may_run]
-    fastest = max(capacities, default=0)
-    count = sum(capacity >= _FAST * fastest for capacity in capacities)
-    count = max(1, min(count, most))
+    count = max(1, min(_fast_ones(root, may_run), most))
     return count if count < len(cores) else None
+
+
+def _is_every_cpu(root: str, count: int) -> bool:
+    """Whether that many CPUs are all that the machine has."""
+    last = file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
+    return last.isdecimal() and count > int(last)
+
+
+def _fast_ones(root: str, cpus: list[int]) -> int:
+    """Count those that are about as fast as the fastest."""
+    capacities = [_capacity(root, cpu) for cpu in cpus]
+    fastest = max(capacities, default=0)
+    return sum(capacity >= _FAST * fastest for capacity in capacities)
 
 
 def _cores(root: str) -> list[list[int]]:
@@ -59,13 +68,18 @@ def _capacity(root: str, cpu: int) -> int:
     return int(text) if text.isdecimal() else 0
 
 
+def group_folders(path: str) -> list[str]:
+    """The folders of a control group's path."""
+    return [part for part in path.split("/") if part not in ("", "..")]
+
+
 def quota(root: str) -> int:
     """The whole number of CPUs that this process's control groups allow at once."""
     least = 1 << 30
     for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        parts = [part for part in path.split("/") if part not in ("", "..")]
+        parts = group_folders(path)
         if number == "0" and not controllers:
             read = _quota_words
         elif "cpu" in controllers.split(","):
@@ -74,7 +88,7 @@ def quota(root: str) -> int:
             continue
         for depth in range(len(parts), -1, -1):
             words = read(root, parts[:depth])
-            if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+            if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):
                 least = min(least, max(1, int(words[0]) // int(words[1])))
     return least
 

@@ -108,12 +108,13 @@ class Facts:
         theirs = [name for name in names if self.devices[name].backend in printed_by]
         if theirs or names:
             return (theirs or names)[0]
-        known = (
-            [name for name in self.backends if canonical(name) in printed_by]
-            or self.backends
-            or printed_by
-        )
-        return f"{known[0]}{index}" if known else ""
+        return self._by_backend(index, printed_by)
+
+    def _by_backend(self, index: int, printed_by: Sequence[str]) -> str:
+        """Name a GPU that the log does not show, "" where it shows no backend either."""
+        theirs = [name for name in self.backends if canonical(name) in printed_by]
+        backends = theirs or self.backends or printed_by
+        return f"{backends[0]}{index}" if backends else ""
 
     # --- one line: a method for each field
 
@@ -256,10 +257,11 @@ class Facts:
         old = self.devices.get(name)
         if old is None and len(self.devices) >= 64:
             return
-        description = description or (old.description if old else "")
         prefix = canonical(name.rstrip("0123456789").partition("[")[0])
         of = backend(prefix)
-        total, free = total or (old.total if old else 0), free or (old.free if old else 0)
+        if old is not None:
+            description, total = description or old.description, total or old.total
+            free, capability = free or old.free, capability or old.compute_capability
         self.devices[name] = Device(
             name,
             max(total, free),
@@ -267,7 +269,7 @@ class Facts:
             description,
             prefix,
             "rpc" if of.remote else "gpu",
-            compute_capability=capability or (old.compute_capability if old else None),
+            compute_capability=capability,
             source="log",
             includes_context=of.nvidia,
         )
@@ -282,14 +284,13 @@ class Facts:
                     self._device(name, total=card)
         for b, _ in BUILT_FROM:
             if b.name in self.backends and b.built_from not in self.backends:
-                for name in [name for name in self.devices if name.startswith(b.built_from)]:
-                    device = self.devices.pop(name)
-                    self._device(
-                        b.name + name[len(b.built_from) :],
-                        device.description,
-                        device.total,
-                        device.free,
-                    )
+                self._rename_devices(b.built_from, b.name)
+
+    def _rename_devices(self, old: str, new: str) -> None:
+        """Give the devices of one backend the name of another."""
+        for name in [name for name in self.devices if name.startswith(old)]:
+            device = self.devices.pop(name)
+            self._device(new + name[len(old) :], device.description, device.total, device.free)
 
     @property
     def weights(self) -> int:

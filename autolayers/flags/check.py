@@ -44,25 +44,22 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     if COMMANDS[command].llama:
         said = arguments if environ is None else parse(words, command=command)
         _refuse_two_models(said)
-        typed = said.params
-        refuse_contradictions(arguments.own, typed)
-        # the first word is the machines' file
-        models = arguments.positional[command in ("cluster", "fleet") :]
-        if (
-            typed.model
-            and models
-            and command not in ("ollama modelfile", "explain")
-            and typed.model not in models
-        ):
-            given = shell(
-                ["-hf", typed.model[3:]] if typed.model.startswith("hf:") else ["-m", typed.model]
-            )
-            if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
-                raise UsageError(
-                    f"{models[0]} is a program: autolayers run {shell([models[0]])} {given}"
-                )
-            raise UsageError(f"{models[0]} and {given} are two models: give one of them")
+        refuse_contradictions(arguments.own, said.params)
+        if said.params.model and command not in ("ollama modelfile", "explain"):
+            # the first word of a cluster or fleet is the machines' file
+            models = arguments.positional[command in ("cluster", "fleet") :]
+            _refuse_another_model(said.params.model, models)
     return arguments
+
+
+def _refuse_another_model(typed: str, models: Sequence[str]) -> None:
+    """Raises UsageError if the words without a flag name another model than -m or -hf."""
+    if not models or typed in models:
+        return
+    given = shell(["-hf", typed[3:]] if typed.startswith("hf:") else ["-m", typed])
+    if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
+        raise UsageError(f"{models[0]} is a program: autolayers run {shell([models[0]])} {given}")
+    raise UsageError(f"{models[0]} and {given} are two models: give one of them")
 
 
 def _refuse_two_models(typed: Arguments) -> None:
@@ -94,19 +91,40 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
+def _with_hyphens(flag: str) -> str:
+    return flag.replace("_", "-") if flag.startswith("--") else flag
+
+
+def _suggestion(near: str | None) -> str:
+    return f"; did you mean {near}?" if near else ""
+
+
+def _see_help(command: str) -> str:
+    return f": see {'autolayers' if command == 'plan' else title(command)} --help"
+
+
+def _meant(flag: str, known: Sequence[str]) -> str:
+    """Return what another program's flag is called here, "" where it is none of `known`."""
+    meant = _OTHERS.get(flag, "")
+    return meant if meant.partition(" ")[0] in known else ""
+
+
 def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
     """Raises UsageError if own flags and llama-server's contradict each other. `typed`: from the
     words alone, since a word overrides a variable."""
-    n_ctx, wanted, least = typed.n_ctx, own.get("ctx"), own.get("ctx-min")
+    _refuse_two_contexts(typed.n_ctx, own.get("ctx"), own.get("ctx-min"))
+    if own.get("margin") is not None and typed.fit_target is not None:
+        raise UsageError("--margin and -fitt both set the margins: give one of them")
+    if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
+        raise UsageError("--kv-types and -ctk both set the cache types: give one of them")
+
+
+def _refuse_two_contexts(n_ctx: int | None, wanted: object, least: int | None) -> None:
     if n_ctx and wanted is not None and wanted != n_ctx:
         raise UsageError(f"-c {n_ctx} and --ctx {wanted} both set the context: give one of them")
     most = n_ctx or (wanted if isinstance(wanted, int) else 0)
     if most and least is not None and least > most:
         raise UsageError(f"--ctx-min {least} is more than the requested context, {most}")
-    if own.get("margin") is not None and typed.fit_target is not None:
-        raise UsageError("--margin and -fitt both set the margins: give one of them")
-    if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
-        raise UsageError("--kv-types and -ctk both set the cache types: give one of them")
 
 
 def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
@@ -114,24 +132,16 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     command's own flags."""
     flag, equals, value = name.partition("=")
     own, reads_llama = own_flags(command), COMMANDS[command].llama
-    known = [*own, *(_llama_names() if reads_llama else ())]
+    known = [*own, *_llama_names()] if reads_llama else list(own)
     if equals and flag in known:
         raise UsageError(f"{name}: write {flag} {value}")
-    owners = takers(flag.replace("_", "-") if flag.startswith("--") else flag)
-    meant = _OTHERS.get(flag)
-    near = (
-        meant
-        if meant and meant.partition(" ")[0] in known
-        else nearest(flag, own if owners else known)
-    )
-    instead = f"; did you mean {near}?" if near else ""
+    owners = takers(_with_hyphens(flag))
+    instead = _suggestion(_meant(flag, known) or nearest(flag, own if owners else known))
     if owners:
         raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")
     if strict:
-        instead = instead or f": see {'autolayers' if command == 'plan' else title(command)} --help"
-        raise UsageError(
-            f"{flag} is no flag of {title(command)}{instead}{_PASS_ON if reads_llama else ''}"
-        )
+        instead = (instead or _see_help(command)) + (_PASS_ON if reads_llama else "")
+        raise UsageError(f"{flag} is no flag of {title(command)}{instead}")
 
 
 def refuse_of_program(name: str, program: str) -> None:

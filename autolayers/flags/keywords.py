@@ -35,17 +35,21 @@ def is_flag(name: str, command: str = "plan") -> bool:
     return True
 
 
+def _switch_words(name: str, value: bool, flag: str, switch: bool) -> list[str]:
+    if value and switch:
+        return [flag]
+    negated = f"--no-{name.replace('_', '-')}"
+    if not value and lookup(negated):
+        return [negated]
+    if not value and switch:
+        return []
+    raise WrongType(f"{name}={value}: {flag} takes a value")
+
+
 def _words(name: str, value: object, command: str) -> list[str]:
     flag, switch = _flag(name, command)
     if isinstance(value, bool):
-        if value and switch:
-            return [flag]
-        negated = f"--no-{name.replace('_', '-')}"
-        if not value and lookup(negated):
-            return [negated]
-        if not value and switch:
-            return []
-        raise WrongType(f"{name}={value}: {flag} takes a value")
+        return _switch_words(name, value, flag, switch)
     if switch:
         raise WrongType(f"{name} is True or False, not {value!r:.60}")
     if isinstance(value, (list, tuple)) and value and all(_is_plain(item) for item in value):

@@ -281,19 +281,21 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
         no = row.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
         if row.negated and no in environ:
             state.apply(row, no, "", False)
-            continue
-        if row.env not in environ:
-            continue
-        text = environ[row.env]
-        if row.kind is SWITCH:
-            try:
-                state.apply(row, row.env, "", boolean(text))
-            except Bad as error:
-                raise UsageError(f"{row.env}={text!r}: expected {error}") from None
-        elif row.takes_value:
-            state.apply(row, row.env, text)
-        elif text in TRUE:
-            state.apply(row, row.env, "")
+        elif row.env in environ:
+            _apply_variable(row, environ[row.env], state)
+
+
+def _apply_variable(row: Argument, text: str, state: _State) -> None:
+    """Applies the value of an argument's variable. Raises UsageError for no boolean."""
+    if row.kind is SWITCH:
+        try:
+            state.apply(row, row.env, "", boolean(text))
+        except Bad as error:
+            raise UsageError(f"{row.env}={text!r}: expected {error}") from None
+    elif row.takes_value:
+        state.apply(row, row.env, text)
+    elif text in TRUE:
+        state.apply(row, row.env, "")
 
 
 def _read_config(path: str, state: _State) -> None:

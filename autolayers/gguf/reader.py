@@ -192,24 +192,34 @@ _OTHERS = (  # how files begin that are often found instead
 
 
 def read_start(window: ReadWindow) -> tuple[int, int, int]:
-    if not window.fill(4):
-        raise window.error(
-            "not a GGUF file: it is empty"
-            if not window.buf
-            else f"not a GGUF file: only {len(window.buf)} bytes"
-        )
-    magic = window.buf[:4]
-    if magic != b"GGUF":
-        for start, what in _OTHERS:
-            if magic.startswith(start):
-                raise window.error(f"not a GGUF file: {what}")
-        if window.buf[8:10] == b'{"':
-            raise window.error(
-                "not a GGUF file: safetensors, which convert_hf_to_gguf.py of llama.cpp converts"
-            )
-        raise window.error(f"not a GGUF file: it starts with {magic!r}")
+    if not window.fill(4) or window.buf[:4] != b"GGUF":
+        raise window.error(f"not a GGUF file: {_of_no_gguf(window.buf)}")
     window.pos = 4
     version = window.u32()
+    _check_version(window, version)
+    n_tensors, n_keys = window.u64(), window.u64()
+    if n_tensors > MAX_TENSORS:
+        raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
+    if n_keys > MAX_KEYS:
+        raise window.error(f"{n_keys} metadata keys, more than the {MAX_KEYS} any model has")
+    window.claim(n_tensors * 24 + n_keys * 13)  # the size of the shortest possible entries
+    return version, n_tensors, n_keys
+
+
+def _of_no_gguf(start: bytes | bytearray) -> str:
+    """Say what a file is that does not start with GGUF."""
+    if len(start) < 4:
+        return f"only {len(start)} bytes" if start else "it is empty"
+    for magic, what in _OTHERS:
+        if start[:4].startswith(magic):
+            return what
+    if start[8:10] == b'{"':
+        return "safetensors, which convert_hf_to_gguf.py of llama.cpp converts"
+    return f"it starts with {start[:4]!r}"
+
+
+def _check_version(window: ReadWindow, version: int) -> None:
+    """Raises ModelError for a version that llama.cpp does not read."""
     if version == 0:
         raise window.error("GGUF version 0 does not exist")
     if version & 0xFFFF == 0:
@@ -224,13 +234,6 @@ def read_start(window: ReadWindow) -> tuple[int, int, int]:
         raise window.error(
             f"GGUF version {version} is newer than version 3, the latest known; update autolayers"
         )
-    n_tensors, n_keys = window.u64(), window.u64()
-    if n_tensors > MAX_TENSORS:
-        raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
-    if n_keys > MAX_KEYS:
-        raise window.error(f"{n_keys} metadata keys, more than the {MAX_KEYS} any model has")
-    window.claim(n_tensors * 24 + n_keys * 13)  # the size of the shortest possible entries
-    return version, n_tensors, n_keys
 
 
 def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:

@@ -26,22 +26,27 @@ def strings(path: str, key: str) -> Iterator[bytes]:
             window = ReadWindow(file, path, fstat(file.fileno()).st_size, True)
             for _ in range(read_start(window)[2]):
                 name = window.text(window.u64())
-                kind = window.u32()
-                n = 1
+                kind, n = window.u32(), 1
                 if kind == ARRAY:
                     kind, n = window.u32(), window.u64()
                 if name == key and kind == STRING:
                     for _ in range(n):
                         yield _one(window)
                     return
-                if kind == STRING:
-                    skip_array(window, n, name)
-                elif kind < len(FORMAT) and (format_ := FORMAT[kind]):
-                    window.skip(n * format_.size)
-                else:
-                    raise window.error("it has changed while it was read")
+                _skip(window, name, kind, n)
     except OSError as error:
         raise ModelError(f"{path}: {error.strerror or error}") from None
+
+
+def _skip(window: ReadWindow, name: str, kind: int, n: int) -> None:
+    """Go past a value, or `n` of an array. Raises ModelError for a type that there is not."""
+    format_ = FORMAT[kind] if kind < len(FORMAT) else None
+    if kind == STRING:
+        skip_array(window, n, name)
+    elif format_:
+        window.skip(n * format_.size)
+    else:
+        raise window.error("it has changed while it was read")
 
 
 def _one(window: ReadWindow) -> bytes:

@@ -193,13 +193,7 @@ class Hparams:
         self.architecture = row
         self._prefix = row.name + "."
         self._metadata = metadata if row.known else {**_guess(tensors, self._prefix), **metadata}
-        for name, (key, like) in FIELDS.items():
-            value = self.get(key)
-            # 0 means not given
-            if value is not None and (value or name != "expert_gating_func"):
-                self.__dict__[name] = checked(
-                    self._prefix + key, value, like, _REPEATS.get(name, LARGEST)
-                )
+        self._load_fields()
         self._load_sizes(row)
         self._load_heads(row)
         self._load_extra_blocks(row, tensors)
@@ -213,19 +207,36 @@ class Hparams:
         self.n_layer_kv_from_start = row.shared_kv
         if row.shared_kv == 0:
             self.n_layer_kv_from_start = self.n_layer_all - self._size("attention.shared_kv_layers")
-        self.compress_ratios: tuple[int, ...] = ()
-        if row.memory == "dsv4":
-            self.compress_ratios = self._array("attention.compress_ratios")
-            if len(self.compress_ratios) < self.n_layer_all:
-                raise ModelError("attention.compress_ratios is shorter than block_count")
+        self.compress_ratios = self._compress_ratios() if row.memory == "dsv4" else ()
         self.ple_layers = frozenset(self._array("ple.layers")) if row.ple else frozenset()
         self.n_embd_v_gqa_max = max(map(self.n_embd_v_gqa, range(self.n_layer_all)))
         self.rope_sections = (*self._array("rope.dimension_sections"), 0, 0, 0, 0)[:4]
         self._n_deepstack: int = self.n_deepstack_layers
         if row.embd_inp == "deepstack_mapping":
-            self._n_deepstack = len({x for x in self._array("deepstack_mapping") if x >= 0})
+            self._n_deepstack = self._mapped_deepstack()
         self.n_vocab = self._vocabulary()
         self.suppresses_tokens = self._suppresses_tokens()
+
+    def _load_fields(self) -> None:
+        """Set each field that the header gives, as the table says."""
+        for name, (key, like) in FIELDS.items():
+            value = self.get(key)
+            if name == "expert_gating_func" and not value:  # 0 means not given
+                continue
+            if value is not None:
+                most = _REPEATS.get(name, LARGEST)
+                self.__dict__[name] = checked(self._prefix + key, value, like, most)
+
+    def _mapped_deepstack(self) -> int:
+        """Count the inputs that the mapping of layers names."""
+        return len({x for x in self._array("deepstack_mapping") if x >= 0})
+
+    def _compress_ratios(self) -> tuple[int, ...]:
+        """Return the ratio of each layer. Raises ModelError where there are fewer."""
+        ratios = self._array("attention.compress_ratios")
+        if len(ratios) < self.n_layer_all:
+            raise ModelError("attention.compress_ratios is shorter than block_count")
+        return ratios
 
     def _load_sizes(self, row: Architecture) -> None:
         self.n_ctx_train = self._size("context_length", required=True)
@@ -316,13 +327,15 @@ class Hparams:
                 f"does not "
                 "load that"
             )
-        if groups >= max(1, self.n_expert) or (
-            groups > 1 and (self.n_expert % groups or not 0 < chosen < groups)
-        ):
+        uneven = bool(self.n_expert % max(1, groups)) or not 0 < chosen < groups
+        if groups >= max(1, self.n_expert) or (groups > 1 and uneven):
             raise ModelError(
                 f"{chosen} of {groups} groups of {self.n_expert} experts are used; "
                 "llama.cpp does not load that"
             )
+        self._check_value_experts()
+
+    def _check_value_experts(self) -> None:
         values, used = self.n_value_expert, self.n_value_expert_used
         if values > MAX_EXPERTS or used > values or (values and not used):
             raise ModelError(
@@ -464,26 +477,30 @@ class Hparams:
             self.n_embd_head_la = self.n_embd_head_k_full
 
     def _recurrent_layers(self, row: Architecture) -> tuple[bool, ...]:
-        layers = range(self.n_layer_all)
-        n = self.n_layer
         if row.recurrent in ("all", "every"):
             return (True,) * self.n_layer_all
-        if row.recurrent == "no-kv":
-            return tuple(il < n and self._n_head_kv[il] == 0 for il in layers)
-        if row.recurrent == "no-kv-all":
-            return tuple(self._n_head_kv[il] == 0 for il in layers)
-        if row.recurrent == "no-kv-no-ff":
-            return tuple(
-                il < n and self._n_head_kv[il] == 0 and self._n_ff[il] == 0 for il in layers
-            )
         if row.recurrent == "interval":
-            if self.get("attention.recurrent_layers") is not None:
-                return tuple(map(bool, self._per_layer("attention.recurrent_layers", 0)))
-            interval = self._size("full_attention_interval", row.interval)
-            if interval == 0:
-                raise ModelError("full_attention_interval is 0")
-            return tuple(il < n and (il + 1) % interval != 0 for il in layers)
+            return self._recurrent_by_interval(row.interval)
+        without_kv = [heads == 0 for heads in self._n_head_kv[: self.n_layer_all]]
+        if row.recurrent == "no-kv-all":
+            return tuple(without_kv)
+        trunk = [il < self.n_layer for il in range(self.n_layer_all)]
+        if row.recurrent == "no-kv":
+            return tuple(map(all, zip(trunk, without_kv, strict=True)))
+        if row.recurrent == "no-kv-no-ff":
+            without_ff = [size == 0 for size in self._n_ff[: self.n_layer_all]]
+            return tuple(map(all, zip(trunk, without_kv, without_ff, strict=True)))
         return (False,) * self.n_layer_all
+
+    def _recurrent_by_interval(self, interval: int) -> tuple[bool, ...]:
+        """Return all layers but each n-th; what the header says about layers or n goes first."""
+        if self.get("attention.recurrent_layers") is not None:
+            return tuple(map(bool, self._per_layer("attention.recurrent_layers", 0)))
+        interval = self._size("full_attention_interval", interval)
+        if interval == 0:
+            raise ModelError("full_attention_interval is 0")
+        layers = range(self.n_layer_all)
+        return tuple(il < self.n_layer and (il + 1) % interval != 0 for il in layers)
 
     def _load_window(self, row: Architecture) -> None:
         self.n_swa, self.swa_type = 0, "none"
@@ -538,22 +555,26 @@ class Hparams:
             self._size("attention.indexer.kpool") if row.indexer == "types-or-all" else 0
         )
         n = self.n_layer
-        full: tuple[int, ...] = (0,) * n
-        if row.indexer == "glm":
-            full = (1,) * n if self.n_ctx_train < 1 << 20 else (_GLM_5_2_INDEXERS + (0,) * n)[:n]
-        elif row.indexer in ("trunk", "types-or-all"):
-            full = (1,) * n
-        elif row.indexer == "after-dense":
-            full = tuple(
-                int(il >= self._size("leading_dense_block_count")) for il in range(self.n_layer_all)
-            )
-        elif row.indexer == "attention" and self.indexer_head_size:
-            full = tuple(int(not self._is_recr[il]) for il in range(n))
+        full = self._default_indexers(row)
         if row.indexer == "types" and isinstance(self.get("attention.indexer.types"), tuple):
             full = (self._array("attention.indexer.types") + (0,) * n)[:n]
         elif row.indexer in ("glm", "types", "types-or-all"):
             full = self._per_layer("attention.indexer.types", full, n)
         self._indexer = full
+
+    def _default_indexers(self, row: Architecture) -> tuple[int, ...]:
+        """Return which layers have a full indexer where the header has no types."""
+        n = self.n_layer
+        if row.indexer == "glm" and self.n_ctx_train >= 1 << 20:
+            return (_GLM_5_2_INDEXERS + (0,) * n)[:n]
+        if row.indexer in ("glm", "trunk", "types-or-all"):
+            return (1,) * n
+        if row.indexer == "after-dense":
+            dense = self._size("leading_dense_block_count")
+            return tuple(int(il >= dense) for il in range(self.n_layer_all))
+        if row.indexer == "attention" and self.indexer_head_size:
+            return tuple(int(not recurrent) for recurrent in self._is_recr[:n])
+        return (0,) * n
 
     # llama.cpp's own accessors
 

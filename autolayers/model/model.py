@@ -137,9 +137,8 @@ class Model:
             reasons.append(
                 f"architecture {self.architecture} is {what}: its memory use is an upper bound"
             )
-        unknown = [weight.info.name for weight in self.weights if not weight.known]
-        foreign = list(dict.fromkeys([*self._loader.unread(), *unknown]))
-        if foreign and self.row.known:
+        foreign = self._foreign() if self.row.known else []
+        if foreign:
             end = (
                 f'; it ends with "{self._loader.wrong_number(len(foreign))}"'
                 if self.checked
@@ -159,6 +158,11 @@ class Model:
                 "tensors of an unknown type are counted with all the space they may take"
             )
         return tuple(reasons)
+
+    def _foreign(self) -> list[str]:
+        """Return the names of the tensors that llama.cpp would not read or does not know."""
+        unknown = [weight.info.name for weight in self.weights if not weight.known]
+        return list(dict.fromkeys([*self._loader.unread(), *unknown]))
 
     def read_by(self, rules: Rules) -> Model:
         """This model as a possibly older build reads it, which may use less of its header."""
@@ -243,19 +247,25 @@ class Model:
         return f"Model({self.path!r}, {self.architecture}, {self.n_layer} layers)"
 
 
+def _typed(kind: str, value: str) -> Any:
+    """Return the value of an override; None where its type is none or does not admit it."""
+    try:
+        if kind == "int":
+            return int(as_c(value))
+        if kind == "float":
+            return float(as_c(value))
+    except ValueError:
+        return None
+    if kind == "bool" and value in ("true", "false"):
+        return value == "true"
+    return value if kind == "str" and len(value) <= 127 else None
+
+
 def _override(key: str, text: str) -> Any:
     kind, colon, value = text.partition(":")
-    try:
-        if colon and kind == "int":
-            return int(as_c(value))
-        if colon and kind == "float":
-            return float(as_c(value))
-        if colon and kind == "bool" and value in ("true", "false"):
-            return value == "true"
-        if colon and kind == "str" and len(value) <= 127:
-            return value
-    except ValueError:
-        pass
+    typed = _typed(kind, value) if colon else None
+    if typed is not None:
+        return typed
     raise UsageError(
         f"--override-kv {key}={text}: write KEY=int:N, float:X, bool:true, bool:false or str:TEXT"
     )

@@ -13,6 +13,7 @@ is not refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from functools import cache
 from math import prod
 
@@ -88,12 +89,11 @@ class Loader:
         kinds = {frozenset(keys): place for place, keys in blocks.items()}
         found = []
         for keys, (stack, block) in kinds.items():
-            for others, (like, _) in kinds.items():
-                more = others - keys
-                if like == stack and len(more) == 1 and keys <= others:
-                    entry = self.created.get(next(iter(more)))
-                    if entry is not None and not entry.some:
-                        found.append(_full_name(stack, block, next(iter(more))))
+            alike = [others for others, (like, _) in kinds.items() if like == stack]
+            for key in _one_more(keys, alike):
+                entry = self.created.get(key)
+                if entry is not None and not entry.some:
+                    found.append(_full_name(stack, block, key))
         return found
 
     def wrong_number(self, unread: int) -> str:
@@ -284,6 +284,27 @@ def _value(text: str, values: Mapping[str, int]) -> int:
     return total
 
 
+def _one_more(keys: frozenset[str], others: Iterable[frozenset[str]]) -> Iterator[str]:
+    """Yield the key that each of `others` has besides all of `keys`, where it has just one."""
+    for other in others:
+        more = other - keys
+        if keys <= other and len(more) == 1:
+            yield from more
+
+
+def _latent_sizes(hp: Hparams, slides: bool) -> dict[str, int]:
+    """The sizes of latent attention, of a layer that slides or not."""
+    return {
+        "q_lora": hp.n_lora_q,
+        "kv_lora": hp.n_lora_kv,
+        "kv_lora_il": hp.n_lora_kv_swa if slides else hp.n_lora_kv,
+        "head_k_mla": hp.n_embd_head_k_mla if hp.is_mla else hp.n_embd_head_k_full,
+        "head_v_mla": hp.n_embd_head_v_mla if hp.is_mla else hp.n_embd_head_v_full,
+        "head_k_mla_il": hp.n_embd_head_k_mla_swa if slides else hp.n_embd_head_k_mla,
+        "head_v_mla_il": hp.n_embd_head_v_mla_swa if slides else hp.n_embd_head_v_mla,
+    }
+
+
 def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
     """The sizes that the table names, of layer `il`. A name that ends with _0 or 0 is of the first
     layer, whatever the layer; with _il of the layer where others are the model's."""
@@ -295,7 +316,6 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
         hp.n_rot(il),
     )
     first_k, first_v = hp.head_k(0), hp.head_v(0)
-    slides = hp.is_swa(il)
     d2t, markov = tensors.get("d2t"), tensors.get("markov_w1.weight")
     tokens = hp.n_vocab if hp.n_vocab or hp.get("vocab_size") == 0 else _UNKNOWN
 
@@ -334,14 +354,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
         "qr0": hp.n_head(0) * hp.n_rot(0),
         "kr0": hp.n_head_kv(0) * hp.n_rot(0),
         "n_rel": hp.n_rel_attn_bkts,
-        # latent attention
-        "q_lora": hp.n_lora_q,
-        "kv_lora": hp.n_lora_kv,
-        "kv_lora_il": hp.n_lora_kv_swa if slides else hp.n_lora_kv,
-        "head_k_mla": hp.n_embd_head_k_mla if hp.is_mla else hp.n_embd_head_k_full,
-        "head_v_mla": hp.n_embd_head_v_mla if hp.is_mla else hp.n_embd_head_v_full,
-        "head_k_mla_il": hp.n_embd_head_k_mla_swa if slides else hp.n_embd_head_k_mla,
-        "head_v_mla_il": hp.n_embd_head_v_mla_swa if slides else hp.n_embd_head_v_mla,
+        **_latent_sizes(hp, hp.is_swa(il)),
         "o_lora": key("attention.output_lora_rank"),
         "o_groups": hp.dsv4_o_group_count,
         "indexer_heads": hp.indexer_n_head,

@@ -11,23 +11,24 @@ if TYPE_CHECKING:
 LARGEST = (1 << 32) - 1  # llama.cpp keeps sizes as uint32_t
 
 
+def _is_like(value: Any, like: object, most: int) -> bool:
+    """Whether `value` is of the kind of `like` and in its range."""
+    if isinstance(like, bool):
+        return isinstance(value, int) and 0 <= value <= 1
+    if isinstance(like, int):
+        return isinstance(value, int) and min(like, 0) <= value <= most
+    if isinstance(like, float):
+        return isinstance(value, (int, float))
+    if isinstance(like, tuple):
+        return isinstance(value, tuple) and all(_is_like(item, -1, most) for item in value)
+    return isinstance(value, str)
+
+
 def checked(key: str, value: Any, like: object, most: int = LARGEST) -> Any:
     """`value` if it is of the kind of `like`: a bool, an int from 0 (-1 where `like` is below 0) to
     `most`, a number where `like` is a float, a str, or where it is a tuple a tuple of such ints or
     -1. Raises ModelError naming the key.
     """
-    if isinstance(like, bool):
-        good = isinstance(value, int) and 0 <= value <= 1
-    elif isinstance(like, int):
-        good = isinstance(value, int) and min(like, 0) <= value <= most
-    elif isinstance(like, float):
-        good = isinstance(value, (int, float))
-    elif isinstance(like, tuple):
-        good = isinstance(value, tuple) and all(
-            isinstance(x, int) and -1 <= x <= most for x in value
-        )
-    else:
-        good = isinstance(value, str)
-    if not good:
+    if not _is_like(value, like, most):
         raise ModelError(f"{key} has an impossible value: {value!r:.60}")
     return int(value) if isinstance(like, int) and not isinstance(like, bool) else value

@@ -63,22 +63,32 @@ def _key(model: Model, name: str) -> object:
     return model.header.metadata.get(_KEY + name)
 
 
+def _same_kind(model: Model, draft: Model) -> bool:
+    """Whether both have the same kind of vocabulary, and so the same defaults."""
+    return all(_key(model, key) == _key(draft, key) for key in ("model", "pre"))
+
+
 def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
     """What differs in the first or last token; only what the files say, or what both leave to one
     default."""
     name = f"add_{end}_token"
     adds = [_key(each, name) for each in (model, draft)]
-    alike = all(_key(model, key) == _key(draft, key) for key in ("model", "pre"))
     # added whatever the file says (from b8672 on)
     if _key(model, "pre") == "gemma4" and end == "bos":
         adds = [True, True]
     if None not in adds and bool(adds[0]) != bool(adds[1]):
-        return (
-            f"{name} is {str(bool(adds[1])).lower()} in the draft, {str(bool(adds[0])).lower()} in "
-            f"the model"
-        )
-    if (None in adds and not alike) or (only_added and True not in adds):
-        return ""
+        in_model, in_draft = (str(bool(value)).lower() for value in adds)
+        return f"{name} is {in_draft} in the draft, {in_model} in the model"
+    return "" if _unused(model, draft, adds, only_added) else _other_token(model, draft, end)
+
+
+def _unused(model: Model, draft: Model, adds: list[object], only_added: bool) -> bool:
+    """Whether the token plays no part, or the files do not say whether it is added."""
+    unsaid = None in adds and not _same_kind(model, draft)
+    return unsaid or (only_added and True not in adds)
+
+
+def _other_token(model: Model, draft: Model, end: str) -> str:
     ids = [_key(each, f"{end}_token_id") for each in (model, draft)]
     if None in ids or ids[0] == ids[1]:
         return ""

@@ -9,6 +9,7 @@ then `num_gpu` is None and `notes` say why.
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from ..errors import LaunchRefused
 from ..flags.params import FIT_PARAMS_TARGET
@@ -24,10 +25,11 @@ from . import settings as rules
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from ..machine import Device, Host
     from ..planner import FitChoice, Plan
+    from ..planner.explain import Lever
     from .settings import Settings
     from .target import Target
 
@@ -99,15 +101,21 @@ class Advice:
         found = [reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers]
         if self.num_gpu is None or not any(reason.endswith(" missing") for reason in found):
             return found
-        for lever in self.plan.levers:
-            word, value = lever.words[0], lever.words[1]
-            if lever.saves > 0 and word in _LEVERS:
-                value = str(int(value) // self.parallel) if word == "-c" else value
-                found.append(
-                    f"{_LEVERS[word].format(value)} would free {human(lever.saves)} of "
-                    f"GPU memory" + (", enough for one more layer" if lever.enough else "")
-                )
-        return found
+        return found + [self._saving(lever) for lever in self._useful_levers()]
+
+    def _useful_levers(self) -> list[Lever]:
+        """Return those that free memory and that Ollama has a setting for."""
+        levers = self.plan.levers
+        return [lever for lever in levers if lever.saves > 0 and lever.words[0] in _LEVERS]
+
+    def _saving(self, lever: Lever) -> str:
+        """Say what a lever would free, in Ollama's words."""
+        word, value = lever.words[0], lever.words[1]
+        if word == "-c":
+            value = str(int(value) // self.parallel)
+        enough = ", enough for one more layer" if lever.enough else ""
+        setting = _LEVERS[word].format(value)
+        return f"{setting} would free {human(lever.saves)} of GPU memory{enough}"
 
     @property
     def summary(self) -> list[str]:
@@ -136,6 +144,14 @@ class Advice:
             f"{human(host.compute)}" + (f", extra {human(host.extra)}" if host.extra else "")
         )
         return lines
+
+
+def _left_out(target: Target, plan: Plan) -> list[str]:
+    """Say which files are not in the plan."""
+    companions = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
+    if not companions or plan.breakdown.extras:
+        return []
+    return [f"the memory of {', '.join(companions)} is not in these numbers"]
 
 
 def advise(
@@ -182,9 +198,7 @@ def advise(
             n_ctx, batch, use, given=num_ctx is not None or not explain
         )
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
-    companions = (*target.projectors, *target.adapters, *filter(None, (target.draft,)))
-    if companions and not plan.breakdown.extras:
-        notes.append(f"the memory of {', '.join(companions)} is not in these numbers")
+    notes += _left_out(target, plan)
     notes += _about_settings(settings, devices, use, choice.num_gpu, version)
     return Advice(
         target,
@@ -340,8 +354,8 @@ class _Question:
 
     def placement(self, n_ctx: int, batch: int, use: Sequence[Device], pin: bool) -> _Choice:
         """The number of layers, or why it is left to Ollama."""
+        plan = self.ask(n_ctx, batch, use)
         if not use:
-            plan = self.ask(n_ctx, batch, use)
             note = (
                 "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
                 "--gpu SIZE; "
@@ -349,14 +363,8 @@ class _Question:
             )
             return _Choice(plan, 0 if pin else None, notes=() if pin else (note,))
         more: tuple[str, ...] = ()
-        plan = self.ask(n_ctx, batch, use)
         if self.target.vision and plan.n_gpu_layers < self.everything:
-            # An explicit partial num_gpu sends the projector to the CPU; without it more layers
-            # fit, but never all.
-            more = ("--no-mmproj-offload",)
-            if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
-                more = (*more, "-ngl", str(self.everything - 1))
-            plan = self.ask(n_ctx, batch, use, more)
+            plan, more = self._without_projector(n_ctx, batch, use)
         if plan.n_gpu_layers >= self.everything:
             return _Choice(plan, plan.n_gpu_layers, more)
         own = self.left_alone(n_ctx, batch, use)
@@ -370,14 +378,27 @@ class _Question:
             notes = (
                 f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial "
                 f"num_gpu "
-                "does; "
-                "without num_gpu Ollama keeps it on the GPU and offloads fewer layers",
+                "does; without num_gpu Ollama keeps it on the GPU and offloads fewer layers",
             )
-        elif layers == plan.n_gpu_layers:
-            notes = (f"Ollama would choose {layers} layers too: num_gpu only pins it",)
-        elif own is not None:
-            notes = (f"without num_gpu Ollama would offload {layers} of {self.everything} layers",)
+        elif own is not None or layers == plan.n_gpu_layers:
+            notes = (self._compared(layers, plan.n_gpu_layers),)
         return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
+
+    def _compared(self, layers: int, planned: int) -> str:
+        """Say how many layers Ollama would offload without num_gpu."""
+        if layers == planned:
+            return f"Ollama would choose {layers} layers too: num_gpu only pins it"
+        return f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
+
+    def _without_projector(
+        self, n_ctx: int, batch: int, use: Sequence[Device]
+    ) -> tuple[Plan, tuple[str, ...]]:
+        """Plan with the projector on the CPU, where an explicit partial num_gpu sends it.
+        More layers fit so, but never all. Returns the plan and its words."""
+        more: tuple[str, ...] = ("--no-mmproj-offload",)
+        if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
+            more = (*more, "-ngl", str(self.everything - 1))
+        return self.ask(n_ctx, batch, use, more), more
 
     def _experts(
         self,
@@ -548,26 +569,29 @@ class _Question:
         return [f"all {self.everything} layers fit with num_ctx {largest} (--ctx max)"]
 
 
+def _placing(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Yield (flag, variable, value) of the plan's words that place the model."""
+    for flag, value in parse(plan.flags, command=None).given:
+        row = lookup(flag)
+        if row is not None and flag in _PLACEMENT:
+            yield flag, row[0].env, value
+
+
 def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The environment of `ollama serve` that places this model as planned, and the same as
     llama-server's flags. It applies to every model served."""
     found: dict[str, str] = {}
     words: dict[str, str] = {}
-    for flag, value in parse(plan.flags, command=None).given:
-        row = lookup(flag)
-        if row is None or flag not in _PLACEMENT:
-            continue
-        name = row[0].env
+    for flag, name, value in _placing(plan):
         if flag == "-ot" and _PART_OF_A_LAYER.match(value):
             # a regex would need quoting for whatever starts the server: the layer's other experts
             # move too
             flag, name, value = "-ncmoe", _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
-        found[name] = f"{found[name]},{value}" if name in found and flag == "-ot" else value or "1"
+        more = name in found and flag == "-ot"
+        found[name] = f"{found[name]},{value}" if more else value or "1"
         words[flag] = found[name] if value else ""
-    return (
-        tuple(f"{name}={value}" for name, value in found.items()),
-        tuple(word for pair in words.items() for word in pair if word),
-    )
+    variables = tuple(f"{name}={value}" for name, value in found.items())
+    return variables, tuple(filter(None, chain.from_iterable(words.items())))
 
 
 def _in_ollamas_words(warning: str) -> str:

@@ -182,12 +182,7 @@ def started(text: str) -> ServerLog:
     for line in lines_with(text, _SERVER):
         for name, said in fields(line, _SERVER):
             if name == "settings":
-                # unset variables are printed as their type's zero
-                settings = {
-                    key: value
-                    for key, value in _SETTING.findall(said["map"])
-                    if value not in ("", "0", "false")
-                }
+                settings = _set_variables(said["map"])
                 gpus, at, loads = {}, {}, []
             elif name == "gpu" and (gpu := _gpu(said["fields"])):
                 gpus[gpu.name], at[gpu.name] = gpu, _time(line)
@@ -195,11 +190,24 @@ def started(text: str) -> ServerLog:
                 loads.append(_Load(_time(line), []))
             elif name == "device" and loads:
                 loads[-1].free.append((said["name"], line, int(said["mib"]) * MiB))
+    _apply_loads(loads, gpus, at)
+    return ServerLog(settings, tuple(gpus.values()), at)
+
+
+def _set_variables(text: str) -> dict[str, str]:
+    """Return the variables that are set, of a "server config" line. For the others it prints the
+    zero of their type."""
+    found = dict(_SETTING.findall(text))
+    return {key: value for key, value in found.items() if value not in ("", "0", "false")}
+
+
+def _apply_loads(loads: Sequence[_Load], gpus: dict[str, Device], at: dict[str, str]) -> None:
+    """Set the free memory of the GPUs to what the loads found, and its time."""
     bus = {gpu.pci_id: name for name, gpu in gpus.items() if gpu.pci_id}
     for load in loads:
         for name, free in _found(load, gpus, bus):
-            gpus[name], at[name] = replace(gpus[name], free=min(gpus[name].total, free)), load.time
-    return ServerLog(settings, tuple(gpus.values()), at)
+            gpus[name] = replace(gpus[name], free=min(gpus[name].total, free))
+            at[name] = load.time
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
+from math import isfinite
 from unicodedata import category
 
 from .. import __version__
@@ -252,31 +253,42 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     """
     before = parse(data, source)
     old = before.parameters()
-    for draft in before.named("draft"):
-        if draft.args in [command.args for command in before.named("model")]:
-            raise ModelfileError(f"DRAFT {draft.args} is the model itself", draft.line, source)
+    _refuse_own_draft(before, source)
     edits: list[tuple[int, int, str]] = []
-    missing: list[str] = []
     for name, value in values.items():
-        lines = before.named(name)
-        edits += [(*command.value, str(value)) for command in lines]
-        if not lines:
-            missing.append(f"PARAMETER {name} {value}")
+        edits += [(*command.value, str(value)) for command in before.named(name)]
+    absent = [name for name in values if not before.named(name)]
+    missing = [f"PARAMETER {name} {values[name]}" for name in absent]
     if missing:
         place = before._from()
-        newline = place.newline or _newline_of(_decode(data)[2])
-        # a file without a final newline stays so: a newline comes before the new lines instead
-        inserted = (
-            [line + newline for line in missing]
-            if place.newline
-            else [newline + line for line in missing]
-        )
-        edits.append((place.end, place.end, "".join(inserted)))
-    after = data
-    for start, end, new in sorted(edits, reverse=True):
-        after = after[:start] + new.encode(before.encoding) + after[end:]
+        edits.append((place.end, place.end, _inserted(missing, place, data)))
+    after = _edited(data, edits, before.encoding)
     _check(before, {**old, **values}, parse(after, source), set(values))
     return after
+
+
+def _refuse_own_draft(modelfile: Modelfile, source: str) -> None:
+    """Raises ModelfileError where a draft is the model."""
+    models = [command.args for command in modelfile.named("model")]
+    for draft in modelfile.named("draft"):
+        if draft.args in models:
+            raise ModelfileError(f"DRAFT {draft.args} is the model itself", draft.line, source)
+
+
+def _edited(data: bytes, edits: list[tuple[int, int, str]], encoding: str) -> bytes:
+    """Return the bytes with each (first, end, text) instead of what is there."""
+    for start, end, new in sorted(edits, reverse=True):
+        data = data[:start] + new.encode(encoding) + data[end:]
+    return data
+
+
+def _inserted(lines: Sequence[str], place: Instruction, data: bytes) -> str:
+    """Return the text of new lines after an instruction. A file without a final newline stays so: a
+    newline comes before the new lines instead."""
+    if place.newline:
+        return "".join(line + place.newline for line in lines)
+    newline = _newline_of(_decode(data)[2])
+    return "".join(newline + line for line in lines)
 
 
 def _check(
@@ -419,12 +431,17 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
             return None, at, at, end
         kept.append(newline.group())
         stop = newline.end()
-    first, last = at, end
+    first, last = _bounds(text, at, end)
+    return args, first, last, end
+
+
+def _bounds(text: str, first: int, last: int) -> tuple[int, int]:
+    """Return the first and last position of what counts between these two."""
     while first < last and not _counts(text[first]):
         first += 1
     while last > first and not _counts(text[last - 1]):
         last -= 1
-    return args, first, last, end
+    return first, last
 
 
 def _unquoted(written: str) -> str | None:
@@ -503,13 +520,18 @@ def _value_of(name: str, text: str) -> Value:
             raise ValueError(f"invalid bool value [{text}]")
         return _TRUTH[text]
     if name in _FLOATS:
-        value = _float(text)
-        if value is not None and (value != value or abs(value) == float("inf")):
-            raise ValueError(f"json: unsupported value: {text}")  # its client cannot send it
-        if value is None or _FLOAT32_MAX <= abs(value) < float("inf"):
-            raise ValueError(f"invalid float value [{text}]")
-        return value
+        return _float32(text)
     raise ValueError(f"unknown parameter '{name}'")
+
+
+def _float32(text: str) -> float:
+    """A value that Ollama's client can send as a float32; ValueError for another."""
+    value = _float(text)
+    if value is not None and not isfinite(value):
+        raise ValueError(f"json: unsupported value: {text}")  # its client cannot send it
+    if value is None or abs(value) >= _FLOAT32_MAX:
+        raise ValueError(f"invalid float value [{text}]")
+    return value
 
 
 def _float(text: str) -> float | None:

@@ -8,6 +8,7 @@ llm/llama_server.go.
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 from ..backends import Cuda
 from ..errors import UsageError
@@ -93,12 +94,7 @@ class Settings:
                 else text(name) not in ("0", "f", "F", "false", "False", "FALSE")
             )
 
-        kv_cache_type = text("OLLAMA_KV_CACHE_TYPE").lower() or None
-        if kv_cache_type is not None and kv_cache_type not in CACHE_TYPES:
-            raise UsageError(
-                f"OLLAMA_KV_CACHE_TYPE {kv_cache_type!r}: expected one of {', '.join(CACHE_TYPES)}"
-            )
-        targets = text("LLAMA_ARG_FIT_TARGET")
+        kv_cache_type = _cache_type(text("OLLAMA_KV_CACHE_TYPE").lower())
         return cls(
             parallel=max(1, number("OLLAMA_NUM_PARALLEL") or 1),
             context_length=number("OLLAMA_CONTEXT_LENGTH") or None,
@@ -106,14 +102,26 @@ class Settings:
             flash_attention=truth("OLLAMA_FLASH_ATTENTION"),
             gpu_overhead=number("OLLAMA_GPU_OVERHEAD") or 0,
             spread=bool(truth("OLLAMA_SCHED_SPREAD")),
-            fit_target=tuple(map(int, targets.split(",")))
-            if re.fullmatch(r"\d{1,9}(,\d{1,9})*", targets)
-            else (),
+            fit_target=_margins(text("LLAMA_ARG_FIT_TARGET")),
             integrated=bool(truth("OLLAMA_IGPU_ENABLE")),
             vulkan=truth("OLLAMA_VULKAN") is not False,
             library=text("OLLAMA_LLM_LIBRARY").lower(),
             ignored=tuple(ignored),
         )
+
+
+def _cache_type(name: str) -> str | None:
+    """Return the type, None for "". Raises UsageError for one that llama-server refuses."""
+    if name and name not in CACHE_TYPES:
+        raise UsageError(f"OLLAMA_KV_CACHE_TYPE {name!r}: expected one of {', '.join(CACHE_TYPES)}")
+    return name or None
+
+
+def _margins(text: str) -> tuple[int, ...]:
+    """Return the numbers of a list with commas; none if it is no such list."""
+    if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
+        return ()
+    return tuple(map(int, text.split(",")))
 
 
 def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
@@ -208,16 +216,21 @@ def automatic_batch(
     all slots."""
     if is_embedding(model):
         return min(2048, n_ctx)
-    if flash == "off" and any(device.backend == Cuda.name for device in devices):
+    if flash == "off" and Cuda.name in {device.backend for device in devices}:
         small = any(device.total <= 8 * GiB for device in devices)
         return 256 if small and n_ctx > 4096 else BATCH
     batch = largest_batch(n_ctx)
     if not devices:
         return batch
-    guess, free = predicted(model, size, n_ctx), sum(device.free for device in devices)
+    guess, free = predicted(model, size, n_ctx), _free(devices)
     while not _has_space(batch, guess, free):
         batch //= 2
     return batch
+
+
+def _free(devices: Sequence[Device]) -> int:
+    """Return the bytes free on all of them."""
+    return sum(device.free for device in devices)
 
 
 def largest_batch(n_ctx: int) -> int:
@@ -232,6 +245,15 @@ def _has_space(batch: int, guess: int, free: int) -> bool:
     return guess <= share * free and guess + surcharge <= PACKED * free
 
 
+def _groups(devices: Sequence[Device]) -> list[list[Device]]:
+    """Return the GPUs of each backend; no integrated ones where there are others."""
+    groups: dict[tuple[bool, str], list[Device]] = {}
+    for device in devices:
+        groups.setdefault((device.kind != "igpu", device.backend), []).append(device)
+    discrete = [group for (is_discrete, _), group in groups.items() if is_discrete]
+    return discrete or list(groups.values())
+
+
 def visible_devices(
     model: Model,
     size: int,
@@ -243,25 +265,17 @@ def visible_devices(
     """The GPUs that the model is loaded on: main_gpu within its backend, otherwise the single best
     one if Ollama's guess leaves a fifth of its free memory, otherwise all of one backend (discrete
     before integrated, then the most free memory)."""
-    groups: dict[tuple[bool, str], list[Device]] = {}
-    for device in devices:
-        groups.setdefault((device.kind != "igpu", device.backend), []).append(device)
-    if not groups:
+    if not devices:
         return []
-    discrete = [group for (is_discrete, _), group in groups.items() if is_discrete] or list(
-        groups.values()
-    )
-    if main_gpu is not None and len(devices) > 1:
-        best_group = max(discrete, key=lambda group: sum(device.free for device in group))
-        if 0 <= main_gpu < len(best_group):
-            return [best_group[main_gpu]]
+    groups = _groups(devices)
+    largest = max(groups, key=_free)
+    if main_gpu is not None and len(devices) > 1 and 0 <= main_gpu < len(largest):
+        return [largest[main_gpu]]
     if not settings.spread:
-        best = max(
-            (device for group in discrete for device in group), key=lambda device: device.free
-        )
+        best = max(chain.from_iterable(groups), key=lambda device: device.free)
         if predicted(model, size, n_ctx) <= PACKED * best.free:
             return [best]
-    return max(discrete, key=lambda group: sum(device.free for device in group))
+    return largest
 
 
 def _extreme(value: object, choose: Callable[[list[int]], int]) -> int:

@@ -185,15 +185,7 @@ def _target(label: str, found: Header, **rest: Any) -> Target:
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     """From /api/show; the parts that it hides are at most the rest of /api/tags' size."""
     found = header(text, answer)
-    whole = 0
-    for entry in server.tags():
-        try:
-            if Name.parse(str(entry.get("name"))).same(Name.parse(text)) and isinstance(
-                entry.get("size"), int
-            ):
-                whole = entry["size"]
-        except ModelError:
-            continue
+    whole = _listed_size(text, server)
     modelfile = str(answer.get("modelfile", ""))
     others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
     hidden = max(0, whole - found.n_bytes) if others else 0
@@ -220,6 +212,19 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
         hidden_projector=bool(answer.get("projector_info")),
         notes=tuple(notes),
     )
+
+
+def _listed_size(text: str, server: Server) -> int:
+    """Return the bytes of a model in /api/tags; 0 if it is not there."""
+    whole = 0
+    for entry in server.tags():
+        try:
+            same = Name.parse(str(entry.get("name"))).same(Name.parse(text))
+        except ModelError:
+            continue
+        if same and isinstance(entry.get("size"), int):
+            whole = entry["size"]
+    return whole
 
 
 def _shown_parameters(text: str) -> dict[str, int]:

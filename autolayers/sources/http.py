@@ -100,11 +100,7 @@ class Remote:
             if self._answer is None:
                 self._open()
                 continue
-            chunk = b""
-            if not self._ranged or self._at < self._end:
-                chunk = self.get.read(
-                    self._answer, min(n, self._end - self._at) if self._ranged else n
-                )
+            chunk = self._chunk(self._answer, n)
             if chunk:
                 if not self._at:
                     self._check_start(chunk)
@@ -118,6 +114,14 @@ class Remote:
                 )
             self._done = not self._ranged or self._at == self._size
         return b""
+
+    def _chunk(self, answer: Response, n: int) -> bytes:
+        """Read up to `n` bytes of the current answer; b"" at its end."""
+        if not self._ranged:
+            return self.get.read(answer, n)
+        if self._at >= self._end:
+            return b""
+        return self.get.read(answer, min(n, self._end - self._at))
 
     def _open(self) -> None:
         """Asks for the next range."""

@@ -132,14 +132,7 @@ class Hub:
                     "HF_ENDPOINT "
                     "right?"
                 )
-            found += [
-                entry["path"]
-                for entry in answer
-                if isinstance(entry, dict)
-                and entry.get("type") == "file"
-                and isinstance(entry.get("path"), str)
-                and entry["path"].isprintable()
-            ]
+            found += [path for path in map(_path_of, answer) if path is not None]
             if len(found) > MAX_FILES:
                 break
             if not following or not _same_origin(following, url):
@@ -150,11 +143,24 @@ class Hub:
         )
 
 
+def _path_of(entry: object) -> str | None:
+    """Return the path of a file of the Hub's list; None for what is no file."""
+    if not isinstance(entry, dict) or entry.get("type") != "file":
+        return None
+    path = entry.get("path")
+    return path if isinstance(path, str) and path.isprintable() else None
+
+
 def _same_origin(one: str, other: str) -> bool:
     try:
         return origin(one) == origin(other)
     except NetError:
         return False
+
+
+def _matching(quant: str, models: list[str]) -> list[str]:
+    pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
+    return [path for path in models if pattern.search(path)]
 
 
 def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, list[str]]:
@@ -167,9 +173,7 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
             "-GGUF"
         )
     for wanted in (quant,) if quant else _DEFAULTS:
-        matching = [
-            path for path in models if re.search(re.escape(wanted) + "[.-]", path, re.IGNORECASE)
-        ]
+        matching = _matching(wanted, models)
         if matching:
             first = wanted in (quant, _DEFAULTS[0])
             others = matching[1:] if first else [path for path in models if path != matching[0]]

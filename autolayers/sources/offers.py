@@ -139,8 +139,11 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
             continue
         known.add(same)
         found.append(Offer(str(name), f"ollama:{name}", words, ("ollama", "run", str(name))))
-    if found:
-        return found
+    return found or _listed(environ)
+
+
+def _listed(environ: Mapping[str, str]) -> list[Offer]:
+    """The models of the server. Raises ModelError if it has none, or none runs."""
     try:
         listed = [str(entry.get("name", "")) for entry in Server.from_environment(environ).tags()]
     except OllamaError as error:

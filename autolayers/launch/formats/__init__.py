@@ -29,6 +29,15 @@ if TYPE_CHECKING:
     from ..command import WrappedCommand
 
 
+def _refuse_other_engine(kind: str | None, arguments: Arguments) -> None:
+    """Raises UsageError for a program of llama.cpp that the format does not start."""
+    named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
+    if named.is_llama_cpp and named is not LLAMA_SERVER:
+        raise UsageError(
+            f"--format {kind} starts a llama-server, not {named.name}: plan without --engine"
+        )
+
+
 def plan_for(
     kind: str | None, arguments: Arguments, make: Callable[[Arguments], Plan]
 ) -> tuple[Plan, Arguments]:
@@ -36,11 +45,7 @@ def plan_for(
     fix some things (such as one sequence), and cannot choose flash attention while loading."""
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
-        named = engine(arguments.own.get("engine", LLAMA_SERVER.name))
-        if named.is_llama_cpp and named is not LLAMA_SERVER:
-            raise UsageError(
-                f"--format {kind} starts a llama-server, not {named.name}: plan without --engine"
-            )
+        _refuse_other_engine(kind, arguments)
         return make(arguments), arguments
     arguments = replace(arguments, own={"engine": kind, **arguments.own})
     if arguments.own["engine"] != kind:

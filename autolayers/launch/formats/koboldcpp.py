@@ -21,6 +21,8 @@ from .launch_file import LaunchFile, one_sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...flags.parse import Arguments
 
 _TARGET = "koboldcpp"
@@ -223,11 +225,16 @@ def _companions(launch: LaunchFile) -> list[str]:
         words += ["--draftamount", str(p.draft_n_max)]
     if p.n_gpu_layers_draft is not None and p.n_gpu_layers_draft >= 0:
         words += ["--draftgpulayers", str(p.n_gpu_layers_draft)]
-    if len(p.override_kv) > _MAX_KV_OVERRIDES or any("," in text for _, text in p.override_kv):
+    return words + _overridden(p.override_kv) + _adapter(launch)
+
+
+def _overridden(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """The words of --override-kv. Raises UsageError for what koboldcpp does not take."""
+    if len(pairs) > _MAX_KV_OVERRIDES or any("," in text for _, text in pairs):
         raise UsageError(f"koboldcpp takes {_MAX_KV_OVERRIDES} of --override-kv, without commas")
-    if p.override_kv:
-        words += ["--overridekv", ",".join(f"{key}={text}" for key, text in p.override_kv)]
-    return words + _adapter(launch)
+    if not pairs:
+        return []
+    return ["--overridekv", ",".join(f"{key}={text}" for key, text in pairs)]
 
 
 def _adapter(launch: LaunchFile) -> list[str]:

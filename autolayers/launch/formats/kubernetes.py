@@ -73,15 +73,31 @@ def gpumem_of(rows: Sequence[DeviceRow]) -> int:
     return max([-(-(row.used + row.margin) // MiB) for row in rows], default=0)
 
 
+def _wait(pod: Pod) -> list[str]:
+    """The lines of a container that waits for other servers."""
+    words = _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after])
+    return [
+        "  initContainers:",
+        "    - name: wait",
+        f"      image: {yaml(pod.image)}",
+        *(f"    {line}" for line in words),
+    ]
+
+
+def _refuse_several(pod: Pod) -> None:
+    """Raises UsageError for more GPUs than KAI shares."""
+    if pod.gpus > 1:
+        raise UsageError(
+            f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU"
+        )
+
+
 def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
     """The lines of a PodTemplateSpec, `indent` columns in."""
     lines = ["metadata:", "  labels:", *(f"    {key}: {value}" for key, value in labels.items())]
     spec = []
     if pod.gpu and pod.shares == KAI:
-        if pod.gpus > 1:
-            raise UsageError(
-                f"KAI shares one GPU a pod, and the launch uses {pod.gpus}: plan for one GPU"
-            )
+        _refuse_several(pod)
         lines += [
             "    kai.scheduler/queue: default-queue",
             "  annotations:",
@@ -104,16 +120,7 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
             "                values:",
             *(f"                  - {yaml(name)}" for name in pod.nodes),
         ]
-    if pod.after:
-        lines += [
-            "  initContainers:",
-            "    - name: wait",
-            f"      image: {yaml(pod.image)}",
-            *(
-                f"    {line}"
-                for line in _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after])
-            ),
-        ]
+    lines += _wait(pod) if pod.after else []
     lines += ["  containers:", *(f"    {line}" for line in container(pod))]
     return [" " * indent + line for line in [*lines, *volumes(pod)]]
 

@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
+    from ...backends.backend import Backend
     from ...flags.parse import Arguments
     from ...planner import Plan
     from ...planner.plan import DeviceRow
@@ -50,8 +51,7 @@ class LaunchFile:
     ) -> None:
         self.command = command
         self.plan = plan
-        own = [name for name in plan.breakdown.devices if not backend_of(name).remote]
-        self.backend = backend_of(own[0] if own else HOST)
+        self.backend = _own_backend(plan)
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
         said = _said_elsewhere(command.words, environ, config_files)
@@ -71,8 +71,7 @@ class LaunchFile:
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
         self.port = self.arguments.value("--port") or _PORT
-        if not re.fullmatch("[0-9]{1,5}", self.port) or int(self.port) >= 1 << 16:
-            raise UsageError(f"--port {self.port}: a port is a number, 0 to 65535")
+        _check_port(self.port)
         self.warnings: list[str] = []
         self.ram = plan.ram
         if self.ram.limit is None:
@@ -195,6 +194,18 @@ def _downloads(model: str | None) -> bool:
     return (model or "").startswith(_ELSEWHERE)
 
 
+def _own_backend(plan: Plan) -> type[Backend]:
+    """The backend of this machine's first device."""
+    own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
+    return backend_of(next(own, HOST))
+
+
+def _check_port(port: str) -> None:
+    """Raises UsageError for what is no port."""
+    if not re.fullmatch("[0-9]{1,5}", port) or int(port) >= 1 << 16:
+        raise UsageError(f"--port {port}: a port is a number, 0 to 65535")
+
+
 def _said_elsewhere(
     words: Sequence[str], environ: Mapping[str, str] | None, config_files: Sequence[str]
 ) -> list[str]:
@@ -208,17 +219,15 @@ def _said_elsewhere(
         if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
             continue
         if row[0].field != "model" or typed.params.model is None:
-            found += [
-                flag,
-                *(
-                    value.split(" ", 1)
-                    if row[0].kind.words > 1
-                    else [value]
-                    if row[0].takes_value
-                    else []
-                ),
-            ]
+            found += [flag, *_values(row[0], value)]
     return found
+
+
+def _values(argument: Argument, text: str) -> list[str]:
+    """The words behind a flag."""
+    if argument.kind.words > 1:
+        return text.split(" ", 1)
+    return [text] if argument.takes_value else []
 
 
 def own_gpus(plan: Plan) -> list[DeviceRow]:

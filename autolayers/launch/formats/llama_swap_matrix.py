@@ -33,11 +33,9 @@ def write(
         "        vars:",
     ]
     lines += [f"          m{i + 1}: {yaml(name)}" for i, name in enumerate(names)]
-    if any(cost > 1 for cost in costs):
-        lines += [
-            "        evict_costs:",
-            *(f"          m{i + 1}: {cost}" for i, cost in enumerate(costs) if cost > 1),
-        ]
+    dear = [f"          m{i + 1}: {cost}" for i, cost in enumerate(costs) if cost > 1]
+    if dear:
+        lines += ["        evict_costs:", *dear]
     lines.append("        sets:")
     for number, members in enumerate(sets, 1):
         lines.append(f"          set{number}: {yaml(' & '.join(f'm{i + 1}' for i in members))}")

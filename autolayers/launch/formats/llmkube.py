@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ...flags.parse import Item
     from ...planner.plan import DeviceRow
 
 _VENDORS = {"CUDA": ("cuda", "nvidia"), "ROCm": ("rocm", "amd"), "Vulkan": ("vulkan", "amd")}
@@ -77,35 +78,59 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         "  replicas: 1",
     ]
     lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(node)}"] if node else []
-    lines += ["  resources:"]
-    lines += [f"    gpu: {len(gpus)}"] if gpus else []
-    # request and limit of the pod, both; hostMemory is the one that counts where both are given
-    lines += [f"    {'hostMemory' if gpus else 'memory'}: {launch.limit or launch.request}Mi"]
+    lines += _resources(launch.limit or launch.request, len(gpus))
     lines += [f"  containerPort: {int(launch.port)}"] if launch.arguments.value("--port") else []
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", "--port")
     fields, rest = _typed(words, gpus)
-    if gpus and layers and ["-ngl", str(layers)] == rest[:2]:
-        rest = rest[2:]
+    if gpus and layers:
+        rest = _without_layers(rest, layers)
     lines += fields
     return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"
+
+
+def _without_layers(words: list[str], layers: int) -> list[str]:
+    """The words behind the number of layers, where they start with it."""
+    return words[2:] if words[:2] == ["-ngl", str(layers)] else words
+
+
+def _is_run(names: list[str]) -> bool:
+    """Whether all are one name."""
+    return len(set(names)) == 1
+
+
+def _canonical(item: Item) -> str:
+    """The one name of a word's flag, "" of a word without."""
+    return item.flag.canonical if isinstance(item.flag, Argument) else ""
+
+
+def _first_and_last(names: list[str], name: str) -> tuple[int, int]:
+    """The first and last place of a name."""
+    return names.index(name), len(names) - 1 - names[::-1].index(name)
+
+
+def _resources(mib: int, gpus: int) -> list[str]:
+    """The lines of the pod's memory, its request and its limit. The operator takes hostMemory where
+    both are given."""
+    lines = ["  resources:", *([f"    gpu: {gpus}"] if gpus else [])]
+    return [*lines, f"    {'hostMemory' if gpus else 'memory'}: {mib}Mi"]
 
 
 def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
     """The lines of the fields that words have, and the words that have none. A word that is there
     twice, or that the schema does not admit, stays a word."""
     found = list(items(words))
-    names = [item.flag.canonical if isinstance(item.flag, Argument) else "" for item in found]
+    names = list(map(_canonical, found))
     lines: list[str] = []
     rest: list[str] = []
     overrides: list[str] = []
     # the operator writes the experts' words before the overrides, and the first that matches counts
     ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot") :])
     for item, name in zip(found, names, strict=True):
-        line = ""
+        line, value = "", item.value or ""
         if names.count(name) == 1 and (ordered or "cmoe" not in name):
-            line = _field(name, item.value or "", bool(gpus))
+            line = _field(name, value, bool(gpus))
         if name == "-ot" and ordered:
-            overrides.append(item.value or "")
+            overrides.append(value)
         elif line:
             lines.append(line)
         else:
@@ -135,21 +160,10 @@ def _listed(field: str, values: Iterable[str]) -> list[str]:
 def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
     """The layers of each GPU, where each has a run of them; -ts in extraArgs says it exactly."""
     where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
-    runs = [
-        (where.index(row.name), len(where) - 1 - where[::-1].index(row.name))
-        for row in gpus
-        if row.name in where
-    ]
-    whole = all(
-        set(where[first : last + 1]) == {row.name}
-        for row, (first, last) in zip(gpus, runs, strict=False)
-    )
-    if (
-        len(gpus) < 2
-        or len(runs) < len(gpus)
-        or not whole
-        or launch.params.split_mode not in (None, "layer")
-    ):
+    runs = [_first_and_last(where, row.name) for row in gpus if row.name in where]
+    if launch.params.split_mode not in (None, "layer") or not 2 <= len(gpus) == len(runs):
+        return []
+    if not all(_is_run(where[first : last + 1]) for first, last in runs):
         return []
     return [
         "      sharding:",

@@ -21,8 +21,7 @@ _PLAIN = re.compile(r"[\w/.+@,=-]+")
 def write(launch: LaunchFile) -> str:
     """An attribute set to import or to merge into a configuration. Raises UsageError for a text
     that Nix cannot hold."""
-    own = [f"host = {nix(launch.host)};"] if launch.host else []
-    own += [f"port = {int(launch.port)};"] if launch.arguments.value("--port") else []
+    own = _address(launch)
     words = without(launch.words, "--host", "--port")
     if not launch.downloads and launch.params.model is not None:
         own.insert(0, f"model = {nix(launch.model)};")
@@ -33,19 +32,7 @@ def write(launch: LaunchFile) -> str:
         launch.warnings.append(
             f"services.llama-cpp.package has the program, not {' '.join(launch.launcher)}"
         )
-    unit = (
-        []
-        if not launch.downloads
-        else [
-            'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
-            'serviceConfig.CacheDirectory = "llama-cpp";',
-        ]
-    )
-    unit += _readable(launch)
-    unit += [
-        f'serviceConfig.{key} = "{value}";'
-        for key, value in (line.split("=") for line in memory_of(launch))
-    ]
+    unit = _unit(launch)
     lines = [
         *launch.notes,
         *launch.secret_notes("systemd.services.llama-cpp.serviceConfig.EnvironmentFile"),
@@ -64,6 +51,25 @@ def write(launch: LaunchFile) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
+def _address(launch: LaunchFile) -> list[str]:
+    """The attributes of the host and the port that are given."""
+    host = [f"host = {nix(launch.host)};"] if launch.host else []
+    return [*host, *([f"port = {int(launch.port)};"] if launch.arguments.value("--port") else [])]
+
+
+def _unit(launch: LaunchFile) -> list[str]:
+    """The attributes of the service's unit: its cache, its files and its memory."""
+    cache = [
+        'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
+        'serviceConfig.CacheDirectory = "llama-cpp";',
+    ]
+    lines = [*(cache if launch.downloads else []), *_readable(launch)]
+    for line in memory_of(launch):
+        key, value = line.split("=")
+        lines.append(f'serviceConfig.{key} = "{value}";')
+    return lines
+
+
 def _readable(launch: LaunchFile) -> list[str]:
     """The unit's attributes with which the service sees the launch's files in homes and temporary
     directories; a warning for what stays out of reach."""
@@ -79,8 +85,8 @@ def _readable(launch: LaunchFile) -> list[str]:
             return path
         for part in _parts(launch, path):
             # the target of a link, where the link itself is seen
-            place = part if _below(part, (*_HOMES, *_TEMPORARY)) else os.path.realpath(part)
-            if _below(place, (*_HOMES, *_TEMPORARY)):
+            place = part if _is_hidden(part) else os.path.realpath(part)
+            if _is_hidden(place):
                 hidden[place] = None
         return path
 
@@ -96,11 +102,21 @@ def _readable(launch: LaunchFile) -> list[str]:
         "services.llama-cpp runs as a user of its own, who must be able to read "
         f"{', '.join(bound)} (chmod o+r)"
     )
-    homes = any(_below(place, _HOMES) for place in bound)
+    return _bound(bound)
+
+
+def _bound(places: list[str]) -> list[str]:
+    """The unit's attributes that show it these places."""
+    homes = any(_below(place, _HOMES) for place in places)
     return [
         *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
-        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, bound))} ];",
+        f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, places))} ];",
     ]
+
+
+def _is_hidden(place: str) -> bool:
+    """Whether the service does not see it by itself."""
+    return _below(place, (*_HOMES, *_TEMPORARY))
 
 
 def _parts(launch: LaunchFile, path: str) -> list[str]:

@@ -106,11 +106,14 @@ def base_url(host: str) -> str:
         name, port = split[1].strip("[]"), split[2]
     if not re.fullmatch(r"\+?[0-9]{1,9}", port) or int(port) > 65535:
         port = default
-    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
-    if ":" in name:
-        name = f"[{name}]"
     path = path.strip("/")
-    return f"{scheme}://{name}:{int(port)}" + (f"/{path}" if path else "")
+    return f"{scheme}://{_to_connect(name)}:{int(port)}" + (f"/{path}" if path else "")
+
+
+def _to_connect(name: str) -> str:
+    """Return a host for an address; of one to listen on this machine's."""
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    return f"[{name}]" if ":" in name else name
 
 
 class Server:
@@ -282,6 +285,11 @@ class Server:
             return OllamaError(f"{url}: the connection broke ({error.reason})")
         return OllamaError(f"{url}: {error}")
 
+    def _refused(self, status: int, reason: str, path: str) -> Refused:
+        code = f" (HTTP {status})" if status != 200 else ""
+        hint = _HINTS.get(status, "")
+        return Refused(f"{self.url}{path}: {_said(reason)}{code}{hint}", status, reason)
+
     def _read(self, answer: Response, content: bytes, path: str, model: str) -> dict[str, Any]:
         status = answer.status
         if 300 <= status < 400:
@@ -290,26 +298,31 @@ class Server:
                 f"{self.url} redirects to {place}: set OLLAMA_HOST to the address of Ollama itself"
             )
         objects = list(_objects(content))
-        reason = next((str(found["error"]) for found in objects if found.get("error")), "")
+        reason = _error_of(objects)
         if reason or status >= 400:
             reason = reason or _text(content).strip() or answer.reason or "no reason given"
             if status == 404 and model and objects:
                 raise NoSuchModel(
                     f"the Ollama server at {self.url} has no model {model}: {_said(reason)}"
                 )
-            hint = _HINTS.get(status, "")
-            code = f" (HTTP {status})" if status != 200 else ""
-            raise Refused(f"{self.url}{path}: {_said(reason)}{code}{hint}", status, reason)
-        if not content.strip():
-            why = (
-                " (it does so for a model whose metadata has Inf or NaN)"
-                if path == "/api/show"
-                else ""
-            )
-            raise OllamaError(f"{self.url}{path}: the server answered nothing{why}")
+            raise self._refused(status, reason, path)
         if not objects:
-            raise OllamaError(f"{self.url}{path}: not an answer of Ollama: {_said(_text(content))}")
+            raise self._no_answer(content, path)
         return objects[-1]
+
+    def _no_answer(self, content: bytes, path: str) -> OllamaError:
+        if content.strip():
+            text = _said(_text(content))
+            return OllamaError(f"{self.url}{path}: not an answer of Ollama: {text}")
+        why = ""
+        if path == "/api/show":
+            why = " (it does so for a model whose metadata has Inf or NaN)"
+        return OllamaError(f"{self.url}{path}: the server answered nothing{why}")
+
+
+def _error_of(objects: list[dict[str, Any]]) -> str:
+    """Return the first error that an answer names, or ""."""
+    return next((str(found["error"]) for found in objects if found.get("error")), "")
 
 
 def _is_own(host: str) -> bool:
@@ -332,10 +345,15 @@ def _text(content: bytes) -> str:
     return content[:_SHOWN].decode("utf-8", "replace")
 
 
+def _is_too_large(content: bytes) -> bool:
+    """Whether an answer has more of some mark than any answer of Ollama."""
+    return any(sum(content.count(mark) for mark in marks) > most for marks, most in _MOST)
+
+
 def _objects(content: bytes) -> list[dict[str, Any]]:
     """The JSON objects of an answer: one, or one per line in a stream; none if it is anything
     else."""
-    if any(sum(content.count(mark) for mark in marks) > most for marks, most in _MOST):
+    if _is_too_large(content):
         return []
     try:
         whole = json.loads(content)
@@ -343,14 +361,13 @@ def _objects(content: bytes) -> list[dict[str, Any]]:
     except (ValueError, RecursionError):
         pass
     found: list[dict[str, Any]] = []
-    for line in content.splitlines():
-        if line.strip():
-            try:
-                part = json.loads(line)
-            except (ValueError, RecursionError):
-                return [entry for entry in found if entry.get("error")]
-            if isinstance(part, dict):
-                found.append(part)
+    for line in filter(bytes.strip, content.splitlines()):
+        try:
+            part = json.loads(line)
+        except (ValueError, RecursionError):
+            return [entry for entry in found if entry.get("error")]
+        if isinstance(part, dict):
+            found.append(part)
     return found
 
 

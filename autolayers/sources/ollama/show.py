@@ -23,15 +23,36 @@ _TYPES = {name.lower(): name for name in BY_NAME}
 _MAX_ELEMENTS = 1 << 62
 
 
+def _alignment(metadata: Mapping[str, object]) -> int:
+    """Return the bytes that tensors are aligned to; the default where the answer's is none."""
+    alignment = metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+        return 32
+    return alignment
+
+
+def _refuse_no_file(name: str, answer: Mapping[str, Any]) -> None:
+    """Raises ModelError for a model that runs elsewhere."""
+    far = answer.get("remote_host")
+    if far and isinstance(far, str):
+        raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")
+
+
+def _refuse_other_format(name: str, details: object) -> None:
+    if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
+        raise ModelError(
+            f"{name} is in the format {details.get('format')!r}: "
+            "Ollama runs it in MLX, where num_gpu means nothing"
+        )
+
+
 def header(name: str, answer: Mapping[str, Any]) -> Header:
     """The Header that the answer describes. Raises ModelError if it describes none (safetensors,
     cloud models).
 
     Offsets assume consecutive tensors in the given order; nothing reads tensor data through them.
     """
-    far = answer.get("remote_host")
-    if far and isinstance(far, str):
-        raise ModelError(f"{name} runs at {printable(far[:200])}: there is no file to plan for")
+    _refuse_no_file(name, answer)
     info, tensors = answer.get("model_info"), answer.get("tensors")
     if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
         raise ModelError(
@@ -40,21 +61,12 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
             "model, or too old "
             "a server)"
         )
-    details = answer.get("details")
-    if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
-        raise ModelError(
-            f"{name} is in the format {details.get('format')!r}: Ollama runs it in "
-            f"MLX, where "
-            "num_gpu "
-            "means nothing"
-        )
+    _refuse_other_format(name, answer.get("details"))
     metadata = {
         printable(str(key)): _value(value) for key, value in info.items() if value is not None
     }
     metadata.setdefault("general.name", name)
-    alignment = metadata.get("general.alignment", 32)
-    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
-        alignment = 32
+    alignment = _alignment(metadata)
     found: dict[str, TensorInfo] = {}
     unknown: list[str] = []
     at = 0

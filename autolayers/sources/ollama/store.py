@@ -156,20 +156,22 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
             return _read(place, name, manifest)
     if unreadable is not None:
         raise _unreadable(unreadable)
-    try:
-        others = [
-            str(other)
-            for other in names(environ, places)
-            if other.model.lower() == name.model.lower()
-        ]
-    except StoreUnreadable:
-        others = []
+    others = _alike(name, environ, places)
     hint = f"; there is {', '.join(others[:10])}" if others else ""
     raise NotInStore(
         f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS "
         f"sets the "
         f"directory){hint}"
     )
+
+
+def _alike(name: Name, environ: Mapping[str, str], places: Sequence[str]) -> list[str]:
+    """Return the stored models of that name with any tag; none if a store may not be read."""
+    try:
+        stored = names(environ, places)
+    except StoreUnreadable:
+        return []
+    return [str(other) for other in stored if other.model.lower() == name.model.lower()]
 
 
 def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> list[Name]:
@@ -182,20 +184,21 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
             root = os.path.join(place, directory)
             for path, folders, files in os.walk(root, onerror=errors.append):
                 folders.sort()
-                parts = os.path.relpath(path, root).split(os.sep)
-                if len(parts) == 3:
-                    host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
-                    found += [
-                        Name(host, parts[1], parts[2], tag)
-                        for tag in sorted(files)
-                        if not tag.startswith(".")
-                    ]
+                found += _of_folder(os.path.relpath(path, root).split(os.sep), files)
         if found:
             return found
     denied = next((error for error in errors if isinstance(error, PermissionError)), None)
     if denied:
         raise _unreadable(denied)
     return []
+
+
+def _of_folder(parts: list[str], files: list[str]) -> list[Name]:
+    """Return the models of a folder host/namespace/model, whose files are the tags."""
+    if len(parts) != 3:
+        return []
+    host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
+    return [Name(host, parts[1], parts[2], tag) for tag in sorted(files) if not tag.startswith(".")]
 
 
 def _unreadable(error: OSError) -> StoreUnreadable:
