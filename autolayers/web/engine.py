@@ -83,6 +83,7 @@ COLUMNS = 80  # of a picture
 LEAST = 2048  # the slider's first context
 MAX_LOG = 64 << 20  # characters of a log
 MAX_MODELS = 64  # kept at once; the oldest is dropped
+MAX_BUNDLED = 16  # kept at once
 MAX_PARTS = 512
 MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
 MAX_STEPS = 4  # questions whose reasons are under way
@@ -261,9 +262,10 @@ class Engine:
             self._models[name] = self._models.pop(name)  # the newest
             return self._models[name]
         if name in self._bundled or name in bundled.models():
-            if name not in self._bundled:
-                self._bundled[name] = bundled.read(name)
-            return self._bundled[name]
+            found = self._bundled.pop(name, None) or bundled.read(name)
+            _drop_oldest(self._bundled, MAX_BUNDLED - 1)
+            self._bundled[name] = found
+            return found
         if not name:
             raise UsageError("no model: choose one, or drop a .gguf file")
         if self._open is None:

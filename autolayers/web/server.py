@@ -10,13 +10,16 @@ POST needs the token of the opened URL in a header that no other origin may send
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import secrets
 import select
 import socket
 import sys
+import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,12 +30,20 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from ..output import say
 from .engine import LARGEST_SLICE, MAX_LOG, Engine
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20  # bytes of a question
 _DIGITS = 18  # digits of a size in bytes
 SILENCE = 30.0  # seconds that a connection may be silent
 _DRAIN = 2.0  # seconds of reading after a refusal
 _PIECE = 1 << 16
+MOST_AT_ONCE = 4  # questions that share the processor, so that small ones pass large ones
+LOOK = 0.2  # seconds between two looks whether a client is still there
+_LONG = 0.2  # seconds of a question after which its objects are collected
+_ARENA_MAX = -8  # glibc's M_ARENA_MAX
 # the Hub is asked only for the words of a search, when that is chosen
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' "
@@ -76,6 +87,25 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), handler)
         self.token = token or secrets.token_urlsafe(24)
         self.hosts = hosts(self.server_port)
+        self.lanes = threading.BoundedSemaphore(MOST_AT_ONCE)
+        _share_one_heap()
+
+    @contextmanager
+    def turn(self, has_gone: Callable[[], bool]) -> Iterator[bool]:
+        """Waits for a question's turn: whether its client is still there then. What a long question
+        leaves is collected at once: collections are off while others plan, and all that they hold
+        would count as old."""
+        while not self.lanes.acquire(timeout=LOOK):
+            if has_gone():
+                yield False
+                return
+        begun = time.monotonic()
+        try:
+            yield not has_gone()
+        finally:
+            self.lanes.release()
+            if time.monotonic() - begun > _LONG:
+                gc.collect()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores clients that disconnect; answers a defect with 500 and one line on stderr."""
@@ -88,6 +118,13 @@ class Server(ThreadingHTTPServer):
                 b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: "
                 b"0\r\nConnection: close\r\n\r\n"
             )
+
+
+def _share_one_heap() -> None:
+    """Lets glibc serve all threads from one heap: each would else keep its own at its largest (800
+    questions of four clients: 127 to 183 MiB, and 111 MiB with one)."""
+    with suppress(AttributeError, OSError, TypeError):  # another C library, or Windows
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
 
 
 class PageServer(Server):
@@ -245,8 +282,11 @@ class _Handler(Handler):
                 else self._answer(self.server.engine.add(name, int(size) if known else None, body))
             )
         question = self.question(MAX_LOG if split.path == "/call/explain" else MAX_QUESTION)
-        if question is not None:
-            self._answer(self.server.engine.call(split.path.removeprefix("/call/"), question))
+        if question is None:
+            return
+        with self.server.turn(self.has_gone) as waits:
+            if waits:
+                self._answer(self.server.engine.call(split.path.removeprefix("/call/"), question))
 
     def _answer(self, answer: dict[str, Any]) -> None:
         self.send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import threading
 import time
 from http import HTTPStatus
 from typing import Any
@@ -28,7 +27,7 @@ from ..flags.keywords import is_flag, words_of
 from ..memory.meter import Meter
 from ..planner.compare.choose import advise
 from .engine import MAX_LOG
-from .server import MAX_QUESTION, TYPES, Handler, Server
+from .server import LOOK, MAX_QUESTION, TYPES, Handler, Server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 MOST_MODELS = 64  # of one question
-MOST_AT_ONCE = 4  # questions that share the processor, so that small ones pass large ones
-_LOOK = 0.2  # seconds between two looks whether a client is still there
 _STATUS = {
     UsageError: HTTPStatus.BAD_REQUEST,
     LaunchRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -61,7 +58,6 @@ class Service(Server):
     ) -> None:
         super().__init__(port, _Handler, token)
         self.open_model, self.environ = open_model, environ
-        self.lanes = threading.BoundedSemaphore(MOST_AT_ONCE)
 
     @property
     def url(self) -> str:
@@ -72,13 +68,8 @@ class Service(Server):
         for name in question:
             if name not in _KEYS[path]:
                 raise UsageError(_unknown(path, name))
-        while not self.lanes.acquire(timeout=_LOOK):
-            if has_gone():
-                return None
-        try:
-            return None if has_gone() else _PATHS[path](self, question, has_gone)
-        finally:
-            self.lanes.release()
+        with self.turn(has_gone) as waits:
+            return _PATHS[path](self, question, has_gone) if waits else None
 
     def plan(self, question: Answer, has_gone: Callable[[], bool]) -> Answer:
         found = plan_within(
@@ -139,7 +130,7 @@ class Watched(Meter):
     @property
     def exhausted(self) -> bool:
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LOOK
+            self._next = time.monotonic() + LOOK
             self.budget = -1 if self.has_gone() else self.budget
         return super().exhausted
 

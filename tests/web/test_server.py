@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from support import HEADERS, until
 
-from autolayers.web.engine import LARGEST_SLICE, Engine
-from autolayers.web.server import MAX_QUESTION, TOKEN_HEADER, PageServer, hosts
+from autolayers import bundled
+from autolayers.web.engine import LARGEST_SLICE, MAX_BUNDLED, Engine
+from autolayers.web.server import MAX_QUESTION, MOST_AT_ONCE, TOKEN_HEADER, PageServer, hosts
 
 QUESTION = json.dumps({"model": "bundled:qwen3-8b-q4_k_m", "gpu": "12GiB"})
 
@@ -211,3 +212,32 @@ def test_the_token_is_on_no_command_line(tmp_path: Path) -> None:
     assert (tmp_path / "mode").read_text() == "600\n" and not Path(
         argv.strip().removeprefix("file://")
     ).exists()
+
+
+def test_the_page_computes_nothing_for_a_tab_that_was_closed(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(server.engine, "call", lambda name, _: asked.append(name) or {})
+    for _ in range(MOST_AT_ONCE):
+        assert server.lanes.acquire(timeout=10)
+    closed = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    closed.request("POST", "/call/closed", "{}", {TOKEN_HEADER: server.token})
+    stays = threading.Thread(
+        target=ask,
+        args=(server, "POST", "/call/stays", "{}"),
+        kwargs={"X_Autolayers_Token": server.token},
+    )
+    stays.start()
+    closed.close()
+    for _ in range(MOST_AT_ONCE):
+        server.lanes.release()
+    stays.join(30)
+    assert asked == ["stays"]
+
+
+def test_a_page_holds_a_few_bundled_models() -> None:
+    engine = Engine()
+    for name in bundled.models():
+        engine.model(name)
+    assert len(engine._bundled) == MAX_BUNDLED < len(bundled.models())

@@ -20,8 +20,8 @@ from support import HEADERS
 
 import autolayers
 from autolayers.api import plan_within
-from autolayers.web.server import MAX_QUESTION
-from autolayers.web.service import MOST_AT_ONCE, MOST_MODELS, Service, Watched, openapi
+from autolayers.web.server import MAX_QUESTION, MOST_AT_ONCE
+from autolayers.web.service import MOST_MODELS, Service, Watched, openapi
 
 FILE = str(HEADERS / "llama-3.2-1b-q8_0.gguf")
 
