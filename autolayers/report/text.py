@@ -192,8 +192,32 @@ def assumed_words(speed: Speed) -> str:
         said = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
         rates.setdefault(said, []).append(what)
     return (
-        "".join(f"; {listed(names)} assumed to be {rate}" for rate, names in rates.items()) + cores
+        "".join(
+            f"; {listed(in_ranges(names))} assumed to be {rate}" for rate, names in rates.items()
+        )
+        + cores
     )
+
+
+def in_ranges(devices: Sequence[str]) -> list[str]:
+    """Three or more neighbours as one, "CUDA0-7"; other names as they are."""
+    runs: list[list[str]] = []
+    for device in devices:
+        kind, number = _numbered(device)
+        if runs and number and (kind, number - 1) == _numbered(runs[-1][-1]):
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    found: list[str] = []
+    for run in runs:
+        found += run if len(run) < 3 else [f"{run[0]}-{_numbered(run[-1])[1]}"]
+    return found
+
+
+def _numbered(name: str) -> tuple[str, int | None]:
+    """A device's name without its number, and the number: ("CUDA", 0)."""
+    kind = name.rstrip("0123456789")
+    return kind, int(name[len(kind) :]) if len(kind) < len(name) else None
 
 
 def narrowed(speed: Speed) -> str:

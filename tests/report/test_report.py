@@ -27,7 +27,7 @@ from autolayers.report.summary import drawn, summary
 from autolayers.report.summary import memory as memory_bars
 from autolayers.report.svg import write_picture
 from autolayers.report.table import Style, shortened, table
-from autolayers.report.text import bought, head_text, plan_text, reasons_text
+from autolayers.report.text import bought, head_text, in_ranges, plan_text, reasons_text
 
 
 @cache
@@ -397,3 +397,12 @@ def test_the_flag_that_narrows_the_range_most_is_named() -> None:
     )
     assert "8 cores assumed; --cores narrows the range" in said("32GiB@ddr4-3200")
     assert "narrows" not in said("32GiB@ddr4-3200", "--cores", "8")
+
+
+def test_many_devices_are_named_as_a_range() -> None:
+    eight = [f"CUDA{i}" for i in range(8)]
+    assert in_ranges(eight) == ["CUDA0-7"]
+    assert in_ranges(["CUDA0", "CUDA1", "Vulkan0", "RAM"]) == ["CUDA0", "CUDA1", "Vulkan0", "RAM"]
+    assert in_ranges(["CUDA9", "CUDA10", "CUDA11", "CUDA13"]) == ["CUDA9-11", "CUDA13"]
+    plan = autolayers.plan(model("llama-3.2-1b-q8_0"), ["--gpu", "4x1GiB", "--ram", "32GiB"])
+    assert "CUDA0-3 assumed to be 400 GB/s" in " ".join(plan_text(plan).split())
