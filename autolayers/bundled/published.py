@@ -41,6 +41,7 @@ def _now(name: str, repository: str = "", vision: bool = False) -> Published:
 MODELS = {
     "bitnet-2b-4t": Published("BitNet b1.58 2B-4T"),
     "deepseek-v2-lite": Published("DeepSeek V2 Lite"),
+    "deepseek-v3.1": _now("DeepSeek V3.1 671B-A37B", "unsloth/DeepSeek-V3.1-GGUF"),
     "devstral-2-123b": Published("Devstral 2 123B", current=True, coding=True),
     "falcon-h1-7b": Published("Falcon-H1 7B"),
     "flan-t5-xl": Published("Flan-T5 XL"),
@@ -53,10 +54,12 @@ MODELS = {
     "gemma-4-26b-a4b": _now("Gemma 4 26B-A4B", "unsloth/gemma-4-26B-A4B-it-GGUF", True),
     "gemma-4-e4b": _now("Gemma 4 E4B", "unsloth/gemma-4-E4B-it-GGUF", True),
     "glm-4.5-air": _now("GLM 4.5 Air", "unsloth/GLM-4.5-Air-GGUF"),
+    "glm-4.6": _now("GLM 4.6 355B-A32B", "unsloth/GLM-4.6-GGUF"),
     "gpt-oss-120b": _now("gpt-oss 120B", "ggml-org/gpt-oss-120b-GGUF"),
     "gpt-oss-20b": _now("gpt-oss 20B", "ggml-org/gpt-oss-20b-GGUF"),
     "granite-4.0-h-small": _now("Granite 4.0 H Small", "ibm-granite/granite-4.0-h-small-GGUF"),
     "jamba-1.5-mini": Published("Jamba 1.5 Mini"),
+    "kimi-k2": _now("Kimi K2 1T-A32B", "unsloth/Kimi-K2-Instruct-0905-GGUF"),
     "kimi-linear-48b-a3b": _now("Kimi Linear 48B-A3B"),
     "lfm2-8b-a1b": _now("LFM2 8B-A1B", "LiquidAI/LFM2-8B-A1B-GGUF"),
     "llama-2-7b": Published("Llama 2 7B"),
@@ -67,6 +70,7 @@ MODELS = {
     "llama-3.3-70b": _now("Llama 3.3 70B", "bartowski/Llama-3.3-70B-Instruct-GGUF"),
     "llama-4-scout": _now("Llama 4 Scout", "unsloth/Llama-4-Scout-17B-16E-Instruct-GGUF", True),
     "mamba2-2.7b": Published("Mamba2 2.7B"),
+    "minimax-m2-230b-a10b": _now("MiniMax M2 230B-A10B", "unsloth/MiniMax-M2-GGUF"),
     "mistral-7b": Published("Mistral 7B"),
     "mistral-small-24b": _now(
         "Mistral Small 24B", "bartowski/Mistral-Small-24B-Instruct-2501-GGUF"
@@ -89,6 +93,19 @@ MODELS = {
     "qwen3-14b": _now("Qwen3 14B", "unsloth/Qwen3-14B-GGUF"),
     "qwen3-30b-a3b": _now("Qwen3 30B-A3B", "unsloth/Qwen3-30B-A3B-GGUF"),
     "qwen3-32b": _now("Qwen3 32B", "unsloth/Qwen3-32B-GGUF"),
+    "qwen3-235b-a22b": _now("Qwen3 235B-A22B", "unsloth/Qwen3-235B-A22B-Instruct-2507-GGUF"),
+    "qwen3-coder-30b-a3b": Published(
+        "Qwen3 Coder 30B-A3B",
+        "unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF",
+        current=True,
+        coding=True,
+    ),
+    "qwen3-coder-480b-a35b": Published(
+        "Qwen3 Coder 480B-A35B",
+        "unsloth/Qwen3-Coder-480B-A35B-Instruct-GGUF",
+        current=True,
+        coding=True,
+    ),
     "qwen3-next-80b-a3b": _now("Qwen3 Next 80B-A3B", "unsloth/Qwen3-Next-80B-A3B-Instruct-GGUF"),
     "qwen3.5-27b": _now("Qwen3.5 27B", "unsloth/Qwen3.5-27B-GGUF", True),
     "qwen3.5-35b-a3b": _now("Qwen3.5 35B-A3B", "unsloth/Qwen3.5-35B-A3B-GGUF", True),
