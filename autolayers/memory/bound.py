@@ -9,8 +9,8 @@ from __future__ import annotations
 from ..backends import HOST, backend
 from ..backends.backend import FLASH_ATTN_HEADS
 from .breakdown import Measured
-from .prepare import pipelined
-from .reserve import N_COPIES
+from .graphs.prepare import pipelined
+from .graphs.reserve import N_COPIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

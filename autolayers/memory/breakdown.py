@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..machine import Device
+    from .graphs.scheduled import Steps
     from .saved import State
-    from .scheduled import Steps
 
 
 @dataclass(frozen=True)

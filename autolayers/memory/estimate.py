@@ -22,11 +22,11 @@ from ..records import dataclass, replace
 from .breakdown import Breakdown, Extra, LowerBound, Measured, Static, Usage, larger
 from .cache import allocate
 from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extras, with_draft_type
-from .compute import measure, script
 from .context import refuse_first_token, resolve
+from .graphs.compute import measure, script
+from .graphs.laid_out import GraphCache
 from .margin import margin, ops_of
 from .meter import Meter
-from .reserve import GraphCache
 from .saved import state_of
 from .server import serving
 from .split import model_devices
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from ..model import Model
     from .cache import Layers, Memory
     from .context import Context
+    from .graphs.scheduled import Steps
     from .moe_cache import Banks
-    from .scheduled import Steps
     from .weights import Placement
 
     Answer = TypeVar("Answer", bound=Static)

@@ -19,9 +19,9 @@ from ..records import replace
 from ..units import MiB
 from .breakdown import Extra
 from .cache import allocate
-from .compute import measure
 from .context import DRAFT_N_MAX, resolve
-from .reserve import GraphCache
+from .graphs.compute import measure
+from .graphs.laid_out import GraphCache
 from .saved import State, state_of
 from .weights import Placement, place_weights
 

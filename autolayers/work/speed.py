@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..machine import Machine
     from ..memory.breakdown import Breakdown, LowerBound, Static
     from ..memory.estimate import Estimator
-    from ..memory.scheduled import Steps
+    from ..memory.graphs.scheduled import Steps
     from ..memory.weights import Placement
     from .calibration import Correction
     from .work import Attention

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from ..backends import on
 from ..memory.context import resolve
-from ..memory.reserve import CHUNKED, reserved_slots
+from ..memory.graphs.reserve import CHUNKED, reserved_slots
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

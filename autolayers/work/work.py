@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 
 from ..backends import REPACK
-from ..memory.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
+from ..memory.graphs.scheduled import ATTENTION, CACHE, INPUT, OUTPUT, WEIGHT, Step
 from ..records import dataclass, lazy, replace
 from .streams import STATE
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from ..memory.cache import Memory
-    from ..memory.scheduled import Steps
+    from ..memory.graphs.scheduled import Steps
     from ..memory.weights import PlacedTensor, Placement, WeightGroup
     from ..model import Model
 

@@ -55,7 +55,7 @@ def test_names_of_backends_and_of_their_devices() -> None:
 @pytest.mark.parametrize("name", [*BACKENDS, "NEXT"])
 @pytest.mark.parametrize("op", ["MUL_MAT", "MUL_MAT_ID"])
 def test_k_quants_are_supported_alike(name: str, op: str) -> None:
-    """Layers whose weights differ in these types alone share a graph (memory/repeats.py)."""
+    """Layers whose weights differ in these types alone share a graph (memory/graphs/repeats.py)."""
     tested = on(Device(f"{name}0", 1 << 40, 1 << 40, backend=name))
     experts = 8 if op == "MUL_MAT_ID" else 1
     for k, m, n in ((2048, 768, 1), (4096, 4096, 4), (768, 2048, 512), (8192, 1024, 2048)):

@@ -26,8 +26,8 @@ from autolayers.graph.llm import Llm
 from autolayers.graph.outputs import done
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
-from autolayers.memory.prepare import prepare
-from autolayers.memory.reserve import GraphCache
+from autolayers.memory.graphs.laid_out import GraphCache
+from autolayers.memory.graphs.prepare import prepare
 from autolayers.memory.weights import place_weights
 from autolayers.model import NAMES, Model, architecture, read_model
 from autolayers.records import replace

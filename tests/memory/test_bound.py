@@ -15,12 +15,12 @@ from autolayers import estimate
 from autolayers.builds import rules
 from autolayers.flags.parse import parse
 from autolayers.machine import Device
-from autolayers.memory import compute
 from autolayers.memory.bound import upper_bound
 from autolayers.memory.breakdown import LowerBound
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
 from autolayers.memory.estimate import Estimator
+from autolayers.memory.graphs import compute
 from autolayers.memory.weights import place_weights
 
 

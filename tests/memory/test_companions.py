@@ -12,10 +12,10 @@ from autolayers.gguf import FileInfo, Header, TensorInfo, n_bytes
 from autolayers.memory import extras
 from autolayers.memory.cache import allocate
 from autolayers.memory.companions import Companions, with_draft_type
-from autolayers.memory.compute import Measured
 from autolayers.memory.context import resolve
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.extras import extras_of
+from autolayers.memory.graphs.compute import Measured
 from autolayers.memory.server import serving
 from autolayers.memory.weights import place_weights
 from autolayers.model import Model, read_model

@@ -15,7 +15,7 @@ from autolayers import Breakdown, estimate
 from autolayers.flags.parse import parse
 from autolayers.ggml import allocator
 from autolayers.machine import Device
-from autolayers.memory import reserve
+from autolayers.memory.graphs import laid_out
 
 DOC = (ROOT / "docs" / "memory-model.md").read_text()
 EXAMPLE = "-ngl 3 -c 2048 -np 1"
@@ -86,7 +86,7 @@ def test_the_examples_trace_is_the_allocators(monkeypatch: pytest.MonkeyPatch) -
             super().give(chunk, offset, size)
             self.trace.append((-size, offset, self.peak))
 
-    monkeypatch.setattr(reserve, "Arena", Traced)
+    monkeypatch.setattr(laid_out, "Arena", Traced)
     found = launch("internlm2-dense", EXAMPLE).devices["CUDA0"].compute
     prompt = traces[0]
     assert len(documented) > 20

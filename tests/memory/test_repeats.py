@@ -6,9 +6,9 @@ from support import slow
 import autolayers
 from autolayers.flags.policy import read
 from autolayers.machine import Device
-from autolayers.memory import prepare
 from autolayers.memory.estimate import Estimator
-from autolayers.memory.repeats import Repeats
+from autolayers.memory.graphs import prepare
+from autolayers.memory.graphs.repeats import Repeats
 
 GiB = 1 << 30
 

@@ -12,8 +12,9 @@ from autolayers.flags.parse import parse
 from autolayers.graph import builder
 from autolayers.memory.cache import allocate
 from autolayers.memory.context import resolve
-from autolayers.memory.prepare import prepare
-from autolayers.memory.reserve import GraphCache, reserve
+from autolayers.memory.graphs.laid_out import GraphCache
+from autolayers.memory.graphs.prepare import prepare
+from autolayers.memory.graphs.reserve import reserve
 from autolayers.memory.weights import place_weights
 from autolayers.work.unfused import parts
 

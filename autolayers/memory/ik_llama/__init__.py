@@ -16,9 +16,10 @@ from ...graph import builder
 from ...records import replace
 from .. import cache as llama_cache
 from ..bound import upper_bound
-from ..compute import measure
-from ..prepare import prepare
-from ..reserve import BROKEN, Contradiction, script_of_setting
+from ..graphs.compute import measure
+from ..graphs.laid_out import BROKEN, Contradiction
+from ..graphs.prepare import prepare
+from ..graphs.reserve import script_of_setting
 from . import bound
 from .cache import allocate, refuse
 from .placer import IkPlacer, said_of
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from ..breakdown import Extra, Measured
     from ..cache import Memory
     from ..context import Context
-    from ..reserve import GraphCache
-    from ..scheduled import Steps
+    from ..graphs.laid_out import GraphCache
+    from ..graphs.scheduled import Steps
     from ..weights import Placement, WeightPlacer
 
 __all__ = ["IkPlacer", "computed", "derived", "launch", "script", "shares"]

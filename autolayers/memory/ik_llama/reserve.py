@@ -7,7 +7,7 @@ from ...backends.cuda import Cuda
 from ...ggml.allocator import Arena
 from ...ggml.tensor import Buffer, Tensor
 from ...ggml.types import is_quantised
-from ..prepare import Weights
+from ..graphs.prepare import Weights
 from .cache import is_latent, latent_heads
 from .cut import CutBuilder
 from .families import CUT, FAMILIES

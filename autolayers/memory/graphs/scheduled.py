@@ -11,15 +11,15 @@ as one kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
 
 from __future__ import annotations
 
-from ..ggml.tensor import VIEW_OPS
-from ..records import dataclass, lazy
+from ...ggml.tensor import VIEW_OPS
+from ...records import dataclass, lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from ..backends import Backend
-    from ..ggml.tensor import Tensor
+    from ...backends import Backend
+    from ...ggml.tensor import Tensor
 
 BLOCK = "blk."  # what names of a layer's weights begin with
 WEIGHT, CACHE, ATTENTION, OTHER = "weight", "cache", "attention", ""

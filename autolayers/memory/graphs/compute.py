@@ -3,35 +3,28 @@ bounded from above."""
 
 from __future__ import annotations
 
-from ..errors import LaunchRefused
-from ..graph import builder
-from ..graph.decoder import Decoder
-from ..records import replace
-from .bound import upper_bound
-from .breakdown import Measured
+from ...errors import LaunchRefused
+from ...graph import builder
+from ...graph.decoder import Decoder
+from ...records import replace
+from ..bound import upper_bound
+from ..breakdown import Measured
+from .laid_out import BROKEN, Contradiction, GraphCache
 from .prepare import prepare
-from .reserve import (
-    BROKEN,
-    Contradiction,
-    GraphCache,
-    grows,
-    reserve,
-    runtime_sizes,
-    script_of_setting,
-)
+from .reserve import grows, reserve, runtime_sizes, script_of_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..flags.params import Params
-    from ..graph import Builder
-    from ..model import Model
-    from .cache import Memory
-    from .context import Context
-    from .reserve import Setting
+    from ...flags.params import Params
+    from ...graph import Builder
+    from ...model import Model
+    from ..cache import Memory
+    from ..context import Context
+    from ..weights import Placement
+    from .laid_out import Setting
     from .scheduled import Steps
-    from .weights import Placement
 
 # times today's separate operations of a delta net, where a build has no fused one: its graphs took
 # up to 1.62 in 500 launches of b7720 and b7960, and with several devices up to 1.07 in 400 of b8165

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from ..backends import CPU, HOST, K_QUANTS, REPACK, Cpu, on, together
-from ..ggml.tensor import Buffer, Tensor, block_size
-from ..ggml.types import IK_NAMES
-from ..gguf import BY_NAME
-from ..graph.inputs import CacheView, StateView
-from ..records import replace
+from ...backends import CPU, HOST, K_QUANTS, REPACK, Cpu, on, together
+from ...ggml.tensor import Buffer, Tensor, block_size
+from ...ggml.types import IK_NAMES
+from ...gguf import BY_NAME
+from ...graph.inputs import CacheView, StateView
+from ...records import replace
+from .laid_out import GraphCache, Setting
 from .repeats import Layers
-from .reserve import N_COPIES, GraphCache, Setting, structures_of
+from .reserve import N_COPIES, structures_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from ..backends import Backend
-    from ..flags.params import Params
-    from ..graph import Builder
-    from ..graph.llm import Llm
-    from ..model import Model
-    from ..model.hparams import Hparams
-    from .cache import Cache as CacheLayout
-    from .cache import CacheTensor, Memory
-    from .context import Context
-    from .weights import Placement, WeightGroup
+    from ...backends import Backend
+    from ...flags.params import Params
+    from ...graph import Builder
+    from ...graph.llm import Llm
+    from ...model import Model
+    from ...model.hparams import Hparams
+    from ..cache import Cache as CacheLayout
+    from ..cache import CacheTensor, Memory
+    from ..context import Context
+    from ..weights import Placement, WeightGroup
 
 _FEW = 12  # layers of a model whose graph is never shortened
 

@@ -7,14 +7,14 @@ full graph is used if it does not hold."""
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ...records import dataclass
 from .scheduled import BLOCK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
-    from ..ggml.tensor import Tensor
+    from ...ggml.tensor import Tensor
 
 _LONGEST = 8  # layers in a period
 

@@ -1,0 +1,295 @@
+"""One graph: built, assigned to backends, split and allocated."""
+
+from __future__ import annotations
+
+from ...ggml.allocator import Arena, allocate
+from ...ggml.scheduler import assign, split
+from ...ggml.tensor import ENDLESS
+from ...graph.llm import Llm
+from ...graph.outputs import done
+from ...records import dataclass
+from ..meter import Meter
+from .repeats import Layers, block_of
+from .scheduled import Walk, steps_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from typing import Any
+
+    from ...backends import Backend
+    from ...ggml.tensor import Buffer, Tensor
+    from ...graph.inputs import CacheView, StateView
+    from ..weights import WeightGroup
+    from .scheduled import Step
+
+NO_LAYERS = Layers((), None)
+# what building a graph of tensors that contradict the keys may raise
+BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
+class Contradiction(Exception):
+    """The file's tensors contradict its keys, or are not where its architecture has them: no graph
+    that we know."""
+
+
+class GraphCache:
+    """What launches of one model on the same devices learn for those that follow, `before` being
+    what earlier ones did."""
+
+    def __init__(self, before: GraphCache | None = None, meter: Meter | None = None) -> None:
+        self.meter = meter or Meter()
+        # what each group of weights is like
+        self.groups: dict[WeightGroup, tuple[int, int, int]] = {}
+        # by kind of launch: the fused operations that stay
+        self.fused: dict[object, dict[str, bool]] = {}
+        self.asked: dict[Hashable, dict[str, bool]] = {}  # the same by graph (Graphs.key)
+        # by Graphs.key, None: only the whole one says
+        self.graphs: dict[Hashable, Allocated | None] = {}
+        # by kind of context: what layers are like (repeats.py)
+        self.structures: dict[str, tuple[int, ...]] = {}
+        # weights that graphs asked for and the file has not
+        self.absent: dict[str, None] = {}
+        self._numbers: dict[Hashable, int] = {}
+        self._others: dict[tuple[bool, ...], GraphCache] = {}
+        if before is not None:
+            for name in ("fused", "asked", "graphs", "structures", "absent", "_numbers"):
+                # another thread may still add to them
+                setattr(self, name, getattr(before, name).copy())
+
+    def number(self, key: Hashable) -> int:
+        """The same for equal keys."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    def otherwise(self, undecided: tuple[bool, ...]) -> GraphCache:
+        """That of the same devices where these have the other of two properties."""
+        if undecided not in self._others:
+            self._others[undecided] = GraphCache(meter=self.meter)
+        return self._others[undecided]
+
+
+@dataclass(frozen=True)
+class Allocated:
+    """One graph: bytes per backend, the backends of each layer's nodes, its steps, the layers that
+    it has, and which backends are undecided about it."""
+
+    sizes: tuple[int, ...]
+    places: dict[int, tuple[int, ...]]
+    steps: tuple[Step, ...]
+    layers: tuple[int, ...]
+    undecided: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Everything one graph depends on except its number of tokens."""
+
+    hparams: Any
+    context: Any
+    build: Callable[[Llm], Tensor | None]  # the architecture's builder
+    weights: Callable[[], Callable[[str], Tensor | None]]  # a fresh lookup per graph
+    # fresh tensors per graph
+    caches: Callable[[Llm], tuple[dict[str, CacheView], dict[str, StateView]]]
+    backends: Sequence[Backend]
+    dev_layer: Sequence[int]
+    full_offload: bool
+    cache: GraphCache
+    n_tensors: int  # in the model's file
+    places: tuple[str, ...]  # names of the backends, the host's last
+    n_copies: int = 1
+    slots: Mapping[int, int] | None = None  # of the expert cache, by layer
+    host_buffer: Buffer | None = None  # that of plain RAM
+    # what graphs depend on but for what their layers are like:
+    outside: Hashable = None
+    # where weights in RAM may be copied, for this many tokens,
+    many: Layers = NO_LAYERS
+    few: Layers = NO_LAYERS  # and where they are not
+
+
+class Graphs:
+    """One of a launch's graphs: built, split and allocated when its sizes are asked for."""
+
+    def __init__(
+        self, setting: Setting, n_tokens: int, n_seqs: int, n_outputs: int, fused: dict[str, bool]
+    ) -> None:
+        self.setting = setting
+        self.fused = fused
+        if n_tokens % n_seqs:  # graph_reserve makes them a multiple
+            n_tokens += n_seqs - n_tokens % n_seqs
+            if not setting.context.rules.output_limit:
+                n_outputs = max(n_outputs, n_tokens)
+        self.shape = (n_tokens, n_seqs, n_outputs)
+        least = min(
+            [b.offload_min_batch for b in setting.backends if b.offload_min_batch],
+            default=n_tokens + 1,
+        )
+        self.layers = setting.few if n_tokens < least else setting.many
+        self.short = self.layers.repeats is not None  # layers that repeat are left out
+        self._known: dict[bool, Allocated] = {}  # with the builder's pins, and without
+        self._llm: Llm | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """What the graph depends on."""
+        return (
+            self.setting.outside,
+            self.shape,
+            tuple(self.fused.items()),
+            self.layers.key(self.short),
+        )
+
+    @property
+    def places(self) -> dict[int, tuple[int, ...]]:
+        """The backends of each layer's nodes, once `sizes` was asked for."""
+        known = next(iter(self._known.values()))
+        numbers = self.layers.copies(known.layers)
+        return {
+            il: places
+            for layer, places in known.places.items()
+            for il in numbers.get(layer, (layer,))
+        }
+
+    @property
+    def steps(self) -> Walk:
+        """As a launch runs them, once `sizes` was asked for."""
+        known = next(iter(self._known.values()))
+        return Walk(known.steps, self.layers.copies(known.layers))
+
+    def built(self, pins: bool = True) -> Llm:
+        """The graph, every node with its backend."""
+        if self._llm is None:
+            try:
+                self._llm = self._assigned(self.unassigned(), pins)
+            except BROKEN as error:
+                raise Contradiction(str(error)) from error
+        return self._llm
+
+    def unassigned(self) -> Llm:
+        """The graph, no node with a backend."""
+        setting, (n_tokens, n_seqs, n_outputs) = self.setting, self.shape
+        llm = Llm(
+            setting.hparams,
+            setting.context,
+            n_tokens=n_tokens,
+            n_seqs=n_seqs,
+            n_outputs=n_outputs,
+            fused_ops=self.fused,
+            lookup=setting.weights(),
+            backends=setting.backends,
+            dev_layer=setting.dev_layer,
+            full_offload=setting.full_offload,
+        )
+        # llama_context::graph_max_nodes, the largest that any architecture has in any build
+        llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
+        llm.caches, llm.states = setting.caches(llm)
+        llm.slots, llm.host_buffer = setting.slots or {}, setting.host_buffer
+        llm.kept = self.layers.numbers(True) if self.short else None
+        done(llm, setting.build(llm))
+        self.short = llm.skips
+        return llm
+
+    def _assigned(self, llm: Llm, pins: bool) -> Llm:
+        setting = self.setting
+        assign(llm.graph, setting.backends, setting.context.op_offload, setting.context.rules, pins)
+        return llm
+
+    def release(self) -> None:
+        if self._llm is not None:
+            self._llm.release()
+            self._llm = None
+
+    def sizes(self, pins: bool = True) -> tuple[int, ...]:
+        """Bytes per backend; without `pins` as if the builder pinned nothing."""
+        if pins not in self._known:
+            self._known[pins] = self._allocated(pins)
+        return self._known[pins].sizes
+
+    def _allocated(self, pins: bool) -> Allocated:
+        """The short graph, or the whole one where layers that it leaves out may need more."""
+        graphs, backends = self.setting.cache.graphs, self.setting.backends
+        while True:
+            key = self.key, pins
+            if key not in graphs:
+                graphs[key] = self._measured(pins)
+                # by a builder that builds all layers
+                if not self.short and key != (self.key, pins):
+                    graphs[self.key, pins], graphs[key] = graphs[key], None
+            known = graphs[key]
+            if known is not None:
+                for backend, undecided in zip(backends, known.undecided, strict=True):
+                    backend.undecided |= undecided
+                return known
+            self.short = False
+
+    def _measured(self, pins: bool) -> Allocated | None:
+        """Built and allocated; None where a short graph does not say what the whole one takes."""
+        backends = self.setting.backends
+        try:
+            llm = self.built(pins)
+            self.setting.cache.meter.laid_out(len(llm.graph.nodes))
+            steps = self._steps(llm, pins)
+            places: dict[int, list[int]] = {}
+            layer = -1
+            for node in llm.graph.nodes:
+                block = block_of(node)
+                layer = layer if block < 0 else block
+                places.setdefault(layer, []).append(node.backend)
+            found = {layer: tuple(backends) for layer, backends in places.items()}
+            other = self._known.get(not pins)
+            sizes = other.sizes if other and other.places == found else self._laid_out(llm)
+        except BROKEN as error:
+            raise Contradiction(str(error)) from error
+        finally:
+            self.release()
+        return (
+            None
+            if sizes is None
+            else Allocated(
+                sizes,
+                found,
+                steps,
+                self.layers.numbers(self.short),
+                tuple([b.undecided for b in backends]),
+            )
+        )
+
+    def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
+        """With the builder's pins."""
+        if pins or all(t.pinned < 0 or t.pinned == t.backend for t in llm.graph.nodes):
+            return steps_of(llm.graph.nodes, self._prompt_tokens)
+        self._assigned(llm, pins=True)
+        steps = steps_of(llm.graph.nodes, self._prompt_tokens)
+        self._assigned(llm, pins=False)
+        return steps
+
+    @property
+    def _prompt_tokens(self) -> int:
+        """0 for a graph of one token of each slot."""
+        n_tokens, n_seqs, _ = self.shape
+        return n_tokens if n_tokens > n_seqs else 0
+
+    def _laid_out(self, llm: Llm) -> tuple[int, ...] | None:
+        """Bytes per backend of a graph, which is used up; None where layers that it leaves out may
+        need more."""
+        setting, rules = self.setting, self.setting.context.rules
+        marks = []
+        if self.short and self.layers.repeats is not None:
+            starts: dict[int, Tensor] = {}
+            for node in llm.graph.nodes:
+                starts.setdefault(block_of(node), node)
+            marks = [(starts[one], starts[other]) for one, other in self.layers.repeats.marks]
+        ready = split(llm.graph, setting.backends, rules, setting.n_copies)
+        arenas: list[Arena] = []
+        for b in setting.backends:
+            shared = (
+                a
+                for a, other in zip(arenas, setting.backends, strict=False)
+                if other.buffer is b.buffer
+            )
+            known = next(shared, None)
+            largest = b.buffer.max_size if rules.graph_chunks else ENDLESS
+            arenas.append(
+                known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk)
+            )
+        steady = allocate(ready.nodes, ready.leafs, arenas, marks)
+        return tuple([arena.peak for arena in arenas]) if steady else None
