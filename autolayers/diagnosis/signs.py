@@ -21,7 +21,7 @@ SIGNS = (
         "host_lock",
         "pinned memory",
         rf"[fF]ailed to allocate (?:{MIB} Mi?B of )?pinned "
-        rf"memory",
+        rf"memory(?!.{{0,80}}-capable device)",
         "load",
         weight=3,
         fatal=False,
@@ -189,6 +189,14 @@ SIGNS = (
         r"tensor '(?P<tensor>[^']{1,120})' has wrong shape; "
         r"expected (?P<due>[\dx, ]{1,80}), got (?P<there>[\dx, ]{1,80})",
         "load",
+    ),
+    # files before GGUF
+    Sign(
+        "bad_model",
+        "is missing from model",
+        r"tensor '(?P<tensor>[^']{1,120})' is missing from model",
+        "load",
+        last=A_LAST,
     ),
     Sign("old_build", "unknown tokenizer", r"unknown (?:tokenizer|vocab type)", "load"),
     Sign("old_build", "unsupported GGUF version", "", "load"),
@@ -796,6 +804,8 @@ SIGNS = (
     ),
     Sign("context_limit", "find free space in the KV cache", "", "run", weight=5, fatal=False),
     Sign("context_limit", "could not find a KV slot", "", "run", weight=5, fatal=False),
+    # Ollama's own runner (kvcache.ErrKvCacheFull)
+    Sign("context_limit", "could not find a kv cache slot", "", "run", weight=8),
     Sign(
         "context_limit",
         "find a memory slot",

@@ -136,10 +136,17 @@ class Cuda(CudaBuffers):
         Sign(
             "no_gpu",
             "-capable device",
-            "no (?:CUDA|ROCm)-capable device",
+            r"(?P<why>no (?:CUDA|ROCm)-capable device(?: is detected)?)",
             "start",
             weight=6,
             fatal=False,
+        ),
+        Sign(  # cudaErrorDevicesUnavailable
+            "no_gpu",
+            "busy or unavailable",
+            r"(?P<why>CUDA-capable devices?(?:\(s\))? (?:is/)?are busy or unavailable)",
+            "start",
+            weight=8,
         ),
         Sign(
             "no_gpu",
