@@ -16,6 +16,7 @@ from ..memory.context import CELL_BLOCK, pad
 from ..records import dataclass, replace
 from ..units import human
 from ..work.queue import Served, simulate
+from .evaluate import FULL
 from .plan import TOO_SLOW
 from .search import Solved, search
 
@@ -23,12 +24,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ..flags.params import Params
     from .evaluate import Candidate
     from .problem import Problem
 
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server
 GAIN = 1.1  # of the total, which a cache of q8_0 or fewer slots must have
+HOPE = 1.1  # of a rate, by which other flags may exceed it
+PATIENCE = 2  # slow steps of the search, after which it takes the middle
+WIDER = 8  # times as many people are tried next, where a number is priced at once
 LEAST = 4096  # tokens of a person's context, if that is open
 
 
@@ -101,6 +106,11 @@ class _People:
         )
         self._known: dict[int, _Launch | None] = {}
 
+    @property
+    def waits(self) -> bool:
+        """Whether who waits for a slot may be served as promised."""
+        return self.wanted.first > 0 or not self.wanted.promise
+
     def slots(self, users: int) -> int:
         given = self.given.n_parallel
         return users if given is None or given < 1 else given
@@ -115,6 +125,8 @@ class _People:
         wait."""
         slots = self.slots(users)
         best = self._with_slots(users, slots)
+        if self.wanted.grows and not self.waits:
+            return best
         while slots > 1 and self.given.n_parallel in (None, -1) and not self._whole(best):
             slots //= 2
             fewer = self._with_slots(users, slots)
@@ -138,15 +150,23 @@ class _People:
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         n_ctx = self.given.n_ctx or slots * self.context
         problem = self._asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
+        given = self.given
+        typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
+        half = None
+        if not typed and given.flash_attn != "off":
+            half = problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
+        if self.wanted.grows and users > 1:
+            grown = self._grown(problem, users)
+            grown = self._grown(half, users) if grown is None and half is not None else grown
+            if grown is not None or not self._hopes(half or problem, users):
+                return grown
         found = self._solved(problem, users)
         whole = self._whole(found)
         one = found if users == 1 else self.launch(1)
         partly = one is not None and one.row.fits and one.in_ram  # so it is for more
-        given = self.given
-        typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
-        if whole or partly or typed or given.flash_attn == "off":
+        if whole or partly or half is None:
             return found
-        smaller = self._solved(problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0"), users)
+        smaller = self._solved(half, users)
         return smaller if self._serves_more(smaller, found) else found
 
     def _asking(self, users: int) -> Problem:
@@ -155,10 +175,46 @@ class _People:
             workload=replace(self.problem.policy.workload, requests=users)
         )
 
+    def _grown(self, problem: Problem, users: int) -> _Launch | None:
+        """One person's launch with more slots, where it stays on the GPUs and fits."""
+        params = self._with_more(problem)
+        if params is None or not self.problem.evaluator.may_fit(params):
+            return None
+        candidate = self.problem.evaluator.candidate(params, FULL, last=True)
+        if candidate is None or not candidate.fits:
+            return None
+        return self._served(problem, candidate, users)
+
+    def _with_more(self, problem: Problem) -> Params | None:
+        """One person's launch with the slots of this problem, None where it is not on the GPUs."""
+        one, given = self.launch(1), problem.given
+        if one is None or not self._whole(one):
+            return None
+        return replace(
+            one.candidate.params,
+            n_parallel=given.n_parallel,
+            n_ctx=given.n_ctx,
+            cache_type_k=given.cache_type_k,
+            cache_type_v=given.cache_type_v,
+        )
+
+    def _hopes(self, problem: Problem, users: int) -> bool:
+        """Whether the promise might be kept by a launch that does not stay on the GPUs: not if GPUs
+        with more memory would not keep it."""
+        params = self._with_more(problem)
+        use = None if params is None else self.problem.evaluator.static(params)
+        if params is None or use is None or not self.wanted.rate:
+            return True
+        clock = problem.cost.clock(params, use)
+        served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
+        return served.rate * HOPE >= self.wanted.rate
+
     def _solved(self, problem: Problem, users: int) -> _Launch | None:
         candidate = search(problem).candidate
-        if candidate is None:
-            return None
+        return None if candidate is None else self._served(problem, candidate, users)
+
+    def _served(self, problem: Problem, candidate: Candidate, users: int) -> _Launch:
+        """The launch, with what these people get of it."""
         use, clock = candidate.breakdown, problem.cost.clock(candidate.params, candidate.breakdown)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
         context = use.host.context + sum(usage.context for usage in use.devices.values())
@@ -176,13 +232,13 @@ class _People:
         found = self.launch(users)
         if found is None or not found.row.fits:
             return False
-        return (found.row.slots >= users or self.wanted.first > 0) and self.wanted.kept(
-            found.row.served
-        )
+        return (found.row.slots >= users or self.waits) and self.wanted.kept(found.row.served)
 
     def most(self) -> int:
         """The largest number of people that keeps the promise, 0 for none: between two numbers that
         are tried in growing steps up or down from a guess."""
+        if self.wanted.grows:
+            return self._most_grown()
         low, high, step = 0, MOST + 1, 1
         at = min(max(1, self.wanted.guess), MOST)
         while low < at < high:
@@ -195,6 +251,65 @@ class _People:
             middle = (low + high) // 2
             low, high = (middle, high) if self.keeps(middle) else (low, middle)
         return low
+
+    def _most_grown(self) -> int:
+        """As `most`, where a number is priced at once and other launches take a search each: more
+        are tried up to what memory has room for, then the number where the rate should be as
+        promised."""
+        if not self.keeps(1):
+            return 0
+        low = 1
+        while True:
+            low = self._most_from(low)
+            found, more = self._known[low], self._room(low) + 1
+            if found is None or found.candidate.params.cache_type_k or more > MOST:
+                return low
+            # where memory ends for f16, caches of q8_0 are also read faster
+            if not self.keeps(more):
+                return low
+            low = more
+
+    def _most_from(self, low: int) -> int:
+        """The largest number from one that keeps the promise."""
+        before, high = 0, MOST + 1
+        while high > MOST and low < MOST:
+            at = min(self._near(before, low) + 1, WIDER * low, self._room(low), MOST)
+            at = max(at, low + 1)
+            if self.keeps(at):
+                before, low = low, at
+            else:
+                high = at
+        slow = 0  # steps that left more than half of the numbers
+        while (width := high - low) > 1:
+            at = (low + high) // 2 if slow > PATIENCE else self._between(low, high)
+            low, high = (at, high) if self.keeps(at) else (low, at)
+            slow = slow + 1 if 2 * (high - low) > width else 0
+        return low
+
+    def _room(self, low: int) -> int:
+        """More people than `low`, one at least, that GPUs which hold its launch should have room
+        for."""
+        found, each = self._known.get(low), self.each(low)
+        if found is None or not each or not self._whole(found):
+            return MOST
+        return low + max(1, min(found.candidate.spare.values(), default=0) // each)
+
+    def _between(self, low: int, high: int) -> int:
+        """A number between one that keeps the promise and one that does not."""
+        at = self._room(low)
+        if at >= high or self._whole(self._known.get(high)):
+            at = self._near(low, high)
+        return min(max(at, low + 1), high - 1)
+
+    def _near(self, low: int, high: int) -> int:
+        """Where the rate should be as promised: the seconds of a token grow with the people."""
+        less, more, rate = self._known.get(low), self._known.get(high), self.wanted.rate
+        if less is None or more is None or not rate:
+            return (low + high) // 2 if low else MOST
+        first, last = 1 / less.row.served.rate, 1 / more.row.served.rate
+        if last <= first:
+            return MOST
+        return low + int((1 / rate - first) / (last - first) * (high - low))
 
     def each(self, users: int) -> int:
         """Bytes of one more person's cache."""
@@ -253,13 +368,13 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
             "--ctx-per-user and -c both say how large the caches are: give one of them"
         )
     people = _People(problem, wanted)
-    kept = people.most() if wanted.promise else None
+    kept = people.most() if wanted.promise and not wanted.alone else None
     users = wanted.count or kept or 1
     found = people.launch(users)
     if found is None:
         return people.unsolved(users)
     table: list[Row] = []
-    if not wanted.promise:
+    if not wanted.promise and not wanted.alone:
         for count in TABLE:
             launch = people.launch(count)
             if launch is None or not launch.row.fits:
@@ -269,6 +384,8 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
                 break  # more people get less in all
         there = [row for row in (*table, found.row) if row.fits]
         kept = max(there, key=lambda row: row.served.total).users if there else 0
+    if wanted.alone:
+        kept = users if found.row.fits else None
     short = not found.row.fits or (wanted.promise and not people.keeps(users))
     machines = -(-users // kept) if kept and kept < users and short else None
     requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
@@ -290,7 +407,7 @@ def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
             f"others wait in "
             "llama-server's queue"
         )
-    if wanted.promise:
+    if wanted.promise and not wanted.alone:
         said = " and ".join(wanted.words())
         if found.most is None:
             lines.append(f"no number of users gets {said} here")

@@ -42,10 +42,9 @@ def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
     )
     lines += [""]
     lines += labelled("unserved", [each.why for each in found.unserved], style)
-    lines += labelled(
-        "fails", [_failing(found, number) for number in range(len(found.failing))], style
-    )
-    lines += labelled("idle", _idle(found), style)
+    used = [number for number, each in enumerate(found.failing) if found.on[each.machine]]
+    lines += labelled("fails", [_failing(found, number) for number in used], style)
+    lines += labelled("free", _free(found), style)
     lines += labelled("buy", _next(found), style)
     for note in [*found.notes, *_warnings(found)]:
         lines += [style(line, "yellow") for line in wrap(note, style.width, "! ", "  ")]
@@ -174,8 +173,6 @@ def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
 
 def _failing(found: FleetPlan, number: int) -> str:
     each = found.failing[number]
-    if not found.on[each.machine]:
-        return f"{each.machine} has no server"
     load = max(found.load(place.server) for place in found.on[each.machine])
     text = (
         f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start"
@@ -193,11 +190,15 @@ def _count(users: int) -> str:
     return f"{users} users wait" if users != 1 else "one user waits"
 
 
-def _idle(found: FleetPlan) -> list[str]:
-    names = [name for name, places in found.on.items() if not places]
-    if not names:
-        return []
-    return [f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]]
+def _free(found: FleetPlan) -> list[str]:
+    """Of each kind the machines without a server."""
+    lines = []
+    for kind in found.fleet.kinds:
+        names = [box.name for box in kind.machines if not found.on[box.name]]
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            lines.append(f"{names[0]}{more}: {kind.title}")
+    return lines
 
 
 def _next(found: FleetPlan) -> list[str]:

@@ -36,14 +36,15 @@ def test_text_json_flags_and_files(answer, tmp_path: Path) -> None:
     words = (ONE, "--users", "20", "--min-rate", "30")
     code, out, err = answer({"rack": {**SMALL, "count": 3}}, *words, "--format", "text")
     assert code == 0 and out.startswith("20 users are served with 30 tokens/s each; up to ")
-    assert "rack-1 and 2 more" in out and "the others have slots for all its users" in out
+    assert "rack-1 and 1 more" in out and "the others have slots for all its users" in out
+    assert "\nfree      rack-3: NVIDIA GeForce RTX 3060" in out
     assert "another rack-1: NVIDIA GeForce RTX 3060" in out
     found = json.loads(answer({"rack": {**SMALL, "count": 3}}, *words, "--json")[1])
     (server,) = found["servers"]
     assert (found["schema"], found["fits"], found["users"]["asked"]) == (1, True, 20)
     assert (
-        server["replicas"] == 3
-        and server["slots"] == 10
+        server["replicas"] == 2
+        and server["slots"] == 20
         and server["per_user_tokens_per_second"] >= 30
     )
     assert server["plan"]["host"]["limit"] and server["plan"]["fits"]
@@ -55,8 +56,7 @@ def test_text_json_flags_and_files(answer, tmp_path: Path) -> None:
     assert [line.split()[0] for line in lines] == [
         "rack-1",
         "rack-2",
-        "rack-3",
-    ] and " -np 10" in lines[0]
+    ] and " -np 20" in lines[0]
     code, out, err = answer(
         {"rack": {**SMALL, "count": 3}}, *words, "--format", "haproxy", "-o", str(tmp_path)
     )

@@ -131,7 +131,7 @@ def test_all_room_is_used_and_users_are_whole() -> None:
 
 
 def test_what_highs_prints_is_not_the_answer(capfd: pytest.CaptureFixture[str]) -> None:
-    with part._silenced():
+    with part.silenced():
         os.write(1, b"HighsMipSolverData\n")
     print("the answer")
     assert capfd.readouterr().out == "the answer\n"

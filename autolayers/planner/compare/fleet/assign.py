@@ -71,14 +71,36 @@ def assign(
     """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each
     model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
     search = _Search(sorts, room, weights)
-    if search.possibilities() <= ALL:
-        exact = max(search.all(), key=search.worth)
+    if possibilities(sorts, room) <= ALL:
+        exact = max(choices(sorts, room), key=search.worth)
         return Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
     solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
     if solved is not None:
         return Assigned(tuple(search.filled(solved.counts)), solved.bound)
     counts, bound = search.found(1 if quick else STARTS)
     return Assigned(tuple(counts), bound)
+
+
+def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
+    """An upper bound of the counts to try; more than ALL if there are more."""
+    number = 1
+    for sort in sorts:
+        number *= 1 + min(room[kind] // gpus for kind, gpus in sort.takes)
+        if number > ALL:
+            break
+    return number
+
+
+def choices(sorts: Sequence[Sort], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every choice that the machines have room for."""
+    ranges = [range(1 + min(room[kind] // gpus for kind, gpus in sort.takes)) for sort in sorts]
+    for counts in product(*ranges):
+        left = [*room]
+        for sort, count in zip(sorts, counts, strict=True):
+            for kind, gpus in sort.takes:
+                left[kind] -= gpus * count
+        if min(left) >= 0:
+            yield counts
 
 
 def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[int]:
@@ -150,25 +172,6 @@ class _Search:
                 for model, users in sort.serves:
                     best[kind][model] = max(best[kind][model], users / self.weights[model] / gpus)
         return [sum(row) / len(row) for row in best]
-
-    def possibilities(self) -> int:
-        """An upper bound of the counts to try; more than ALL if there are more."""
-        number = 1
-        for sort in self.sorts:
-            number *= 1 + min(self.room[kind] // gpus for kind, gpus in sort.takes)
-            if number > ALL:
-                break
-        return number
-
-    def all(self) -> Iterator[tuple[int, ...]]:
-        """Every choice that the machines have room for."""
-        ranges = [
-            range(1 + min(self.room[kind] // gpus for kind, gpus in sort.takes))
-            for sort in self.sorts
-        ]
-        for counts in product(*ranges):
-            if min(self.left(counts)) >= 0:
-                yield counts
 
     def left(self, counts: Sequence[int]) -> list[int]:
         """GPUs of each kind that no server has."""
@@ -314,7 +317,7 @@ def _solved(
 
     count = len(sorts)
     takes, shares = matrices(sorts, len(room), weights)
-    with _silenced():
+    with silenced():
         found = milp(
             [0.0] * count + [-1.0],
             integrality=[1] * count + [0],
@@ -332,7 +335,7 @@ def _solved(
 
 
 @contextmanager
-def _silenced() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """HiGHS prints some lines to standard output, which is for the answer."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)

@@ -3,21 +3,20 @@
     option = option_of(model, request, machine, Users(rate=15))
     option.users                   # that keep the promise
 
-One launch with a slot for one person is planned, and planner/users.py prices others by it; where a
-promise is made the number between two of them is estimated, and `measured` finds it if the option
-is chosen.
+One launch with a slot for one person is searched, and one with more slots where it stays on the
+GPUs is the same launch, measured and priced (planner/users.py): some milliseconds for each number
+that is tried. So the users of an option are those that its servers will really serve.
 """
 
 from __future__ import annotations
 
-from math import log
-
 from ....errors import AutolayersError
+from ....flags.users import Users
 from ....memory.estimate import Known
 from ....records import dataclass, replace
 from ...answer import plan_request
 from ...plan import TOO_SLOW
-from ...users import MOST, TABLE, Requests
+from ...users import Requests
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from ....devices.fleet_file import Kind
     from ....flags.policy import Policy
-    from ....flags.users import Users
     from ....machine import Machine
     from ....model import Model
     from ....request import Request
@@ -96,21 +94,27 @@ def planned(
     model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None
 ) -> Plan:
     """The plan for these users. Raises LaunchRefused."""
-    return plan_request(
-        model, replace(request.with_goals(users=wanted), machine=machine, notes=()), known=known
-    )
+    goals = request.with_goals(users=replace(wanted, grows=True))
+    return plan_request(model, replace(goals, machine=machine, notes=()), known=known)
 
 
 def options_of(
-    model: Model, request: Request, kinds: Sequence[Kind], wanted: Users
+    model: Model,
+    request: Request,
+    kinds: Sequence[Kind],
+    wanted: Users,
+    shares: bool = False,
+    known: Known | None = None,
 ) -> dict[tuple[int, int], Option]:
     """By kind and GPUs. Of more GPUs than it takes to hold a model and keep the promise none are
-    tried: a server for each of them serves more users."""
-    known = Known()
+    tried: a server for each of them serves more users. `shares`: with rows of one GPU, as other
+    models may be on it too."""
+    known = known or Known()
     found: dict[tuple[int, int], Option] = {}
     for number, kind in enumerate(kinds):
         for gpus in sizes(kind.gpus):
-            option = option_of(model, request, part(kind, gpus, request.policy), wanted, known)
+            machine = part(kind, gpus, request.policy)
+            option = option_of(model, request, machine, wanted, shares and gpus == 1, known)
             found[number, gpus] = option
             if option.users and option.whole:
                 break
@@ -118,70 +122,42 @@ def options_of(
 
 
 def option_of(
-    model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None
+    model: Model,
+    request: Request,
+    machine: Machine,
+    wanted: Users,
+    shares: bool = False,
+    known: Known | None = None,
 ) -> Option:
     """The option on a part of a machine, which may not fit."""
-    one = replace(wanted, count=1, rate=0.0, first=0.0)
     try:
-        plan = planned(model, request, machine, one, known)
+        plan = one = planned(model, request, machine, wanted, known)
+        if shares and wanted.promise:
+            one = planned(model, request, machine, Users(context=wanted.context), known)
     except AutolayersError as error:
         return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
-    requests = plan.speed.requests
-    if not plan.fits or not isinstance(requests, Requests):
+    requests, table = plan.speed.requests, one.speed.requests
+    if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
         return Option(0, False, False, 0, 0, 0, _missing(plan), ())
     rows = [
-        row for row in requests.table if row.fits and (row.slots >= row.users or wanted.first)
+        row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)
     ] or [requests.row]
     return Option(
-        _users(rows, wanted),
+        (requests.most or 0) if wanted.promise else _users(rows),
         True,
-        _whole(plan),
-        _taken(plan),
-        plan.ram.limit or plan.ram.request,
+        _whole(one),
+        _taken(one),
+        one.ram.limit or one.ram.request,
         requests.each,
         0,
         tuple((row.users, row.served.rate, row.served.first) for row in rows),
     )
 
 
-def measured(
-    option: Option, model: Model, request: Request, machine: Machine, wanted: Users
-) -> int:
-    """The number of users that really keeps the promise; without one, the option's."""
-    if not wanted.promise:
-        return option.users
-    try:
-        plan = planned(model, request, machine, replace(wanted, count=None, guess=option.users))
-    except AutolayersError:
-        return 0
-    requests = plan.speed.requests
-    most = requests.most if isinstance(requests, Requests) and plan.fits else None
-    return most or 0
-
-
-def _users(rows: Sequence[Row], wanted: Users) -> int:
-    """The users that these rows allow."""
-    if not wanted.promise:
-        good = [row for row in rows if row.served.rate >= TOO_SLOW] or rows[:1]
-        return max(good, key=lambda row: row.served.total).users
-    kept = 0
-    for row, after in zip(rows, [*rows[1:], None], strict=True):
-        if not wanted.kept(row.served):
-            break
-        kept = row.users
-        if after is not None and not wanted.kept(after.served):
-            return max(kept, min(_between(row, after, wanted), after.users - 1))
-    return min(MOST, 2 * kept) if kept == TABLE[-1] else kept
-
-
-def _between(row: Row, after: Row, wanted: Users) -> int:
-    """The users where the rate reaches the promise, on a line through both in logarithms; halfway
-    where the first token decides."""
-    low, high = row.served.rate, after.served.rate
-    share = 0.5
-    if wanted.rate and high < wanted.rate and low > high:
-        share = log(low / wanted.rate) / log(low / high)
-    return int(row.users * (after.users / row.users) ** share)
+def _users(rows: Sequence[Row]) -> int:
+    """The users that get the most in all where no one waits too long."""
+    good = [row for row in rows if row.served.rate >= TOO_SLOW] or rows[:1]
+    return max(good, key=lambda row: row.served.total).users
 
 
 def _whole(plan: Plan) -> bool:

@@ -5,13 +5,15 @@
 
 Each model is planned once on each kind of machine and each number of its GPUs (options.py). Sorts
 of servers come of that: a model on a part of a machine, several small ones that share a GPU where
-there are more models than GPUs, one over two machines by RPC where no machine holds it. The sorts
-that serve the most users are chosen (assign.py), and measured, until all that are chosen are. Then
-each is planned for the slots that it gets.
+there are few GPUs, one over several machines by RPC where no machine holds it. The sorts that serve
+the most users are chosen (assign.py); those that share a GPU are then planned together, until all
+that are chosen are. A number of users is served by the fewest servers (fewest.py). Each is planned
+for the slots that it gets.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import combinations
 from math import ceil
 
@@ -21,6 +23,7 @@ from ....devices.fleet_file import Kind
 from ....errors import AutolayersError, DoesNotFit
 from ....flags.users import Users
 from ....machine import Device, Machine
+from ....memory.estimate import Known
 from ....parallel import cores, in_processes
 from ....records import replace
 from ....units import human
@@ -30,19 +33,23 @@ from ..cards import Wanted as OfCards
 from ..cluster import Use, use_of
 from .answer import Failing, FleetPlan, Next, Place, Server, Unserved, Wanted, served_at
 from .assign import Sort, assign, dealt, has_solver, most, served
-from .options import Option, measured, option_of, options_of, part, planned
+from .fewest import fewest
+from .options import Option, option_of, options_of, part, planned
 from .sharing import shared, sharers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from ....devices.cluster_file import Box
     from ....devices.fleet_file import Fleet
     from ....model import Model
     from ....request import Request
     from ...plan import Plan
 
-ROUNDS = 12  # of choosing and measuring, after which only measured ones are chosen
+# of choosing and planning those that share a GPU, after which only planned ones are chosen
+ROUNDS = 12
+FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
 PAIRS = 8  # of kinds tried for a model that no machine holds
 # kinds for which the fleet without one machine, or with one more, is computed
@@ -77,8 +84,10 @@ class _Planner:
         self.models, self.request, self.fleet = models, request, fleet
         self.weights, self.wanted, self.step = weights, wanted, step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
+        self.may_share = len(models) > 1 and sum(self._room()) < FEW_GPUS * len(models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
+        self.known: dict[int, Known] = {}  # measurements of models whose servers are planned
         self.interrupted = False
         self.unserved: list[Unserved] = []
         # models for which no machine is left, and their sorts
@@ -100,6 +109,8 @@ class _Planner:
         self.step("planning the servers")
         possible = int(_most(sorts, counts, there, weights) + 1e-6)
         users = self._users(there, weights, possible)
+        if self.wanted.users is not None and not self.interrupted:
+            counts = self._fewest(sorts, counts, there, users)
         servers, places = self._servers(sorts, counts, users)
         again = {} if self.interrupted else self._again(sorts, there, weights)
         return FleetPlan(
@@ -125,7 +136,7 @@ class _Planner:
         kinds = self.fleet.kinds
 
         def options(i: int) -> dict[tuple[int, int], Option]:
-            return options_of(self.models[i], self.request, kinds, self.wanted.each)
+            return options_of(self.models[i], self.request, kinds, self.wanted.each, self.may_share)
 
         count = cores()
         try:
@@ -142,12 +153,18 @@ class _Planner:
             self.interrupted = True
 
     def _alone(self) -> list[Sort]:
-        """A sort for each model on each part of a machine where it serves anyone."""
+        """A sort for each model on each part of a machine where it serves anyone, and more than
+        smaller parts do."""
         return [
             Sort(((kind, gpus),), ((i, option.users),))
             for i, options in enumerate(self.options)
             for (kind, gpus), option in options.items()
             if option.users
+            and all(
+                option.users > less.users * (gpus // size)
+                for (same, size), less in options.items()
+                if same == kind and size < gpus
+            )
         ]
 
     def _refuse_models(self, sorts: list[Sort]) -> None:
@@ -273,10 +290,9 @@ class _Planner:
         return [self.weights[i] / whole for i in there]
 
     def _sharing(self, there: Sequence[int]) -> list[Sort]:
-        """Sorts of several models on one GPU, where there are fewer than four GPUs for a model."""
+        """Sorts of several models on one GPU, where there are few GPUs for the models."""
         kinds = self.fleet.kinds
-        gpus = sum(kind.gpus * len(kind.machines) for kind in kinds)
-        if gpus >= 4 * len(there) or len(there) < 2:
+        if not self.may_share or len(there) < 2:
             return []
         found = []
         for number, kind in enumerate(kinds):
@@ -328,11 +344,11 @@ class _Planner:
     def _chosen(
         self, sorts: list[Sort], there: Sequence[int], weights: Sequence[float]
     ) -> tuple[list[Sort], tuple[int, ...], float | None]:
-        """The sorts, all chosen ones measured, and how many of each; early if a model has none
-        left."""
+        """The sorts and how many of each, those that share a GPU planned together; early if a model
+        has none left."""
         place = {i: at for at, i in enumerate(there)}
-        room = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
-        known: set[Sort] = set()
+        room = self._room()
+        sure = {sort for sort in sorts if len(sort.serves) == 1}
         number = 0
         while True:
             number += 1
@@ -341,53 +357,47 @@ class _Planner:
             new = [
                 sort
                 for sort, count in zip(sorts, found.counts, strict=True)
-                if count and sort not in known
+                if count and sort not in sure
             ]
             if not new or self.interrupted:
                 return sorts, found.counts, found.bound
-            better = self._measured(new)
-            known |= {sort for sort in better.values() if sort is not None}
-            sorts = [now for sort in sorts if (now := better.get(sort, sort)) is not None]
+            kept = self._kept(new)
+            sure |= kept
+            sorts = [sort for sort in sorts if sort in sure or sort not in new]
             if number >= ROUNDS:
-                sure = {model for sort in known for model, _ in sort.serves}
-                sorts = [sort for sort in sorts if sort in known or sort.serves[0][0] not in sure]
+                served_so = {model for sort in sure for model, _ in sort.serves}
+                sorts = [
+                    sort for sort in sorts if sort in sure or sort.serves[0][0] not in served_so
+                ]
             if not {model for sort in sorts for model, _ in sort.serves}.issuperset(there):
                 return sorts, (0,) * len(sorts), None
 
-    def _measured(self, sorts: Sequence[Sort]) -> dict[Sort, Sort | None]:
-        """The sorts with the users that they really serve, None for no one; as they are after an
-        interrupt."""
+    def _kept(self, sorts: Sequence[Sort]) -> set[Sort]:
+        """The sorts whose models do share a GPU; all of them after an interrupt."""
         try:
-            answers = in_processes(self._really, sorts)
+            answers = in_processes(self._shares_a_gpu, sorts)
         except KeyboardInterrupt:
             self.interrupted = True
-            return {}
-        found: dict[Sort, Sort | None] = {}
-        for sort, answer in zip(sorts, answers, strict=True):
+            return {*sorts}
+        for answer in answers:
             if isinstance(answer, AutolayersError):
                 raise answer
-            found[sort] = answer
-        return found
+        return {sort for sort, answer in zip(sorts, answers, strict=True) if answer}
 
-    def _really(self, sort: Sort) -> Sort | None:
-        if sort in self.uses:
-            return sort
+    def _shares_a_gpu(self, sort: Sort) -> bool:
         ((kind, gpus),) = sort.takes
-        machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
-        if len(sort.serves) > 1:
-            plans = shared(
-                [(self.models[i], users) for i, users in sort.serves],
-                self.request,
-                machine,
-                self.wanted.each,
-                [self.options[i][kind, gpus] for i, _ in sort.serves],
-            )
-            return sort if plans else None
-        ((i, _),) = sort.serves
-        users = measured(
-            self.options[i][kind, gpus], self.models[i], self.request, machine, self.wanted.each
+        plans = shared(
+            [(self.models[i], users) for i, users in sort.serves],
+            self.request,
+            part(self.fleet.kinds[kind], gpus, self.request.policy),
+            self.wanted.each,
+            [self.options[i][kind, gpus] for i, _ in sort.serves],
         )
-        return replace(sort, serves=((i, users),)) if users else None
+        return plans is not None
+
+    def _room(self) -> list[int]:
+        """Parts of each kind's machines: their GPUs."""
+        return [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
 
     # --- servers and their places
 
@@ -397,6 +407,27 @@ class _Planner:
         for i, count in zip(there, dealt(number, weights), strict=True):
             users[i] = count
         return users
+
+    def _fewest(
+        self,
+        sorts: Sequence[Sort],
+        counts: Sequence[int],
+        there: Sequence[int],
+        users: Sequence[int],
+    ) -> tuple[int, ...]:
+        """How many servers of each sort the users take, each model one at least. Only sorts whose
+        sharing of a GPU is planned are chosen from."""
+        place = {i: at for at, i in enumerate(there)}
+        sure = [i for i, sort in enumerate(sorts) if counts[i] or len(sort.serves) == 1]
+        found = fewest(
+            [_placed(sorts[i], place) for i in sure],
+            self._room(),
+            [max(1, users[i]) for i in there],
+            [_of_gpus(kind) / kind.gpus for kind in self.fleet.kinds],
+            [counts[i] for i in sure],
+        )
+        number = dict(zip(sure, found, strict=True))
+        return tuple(number.get(i, 0) for i in range(len(sorts)))
 
     def _servers(
         self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
@@ -436,7 +467,7 @@ class _Planner:
         if self.wanted.users is None:
             return each
         left = there - largest if there > largest else there
-        return min(each, max(1, ceil(users * each / left)))
+        return min(each, max(1, users), max(1, ceil(users * each / left)))
 
     def _plans(self, sort: Sort, slots: Sequence[int]) -> list[Plan]:
         context = self.wanted.each.context
@@ -454,7 +485,9 @@ class _Planner:
                 sort, [users for _, users in sort.serves], machine
             )
         ((i, _),) = sort.serves
-        return [planned(self.models[i], self.request, machine, Users(slots[0], context))]
+        known = self.known.setdefault(i, Known())
+        wanted = replace(self.wanted.each, count=slots[0])
+        return [planned(self.models[i], self.request, machine, wanted, known)]
 
     def _sharers_plans(self, sort: Sort, slots: Sequence[int], machine: Machine) -> list[Plan]:
         """The plans of models that share a GPU; [] where these slots do not fit."""
@@ -480,10 +513,11 @@ class _Planner:
         }
         at = [0] * len(self.fleet.kinds)
         order = sorted(
-            (-sum(gpus for _, gpus in sorts[number].takes), (turn + 0.5) / counts[number], number)
+            (-sum(gpus for _, gpus in sorts[number].takes), sorts[number].serves, number)
             for number in of_sort
-            for turn in range(counts[number])
+            for _ in range(counts[number])
         )
+        used = self._machines_used(sorts, counts)
         places = []
         for _, _, number in order:
             names: list[str] = []
@@ -491,16 +525,34 @@ class _Planner:
             for kind, size in sorts[number].takes:
                 found = self.fleet.kinds[kind]
                 for _ in range(max(1, size // found.gpus)):
-                    name = self._machine(kind, min(size, found.gpus), free, at)
+                    name = self._machine(
+                        found.machines[: used[kind]], kind, min(size, found.gpus), free, at
+                    )
                     taken, free[name] = free[name][:size], free[name][size:]
                     gpus = tuple(taken) if size < found.gpus else None
                     names.append(name)
             places += [Place(server, gpus, tuple(names)) for server in of_sort[number]]
         return places
 
-    def _machine(self, kind: int, size: int, free: dict[str, list[int]], at: list[int]) -> str:
-        """The next machine of a kind, in turns, that has this many GPUs left."""
-        machines = self.fleet.kinds[kind].machines
+    def _machines_used(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
+        """Of each kind the fewest that have the GPUs, but two where a model has several servers
+        there: so they do not all fail with one machine."""
+        used = []
+        for number, kind in enumerate(self.fleet.kinds):
+            taken, servers = 0, Counter[int]()
+            for sort, count in zip(sorts, counts, strict=True):
+                taken += count * dict(sort.takes).get(number, 0)
+                if number in dict(sort.takes):
+                    servers.update({model: count for model, _ in sort.serves})
+            several = max(servers.values(), default=0) > 1
+            used.append(min(len(kind.machines), max(-(-taken // kind.gpus), 2 * several)))
+        return used
+
+    @staticmethod
+    def _machine(
+        machines: Sequence[Box], kind: int, size: int, free: dict[str, list[int]], at: list[int]
+    ) -> str:
+        """The next of these machines of a kind, in turns, that has this many GPUs left."""
         for turn in range(len(machines)):
             box = machines[(at[kind] + turn) % len(machines)]
             if len(free[box.name]) >= size:
@@ -531,8 +583,7 @@ class _Planner:
         room: Sequence[int] = (),
     ) -> int:
         place = {i: at for at, i in enumerate(there)}
-        own = [kind.gpus * len(kind.machines) for kind in self.fleet.kinds]
-        rooms = [size + more.get(kind, 0) for kind, size in enumerate([*own, *room])]
+        rooms = [size + more.get(kind, 0) for kind, size in enumerate([*self._room(), *room])]
         found = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
         return int(_most(sorts, found.counts, there, weights) + 1e-6)
 
@@ -658,6 +709,12 @@ def _memory(kind: Kind) -> int:
     """Bytes that a launch may use there."""
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own + kind.host.available
+
+
+def _of_gpus(kind: Kind) -> int:
+    """Bytes of its GPUs, of its RAM where they have none of their own."""
+    own = sum(device.free for device in kind.devices if not device.in_ram)
+    return own or kind.host.available
 
 
 def _with_card(name: str) -> Kind:

@@ -1,0 +1,256 @@
+"""The fewest servers that serve a number of users.
+
+    counts = fewest(sorts, room, needed, memory, counts)
+
+Of the choices whose slots are enough for the users of each model:
+
+1. those in which the most models keep enough slots while one server is away,
+2. of these those that take the fewest GPUs (a machine without GPUs counts as one),
+3. of these those whose GPUs have the least memory, so that larger ones are left free.
+
+Few possibilities are all tried. Of more, HiGHS solves one rule after the other where SciPy is
+there; without it servers are removed and replaced as long as that is better.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from .assign import ALL, Sort, choices, has_solver, possibilities, served, silenced
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_SECONDS = 5.0  # of HiGHS for a rule
+_GAP = 1e-4  # of its answer to the bound
+_STARTS = 8  # of the search without it, besides the given one
+_MOVES = 2_000  # that the search without it tries at most
+Rank = tuple[int, int, float]
+
+
+def fewest(
+    sorts: Sequence[Sort],
+    room: Sequence[int],
+    needed: Sequence[int],
+    memory: Sequence[float],
+    counts: Sequence[int],
+    solver: bool = True,
+) -> tuple[int, ...]:
+    """How many servers of each sort, within the GPUs of each kind (`room`). `needed`: users of
+    each model, 1 at least; `memory`: bytes of a GPU of each kind; `counts`: a choice that serves
+    them."""
+    problem = _Problem(sorts, room, needed, memory)
+    if possibilities(sorts, room) <= ALL:
+        there = [each for each in choices(sorts, room) if problem.serves(each)]
+        return min(there, key=problem.rank)
+    found = problem.solved() if solver and has_solver() else None
+    return tuple(problem.searched(counts) if found is None else found)
+
+
+class _Problem:
+    def __init__(
+        self,
+        sorts: Sequence[Sort],
+        room: Sequence[int],
+        needed: Sequence[int],
+        memory: Sequence[float],
+    ) -> None:
+        self.sorts, self.room, self.needed = sorts, room, needed
+        self.gpus = [sum(size for _, size in sort.takes) for sort in sorts]
+        self.bytes = [sum(size * memory[kind] for kind, size in sort.takes) for sort in sorts]
+
+    def serves(self, counts: Sequence[int]) -> bool:
+        users = served(self.sorts, counts, len(self.needed))
+        return all(has >= needs for has, needs in zip(users, self.needed, strict=True))
+
+    def rank(self, counts: Sequence[int]) -> Rank:
+        """Smaller is better: models whose users wait while a server is away, GPUs, bytes."""
+        users = served(self.sorts, counts, len(self.needed))
+        largest = [0] * len(self.needed)
+        for sort, count in zip(self.sorts, counts, strict=True):
+            for model, each in sort.serves if count else ():
+                largest[model] = max(largest[model], each)
+        waiting = sum(
+            has - away < needs for has, away, needs in zip(users, largest, self.needed, strict=True)
+        )
+        gpus, size = (
+            sum(each * count for each, count in zip(costs, counts, strict=True))
+            for costs in (self.gpus, self.bytes)
+        )
+        return waiting, int(gpus), size
+
+    def most(self, sort: Sort) -> int:
+        """Servers of a sort that there is room for."""
+        return min(self.room[kind] // size for kind, size in sort.takes)
+
+    # --- by moves
+
+    def searched(self, counts: Sequence[int]) -> list[int]:
+        """The best that moves lead to, from these, and from servers chosen model by model, each
+        model first once."""
+        starts = [[*counts]]
+        models = [*range(len(self.needed))]
+        for at in models[:_STARTS]:
+            built = self._built([*models[at:], *models[:at]])
+            starts += [] if built is None else [built]
+        return min((self._climbed(self._thinned(each)) for each in starts), key=self.rank)
+
+    def _built(self, models: Sequence[int]) -> list[int] | None:
+        """For each model in turn the servers that take the fewest GPUs, None where no room is left;
+        then those that serve its users while one is away, where there is room."""
+        return self._repaired([0] * len(self.sorts), models)
+
+    def _repaired(self, counts: list[int], models: Sequence[int]) -> list[int] | None:
+        """With the servers that the models lack."""
+        for away in (False, True):
+            for model in models:
+                more = self._with_more(counts, model, away)
+                if more is None and not away:
+                    return None
+                counts = counts if more is None else more
+        return counts
+
+    def _with_more(self, counts: list[int], model: int, away: bool) -> list[int] | None:
+        """With the servers of one more sort that this model needs."""
+        left = [*self.room]
+        users, largest = 0, 0
+        for sort, count in zip(self.sorts, counts, strict=True):
+            for kind, size in sort.takes:
+                left[kind] -= size * count
+            each = dict(sort.serves).get(model, 0) if count else 0
+            users, largest = users + each * count, max(largest, each)
+        found = []
+        for i, sort in enumerate(self.sorts):
+            each = dict(sort.serves).get(model, 0)
+            lacking = self.needed[model] - users + (max(largest, each) if away else 0)
+            if lacking <= 0:
+                return counts
+            count = -(-lacking // each) if each else 0
+            if count and count <= min(left[kind] // size for kind, size in sort.takes):
+                found.append((count * self.gpus[i], count * self.bytes[i], i, count))
+        if not found:
+            return None
+        *_, i, count = min(found)
+        return [*counts[:i], counts[i] + count, *counts[i + 1 :]]
+
+    def _thinned(self, counts: list[int]) -> list[int]:
+        """Without servers that are not needed, in blocks that become smaller."""
+        waiting = self.rank(counts)[0]
+        order = sorted(
+            range(len(counts)),
+            key=lambda i: sum(each for _, each in self.sorts[i].serves) / self.gpus[i],
+        )
+        for i in order:
+            block = counts[i]
+            while block:
+                less = [*counts]
+                less[i] -= min(block, counts[i])
+                if less != counts and self.serves(less) and self.rank(less)[0] <= waiting:
+                    counts = less
+                else:
+                    block //= 2
+        return counts
+
+    def _climbed(self, counts: list[int]) -> list[int]:
+        moves = 0
+        while moves < _MOVES:
+            rank = self.rank(counts)
+            for other in self._moved(counts):
+                moves += 1
+                if self.serves(other) and self.rank(other) < rank:
+                    counts = other
+                    break
+                if moves >= _MOVES:
+                    return counts
+            else:
+                return counts
+        return counts
+
+    def _moved(self, counts: list[int]) -> Iterator[list[int]]:
+        """One or two servers fewer, or one of another sort instead, and what is then lacking."""
+        there = [i for i, count in enumerate(counts) if count]
+        pairs = [*combinations(there, 2), *((i, i) for i in there if counts[i] > 1)]
+        models = range(len(self.needed))
+        for removed in [*((i,) for i in there), *pairs]:
+            less = [*counts]
+            for i in removed:
+                less[i] -= 1
+            for added in [None, *(i for i in range(len(self.sorts)) if i not in removed)]:
+                more = [*less]
+                if added is not None:
+                    more[added] += 1
+                    if not self._has_room(more, self.sorts[added]):
+                        continue
+                repaired = self._repaired(more, models)
+                if repaired is not None:
+                    yield self._thinned(repaired)
+
+    def _has_room(self, counts: Sequence[int], changed: Sort) -> bool:
+        taken = dict.fromkeys((kind for kind, _ in changed.takes), 0)
+        for sort, count in zip(self.sorts, counts, strict=True):
+            for kind, size in sort.takes:
+                if kind in taken:
+                    taken[kind] += size * count
+        return all(size <= self.room[kind] for kind, size in taken.items())
+
+    # --- by scipy.optimize.milp
+
+    def solved(self) -> list[int] | None:
+        """One rule after the other, each kept for the next; None without an answer.
+
+        The numbers: servers of each sort, whether it is used, users of each model's largest server,
+        and whether the model waits while that is away.
+        """
+        from scipy.optimize import Bounds, LinearConstraint, milp
+
+        sorts, models = len(self.sorts), len(self.needed)
+        used, largest, waits = sorts, 2 * sorts, 2 * sorts + models
+        width = 2 * sorts + 2 * models
+        most = [self.most(sort) for sort in self.sorts]
+        top = float(max(each for sort in self.sorts for _, each in sort.serves))
+        rows: list[list[float]] = []
+        least: list[float] = []
+
+        def row(start: float, numbers: dict[int, float]) -> None:
+            """`numbers` times these, in all `start` at least."""
+            rows.append([numbers.get(at, 0.0) for at in range(width)])
+            least.append(start)
+
+        for kind, there in enumerate(self.room):
+            takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
+            row(-float(there), {i: -float(each) for i, each in enumerate(takes)})
+        for model, needs in enumerate(self.needed):
+            slots = {
+                i: float(each)
+                for i, sort in enumerate(self.sorts)
+                if (each := dict(sort.serves).get(model, 0))
+            }
+            row(float(needs), slots)
+            row(float(needs), {**slots, largest + model: -1.0, waits + model: top})
+            for i, users in slots.items():
+                row(0.0, {largest + model: 1.0, used + i: -users})
+        for i, servers in enumerate(most):
+            row(0.0, {used + i: float(servers), i: -1.0})
+        goals = (
+            {waits + model: 1.0 for model in range(models)},
+            {i: float(gpus) for i, gpus in enumerate(self.gpus)},
+            {i: size / (max(self.bytes) or 1.0) for i, size in enumerate(self.bytes)},
+        )
+        bounds = Bounds([0.0] * width, [*most, *[1] * sorts, *[top] * models, *[1] * models])
+        kinds = [1] * (2 * sorts) + [0] * models + [1] * models
+        answer: list[int] | None = None
+        for goal in goals:
+            with silenced():
+                found = milp(
+                    [goal.get(at, 0.0) for at in range(width)],
+                    integrality=kinds,
+                    bounds=bounds,
+                    constraints=[LinearConstraint(rows, least, float("inf"))],
+                    options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+                )
+            if found.x is None:
+                return answer
+            answer = [round(each) for each in found.x[:sorts]]
+            row(-round(found.fun) - 1e-6, {at: -each for at, each in goal.items()})
+        return answer

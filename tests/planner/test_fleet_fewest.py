@@ -1,0 +1,101 @@
+"""The fewest servers for a number of users: HiGHS and the moves against all possibilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+from planner.test_fleet_assign import fleet, taken
+from support import slow
+
+from autolayers.planner.compare.fleet import fewest as part
+from autolayers.planner.compare.fleet.assign import Sort, assign, dealt, most, served
+from autolayers.planner.compare.fleet.fewest import fewest
+
+MEMORY = [12.0, 24.0, 80.0]
+
+
+def problems(
+    seeds: range,
+) -> Iterator[tuple[list[Sort], list[int], list[int], tuple[int, ...]]]:
+    """Sorts, GPUs, a part of the users that they serve, and the servers for all of them."""
+    for seed in seeds:
+        sorts, room, weights = fleet(seed, 2, 2 + seed % 2, 4)
+        counts = assign(sorts, room, weights).counts
+        possible = int(most(sorts, counts, weights) + 1e-6)
+        if possible:
+            users = max(1, possible * (1 + seed % 4) // 4)
+            yield sorts, room, [max(1, each) for each in dealt(users, weights)], counts
+
+
+def rank(
+    sorts: list[Sort], counts: tuple[int, ...], needed: list[int]
+) -> tuple[int, int, float] | None:
+    """Models without slots for the users of one server, GPUs and memory; None where users are not
+    served."""
+    users = served(sorts, counts, len(needed))
+    if any(has < needs for has, needs in zip(users, needed, strict=True)):
+        return None
+    waiting = 0
+    for model, needs in enumerate(needed):
+        sizes = [
+            dict(sort.serves).get(model, 0)
+            for sort, count in zip(sorts, counts, strict=True)
+            if count
+        ]
+        waiting += users[model] - max(sizes) < needs
+    used = [
+        (kind, size * count)
+        for sort, count in zip(sorts, counts, strict=True)
+        for kind, size in sort.takes
+    ]
+    return waiting, sum(size for _, size in used), sum(MEMORY[kind] * size for kind, size in used)
+
+
+def best(sorts: list[Sort], room: list[int], needed: list[int]) -> tuple[int, int, float]:
+    """By trying all."""
+    ranges = [range(1 + min(room[kind] // size for kind, size in sort.takes)) for sort in sorts]
+    found = []
+    for counts in product(*ranges):
+        if all(used <= has for used, has in zip(taken(sorts, counts, room), room, strict=True)):
+            found.append(rank(sorts, counts, needed))
+    return min(each for each in found if each is not None)
+
+
+@pytest.mark.parametrize("seeds", [range(6), slow(range(6, 80))])
+def test_highs_finds_the_fewest_of_all_possibilities(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("scipy")
+    monkeypatch.setattr(part, "ALL", 0)
+    for sorts, room, needed, counts in problems(seeds):
+        found = fewest(sorts, room, needed, MEMORY, counts)
+        assert rank(sorts, found, needed) == best(sorts, room, needed)
+
+
+@pytest.mark.parametrize("seeds", [range(24), slow(range(24, 80))])
+def test_without_a_solver_gpus_are_within_2_percent_of_all_possibilities(
+    seeds: range, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "ALL", 0)
+    gpus = least = 0
+    for sorts, room, needed, counts in problems(seeds):
+        found = fewest(sorts, room, needed, MEMORY, counts, solver=False)
+        mine, ideal = rank(sorts, found, needed), best(sorts, room, needed)
+        assert mine is not None and mine[0] == ideal[0]
+        assert all(used <= has for used, has in zip(taken(sorts, found, room), room, strict=True))
+        gpus, least = gpus + mine[1], least + ideal[1]
+    assert gpus <= 1.02 * least
+
+
+def test_few_servers_with_many_slots() -> None:
+    """Two of 60 slots rather than ten of ten, one to spare; for a third model there is one."""
+    sorts = [
+        Sort(((0, 1),), ((0, 10),)),
+        Sort(((1, 1),), ((0, 60),)),
+        Sort(((2, 1),), ((1, 8),)),
+    ]
+    assert fewest(sorts, [100, 50, 1], [50, 5], MEMORY, (100, 50, 1)) == (0, 2, 1)
+    assert fewest(sorts, [100, 50, 1], [9, 5], MEMORY, (100, 50, 1)) == (2, 0, 1)
+    assert fewest(sorts, [100, 50, 1], [9, 5], MEMORY, (100, 50, 1), solver=False) == (2, 0, 1)
