@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TABLE = (1, 2, 4, 8, 16, 32)
 MOST = 256  # slots of a llama-server
 GAIN = 1.1  # of the total, which a cache of q8_0 or fewer slots must have
-HOPE = 1.1  # of a rate, by which other flags may exceed it
+HOPE = 1.25  # times the promise: what a launch with parts in RAM must have to spare
 PATIENCE = 2  # slow steps of the search, after which it takes the middle
 WIDER = 8  # times as many people are tried next, where a number is priced at once
 LEAST = 4096  # tokens of a person's context, if that is open
@@ -160,6 +160,8 @@ class _People:
             grown = self._grown(half, users) if grown is None and half is not None else grown
             if grown is not None or not self._hopes(half or problem, users):
                 return grown
+            if half is not None and self._whole(self.launch(1)):
+                return self._solved(half, users)
         found = self._solved(problem, users)
         whole = self._whole(found)
         one = found if users == 1 else self.launch(1)
@@ -199,15 +201,15 @@ class _People:
         )
 
     def _hopes(self, problem: Problem, users: int) -> bool:
-        """Whether the promise might be kept by a launch that does not stay on the GPUs: not if GPUs
-        with more memory would not keep it."""
+        """Whether a launch that does not stay on the GPUs is worth a search: if GPUs with more
+        memory would give well more than is promised."""
         params = self._with_more(problem)
         use = None if params is None else self.problem.evaluator.static(params)
         if params is None or use is None or not self.wanted.rate:
             return True
         clock = problem.cost.clock(params, use)
         served = simulate(clock, problem.policy.workload, users, use.n_seq_max, use.n_ctx_seq)
-        return served.rate * HOPE >= self.wanted.rate
+        return served.rate >= HOPE * self.wanted.rate
 
     def _solved(self, problem: Problem, users: int) -> _Launch | None:
         candidate = search(problem).candidate

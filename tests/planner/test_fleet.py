@@ -245,7 +245,7 @@ def test_a_bound_that_is_far_is_said(
         slow("qwen3-30b-a3b-q4_k_m", "rtx-3060", 20.0, 64),  # experts in RAM
     ],
 )
-def test_as_many_keep_a_promise_as_when_each_number_is_searched(
+def test_nearly_as_many_keep_a_promise_as_when_each_number_is_searched(
     name: str, card: str, rate: float, ram: int, tmp_path: Path
 ) -> None:
     rows = {"machines": {"a": machine(card, ram=ram)}}
@@ -256,7 +256,8 @@ def test_as_many_keep_a_promise_as_when_each_number_is_searched(
     option = option_of(model(name), request, here, wanted)
     searched = plan_request(model(name), replace(request.with_goals(users=wanted), machine=here))
     assert isinstance(searched.speed.requests, Requests)
-    assert option.users == searched.speed.requests.most and option.users > 1
+    most = searched.speed.requests.most
+    assert most is not None and 1 < 0.95 * most <= option.users <= most
 
 
 @pytest.mark.slow
