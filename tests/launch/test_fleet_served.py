@@ -27,7 +27,7 @@ from typing import Any
 
 import pytest
 from control_groups import Group, group_of
-from support import FIXTURES
+from served import BOX, CHAT, Server
 
 from autolayers.cli import main
 
@@ -35,63 +35,9 @@ pytestmark = [
     pytest.mark.llamacpp,
     pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 is Linux's"),
 ]
-CHAT = FIXTURES / "tiny" / "chat.gguf"
 SECONDS = float(os.environ.get("AUTOLAYERS_FLEET_SECONDS", "24"))
-USERS, RATE = 50, 20.0
-BOX = {
-    "host": {"total": 16 << 30, "cores": 1, "bandwidth": 10e9},
-    "count": 3,
-    "address": "127.0.0.{}",
-}
+USERS, RATE = 50, 35.0
 WORDS = ["--users", str(USERS), "--min-rate", str(RATE), "--ram-limit", "1GiB", "-t", "1"]
-
-
-class Server:
-    """The llama-server of a machine's compose.yaml, in a group that has its mem_limit. Its folders
-    are where they are mounted from, and it listens at the machine's address, as no container has
-    one of its own here."""
-
-    def __init__(self, file: Path, address: str, program: Path, group: Group, log: Path) -> None:
-        yaml = pytest.importorskip("yaml")
-        (service,) = yaml.safe_load(file.read_text())["services"].values()
-        (mount,) = service["volumes"]
-        self.words = [
-            str(program),
-            *(word.replace(mount["target"], mount["source"]) for word in service["command"]),
-        ]
-        self.words[self.words.index("--host") + 1] = address
-        assert f":{self.port}:" in service["ports"][0]
-        self.address, self.group, self.log = address, group, log
-        self.slots = int(self.words[self.words.index("-np") + 1])
-        self.limit = int(service["mem_limit"].removesuffix("m")) << 20
-        group.holds(self.limit)
-        self.start()
-
-    @property
-    def port(self) -> str:
-        return self.words[self.words.index("--port") + 1]
-
-    def start(self) -> None:
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                self.words, stdout=log, stderr=log, preexec_fn=self.group.enter
-            )
-
-    def answers(self, within: float = 60.0) -> float:
-        """Seconds until it is healthy."""
-        begin = time.monotonic()
-        while time.monotonic() < begin + within:
-            asked = http.client.HTTPConnection(self.address, int(self.port), timeout=5)
-            try:
-                asked.request("GET", "/health")
-                if asked.getresponse().status == 200:
-                    return time.monotonic() - begin
-            except OSError:
-                assert self.process.poll() is None, self.log.read_text(errors="replace")[-2000:]
-            finally:
-                asked.close()
-            time.sleep(0.05)
-        raise AssertionError("not healthy")
 
 
 @dataclass
@@ -207,9 +153,10 @@ def test_users_are_served_and_one_server_is_killed(
             user.start()
         time.sleep(SECONDS / 2)
         victim = servers[1]
+        ending = time.monotonic()
         victim.process.kill()
         victim.process.wait()
-        killed = time.monotonic()
+        killed = ending, time.monotonic()
         time.sleep(min(10.0, SECONDS / 6))
         victim.start()
         back = victim.answers()
@@ -221,57 +168,90 @@ def test_users_are_served_and_one_server_is_killed(
             process.kill()
             process.wait()
     (plan,) = said["servers"]
-    figures = shown(users, killed, back, memory, servers, plan)
     with capfd.disabled():
-        print(json.dumps(figures, indent=1))
+        print(
+            "\n".join(["", *summary(users, killed, back, memory, servers, plan), "", *each(users)])
+        )
     failed = [one for user in users for one in user.asked if one.error]
     # those that the killed server had, and no others
-    assert len(failed) <= victim.slots
-    assert all(one.begin < killed and one.end >= killed - 0.5 for one in failed), failed
-    assert all(user.asked[-1].error == "" and user.asked[-1].end > killed for user in users)
+    assert len(servers) == len(said["machines"]) and len(failed) <= victim.slots
+    assert [one for one in failed if not is_cut_off(one, killed)] == [], killed
+    assert all(user.asked[-1].error == "" and user.asked[-1].end > killed[1] for user in users)
     assert all(server.process.returncode == -9 for server in servers)
     assert all(most <= server.limit for most, server in zip(memory, servers, strict=True))
 
 
-def shown(
+def is_cut_off(one: Asked, killed: tuple[float, float]) -> bool:
+    """Whether a request was in flight while the server ended."""
+    begin, end = killed
+    return one.begin <= end and one.end >= begin
+
+
+def summary(
     users: list[User],
-    killed: float,
+    killed: tuple[float, float],
     back: float,
     memory: list[int],
     servers: list[Server],
     plan: dict[str, Any],
-) -> dict[str, object]:
-    """What each got against what was said."""
+) -> list[str]:
+    """A table: what was said, and what all got."""
     good = [one for user in users for one in user.asked if not one.error]
+    failed = [one for user in users for one in user.asked if one.error]
+    others = sum(not is_cut_off(one, killed) for one in failed)
+    firsts = [one.first for one in good]
     rates = [one.rate for one in good]
-    each = [
-        sum(one.tokens for one in user.asked) / sum(one.end - one.begin for one in user.asked)
-        for user in users
-    ]
-    return {
-        "seconds": SECONDS,
-        "users": len(users),
-        "requests": len(good),
-        "failed": sum(bool(one.error) for user in users for one in user.asked),
-        "of which before the kill or begun after it": sum(
-            bool(one.error) and (one.end < killed - 0.5 or one.begin > killed)
-            for user in users
-            for one in user.asked
+    said, load = plan["per_user_tokens_per_second"], plan["load_seconds"]
+    rows = [
+        ("clients, seconds", "", f"{len(users)}, {SECONDS:g}"),
+        ("requests served", "", f"{len(good)}"),
+        (
+            "requests that failed",
+            f"at most {servers[1].slots}, those of the killed server",
+            f"{len(failed)}, {others} of them not in flight when it was killed",
         ),
-        "promised tokens/s": RATE,
-        "predicted tokens/s": plan["per_user_tokens_per_second"],
-        "tokens/s of a request, least, 1 in 20, median": [
-            round(min(rates), 1),
-            round(quantiles(rates, n=20)[0], 1),
-            round(median(rates), 1),
-        ],
-        "tokens/s of a user with waiting, least": round(min(each), 1),
-        "seconds to the first token, predicted, median, 19 in 20": [
-            plan["seconds_to_first_token"],
-            round(median(one.first for one in good), 2),
-            round(quantiles([one.first for one in good], n=20)[-1], 2),
-        ],
-        "back after seconds, predicted, measured": [plan["load_seconds"], round(back, 2)],
-        "MiB, limit": servers[0].limit >> 20,
-        "MiB, most": [size >> 20 for size in memory],
-    }
+        (
+            "tokens/s of a request: least, 1 in 20, median",
+            f"{RATE:g} promised, {said:.1f} predicted",
+            f"{min(rates):.1f}, {quantiles(rates, n=20)[0]:.1f}, {median(rates):.1f}",
+        ),
+        (
+            "tokens/s of a client with waiting, least",
+            "",
+            f"{min(rate_of(user) for user in users):.1f}",
+        ),
+        (
+            "seconds to the first token: median, 19 in 20",
+            f"{plan['seconds_to_first_token']:.2f}",
+            f"{median(firsts):.2f}, {quantiles(firsts, n=20)[-1]:.2f}",
+        ),
+        ("the killed server is back, seconds after its start", f"{load:g}", f"{back:.2f}"),
+        (
+            "MiB of each server",
+            f"limit {servers[0].limit >> 20}",
+            ", ".join(str(size >> 20) for size in memory),
+        ),
+    ]
+    return ["| | said | measured |", "|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def rate_of(user: User) -> float:
+    """Tokens per second of a client, waiting for the first token counted."""
+    seconds = sum(one.end - one.begin for one in user.asked)
+    return sum(one.tokens for one in user.asked) / seconds
+
+
+def each(users: list[User]) -> list[str]:
+    """A table: what each client got."""
+    lines = [
+        "| client | requests | failed | promised t/s | least | median | with waiting |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for user in users:
+        good = [one.rate for one in user.asked if not one.error]
+        failed = len(user.asked) - len(good)
+        lines.append(
+            f"| {user.number + 1} | {len(good)} | {failed} | {RATE:g} | {min(good):.1f} "
+            f"| {median(good):.1f} | {rate_of(user):.1f} |"
+        )
+    return lines

@@ -164,11 +164,27 @@ def test_rpc_only_where_no_machine_holds_the_model(plan) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("count", [3, slow(4)])
+def test_a_model_spans_as_few_machines_as_hold_it(count: int, plan) -> None:
+    """70B of 42.5 GB on cards of 16 or 12 GiB."""
+    card = {3: "rtx-4060-ti-16gb", 4: "rtx-3060"}[count]
+    found = plan({"a": machine(card, ram=8, count=5)}, LARGE, users=1)
+    (server,), (place,) = found.servers, found.places
+    assert server.use is not None and server.takes == ((0, count),) and server.plan.fits
+    assert place.machines == tuple(f"a-{number}" for number in range(1, count + 1))
+    use = found.use(place)
+    assert [box.name for box in use.boxes] == [*place.machines[1:]]
+    endpoints = [f"a-{number}:50052" for number in range(2, count + 1)]
+    assert ",".join(endpoints) in use.plan.flags and set(use.sent) == {*place.machines[1:]}
+    assert sum(not places for places in found.on.values()) == 5 - count
+
+
+@pytest.mark.slow
 def test_a_model_that_nothing_holds_says_what_is_missing(plan) -> None:
     with pytest.raises(
         DoesNotFit,
-        match=r"70b.*: no machine and no pair holds it: .* GiB are "
-        r"missing on b; .* would ",
+        match=r"70b.*: no machine and no 2 together hold it: .* [GM]iB are "
+        r"missing on .*b.*; .* would hold it",
     ):
         plan({"a": machine("rtx-3060", ram=8), "b": machine("rtx-3060", ram=12)}, LARGE)
     found = plan(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
-from planner.test_fleet_assign import fleet, taken
+from small_fleets import fleet, taken
 from support import slow
 
 from autolayers.planner.compare.fleet import fewest as part

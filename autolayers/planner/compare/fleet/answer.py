@@ -127,14 +127,16 @@ class FleetPlan:
                 found[name].append(place)
         return found
 
+    @lazy
+    def kind_of(self) -> dict[str, Kind]:
+        """The kind of each machine, by its name."""
+        return {box.name: kind for kind in self.fleet.kinds for box in kind.machines}
+
     def use(self, place: Place) -> Use:
         """The machines of a server that spans several, with their own addresses."""
         server = self.servers[place.server]
         assert server.use is not None
-        others = [
-            served_at(self.fleet.kinds[kind], name)
-            for (kind, _), name in zip(server.takes[-1:], place.machines[1:], strict=True)
-        ]
+        others = [served_at(self.kind_of[name], name) for name in place.machines[1:]]
         flags = [*server.plan.flags]
         flags[flags.index("--rpc") + 1] = ",".join(
             endpoint for box in others for endpoint in box.endpoints

@@ -138,7 +138,7 @@ def option_of(
         return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
     requests, table = plan.speed.requests, one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
-        return Option(0, False, False, 0, 0, 0, _missing(plan), ())
+        return Option(0, False, False, 0, 0, 0, missing(plan), ())
     rows = [
         row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)
     ] or [requests.row]
@@ -168,7 +168,7 @@ def _taken(plan: Plan) -> int:
     return max([row.used + row.margin for row in plan.devices], default=0)
 
 
-def _missing(plan: Plan) -> int:
+def missing(plan: Plan) -> int:
     """Bytes that the plan that comes closest lacks."""
     short = [-row.remaining for row in plan.devices if row.used and row.remaining < 0]
     ram = plan.host.remaining

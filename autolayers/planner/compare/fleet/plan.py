@@ -14,7 +14,7 @@ for the slots that it gets.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import combinations
+from itertools import combinations_with_replacement
 from math import ceil
 
 from ....devices.assumed import host_of
@@ -34,7 +34,7 @@ from ..cluster import Use, use_of
 from .answer import Failing, FleetPlan, Next, Place, Server, Unserved, Wanted, served_at
 from .assign import Sort, assign, dealt, has_solver, most, served
 from .fewest import fewest
-from .options import Option, option_of, options_of, part, planned
+from .options import Option, missing, option_of, options_of, part, planned
 from .sharing import shared, sharers
 
 TYPE_CHECKING = False
@@ -47,11 +47,15 @@ if TYPE_CHECKING:
     from ....request import Request
     from ...plan import Plan
 
+    Takes = tuple[tuple[int, int], ...]
+
 # of choosing and planning those that share a GPU, after which only planned ones are chosen
 ROUNDS = 12
 FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
-PAIRS = 8  # of kinds tried for a model that no machine holds
+SPAN = 4  # machines that one model spans at most
+TRIED = 6  # sets of kinds tried of each number of machines
+NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
 # kinds for which the fleet without one machine, or with one more, is computed
 RENEWED = 16
 
@@ -87,6 +91,7 @@ class _Planner:
         self.may_share = len(models) > 1 and sum(self._room()) < FEW_GPUS * len(models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
+        self.short: dict[int, tuple[int, Takes]] = {}  # bytes that the closest machines lack
         self.known: dict[int, Known] = {}  # measurements of models whose servers are planned
         self.interrupted = False
         self.unserved: list[Unserved] = []
@@ -168,8 +173,8 @@ class _Planner:
         ]
 
     def _refuse_models(self, sorts: list[Sort]) -> None:
-        """Notes the models that nothing serves, after machines in pairs were tried, whose sorts are
-        added."""
+        """Notes the models that nothing serves, after machines together were tried, whose sorts
+        are added."""
         for i, options in enumerate(self.options):
             if any(sort.serves[0][0] == i for sort in sorts):
                 continue
@@ -187,8 +192,8 @@ class _Planner:
                         f"{best.best:.1f}",
                     )
                 )
-            elif pairs := self._together(i):
-                sorts += pairs
+            elif together := self._together(i):
+                sorts += together
             else:
                 self.unserved.append(Unserved(i, self._too_large(i, options)))
 
@@ -200,10 +205,19 @@ class _Planner:
             ((at, option) for at, option in options.items() if option.missing),
             key=lambda row: row[1].missing,
         )
+        lacking, takes = self.short.get(
+            i, (closest.missing, ((kind, self.fleet.kinds[kind].gpus),))
+        )
+        names = [
+            box.name
+            for number, gpus in takes
+            for box in self.fleet.kinds[number].machines[: gpus // self.fleet.kinds[number].gpus]
+        ]
+        most_together = min(SPAN, len(self.fleet.machines))
+        together = f" and no {most_together} together hold" if most_together > 1 else " holds"
         said = (
-            f"{self.names[i]}: no machine and no pair holds it: {human(closest.missing)} are "
-            f"missing on "
-            f"{self.fleet.kinds[kind].machines[0].name}"
+            f"{self.names[i]}: no machine{together} it: {human(lacking)} are missing on "
+            f"{' + '.join(names)}"
         )
         card = self._card(i)
         return (
@@ -226,60 +240,69 @@ class _Planner:
         return ""
 
     def _together(self, i: int) -> list[Sort]:
-        """Two machines by RPC, the smallest first; up to three pairs of kinds that hold the
-        model."""
-        kinds = self.fleet.kinds
-        pairs = [(a, b) for a, b in combinations(range(len(kinds)), 2)]
-        pairs += [(b, a) for a, b in pairs] + [
-            (a, a) for a in range(len(kinds)) if len(kinds[a].machines) > 1
-        ]
-        pairs = [pair for pair in pairs if kinds[pair[1]].devices]
-
-        def memory(pair: tuple[int, int]) -> int:
-            return sum(_memory(kinds[kind]) for kind in pair)
-
-        enough = sorted(
-            (pair for pair in pairs if memory(pair) > self.models[i].size * 0.8), key=memory
-        )
+        """Machines by RPC, as few as hold the model, of these up to three sorts with the least
+        memory."""
         found: list[Sort] = []
-        for pair in enough[:PAIRS]:
-            users = Users(
-                None if self.wanted.each.promise else 1,
-                self.wanted.each.context,
-                self.wanted.each.rate,
-                self.wanted.each.first,
-            )
-            use = self._use(i, pair, users)
-            if use is None or not use.plan.fits:
-                continue
-            requests = use.plan.speed.requests
-            kept = requests.most if isinstance(requests, Requests) else None
-            most_users = kept or (0 if self.wanted.each.promise else 1)
-            if most_users:
-                takes = tuple((kind, kinds[kind].gpus) for kind in pair)
-                sort = Sort(
-                    takes if pair[0] != pair[1] else ((pair[0], 2 * kinds[pair[0]].gpus),),
-                    ((i, most_users),),
-                )
-                self.uses[sort] = use
-                found.append(sort)
-            if len(found) == 3:
+        for count in range(2, min(SPAN, len(self.fleet.machines)) + 1):
+            for takes in self._spans(count, self.models[i].size)[:TRIED]:
+                sort = self._spanning(i, takes)
+                found += [] if sort is None else [sort]
+                if len(found) == 3:
+                    break
+            if found:
                 break
         return found
 
-    def _use(self, i: int, pair: tuple[int, int], users: Users) -> Use | None:
-        """A model on the first machines of two kinds."""
+    def _spans(self, count: int, size: int) -> list[Takes]:
+        """What `count` whole machines take, the head's kind first, whose memory may hold `size`
+        bytes, the least first."""
         kinds = self.fleet.kinds
-        alike = pair[0] == pair[1]
-        head, box = (
-            served_at(kinds[kind], kinds[kind].machines[at if alike else 0].name)
-            for at, kind in enumerate(pair)
+        found: list[tuple[int, Takes]] = []
+        for members in combinations_with_replacement(range(len(kinds)), count):
+            numbers = Counter(members)
+            there = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
+            memory = sum(_memory(kinds[kind]) for kind in members)
+            if not there or memory < NEEDED * size:
+                continue
+            for head in numbers:
+                others = numbers - Counter([head])
+                if all(kinds[kind].devices for kind in others):
+                    order = [head, *(kind for kind in numbers if kind != head)]
+                    takes = tuple((kind, numbers[kind] * kinds[kind].gpus) for kind in order)
+                    found.append((memory, takes))
+        return [takes for _, takes in sorted(found)]
+
+    def _spanning(self, i: int, takes: Takes) -> Sort | None:
+        """The sort of a model on these machines together; None where they do not hold it or keep
+        the promise."""
+        each = self.wanted.each
+        use = self._use(i, takes, replace(each, grows=True))
+        if use is None:
+            return None
+        if not use.plan.fits:
+            short = missing(use.plan), takes
+            self.short[i] = min(self.short.get(i, short), short)
+            return None
+        requests = use.plan.speed.requests
+        kept = requests.most if isinstance(requests, Requests) else None
+        most_users = kept or (0 if each.promise else 1)
+        if not most_users:
+            return None
+        sort = Sort(takes, ((i, most_users),))
+        self.uses[sort] = use
+        return sort
+
+    def _use(self, i: int, takes: Takes, users: Users) -> Use | None:
+        """A model on the first machines of these kinds."""
+        head, *boxes = (
+            served_at(self.fleet.kinds[kind], self.fleet.kinds[kind].machines[at].name)
+            for kind, gpus in takes
+            for at in range(gpus // self.fleet.kinds[kind].gpus)
         )
-        box = replace(box, link=self.fleet.link)
+        boxes = [replace(box, link=self.fleet.link) for box in boxes]
+        request = self.request.with_goals(users=users)
         try:
-            return use_of(
-                self.models[i], self.request.with_goals(users=users), Cluster(head, (box,)), (box,)
-            )
+            return use_of(self.models[i], request, Cluster(head, tuple(boxes)), boxes)
         except AutolayersError:
             return None
 
@@ -470,11 +493,10 @@ class _Planner:
         return min(each, max(1, users), max(1, ceil(users * each / left)))
 
     def _plans(self, sort: Sort, slots: Sequence[int]) -> list[Plan]:
-        context = self.wanted.each.context
         if sort in self.uses:
             ((i, _),) = sort.serves
-            pair = (sort.takes[0][0], sort.takes[-1][0])
-            use = self._use(i, pair, Users(slots[0], context))
+            wanted = replace(self.wanted.each, count=slots[0], grows=True)
+            use = self._use(i, sort.takes, wanted)
             if use is not None and use.plan.fits:
                 self.uses[sort] = use
             return [self.uses[sort].plan]
