@@ -179,11 +179,10 @@ def _failing(found: FleetPlan, number: int) -> str:
         if each.waiting
         else f"{each.machine}: the others have slots for all its users"
     )
-    return (
-        text
-        if each.again is None
-        else f"{text}; planned anew without it, up to {each.again} are served"
-    )
+    if each.again is None:
+        return text
+    again = f"up to {each.again} are served" if each.again else "a model is not served"
+    return f"{text}; planned anew without it, {again}"
 
 
 def _count(users: int) -> str:

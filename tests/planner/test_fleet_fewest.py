@@ -29,8 +29,21 @@ def problems(
             yield sorts, room, [max(1, each) for each in dealt(users, weights)], counts
 
 
+def costs_of(sorts: list[Sort]) -> list[float]:
+    return [sum(MEMORY[kind] * size for kind, size in sort.takes) for sort in sorts]
+
+
+def alone_of(room: list[int]) -> list[bool]:
+    """Kinds of two GPUs are one machine of two."""
+    return [size == 2 for size in room]
+
+
+def is_alone(sort: Sort, room: list[int]) -> bool:
+    return any(alone_of(room)[kind] for kind, _ in sort.takes)
+
+
 def rank(
-    sorts: list[Sort], counts: tuple[int, ...], needed: list[int]
+    sorts: list[Sort], room: list[int], counts: tuple[int, ...], needed: list[int]
 ) -> tuple[int, int, float] | None:
     """Models without slots for the users of one server, GPUs and memory; None where users are not
     served."""
@@ -40,7 +53,7 @@ def rank(
     waiting = 0
     for model, needs in enumerate(needed):
         sizes = [
-            dict(sort.serves).get(model, 0)
+            dict(sort.serves).get(model, 0) * (count if is_alone(sort, room) else 1)
             for sort, count in zip(sorts, counts, strict=True)
             if count
         ]
@@ -59,7 +72,7 @@ def best(sorts: list[Sort], room: list[int], needed: list[int]) -> tuple[int, in
     found = []
     for counts in product(*ranges):
         if all(used <= has for used, has in zip(taken(sorts, counts, room), room, strict=True)):
-            found.append(rank(sorts, counts, needed))
+            found.append(rank(sorts, room, counts, needed))
     return min(each for each in found if each is not None)
 
 
@@ -70,8 +83,8 @@ def test_highs_finds_the_fewest_of_all_possibilities(
     pytest.importorskip("scipy")
     monkeypatch.setattr(part, "ALL", 0)
     for sorts, room, needed, counts in problems(seeds):
-        found = fewest(sorts, room, needed, MEMORY, counts)
-        assert rank(sorts, found, needed) == best(sorts, room, needed)
+        found = fewest(sorts, room, needed, costs_of(sorts), alone_of(room), counts)
+        assert rank(sorts, room, found, needed) == best(sorts, room, needed)
 
 
 @pytest.mark.parametrize("seeds", [range(24), slow(range(24, 80))])
@@ -81,8 +94,8 @@ def test_without_a_solver_gpus_are_within_2_percent_of_all_possibilities(
     monkeypatch.setattr(part, "ALL", 0)
     gpus = least = 0
     for sorts, room, needed, counts in problems(seeds):
-        found = fewest(sorts, room, needed, MEMORY, counts, solver=False)
-        mine, ideal = rank(sorts, found, needed), best(sorts, room, needed)
+        found = fewest(sorts, room, needed, costs_of(sorts), alone_of(room), counts, solver=False)
+        mine, ideal = rank(sorts, room, found, needed), best(sorts, room, needed)
         assert mine is not None and mine[0] == ideal[0]
         assert all(used <= has for used, has in zip(taken(sorts, found, room), room, strict=True))
         gpus, least = gpus + mine[1], least + ideal[1]
@@ -96,6 +109,11 @@ def test_few_servers_with_many_slots() -> None:
         Sort(((1, 1),), ((0, 60),)),
         Sort(((2, 1),), ((1, 8),)),
     ]
-    assert fewest(sorts, [100, 50, 1], [50, 5], MEMORY, (100, 50, 1)) == (0, 2, 1)
-    assert fewest(sorts, [100, 50, 1], [9, 5], MEMORY, (100, 50, 1)) == (2, 0, 1)
-    assert fewest(sorts, [100, 50, 1], [9, 5], MEMORY, (100, 50, 1), solver=False) == (2, 0, 1)
+    costs = costs_of(sorts)
+    assert fewest(sorts, [100, 50, 1], [50, 5], costs, [False] * 3, (100, 50, 1)) == (0, 2, 1)
+    assert fewest(sorts, [100, 50, 1], [9, 5], costs, [False] * 3, (100, 50, 1)) == (2, 0, 1)
+    assert fewest(sorts, [100, 50, 1], [9, 5], costs, [False] * 3, (100, 50, 1), solver=False) == (
+        2,
+        0,
+        1,
+    )

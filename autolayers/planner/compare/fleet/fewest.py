@@ -1,12 +1,14 @@
 """The fewest servers that serve a number of users.
 
-    counts = fewest(sorts, room, needed, memory, counts)
+    counts = fewest(sorts, room, needed, costs, alone, counts)
 
 Of the choices whose slots are enough for the users of each model:
 
-1. those in which the most models keep enough slots while one server is away,
+1. those in which the most models keep enough slots while one server is away, or all those of a
+   machine that is the only one of its kind,
 2. of these those that take the fewest GPUs (a machine without GPUs counts as one),
-3. of these those whose GPUs have the least memory, so that larger ones are left free.
+3. of these those that cost the least: of the fleet's own costs, with a promise the memory of the
+   GPUs, so that larger ones are left free, and without one the seconds of a token.
 
 Few possibilities are all tried. Of more, HiGHS solves one rule after the other where SciPy is
 there; without it servers are removed and replaced as long as that is better.
@@ -33,14 +35,15 @@ def fewest(
     sorts: Sequence[Sort],
     room: Sequence[int],
     needed: Sequence[int],
-    memory: Sequence[float],
+    costs: Sequence[float],
+    alone: Sequence[bool],
     counts: Sequence[int],
     solver: bool = True,
 ) -> tuple[int, ...]:
     """How many servers of each sort, within the GPUs of each kind (`room`). `needed`: users of
-    each model, 1 at least; `memory`: bytes of a GPU of each kind; `counts`: a choice that serves
-    them."""
-    problem = _Problem(sorts, room, needed, memory)
+    each model, 1 at least; `costs` of a server of each sort; `alone`: whether a kind has a single
+    machine; `counts`: a choice that serves them."""
+    problem = _Problem(sorts, room, needed, costs, alone)
     if possibilities(sorts, room) <= ALL:
         there = [each for each in choices(sorts, room) if problem.serves(each)]
         return min(there, key=problem.rank)
@@ -54,31 +57,37 @@ class _Problem:
         sorts: Sequence[Sort],
         room: Sequence[int],
         needed: Sequence[int],
-        memory: Sequence[float],
+        costs: Sequence[float],
+        alone: Sequence[bool],
     ) -> None:
         self.sorts, self.room, self.needed = sorts, room, needed
         self.gpus = [sum(size for _, size in sort.takes) for sort in sorts]
-        self.bytes = [sum(size * memory[kind] for kind, size in sort.takes) for sort in sorts]
+        self.costs = costs
+        self.together = [any(alone[kind] for kind, _ in sort.takes) for sort in sorts]
 
     def serves(self, counts: Sequence[int]) -> bool:
         users = served(self.sorts, counts, len(self.needed))
         return all(has >= needs for has, needs in zip(users, self.needed, strict=True))
 
     def rank(self, counts: Sequence[int]) -> Rank:
-        """Smaller is better: models whose users wait while a server is away, GPUs, bytes."""
+        """Smaller is better: models whose users wait while a server is away, GPUs, costs."""
         users = served(self.sorts, counts, len(self.needed))
         largest = [0] * len(self.needed)
-        for sort, count in zip(self.sorts, counts, strict=True):
+        for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
             for model, each in sort.serves if count else ():
-                largest[model] = max(largest[model], each)
+                largest[model] = max(largest[model], each * self._fails(i, count))
         waiting = sum(
             has - away < needs for has, away, needs in zip(users, largest, self.needed, strict=True)
         )
         gpus, size = (
             sum(each * count for each, count in zip(costs, counts, strict=True))
-            for costs in (self.gpus, self.bytes)
+            for costs in (self.gpus, self.costs)
         )
         return waiting, int(gpus), size
+
+    def _fails(self, i: int, count: int) -> int:
+        """Servers of a sort that fail together."""
+        return count if self.together[i] else 1
 
     def most(self, sort: Sort) -> int:
         """Servers of a sort that there is room for."""
@@ -115,11 +124,11 @@ class _Problem:
         """With the servers of one more sort that this model needs."""
         left = [*self.room]
         users, largest = 0, 0
-        for sort, count in zip(self.sorts, counts, strict=True):
+        for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
             for kind, size in sort.takes:
                 left[kind] -= size * count
             each = dict(sort.serves).get(model, 0) if count else 0
-            users, largest = users + each * count, max(largest, each)
+            users, largest = users + each * count, max(largest, each * self._fails(i, count))
         found = []
         for i, sort in enumerate(self.sorts):
             each = dict(sort.serves).get(model, 0)
@@ -128,7 +137,7 @@ class _Problem:
                 return counts
             count = -(-lacking // each) if each else 0
             if count and count <= min(left[kind] // size for kind, size in sort.takes):
-                found.append((count * self.gpus[i], count * self.bytes[i], i, count))
+                found.append((count * self.gpus[i], count * self.costs[i], i, count))
         if not found:
             return None
         *_, i, count = min(found)
@@ -208,7 +217,13 @@ class _Problem:
         used, largest, waits = sorts, 2 * sorts, 2 * sorts + models
         width = 2 * sorts + 2 * models
         most = [self.most(sort) for sort in self.sorts]
-        top = float(max(each for sort in self.sorts for _, each in sort.serves))
+        top = float(
+            max(
+                each * self._fails(i, most[i])
+                for i, sort in enumerate(self.sorts)
+                for _, each in sort.serves
+            )
+        )
         rows: list[list[float]] = []
         least: list[float] = []
 
@@ -229,13 +244,14 @@ class _Problem:
             row(float(needs), slots)
             row(float(needs), {**slots, largest + model: -1.0, waits + model: top})
             for i, users in slots.items():
-                row(0.0, {largest + model: 1.0, used + i: -users})
+                at = i if self.together[i] else used + i
+                row(0.0, {largest + model: 1.0, at: -users})
         for i, servers in enumerate(most):
             row(0.0, {used + i: float(servers), i: -1.0})
         goals = (
             {waits + model: 1.0 for model in range(models)},
             {i: float(gpus) for i, gpus in enumerate(self.gpus)},
-            {i: size / (max(self.bytes) or 1.0) for i, size in enumerate(self.bytes)},
+            {i: size / (max(self.costs) or 1.0) for i, size in enumerate(self.costs)},
         )
         bounds = Bounds([0.0] * width, [*most, *[1] * sorts, *[top] * models, *[1] * models])
         kinds = [1] * (2 * sorts) + [0] * models + [1] * models

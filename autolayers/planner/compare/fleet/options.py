@@ -143,7 +143,7 @@ def option_of(
         row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)
     ] or [requests.row]
     return Option(
-        (requests.most or 0) if wanted.promise else _users(rows),
+        (requests.most or 0) if wanted.promise else busiest(rows),
         True,
         _whole(one),
         _taken(one),
@@ -154,10 +154,10 @@ def option_of(
     )
 
 
-def _users(rows: Sequence[Row]) -> int:
-    """The users that get the most in all where no one waits too long."""
-    good = [row for row in rows if row.served.rate >= TOO_SLOW] or rows[:1]
-    return max(good, key=lambda row: row.served.total).users
+def busiest(rows: Sequence[Row]) -> int:
+    """The users that get the most in all where no one waits too long; 0 where one does."""
+    good = [row for row in rows if row.served.rate >= TOO_SLOW]
+    return max(good, key=lambda row: row.served.total).users if good else 0
 
 
 def _whole(plan: Plan) -> bool:

@@ -34,7 +34,7 @@ from ..cluster import Use, use_of
 from .answer import Failing, FleetPlan, Next, Place, Server, Unserved, Wanted, served_at
 from .assign import Sort, assign, dealt, has_solver, most, served
 from .fewest import fewest
-from .options import Option, missing, option_of, options_of, part, planned
+from .options import Option, busiest, missing, option_of, options_of, part, planned
 from .sharing import shared, sharers
 
 TYPE_CHECKING = False
@@ -161,16 +161,23 @@ class _Planner:
         """A sort for each model on each part of a machine where it serves anyone, and more than
         smaller parts do."""
         return [
-            Sort(((kind, gpus),), ((i, option.users),))
+            Sort(((kind, gpus),), ((i, self._users_of(i, option)),))
             for i, options in enumerate(self.options)
             for (kind, gpus), option in options.items()
-            if option.users
+            if self._users_of(i, option)
             and all(
                 option.users > less.users * (gpus // size)
                 for (same, size), less in options.items()
                 if same == kind and size < gpus
             )
         ]
+
+    def _users_of(self, i: int, option: Option) -> int:
+        """Users of an option; of a model that is too slow everywhere, one where nothing is
+        promised."""
+        if self.wanted.each.promise or any(each.users for each in self.options[i].values()):
+            return option.users
+        return int(option.fits)
 
     def _refuse_models(self, sorts: list[Sort]) -> None:
         """Notes the models that nothing serves, after machines together were tried, whose sorts
@@ -284,8 +291,8 @@ class _Planner:
             self.short[i] = min(self.short.get(i, short), short)
             return None
         requests = use.plan.speed.requests
-        kept = requests.most if isinstance(requests, Requests) else None
-        most_users = kept or (0 if each.promise else 1)
+        assert isinstance(requests, Requests)
+        most_users = requests.most if each.promise else busiest(requests.table) or 1
         if not most_users:
             return None
         sort = Sort(takes, ((i, most_users),))
@@ -434,23 +441,42 @@ class _Planner:
     def _fewest(
         self,
         sorts: Sequence[Sort],
-        counts: Sequence[int],
+        counts: Sequence[int] | dict[int, int],
         there: Sequence[int],
         users: Sequence[int],
     ) -> tuple[int, ...]:
         """How many servers of each sort the users take, each model one at least. Only sorts whose
-        sharing of a GPU is planned are chosen from."""
+        sharing of a GPU is planned are chosen from, and without a promise none of these where the
+        others serve all users."""
         place = {i: at for at, i in enumerate(there)}
         sure = [i for i, sort in enumerate(sorts) if counts[i] or len(sort.serves) == 1]
+        needed = [max(1, users[i]) for i in there]
+        if not self.wanted.each.promise:
+            apart = [i for i in sure if len(sorts[i].serves) == 1]
+            own = [_placed(sorts[i], place) for i in apart]
+            weights = [each / sum(needed) for each in needed]
+            alone = assign(own, self._room(), weights, quick=True).counts
+            enough = served(own, alone, len(needed))
+            if all(has >= needs for has, needs in zip(enough, needed, strict=True)):
+                sure, counts = apart, dict(zip(apart, alone, strict=True))
         found = fewest(
             [_placed(sorts[i], place) for i in sure],
             self._room(),
-            [max(1, users[i]) for i in there],
-            [_of_gpus(kind) / kind.gpus for kind in self.fleet.kinds],
+            needed,
+            [self._cost(sorts[i]) for i in sure],
+            [len(kind.machines) == 1 for kind in self.fleet.kinds],
             [counts[i] for i in sure],
         )
         number = dict(zip(sure, found, strict=True))
         return tuple(number.get(i, 0) for i in range(len(sorts)))
+
+    def _cost(self, sort: Sort) -> float:
+        """Bytes of the GPUs of a server; without a promise seconds of a token of one user."""
+        kinds = self.fleet.kinds
+        if self.wanted.each.promise or sort in self.uses:
+            return sum(_of_gpus(kinds[kind]) / kinds[kind].gpus * size for kind, size in sort.takes)
+        at = sort.takes[0]
+        return sum(1 / self.options[i][at].best for i, _ in sort.serves) * len(sort.serves)
 
     def _servers(
         self, sorts: Sequence[Sort], counts: Sequence[int], users: Sequence[int]
@@ -460,7 +486,7 @@ class _Planner:
         largest = [
             max(
                 [
-                    each
+                    each * (count if self._is_alone(sort) else 1)
                     for sort, count in zip(sorts, counts, strict=True)
                     if count
                     for model, each in sort.serves
@@ -483,6 +509,10 @@ class _Planner:
                 for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)
             ]
         return servers, self._places(sorts, counts, of_sort)
+
+    def _is_alone(self, sort: Sort) -> bool:
+        """Whether its servers fail together, on the only machine of a kind."""
+        return any(len(self.fleet.kinds[kind].machines) == 1 for kind, _ in sort.takes)
 
     def _slots(self, users: int, each: int, there: int, largest: int) -> int:
         """Slots of a server that can have `each` of the `there` that are possible in all: its part

@@ -15,6 +15,7 @@ from ....errors import AutolayersError
 from ....flags.users import Users
 from ....machine import Device, Machine
 from ....records import replace
+from ...plan import TOO_SLOW
 from ...users import Requests
 from .options import planned
 
@@ -87,7 +88,8 @@ def _users(
 
 def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
     _, rate, first = row
-    return rate / share >= wanted.rate and (not wanted.first or first * share <= wanted.first)
+    least = wanted.rate if wanted.promise else TOO_SLOW
+    return rate / share >= least and (not wanted.first or first * share <= wanted.first)
 
 
 def shared(
