@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Users:
     """How many (None: as many as the promise allows), the context of each (0: what the workload
-    takes), and the promise: tokens per second of an answer, seconds to its first token. `guess`:
-    near how many it may end. `grows`: a launch that stays on the GPUs gets more slots and is not
-    searched anew for them, and only the number that is asked for, or kept, is priced."""
+    takes), and the promise: tokens per second of an answer, seconds to its first token. `grows`: a
+    launch that stays on the GPUs gets more slots and is not searched anew for them, and only the
+    number that is asked for, or kept, is priced."""
 
     count: int | None = None
     context: int = 0
     rate: float = 0.0
     first: float = 0.0
-    guess: int = 0
     grows: bool = False
 
     @property

@@ -10,6 +10,8 @@ llama.cpp's published images are built without RPC, so `image` names one that is
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from ..backends import CPU, backend_of
 from ..backends import backend as row_of
 from ..devices.cluster_file import PORT
@@ -162,6 +164,18 @@ def _runs_linux(box: Box, device: Device, what: str) -> None:
 # --- compose
 
 
+def _published(box: Box) -> str:
+    """The IP address at which a container's port is published; Docker takes no host name there."""
+    try:
+        number = ip_address(box.bind)
+    except ValueError:
+        raise UsageError(
+            f"machine {box.name}: Docker publishes a port at an IP address, not at {box.bind}: "
+            f'give the machine an "address"'
+        ) from None
+    return f"[{number}]" if number.version == 6 else str(number)
+
+
 def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[str, str]:
     found, needs = {}, _needs(use)
     for box in use.boxes:
@@ -170,7 +184,7 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
             _runs_linux(box, device, "compose")
             row = row_of(device.backend)
             command, most = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
-            at = f"[{box.bind}]" if ":" in box.bind else box.bind
+            at = _published(box)
             lines += [
                 f"  rpc-{i}:",
                 f"    image: {compose(image)}",

@@ -237,18 +237,13 @@ class _People:
         return (found.row.slots >= users or self.waits) and self.wanted.kept(found.row.served)
 
     def most(self) -> int:
-        """The largest number of people that keeps the promise, 0 for none: between two numbers that
-        are tried in growing steps up or down from a guess."""
+        """The largest number of people that keeps the promise, 0 for none."""
         if self.wanted.grows:
             return self._most_grown()
-        low, high, step = 0, MOST + 1, 1
-        at = min(max(1, self.wanted.guess), MOST)
-        while low < at < high:
-            if self.keeps(at):
-                low, at = at, at + step
-            else:
-                high, at = at, at - step
-            step *= 2
+        low, high = 0, 1
+        while high <= MOST and self.keeps(high):
+            low, high = high, 2 * high
+        high = min(high, MOST + 1)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if self.keeps(middle) else (low, middle)

@@ -237,6 +237,16 @@ def test_a_model_over_two_machines(tmp_path: Path) -> None:
         and f"{address}:50052" in texts[f"{head}/compose.yaml"]
     )
     assert sorted(written("kubernetes", found, paths=[large])) == [f"{head}-rpc/kubernetes.yaml"]
+    named = planned(
+        tmp_path,
+        {name: {"devices": [card], "host": {"total": 12 * GiB}} for name in "ab"},
+        [large],
+        1,
+    )
+    with pytest.raises(
+        UsageError, match=r'at an IP address, not at .: give the machine an "address"'
+    ):
+        written("compose", named, paths=[large])
     with pytest.raises(
         UsageError, match="spans machines by RPC, which --format llama-swap cannot start"
     ):

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _SECONDS = 5.0  # of HiGHS for a rule
 _GAP = 1e-4  # of its answer to the bound
 _STARTS = 8  # of the search without it, besides the given one
-_MOVES = 2_000  # that the search without it tries at most
+_MOVES = 2_000  # that it tries from each at most,
+_WORK = 200_000  # and these by sorts and models: the larger, the longer a move takes
 Rank = tuple[int, int, float]
 
 
@@ -63,6 +64,7 @@ class _Problem:
         self.sorts, self.room, self.needed = sorts, room, needed
         self.gpus = [sum(size for _, size in sort.takes) for sort in sorts]
         self.costs = costs
+        self.moves = min(_MOVES, _WORK // (len(sorts) * len(needed)))
         self.together = [any(alone[kind] for kind, _ in sort.takes) for sort in sorts]
 
     def serves(self, counts: Sequence[int]) -> bool:
@@ -100,7 +102,7 @@ class _Problem:
         model first once."""
         starts = [[*counts]]
         models = [*range(len(self.needed))]
-        for at in models[:_STARTS]:
+        for at in models[: min(_STARTS, 1 + self.moves // len(models))]:
             built = self._built([*models[at:], *models[:at]])
             starts += [] if built is None else [built]
         return min((self._climbed(self._thinned(each)) for each in starts), key=self.rank)
@@ -163,14 +165,14 @@ class _Problem:
 
     def _climbed(self, counts: list[int]) -> list[int]:
         moves = 0
-        while moves < _MOVES:
+        while moves < self.moves:
             rank = self.rank(counts)
             for other in self._moved(counts):
                 moves += 1
                 if self.serves(other) and self.rank(other) < rank:
                     counts = other
                     break
-                if moves >= _MOVES:
+                if moves >= self.moves:
                     return counts
             else:
                 return counts
@@ -224,17 +226,17 @@ class _Problem:
                 for _, each in sort.serves
             )
         )
-        rows: list[list[float]] = []
+        rows: list[dict[int, float]] = []
         least: list[float] = []
 
         def row(start: float, numbers: dict[int, float]) -> None:
             """`numbers` times these, in all `start` at least."""
-            rows.append([numbers.get(at, 0.0) for at in range(width)])
+            rows.append(numbers)
             least.append(start)
 
         for kind, there in enumerate(self.room):
             takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
-            row(-float(there), {i: -float(each) for i, each in enumerate(takes)})
+            row(-float(there), {i: -float(each) for i, each in enumerate(takes) if each})
         for model, needs in enumerate(self.needed):
             slots = {
                 i: float(each)
@@ -262,7 +264,7 @@ class _Problem:
                     [goal.get(at, 0.0) for at in range(width)],
                     integrality=kinds,
                     bounds=bounds,
-                    constraints=[LinearConstraint(rows, least, float("inf"))],
+                    constraints=[LinearConstraint(_matrix(rows, width), least, float("inf"))],
                     options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
                 )
             if found.x is None:
@@ -270,3 +272,12 @@ class _Problem:
             answer = [round(each) for each in found.x[:sorts]]
             row(-round(found.fun) - 1e-6, {at: -each for at, each in goal.items()})
         return answer
+
+
+def _matrix(rows: Sequence[dict[int, float]], width: int) -> object:
+    """A sparse matrix, as nearly all numbers are 0."""
+    from scipy.sparse import coo_array
+
+    places = [(i, at, number) for i, row in enumerate(rows) for at, number in row.items()]
+    down, along, numbers = zip(*places, strict=True)
+    return coo_array((numbers, (down, along)), shape=(len(rows), width)).tocsr()

@@ -54,6 +54,7 @@ ROUNDS = 12
 FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
 SPAN = 4  # machines that one model spans at most
+LARGEST = 16  # kinds of which it does
 TRIED = 6  # sets of kinds tried of each number of machines
 NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
 # kinds for which the fleet without one machine, or with one more, is computed
@@ -264,8 +265,9 @@ class _Planner:
         """What `count` whole machines take, the head's kind first, whose memory may hold `size`
         bytes, the least first."""
         kinds = self.fleet.kinds
+        largest = sorted(range(len(kinds)), key=lambda kind: -_memory(kinds[kind]))[:LARGEST]
         found: list[tuple[int, Takes]] = []
-        for members in combinations_with_replacement(range(len(kinds)), count):
+        for members in combinations_with_replacement(sorted(largest), count):
             numbers = Counter(members)
             there = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
             memory = sum(_memory(kinds[kind]) for kind in members)
