@@ -54,7 +54,7 @@ ROUNDS = 12
 FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
 SPAN = 4  # machines that one model spans at most
-LARGEST = 16  # kinds of which it does
+LARGEST = 16  # kinds with the most memory, whose machines are tried together
 TRIED = 6  # sets of kinds tried of each number of machines
 NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
 # kinds for which the fleet without one machine, or with one more, is computed
