@@ -397,7 +397,8 @@ def _haproxy(
     found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 ) -> dict[str, str]:
     """A configuration of HAProxy: as nginx's, and requests beyond the slots of all servers wait in
-    its queue."""
+    its queue. A server that takes no connection is down at once: it has the fewest requests, so
+    all attempts of one would go there while the others are full."""
     models = _by_model(instances)
     lines = [
         "# haproxy -f haproxy.cfg",
@@ -426,8 +427,8 @@ def _haproxy(
             f"  http-request replace-path /{re.escape(name)}(/.*) \\1",
         ]
         lines += [
-            f"  server s{i} {each.at} check inter 2s fall 1 maxconn {each.server.slots} "
-            f"weight {min(256, each.server.slots)}"
+            f"  server s{i} {each.at} check inter 2s fall 1 observe layer4 error-limit 1 "
+            f"on-error mark-down maxconn {each.server.slots} weight {min(256, each.server.slots)}"
             for i, each in enumerate(own)
         ]
     return {"haproxy.cfg": "\n".join(lines) + "\n"}
