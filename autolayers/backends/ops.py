@@ -6,6 +6,7 @@ from ..records import dataclass
 from ..units import MiB
 
 Parts = tuple[tuple[str, int], ...]  # (name, bytes)
+TEMPORARIES = "temporaries of operations"  # the part that grows with what operations compute
 
 DEFAULT_TARGET = 1024 * MiB  # llama.cpp's --fit-target, for unknown backends
 

@@ -4,6 +4,7 @@ it may be."""
 
 from __future__ import annotations
 
+from ..backends.ops import TEMPORARIES
 from ..records import dataclass
 
 TYPE_CHECKING = False
@@ -30,7 +31,7 @@ LEAST = 0.5
 @dataclass(frozen=True)
 class Taken:
     """Bytes by device: what is `fixed`, and graph buffers, which depend on context and micro-batch;
-    and of RAM."""
+    and of RAM. Without flash attention the temporaries of operations grow as graph buffers do."""
 
     fixed: Mapping[str, int]
     compute: Mapping[str, int]
@@ -55,7 +56,11 @@ class Buffers:
         # a device without layers has no room for its buffers: more layers elsewhere change nothing
         if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
             self.full.add((point[0], *point[2:]))
-        compute = {name: use[name].compute for name in candidate.spare}
+        flash = candidate.breakdown.flash_attn
+        compute = {
+            name: use[name].compute + (0 if flash else _temporaries(candidate, name))
+            for name in candidate.spare
+        }
         fixed = {
             name: size - compute[name] for name, size in candidate.overheads(self.limits).items()
         }
@@ -66,7 +71,7 @@ class Buffers:
                 name: max(size, before.compute.get(name, 0)) for name, size in compute.items()
             }
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
-        self.known[point] = Taken(fixed, compute, ram, candidate.breakdown.flash_attn)
+        self.known[point] = Taken(fixed, compute, ram, flash)
 
     def record_output(self, point: Point, name: str, candidate: Candidate) -> None:
         """Notes what a device takes that has the output layer alone."""
@@ -114,12 +119,17 @@ class Buffers:
         )
 
     def of_ram(self, point: Point) -> int:
-        """Expected bytes of system memory."""
+        """Expected bytes of system memory: of launches with this micro-batch, or in proportion to
+        that of others, as graph buffers are nearly all of it."""
+        frame, kind, n_ctx, n_ubatch = point
+        alike = {
+            key[2:]: taken.ram for key, taken in self.known.items() if key[:2] == (frame, kind)
+        }
+        same = {(ctx, size): ram for (ctx, size), ram in alike.items() if size == n_ubatch}
         return min(
             [
-                int(taken.ram * min(1.0, point[2] / max(1, key[2])))
-                for key, taken in self.known.items()
-                if key[:2] == point[:2]
+                int(ram * min(1.0, n_ctx / max(1, ctx)) * min(1.0, n_ubatch / size))
+                for (ctx, size), ram in (same or alike).items()
             ],
             default=0,
         )
@@ -175,6 +185,11 @@ class Buffers:
         found = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
         least = min(found.values(), default=0)
         return {name: found.get(name, least) for name in self.limits}
+
+
+def _temporaries(candidate: Candidate, name: str) -> int:
+    """Bytes of the margin that grow with what operations compute."""
+    return sum(size for part, size in candidate.margins.get(name, ()) if part == TEMPORARIES)
 
 
 def _related(kind: str) -> str:

@@ -378,7 +378,8 @@ class Kind:
         layer = ladder.top - count - 1
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
         shapes = [less]
-        split = () if self.evaluator.engine.shares_bytes else params.tensor_split or ()
+        movable = self.frame.splits and not self.evaluator.engine.shares_bytes
+        split = (params.tensor_split or ()) if movable else ()
         for device in range(1, len(split)):
             first = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
             if split[device] and split[0] > 1 and first > layer:

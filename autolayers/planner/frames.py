@@ -99,12 +99,8 @@ class Frame:
         if self.whole:
             return ("layers",) if finer is None else (finer.kind,)
         bare = () if self.ladders.bare(self.given) is None else ("bare",)
-        kinds = {
-            device.kind for device in self.evaluator.machine.devices if device.name in self.names
-        }
-        # -dev none is the same, and a choice of its own
-        none = () if kinds == {"igpu"} else ("none",)
-        return (*(() if finer is None else (finer.kind,)), "layers", *bare, *none)
+        # -ngl 0 is not -dev none: the device still computes prompts
+        return (*(() if finer is None else (finer.kind,)), "layers", *bare, "none")
 
 
 def _contexts(problem: Problem, given: Params) -> Contexts:

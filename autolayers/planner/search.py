@@ -49,6 +49,7 @@ NEAR = 64 << 20  # bytes that a launch may lack so that it is tried with less co
 HOPE = 16 << 20  # bytes that launches may take less than they should,
 HOPES = 3  # so often for a promise,
 HOPED = 0.98  # if they are then worth this much more
+GRIDS = 3  # times that contexts between two promises are looked at, each by what is known then
 CLOSE = 1.1  # promises that are looked at again before the search ends
 LATER = 1.0001  # a bound that is looked at after what it is of
 SAME = 0.995  # a promise must be this much better than what was measured
@@ -86,21 +87,50 @@ def search(problem: Problem) -> Found:
     given = plain(problem)
     asked = problem.with_given(given)
     found = _with_most_context(asked) if asked.policy.n_ctx == "max" else _by_cache_type(asked)
-    floor = contexts(asked, given).least
-    fits = found.candidate is not None and found.candidate.fits
-    if not fits and floor == MIXTURE and asked.policy.n_ctx_min is None:
+    if _asks_much(asked) and not _reaches_all_layers(asked, found.candidate):
         less = _by_cache_type(asked.with_goals(n_ctx_min=FIT_PARAMS_MIN_CTX))
-        found = found if less.candidate is None else less
-    if found.candidate is None or given == problem.given:
+        found = _better(asked, found, less)
+    if found.candidate is None:
         return found
+    changes = _changes(given, problem.given)
+    params = found.candidate.params
     back = {
-        name: value
-        for name, value in _changes(given, problem.given).items()
-        if getattr(found.candidate.params, name) == getattr(given, name)
+        name: value for name, value in changes.items() if vars(params)[name] == vars(given)[name]
     }
-    params = replace(found.candidate.params, **back)  # type: ignore[arg-type]
-    same = problem.evaluator.candidate(params, FULL, last=True)
+    if params.n_gpu_layers is None:  # of --fit's launches; llama-server would decide anew
+        back["n_gpu_layers"] = params.layers_wanted(problem.everything) * bool(
+            problem.machine.devices
+        )
+    if not back:
+        return found
+    same = problem.evaluator.candidate(replace(params, **back), FULL, last=True)  # type: ignore[arg-type]
     return replace(found, candidate=same or found.candidate)
+
+
+def _asks_much(problem: Problem) -> bool:
+    """Whether nobody asked for the least context that a mixture of experts should have."""
+    least = contexts(problem, problem.given).least
+    return least == MIXTURE and problem.policy.n_ctx_min is None
+
+
+def _reaches_all_layers(problem: Problem, found: Candidate | None) -> bool:
+    """Whether a launch fits and has all layers on the devices, if there are any, or as many as were
+    given."""
+    if found is None or not found.fits:
+        return False
+    free = problem.given.n_gpu_layers in (None, -1) and problem.machine.devices
+    return not free or found.params.layers_wanted(problem.everything) == problem.everything
+
+
+def _better(problem: Problem, one: Found, other: Found) -> Found:
+    """The one that fits, or is worth more; `other` where neither fits."""
+    if other.candidate is None:
+        return one
+    if one.candidate is None or not one.candidate.fits:
+        return other
+    if not other.candidate.fits:
+        return one
+    return min(one, other, key=lambda found: _worth(problem, found.candidate))
 
 
 def _with_most_context(problem: Problem) -> Found:
@@ -206,7 +236,9 @@ class Search:
         winner = self._run()
         if self.policy.strategy == "layers":
             winner = self._with_most_layers(self.frames.all(), winner)
-        if winner is None and not self.short:
+        if self._leaves_idle(winner):
+            if winner is not None:
+                self._push(winner, self._worth(winner))
             for frame in self.frames.left_out():
                 self._open(frame)
             winner = self._run()
@@ -214,7 +246,7 @@ class Search:
             winner = self._with_most_layers(
                 itertools.chain(self.frames.all(), self.frames.left_out())
             )
-        for challenge in (self._orders, self._contexts, self._parts):
+        for challenge in (self._orders, *[self._contexts] * GRIDS, self._parts):
             if winner is not None and challenge(winner):
                 self._push(winner, self._worth(winner))
                 winner = self._run()
@@ -229,6 +261,15 @@ class Search:
                 return Found(answer, self._paid(winner, answer), tuple(others))
             winner = self._run()
         return self._unfitting()
+
+    def _leaves_idle(self, winner: _Node | None) -> bool:
+        """Whether no launch fits on the devices, or the best one has no layer there, though their
+        number is free."""
+        if winner is None or winner.measured is None:
+            return not self.short
+        if winner.kind.frame.as_given:
+            return False
+        return winner.measured.params.n_gpu_layers == 0 and bool(winner.kind.frame.names)
 
     def _with_most_layers(
         self, frames: Iterable[Frame], winner: _Node | None = None
@@ -540,6 +581,7 @@ class Search:
             n
             for part in range(1, 4)
             if (n := (here + (most - here) * part // 4) // span.step * span.step) > here
+            and (winner.kind, n) not in self.opened
         ]
         found = [launch for n in grid if (launch := winner.kind.promise(n)) is not None]
         better = [
@@ -548,7 +590,10 @@ class Search:
             if launch.worth < limit
         ]
         for _, n_ctx in sorted(better)[:1]:
-            self._promise(_Node(winner.kind, n_ctx))
+            self.opened.add((winner.kind, n_ctx))
+            node = _Node(winner.kind, n_ctx)
+            node.price = winner.price
+            self._promise(node)
         return bool(better)
 
     def _parts(self, winner: _Node) -> bool:

@@ -33,7 +33,16 @@ from autolayers.devices.given import hypothetical, numbered
 from autolayers.flags.policy import read
 from autolayers.ggml.types import row_size
 from autolayers.planner.one.contexts import MIXTURE, contexts
-from autolayers.planner.prices import ENOUGH, LONG, MICRO_BATCH, PARTS, SHORT, SHORT_MIXTURE, worth
+from autolayers.planner.prices import (
+    ENOUGH,
+    IDLE,
+    LONG,
+    MICRO_BATCH,
+    PARTS,
+    SHORT,
+    SHORT_MIXTURE,
+    worth,
+)
 from autolayers.planner.problem import Problem
 from autolayers.records import dataclass, replace
 from autolayers.request import Request
@@ -268,6 +277,8 @@ def fit(asked: Question, found: Plan) -> Iterator[str]:
     here, there = found.breakdown.n_ctx, rival.breakdown.n_ctx
     if found.breakdown.host.context:  # above 32k tokens that take long to read are left out
         there = min(there, ENOUGH)
+    if not any(usage.total for usage in rival.breakdown.devices.values()):
+        slower /= IDLE.factor  # nobody expects that a card is left idle
     if not found.fits or slower > (PARTS.factor if here <= there else price(found, rival)):
         yield f"{told(found)}, --fit {rival.placement}, {there}, {rival.speed.request:.4f} s"
 
@@ -300,8 +311,10 @@ def remedies(asked: Question, found: Plan) -> Iterator[str]:
                 for one in devices
             ]
         )
-        if remedy.ram and host is not None:
-            host = Host(host.total + remedy.ram, (host.available or 0) + remedy.ram, "given")
+        if remedy.ram:
+            # of a card that uses RAM, the usual size where none is given
+            known = (host and host.available) or problem_of(asked).machine.ram or 0
+            host = Host(known + remedy.ram, known + remedy.ram, "given")
         try:
             then = autolayers.plan(of, [*asked.words, *remedy.flags], devices=devices, host=host)
         except autolayers.AutolayersError as error:
@@ -318,6 +331,11 @@ def requests(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
     one, two = (asked.plan("--workload", f"512+64x{n}") for n in (count, 2 * count))
     if one is None or two is None or not one.fits or not two.fits:
         return
+    caches = [
+        sum(usage.context for usage in each.breakdown.devices.values()) for each in (one, two)
+    ]
+    if caches[1] < caches[0]:
+        return  # fewer or shorter slots leave room for more layers
     if two.speed.request < one.speed.request * (1 - 1e-9):
         yield f"{count}: {told(one)}, {2 * count}: {told(two)}"
 

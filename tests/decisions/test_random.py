@@ -5,7 +5,16 @@ import pytest
 from decisions.properties import failures
 from support import swept
 
-QUICK = (*range(0, 1000, 100), 503)  # 503: a GPU that is too small for more than the output layer
+QUICK = (
+    *range(0, 1000, 100),
+    503,  # a GPU that is too small for more than the output layer
+    44357,  # without flash attention what operations take grows with the context
+    44381,  # only the second best order of three cards has room for layers
+    44399,  # nothing fits, and --fit's launch has no -ngl
+    44441,  # the same as 44357, with weights that -ot sends to RAM
+    44477,  # a Mac whose RAM is too small for a micro-batch of 2048
+    44792,  # an integrated GPU that only computes prompts
+)
 
 
 @pytest.mark.parametrize("seed", swept(range(1000), 10, QUICK))

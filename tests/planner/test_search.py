@@ -124,12 +124,20 @@ class TestDevices:
             ("gpt-oss-120b-mxfp4", "--gpu 36.1GiB,36.1GiB", 131072),
             ("qwen3-next-80b-a3b-q4_k_m", "--gpu 43.7GiB,20GiB", 262144),
             ("llama-3.1-8b-f16", "--gpu 14.6GiB,7.3GiB -ctk q8_0 -ctv q8_0", 61952),
+            ("gemma-3-27b-q4_k_m", "--gpu 7.3GiB,17.5GiB -ctk q8_0 -ctv q8_0 -fitt 512", 105728),
         ],
     )
     def test_the_split_is_chosen_with_the_context(self, name: str, words: str, least: int) -> None:
         """At least the context that --fit was seen to choose."""
         found = plan(name, *words.split())
         assert found.fits and not found.params.overrides and found.breakdown.n_ctx >= least
+
+    def test_a_split_that_is_given_stays_where_a_part_of_a_layer_is_in_ram(self) -> None:
+        """A part of the first layer, not of one that would have to move to another GPU."""
+        words = "--gpu 41.9GiB,16.7GiB -np 1 -fa off --swa-full -fitt 512 -ts 37,12"
+        found = plan("qwen3-next-80b-a3b-q4_k_m", *words.split())
+        assert found.fits and found.params.tensor_split == (37.0, 12.0)
+        assert any("exps" in pattern for pattern, _ in found.params.overrides)
 
     def test_two_of_three_matrices_of_a_layer_lie_on_a_second_gpu(self) -> None:
         """Room for less than a whole layer's experts, on a device that holds the last layers."""

@@ -6,6 +6,7 @@ from ...builds import NEWEST_RULES
 from ...records import lazy, replace
 from ...units import MiB
 from ..backend import NVIDIA, OFFLOAD_MIN_BATCH, Backend
+from ..ops import TEMPORARIES
 from ..sign import INDEX, MIB, Sign
 from . import pool
 from .fattn import ADA, AMD, generation, with_converted_cache
@@ -229,7 +230,7 @@ class Cuda(CudaBuffers):
         capability = (device and device.compute_capability) or pool.ASSUMED
         n_sm = device.n_sm if device else None
         parts = [
-            ("temporaries of operations", pool.pool(ops, capability, n_sm, self.nvidia)),
+            (TEMPORARIES, pool.pool(ops, capability, n_sm, self.nvidia)),
             (self.blas, pool.workspace(capability)),
             (f"{self.name} graphs", pool.GRAPHS),
         ]

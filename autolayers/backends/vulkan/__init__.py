@@ -6,6 +6,7 @@ from __future__ import annotations
 from ...builds import NEWEST_RULES, Rules
 from ...records import replace
 from ..backend import ALIGNMENT, COUNT, HYPER_CONNECTIONS, NVIDIA, OFFLOAD_MIN_BATCH, SIZE, Backend
+from ..ops import TEMPORARIES
 from ..sign import BYTES, Sign
 from . import pool
 from .limits import SMALLEST, Limits
@@ -136,7 +137,7 @@ class Vulkan(Backend):
         n_sm = self.device.n_sm if self.device else None
         return (
             ("Vulkan driver", pool.NVIDIA_DRIVER if self.may_be_nvidia else pool.DRIVER),
-            ("temporaries of operations", self.again(ops)),
+            (TEMPORARIES, self.again(ops)),
             (
                 "shaders of experts",
                 max(pool.shaders(ops, kind, n_sm) for kind in self._matrix_kinds),
