@@ -121,18 +121,34 @@ class _People:
         return self._known[users]
 
     def _planned(self, users: int) -> _Launch | None:
-        """With a slot for each, or with half of them as long as that serves more: the others
-        wait."""
+        """With a slot for each, or with fewer if that serves clearly more: the others wait."""
         slots = self.slots(users)
-        best = self._with_slots(users, slots)
-        if self.wanted.grows and not self.waits:
-            return best
-        while slots > 1 and self.given.n_parallel in (None, -1) and not self._whole(best):
+        each = self._with_slots(users, slots)
+        grows = self.wanted.grows and not self.waits
+        if grows or self.given.n_parallel not in (None, -1) or self._whole(each):
+            return each
+        tried = [each]
+        while slots > 1 and not self._whole(tried[-1]):
             slots //= 2
-            fewer = self._with_slots(users, slots)
-            if not self._serves_more(fewer, best):
-                break
-            best = fewer
+            tried.append(self._with_slots(users, slots))
+        if self._whole(tried[-1]):
+            tried[-1] = self._most_slots(users, slots, tried[-1])
+        good = max(map(_total, tried)) / GAIN
+        if _total(each) >= good and each is not None and each.row.served.rate >= TOO_SLOW:
+            return each
+        return next(found for found in tried[::-1] if _total(found) >= good)
+
+    def _most_slots(self, users: int, slots: int, best: _Launch | None) -> _Launch | None:
+        """The launch with the most slots, from `slots` to twice as many, that has all weights on
+        the GPUs."""
+        low, high = slots, 2 * slots + 1
+        while high - low > 1:
+            middle = (low + high) // 2
+            more = self._with_slots(users, middle)
+            if self._whole(more):
+                low, best = middle, more
+            else:
+                high = middle
         return best
 
     def _whole(self, found: _Launch | None) -> bool:
@@ -141,11 +157,7 @@ class _People:
     def _serves_more(self, fewer: _Launch | None, found: _Launch | None) -> bool:
         if fewer is None or not fewer.row.fits:
             return False
-        return (
-            found is None
-            or not found.row.fits
-            or fewer.row.served.total > found.row.served.total * GAIN
-        )
+        return _total(fewer) > _total(found) * GAIN
 
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
         n_ctx = self.given.n_ctx or slots * self.context
@@ -329,6 +341,11 @@ class _People:
         )
 
 
+def _total(found: _Launch | None) -> float:
+    """Tokens per second of all together, 0 of a launch that does not fit."""
+    return found.row.served.total if found is not None and found.row.fits else 0.0
+
+
 def too_many(requests: object) -> Iterator[str]:
     """How many can be served where all do not fit or each gets too little: those that get the most
     in all at a rate that serves."""
@@ -386,10 +403,12 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     short = not found.row.fits or (wanted.promise and not people.keeps(users))
     machines = -(-users // kept) if kept and kept < users and short else None
     requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
-    return Solved(found.problem, found.candidate, _reasons(requests, wanted), requests=requests)
+    return Solved(
+        found.problem, found.candidate, _reasons(requests, wanted, found.in_ram), requests=requests
+    )
 
 
-def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
+def _reasons(found: Requests, wanted: Users, in_ram: bool) -> tuple[str, ...]:
     """What each person gets, what one more takes, and what the promise allows."""
     row, served = found.row, found.row.served
     lines = [
@@ -399,11 +418,8 @@ def _reasons(found: Requests, wanted: Users) -> tuple[str, ...]:
         + (f"; each further one takes {human(found.each)}" if found.each else "")
     ]
     if row.slots < row.users:
-        lines.append(
-            f"{row.slots} slots: with more the model would not stay on the GPUs; the "
-            f"others wait in "
-            "llama-server's queue"
-        )
+        why = "all of them together would get less" if in_ram else "weights would leave the GPUs"
+        lines.append(f"{row.slots} slots: with more {why}; the others wait in llama-server's queue")
     if wanted.promise and not wanted.alone:
         said = " and ".join(wanted.words())
         if found.most is None:

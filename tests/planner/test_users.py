@@ -114,16 +114,36 @@ def test_more_people_than_the_gpu_has_room_for_wait_in_the_queue() -> None:
 def test_too_many_are_told_how_many_can_be_served() -> None:
     plan, _ = served("llama-3.1-8b-q4_k_m:8", *DENSE, "--users", "6")
     assert not any("users at once" in line for line in plan.warnings)
-    plan, found = served(
-        "llama-3.3-70b-q4_k_m:12",
-        "--gpu",
-        "2GiB",
-        "--ram",
-        "64GiB",
-        "--users",
-        "100",
-        "--cores",
-        "4",
+    words = ["--gpu", "2GiB", "--ram", "64GiB", "--users", "100", "--cores", "4"]
+    plan, found = served("llama-3.3-70b-q4_k_m:12", *words)
+    assert found["per_request_tokens_per_second"] < 3
+    assert any("100 users at once get" in line for line in plan.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("llama-3.3-70b-q4_k_m:12", "--gpu 2GiB --ram 64GiB --users 100 --cores 4"),
+        ("llama-3.1-8b-q4_k_m:12", "--gpu 1500MiB --ram 8GiB --users 200"),
+    ],
+)
+def test_where_weights_stay_in_ram_the_fewest_slots_that_serve_as_much(
+    name: str, words: str
+) -> None:
+    """A slot for each would send the weights to RAM for their caches, or not fit at all."""
+    plan, found = served(name, *words.split())
+    every, each = served(name, *words.split(), "-np", words.partition("--users ")[2].split()[0])
+    assert plan.fits and plan.n_gpu_layers and 1 <= found["slots"] <= 12
+    assert not every.fits or (
+        found["total_tokens_per_second"] > 2 * each["total_tokens_per_second"]
     )
-    if found["per_request_tokens_per_second"] < 3:
-        assert any("users at once get" in line for line in plan.warnings)
+    assert any("with more all of them together would get less" in line for line in plan.reasons)
+
+
+def test_the_most_slots_with_all_weights_on_the_gpu() -> None:
+    words = ["--gpu", "rtx-3060", "--ram", "32GiB", "--users", "200"]
+    plan, found = served("llama-3.1-8b-q4_k_m", *words)
+    assert plan.n_gpu_layers == 33 and not plan.params.overrides
+    more, _ = served("llama-3.1-8b-q4_k_m", *words, "-np", str(found["slots"] + 1))
+    assert more.n_gpu_layers < 33 or more.params.overrides
+    assert any("with more weights would leave the GPUs" in line for line in plan.reasons)
