@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from ..backends import HOST, on
+from ..backends import HOST
 from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
@@ -12,19 +12,18 @@ from ..memory.breakdown import Breakdown
 from ..memory.companions import with_draft_type
 from ..memory.context import resolve
 from ..records import replace
-from ..units import human, mib
-from ..work.expert_cache import loses
 from ..work.unfused import may_part
-from . import cache_types, host_limits, serving
-from .embedder import embeds, suits, ways
+from . import remarks, serving
+from .embedder import suits, ways
 from .evaluate import FULL, RAM_MARGIN
 from .one.alone import layers_alone
 from .one.contexts import contexts
-from .one.expert_cache import FLAG, hits
+from .one.expert_cache import hits
 from .one.overrides import merged
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .problem import Problem
 from .reasons import Explained, fit_choice_of
+from .remarks import Solution
 from .search import Solved, search
 from .unused import unused
 
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from ..work.speed import Answers, CostModel, Speed
     from .evaluate import Candidate
 
-UNQUANTISED = {"f32", "f16", "bf16"}
 ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
 
 
@@ -97,7 +95,7 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
         solved = _best_way(problem)
     candidate, why = solved.candidate, solved.reasons
     if candidate is not None and policy.workload.reuses and not policy.alone:
-        from .one.reuse import reusing
+        from .one.added import reusing
 
         candidate, more = reusing(solved.problem, candidate)
         why += more
@@ -146,7 +144,7 @@ def _search(problem: Problem) -> Solved:
     found = search(problem)
     solved = Solved(problem, found.candidate, paid=found.paid)
     if may_part(problem.model, problem.evaluator.estimator.rules):
-        from .one.fused import kept_fused
+        from .one.added import kept_fused
 
         return kept_fused(problem, solved)
     return solved
@@ -194,6 +192,7 @@ class _Answer:
             params = replace(params, n_ctx=self.use.n_ctx)
         params, reasons = self._with_threads(params, reasons)
         host = self._host()
+        seen = Solution(self.problem, self.candidate, self.use, host, self.requests)
         idle = (
             ()
             if self.policy.alone
@@ -220,8 +219,8 @@ class _Answer:
                 self.evaluator.machine.devices,
             ),
             (*filter(None, [self._paid()]), *idle, *reasons, *self._hits(), *self._kept()),
-            self._limited(),
-            notes + self._warnings(host),
+            self._limited(seen),
+            notes + tuple(remarks.warnings(seen)),
             explained,
             paid=self._paid(),
             idle=idle,
@@ -249,20 +248,14 @@ class _Answer:
             f"request's time"
         )
 
-    def _limited(self) -> tuple[str, ...]:
+    def _limited(self, seen: Solution) -> tuple[str, ...]:
         """What raises the limit of a GPU that uses RAM, if the launch would take more."""
-        params, use, trained = self.candidate.params, self.use, self.evaluator.model.n_ctx_train
-        whole = (
-            params.layers_wanted(self.everything) == self.everything
-            and params.overrides == self.given.overrides
-        )
-        if self.candidate.fits and whole and (self.given.n_ctx or use.n_ctx_seq >= trained):
+        use, trained = self.use, self.evaluator.model.n_ctx_train
+        enough = self.given.n_ctx or use.n_ctx_seq >= trained
+        if self.candidate.fits and seen.whole and enough:
             return ()
-        from .shared_limit import how_to_raise
-
-        return how_to_raise(
-            self.evaluator.machine, self.candidate, use.host.model + use.host.context
-        )
+        movable = use.host.model + use.host.context
+        return remarks.how_to_raise(self.evaluator.machine, self.candidate, movable)
 
     def _with_threads(
         self, params: Params, reasons: tuple[str, ...]
@@ -326,175 +319,6 @@ class _Answer:
             self.evaluator.shared(use),
             mapped,
         )
-
-    def _warnings(self, host: HostRow) -> tuple[str, ...]:
-        model, use, spare = self.evaluator.model, self.use, self.candidate.ram_spare
-        found = [*model.header.warnings, *use.warnings]
-        if spare is not None and spare < 0:
-            found.append(
-                f"the launch needs {mib(host.needed)} of system memory, {mib(-spare)} "
-                f"more than is "
-                "available: it would swap, or read the file again for every token"
-            )
-        for name, limit in self.evaluator.machine.limits.items():
-            margin = sum(size for _, size in self.candidate.margins.get(name, ()))
-            if margin > limit:
-                found.append(
-                    f"{name}: the margin alone, {human(margin)}, is more than the "
-                    f"{human(limit)} "
-                    "that are free"
-                )
-        params, given = self.candidate.params, self.given
-        whole = (
-            params.layers_wanted(self.everything) == self.everything
-            and params.overrides == given.overrides
-        )
-        if (
-            self.policy.n_ctx == "max"
-            and self.evaluator.machine.devices
-            and given.n_gpu_layers is None
-            and not whole
-        ):
-            found.append(
-                "--ctx max: not everything stays on the GPUs; twice the context may take "
-                "twice the time"
-            )
-        found += self._fallen()
-        if may_part(model, self.evaluator.estimator.rules):
-            from .one.fused import warning
-
-            found += filter(None, [warning(self.cost, self.candidate)])
-        found += self._slow_caches()
-        found += self._encodes()
-        found += self._users()
-        found += cache_types.warnings(params, use.n_ctx_seq)
-        found += host_limits.warnings(
-            self.evaluator.machine, params, use, self.evaluator.placement(params)
-        )
-        if params.moe_cache_mib and (slower := loses(self.evaluator.machine)):
-            found.append(f"{FLAG}: {slower}")
-        trained = model.n_ctx_train
-        if trained and use.n_ctx_seq > trained:
-            found.append(
-                f"a slot's context of {use.n_ctx_seq} is more than the {trained} the "
-                f"model was "
-                "trained for"
-            )
-        work = self.policy.workload
-        wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
-        if use.n_ctx_seq < wanted:
-            found.append(
-                f"a slot's context of {use.n_ctx_seq} is less than the {wanted} that "
-                f"--workload "
-                "takes"
-            )
-        return tuple(dict.fromkeys([*found, *self._idle()]))
-
-    def _fallen(self) -> list[str]:
-        """Operations that their layers' device has no kernel for."""
-        params, found = self.candidate.params, []
-        types = "/".join(
-            dict.fromkeys((params.cache_type_k or "f16", params.cache_type_v or "f16"))
-        )
-        for (device, op), count in self.cost.fallen(self.candidate).items():
-            layers = f"{count} layer{'s' * (count != 1)}"
-            if op == "FLASH_ATTN_EXT":
-                found.append(
-                    f"{device} has no flash attention for {types}: attention of {layers} "
-                    f"runs on "
-                    "the CPU"
-                )
-            else:
-                found.append(
-                    f"{device} has no kernel for {op} as this launch needs it: it runs on "
-                    f"the CPU "
-                    f"in {layers}"
-                )
-        return found
-
-    def _users(self) -> Iterator[str]:
-        """How many people can be served, if each gets too little."""
-        if self.policy.users is None:
-            return
-        from .users import too_many
-
-        yield from too_many(self.requests)
-
-    def _encodes(self) -> Iterator[str]:
-        """What llama-server refuses of a model without a KV cache: completions, and inputs of
-        several micro-batches (server_slot::can_split)."""
-        params, use, row = self.candidate.params, self.use, self.evaluator.model.row
-        if row.memory != "none":
-            return
-        if not embeds(params):
-            yield (
-                f"{self.evaluator.model.architecture} has no KV cache: llama-server answers "
-                f"embeddings alone, with "
-                "--embedding (or --reranking)"
-            )
-        elif use.n_ubatch < use.n_ctx_seq:
-            yield (
-                f"llama-server refuses inputs of more than {use.n_ubatch} tokens: -b "
-                f"{use.n_ctx_seq} -ub "
-                f"{use.n_ctx_seq} takes a whole context"
-            )
-
-    def _slow_caches(self) -> list[str]:
-        """Devices without a fast kernel for the cache's types."""
-        params = self.candidate.params
-        types = {params.cache_type_k or "f16", params.cache_type_v or "f16"} - UNQUANTISED
-        if not types or params.kv_offload is False:
-            return []
-        names = "/".join(sorted(types))
-        return [
-            f"{device.name} has no fast kernel for a {names} cache: a long one is read at "
-            f"about a tenth of the "
-            "bandwidth"
-            for device in self.evaluator.machine.devices
-            if self.use.devices[device.name].context and on(device).slow_quantised_cache
-        ]
-
-    def _idle(self) -> list[str]:
-        """Flags that change nothing for this model or on this machine."""
-        given, found = self.given, []
-        if not self.evaluator.model.is_moe and any(
-            EXPERTS_REGEX in pattern for pattern, _ in given.overrides
-        ):
-            found.append("the model has no experts: -cmoe and -ncmoe change nothing")
-        shares, devices = len(given.tensor_split or ()), len(self.evaluator.machine.devices)
-        if shares > devices:
-            found.append(
-                f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the "
-                f"last ones "
-                "change nothing"
-            )
-        left_out = self.evaluator.device_names(self.candidate.params)[shares:] if shares else []
-        if left_out:
-            found.append(
-                f"-ts has {shares} share{'s' * (shares != 1)} for "
-                f"{shares + len(left_out)} devices: "
-                f"{', '.join(left_out)} get{'s' * (len(left_out) == 1)} nothing"
-            )
-        return found + self._matching_nothing()
-
-    def _matching_nothing(self) -> list[str]:
-        """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer
-        layers than given."""
-        patterns = [
-            pattern
-            for pattern, _ in self.given.overrides
-            if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern
-        ]
-        if not patterns:
-            return []
-        from ..memory.ecmascript import TensorMatcher
-
-        names = TensorMatcher([*self.evaluator.model.tensors])
-        return [
-            f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
-            for pattern in patterns
-            if not names.find(pattern)
-        ]
 
 
 def _with_requests(predict: Callable[[], Speed], served: Answers) -> Speed:

@@ -11,10 +11,10 @@ import itertools
 
 from ..flags.params import N_PARALLEL
 from ..records import lazy, replace
-from .cache_types import LONG, low
 from .one.contexts import contexts
 from .one.ladder import Ladders
 from .one.slice_shares import choices
+from .prices import FINE_ABOVE, low
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ class Frame:
 
 
 def _contexts(problem: Problem, given: Params) -> Contexts:
-    """The contexts to choose from; at most LONG a sequence with a cache type below q8_0 that is not
-    the only one."""
+    """The contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type below
+    q8_0 that is not the only one."""
     span, types = contexts(problem, given), problem.policy.kv_types
     if (
         given.cache_type_k == problem.given.cache_type_k
@@ -114,7 +114,7 @@ def _contexts(problem: Problem, given: Params) -> Contexts:
         or span.most is None
     ):
         return span
-    return replace(span, most=max(span.least or 0, min(span.most, LONG * streams(given))))
+    return replace(span, most=max(span.least or 0, min(span.most, FINE_ABOVE * streams(given))))
 
 
 def streams(given: Params) -> int:

@@ -16,7 +16,6 @@ from ..backends import HOST
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..records import dataclass
 from ..work.expert_cache import DOUBT as CACHE_DOUBT
-from .cache_types import low
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,6 +37,8 @@ class Price:
 
 
 ENOUGH = 32768  # tokens of a sequence; more are worth little
+FINE = ("f32", "f16", "bf16", "q8_0")  # types of a cache that answers like one of f16
+FINE_ABOVE = 32768  # tokens of a slot, beyond which --kv-types chooses no other type
 
 SHORT = Price(
     "half the context, below 32k a sequence",
@@ -192,6 +193,10 @@ def of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
 def is_part(pattern: str, buffer: str) -> bool:
     """Whether a rule is none of -ncmoe, -cmoe or -ncffn."""
     return buffer != HOST or not pattern.endswith((EXPERTS_REGEX, FFN_REGEX))
+
+
+def low(cache_type: str) -> bool:
+    return cache_type not in FINE
 
 
 def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:

@@ -21,7 +21,6 @@ from ..garbage import without_gc
 from ..memory.context import CELL_BLOCK
 from ..records import dataclass, replace
 from .buffers import Buffers
-from .cache_types import LONG, low
 from .candidates import PATIENCE, RAM_SHARE, Kind
 from .evaluate import FIT, FULL, PROMPT
 from .frames import Frame, Frames, orders, plain, streams
@@ -31,7 +30,7 @@ from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
 from .one.parts import parts
 from .one.split import TensorSplit
-from .prices import ENOUGH, MICRO_BATCH, ORDER, of_context, worth
+from .prices import ENOUGH, FINE_ABOVE, MICRO_BATCH, ORDER, low, of_context, worth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     for name in types:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
         least = contexts(problem, typed).least or 0
-        if low(name) and not all(map(low, types)) and least > LONG * streams(typed):
+        if low(name) and not all(map(low, types)) and least > FINE_ABOVE * streams(typed):
             continue
         found = Search(problem, typed, whole).best()
         if found.candidate is not None and found.candidate.fits and problem.whole(found.candidate):

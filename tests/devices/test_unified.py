@@ -17,7 +17,7 @@ from autolayers.devices.macs import working_set
 from autolayers.flags.params import Params
 from autolayers.machine import Host, Machine
 from autolayers.planner.evaluate import RAM_MARGIN, Candidate
-from autolayers.planner.shared_limit import how_to_raise
+from autolayers.planner.remarks import how_to_raise
 from autolayers.report.text import plan_text
 from autolayers.request import Request
 from autolayers.units import GiB, MiB

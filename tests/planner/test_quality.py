@@ -13,9 +13,9 @@ from support import FIXTURES, model
 import autolayers
 from autolayers.cli import main
 from autolayers.flags.params import Params
-from autolayers.planner import cache_types
 from autolayers.planner.compare import quality
 from autolayers.planner.compare.choose import Choice, compared
+from autolayers.planner.remarks import of_cache_types
 
 FILES = [
     str(FIXTURES / folder / f"qwen3-30b-a3b-{name}.gguf")
@@ -172,10 +172,10 @@ def test_no_cache_type_below_q8_0_is_chosen_for_more_than_32k_unasked() -> None:
 )
 def test_a_cache_type_has_the_figures_of_its_own_row_or_none(types: str, said: str | None) -> None:
     k, v = types.split()
-    (warning,) = cache_types.warnings(Params(cache_type_k=k, cache_type_v=v), 8192)
+    (warning,) = of_cache_types(Params(cache_type_k=k, cache_type_v=v), 8192)
     assert ("not measured publicly" in warning) is (said is None) and (
         said is None or said in warning
     )
     assert (re.search(r"\d\.\d{3}", warning) is None) is (said is None)
     assert ("small models break" in warning) is (types == "q4_0 q4_0")
-    assert not list(cache_types.warnings(Params(cache_type_k="q8_0", cache_type_v="q8_0"), 8192))
+    assert not list(of_cache_types(Params(cache_type_k="q8_0", cache_type_v="q8_0"), 8192))

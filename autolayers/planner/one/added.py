@@ -1,8 +1,14 @@
-"""What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse, and
-why. Agents send the same long prefix again and change what comes after it. A cache of full
-attention keeps the prefix. A sliding-window cache has lost everything before its window, unless it
-is as large as the context (--swa-full). Otherwise it restarts from the last checkpoint, as
-recurrent states do, and computes the rest again."""
+"""Flags that are added to a launch that was solved, each with its reason.
+
+What lets the next request of a long conversation reuse the cache: --swa-full, --cache-reuse. Agents
+send the same long prefix again and change what comes after it. A cache of full attention keeps the
+prefix. A sliding-window cache has lost everything before its window, unless it is as large as the
+context (--swa-full). Otherwise it restarts from the last checkpoint, as recurrent states do, and
+computes the rest again.
+
+What keeps a delta net one op in builds that part it where layers are in RAM (work/unfused.py): one
+slot, or what is in RAM left to the processor.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +16,7 @@ from ...records import replace
 from ...units import human
 from ..evaluate import FULL
 from ..prices import REUSE
+from ..search import Solved, search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +25,39 @@ if TYPE_CHECKING:
     from ..problem import Problem
 
 CHUNK = 256  # least tokens to move, as in llama.cpp's own presets
+FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
+
+
+def kept_fused(problem: Problem, solved: Solved) -> Solved:
+    """That of the search, or the fastest with a flag for it, and the reason."""
+    chosen, cost, given = solved.candidate, problem.cost, problem.given
+    if chosen is None or not cost.parts(chosen):
+        return solved
+    changes: dict[str, int | bool] = {}
+    if given.n_parallel is None:
+        changes["n_parallel"] = 1
+    if given.op_offload is None:
+        changes["op_offload"] = False
+    best, found, flag = chosen, solved, ""
+    for name, value in changes.items():
+        asked = problem.with_flags(**{name: value})
+        other = search(asked)
+        candidate = other.candidate
+        if candidate is None or (best.fits and not candidate.fits):
+            continue
+        if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
+            best, flag = candidate, FLAGS[name]
+            found = Solved(asked, candidate, paid=other.paid)
+    if not flag:
+        return solved
+    before, after = cost.speed(chosen).prompt, cost.speed(best).prompt
+    number = problem.evaluator.estimator.rules.number
+    why = (
+        f"{flag}: with more slots and layers in RAM b{number} computes the delta net in single "
+        f"operations: prompts "
+        f"about {before:.3g} tokens/s instead of {after:.3g}"
+    )
+    return replace(found, reasons=(why,))
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:

@@ -1,0 +1,391 @@
+"""What to say about a launch that was solved: its warnings, and what would raise a limit.
+
+    tuple(warnings(Solution(problem, candidate, requests)))
+
+REMARKS is the table: what each is about, and the function that yields its lines, none where there
+is nothing to say. They stand in the order in which they are printed.
+"""
+
+from __future__ import annotations
+
+from ..backends import METAL, on
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX
+from ..records import dataclass
+from ..units import GiB, MiB, human, mib
+from ..work.expert_cache import loses
+from .embedder import embeds
+from .evaluate import RAM_MARGIN
+from .one.expert_cache import FLAG
+from .prices import FINE_ABOVE, low
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from ..flags.params import Params
+    from ..machine import Device, Machine
+    from ..memory.breakdown import Breakdown
+    from ..memory.weights import Placement
+    from ..work.speed import Answers
+    from .evaluate import Candidate
+    from .plan import HostRow
+    from .problem import Problem
+
+UNQUANTISED = {"f32", "f16", "bf16"}
+# types of K and V: the mean KL divergences from an f16 cache that public tables of llama-perplexity
+# have, each of one model; the rows of docs/levers.md
+MEASURED = {
+    ("q4_0", "q4_0"): "0.002 to 0.024 in six tables of one model each, and small models break: the "
+    "perplexity of Qwen3-0.6B rose from 13.5 to 47.8",
+    ("q8_0", "q4_0"): "0.0009 in one table of one model",
+    ("f16", "q5_1"): "0.0018 in one table of one model (ggml-org/llama.cpp#7412)",
+}
+MAPPED = (None, "auto", "mmap", "mmap+mlock")
+LARGE = GiB  # of weights in RAM, from which on their NUMA node matters
+PINNED = 2  # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
+WORTH = GiB  # of a raised limit; less changes little
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A problem and the launch that solves it, fully measured; `host`: what it takes of the RAM;
+    `requests`: what each of several people gets."""
+
+    problem: Problem
+    candidate: Candidate
+    use: Breakdown
+    host: HostRow
+    requests: Answers | None = None
+
+    @property
+    def params(self) -> Params:
+        return self.candidate.params
+
+    @property
+    def placement(self) -> Placement:
+        return self.problem.evaluator.placement(self.params)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all layers are on the devices, and no weights in RAM but those that were given
+        there."""
+        everything = self.problem.everything
+        return (
+            self.params.layers_wanted(everything) == everything
+            and self.params.overrides == self.problem.given.overrides
+        )
+
+
+def warnings(seen: Solution) -> Iterator[str]:
+    """The lines of all remarks, each once."""
+    lines = (line for remark in REMARKS for line in remark.lines(seen))
+    yield from dict.fromkeys(lines)
+
+
+# --- memory
+
+
+def _of_the_file(seen: Solution) -> Iterator[str]:
+    yield from seen.problem.model.header.warnings
+    yield from seen.use.warnings
+
+
+def _short_of_ram(seen: Solution) -> Iterator[str]:
+    spare = seen.candidate.ram_spare
+    if spare is None or spare >= 0:
+        return
+    yield (
+        f"the launch needs {mib(seen.host.needed)} of system memory, {mib(-spare)} more than is available: "
+        "it would swap, or read the file again for every token"
+    )
+
+
+def _margin_alone(seen: Solution) -> Iterator[str]:
+    for name, limit in seen.problem.machine.limits.items():
+        margin = sum(size for _, size in seen.candidate.margins.get(name, ()))
+        if margin > limit:
+            yield (
+                f"{name}: the margin alone, {human(margin)}, is more than the {human(limit)} that "
+                "are free"
+            )
+
+
+def _pinned(seen: Solution) -> Iterator[str]:
+    """Windows and WSL2 let a process pin a part of the RAM."""
+    machine = seen.problem.machine
+    total = machine.ram_total
+    if not total or not any(device.wddm for device in machine.devices):
+        return
+    size, most = pinned(seen), total // PINNED
+    if size > most:
+        yield (
+            f"{human(size)} of RAM would be pinned; Windows and WSL2 pin only about half of it, "
+            f"{human(most)}: loading may fail; without --no-mmap the weights are mapped, not pinned"
+        )
+
+
+def pinned(seen: Solution) -> int:
+    """Bytes of a launch in pinned host memory: graph buffers, and weights that are not mapped."""
+    placement = seen.placement
+    names = {name for device in placement.devices if (name := on(device).host_buffer)}
+    if not names:
+        return 0
+    mapped = seen.params.load_mode in MAPPED
+    weights = 0 if mapped else sum(placement.buffers.get(name, 0) for name in names)
+    return weights + seen.use.host.compute
+
+
+def _far_nodes(seen: Solution) -> Iterator[str]:
+    nodes = seen.problem.machine.numa or 1
+    if nodes > 1 and seen.params.numa is None and seen.use.host_resident > LARGE:
+        yield (
+            f"{nodes} NUMA nodes: threads of one read weights in RAM of the other over their link; "
+            "--numa distribute spreads both, as does numactl --interleave=all with --numa numactl: "
+            "measure which is faster"
+        )
+
+
+# --- where operations run
+
+
+def _no_kernel(seen: Solution) -> Iterator[str]:
+    """Operations that their layers' device has no kernel for."""
+    types = "/".join(dict.fromkeys(_cache_types(seen.params)))
+    for (device, op), count in seen.problem.cost.fallen(seen.candidate).items():
+        layers = f"{count} layer{'s' * (count != 1)}"
+        if op == "FLASH_ATTN_EXT":
+            yield (
+                f"{device} has no flash attention for {types}: attention of {layers} runs on the "
+                "CPU"
+            )
+        else:
+            yield (
+                f"{device} has no kernel for {op} as this launch needs it: it runs on the CPU in "
+                f"{layers}"
+            )
+
+
+def _parted(seen: Solution) -> Iterator[str]:
+    """A delta net that is not one op (work/unfused.py)."""
+    cost = seen.problem.cost
+    if cost.parts(seen.candidate):
+        yield (
+            f"llama.cpp b{cost.estimator.rules.number} computes the delta net of several slots in "
+            "single operations where layers are in RAM: prompts are 10 times slower or worse; "
+            "-np 1 or --no-op-offload avoids it, as do builds from b10679 on"
+        )
+
+
+def _slow_caches(seen: Solution) -> Iterator[str]:
+    """Devices without a fast kernel for the cache's types."""
+    types = {*_cache_types(seen.params)} - UNQUANTISED
+    if not types or seen.params.kv_offload is False:
+        return
+    names = "/".join(sorted(types))
+    for device in seen.problem.machine.devices:
+        if seen.use.devices[device.name].context and on(device).slow_quantised_cache:
+            yield (
+                f"{device.name} has no fast kernel for a {names} cache: a long one is read at "
+                "about a tenth of the bandwidth"
+            )
+
+
+def _coarse_cache(seen: Solution) -> Iterator[str]:
+    yield from of_cache_types(seen.params, seen.use.n_ctx_seq)
+
+
+def of_cache_types(params: Params, n_ctx_seq: int) -> Iterator[str]:
+    """How much answers change with a cache below q8_0."""
+    types = _cache_types(params)
+    flags = zip(("-ctk", "-ctv"), types, strict=True)
+    words = " ".join(f"{flag} {name}" for flag, name in flags if low(name))
+    if not words:
+        return
+    measured = MEASURED.get(types)
+    if measured is None:
+        yield (
+            f"{words}: how much such a cache changes the answers is not measured publicly (q8_0: "
+            "hardly)"
+        )
+        return
+    deep = "; none of them has so long a context" if n_ctx_seq > FINE_ABOVE else ""
+    yield f"{words}: mean KL divergence from an f16 cache {measured} (q8_0: 0.001){deep}"
+
+
+def _cache_types(params: Params) -> tuple[str, str]:
+    return params.cache_type_k or "f16", params.cache_type_v or "f16"
+
+
+def _losing_cache(seen: Solution) -> Iterator[str]:
+    if seen.params.moe_cache_mib and (slower := loses(seen.problem.machine)):
+        yield f"{FLAG}: {slower}"
+
+
+# --- what is served
+
+
+def _most_context(seen: Solution) -> Iterator[str]:
+    problem = seen.problem
+    free = problem.policy.n_ctx == "max" and problem.given.n_gpu_layers is None
+    if free and problem.machine.devices and not seen.whole:
+        yield (
+            "--ctx max: not everything stays on the GPUs; twice the context may take twice the time"
+        )
+
+
+def _encodes(seen: Solution) -> Iterator[str]:
+    """What llama-server refuses of a model without a KV cache: completions, and inputs of several
+    micro-batches (server_slot::can_split)."""
+    model, use = seen.problem.model, seen.use
+    if model.row.memory != "none":
+        return
+    if not embeds(seen.params):
+        yield (
+            f"{model.architecture} has no KV cache: llama-server answers embeddings alone, with "
+            "--embedding (or --reranking)"
+        )
+    elif use.n_ubatch < use.n_ctx_seq:
+        yield (
+            f"llama-server refuses inputs of more than {use.n_ubatch} tokens: -b {use.n_ctx_seq} "
+            f"-ub {use.n_ctx_seq} takes a whole context"
+        )
+
+
+def _too_many_users(seen: Solution) -> Iterator[str]:
+    if seen.problem.policy.users is not None:
+        from .users import too_many
+
+        yield from too_many(seen.requests)
+
+
+def _beyond_training(seen: Solution) -> Iterator[str]:
+    n_ctx, trained = seen.use.n_ctx_seq, seen.problem.model.n_ctx_train
+    if trained and n_ctx > trained:
+        yield f"a slot's context of {n_ctx} is more than the {trained} the model was trained for"
+
+
+def _below_workload(seen: Solution) -> Iterator[str]:
+    n_ctx, work = seen.use.n_ctx_seq, seen.problem.policy.workload
+    wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
+    if n_ctx < wanted:
+        yield f"a slot's context of {n_ctx} is less than the {wanted} that --workload takes"
+
+
+# --- flags that change nothing
+
+
+def _no_experts(seen: Solution) -> Iterator[str]:
+    rules = seen.problem.given.overrides
+    if not seen.problem.model.is_moe and any(EXPERTS_REGEX in pattern for pattern, _ in rules):
+        yield "the model has no experts: -cmoe and -ncmoe change nothing"
+
+
+def _shares(seen: Solution) -> Iterator[str]:
+    shares = len(seen.problem.given.tensor_split or ())
+    devices = len(seen.problem.machine.devices)
+    if shares > devices:
+        yield (
+            f"-ts has {shares} shares for {devices} device{'s' * (devices != 1)}: the last ones "
+            "change nothing"
+        )
+    names = seen.problem.evaluator.device_names(seen.params)
+    left_out = names[shares:] if shares else []
+    if left_out:
+        yield (
+            f"-ts has {shares} share{'s' * (shares != 1)} for {shares + len(left_out)} devices: "
+            f"{', '.join(left_out)} get{'s' * (len(left_out) == 1)} nothing"
+        )
+
+
+def _no_such_tensor(seen: Solution) -> Iterator[str]:
+    """-ot patterns that match no tensor. Those of -cmoe, -ncmoe and -ncffn may match fewer layers
+    than given."""
+    patterns = [
+        pattern
+        for pattern, _ in seen.problem.given.overrides
+        if EXPERTS_REGEX not in pattern and FFN_REGEX not in pattern
+    ]
+    if not patterns:
+        return
+    from ..memory.ecmascript import TensorMatcher
+
+    names = TensorMatcher([*seen.problem.model.tensors])
+    for pattern in patterns:
+        if not names.find(pattern):
+            yield (
+                f"-ot {pattern}=...: no tensor of this model has such a name, so it changes nothing"
+            )
+
+
+# --- what raises a limit
+
+
+def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[str, ...]:
+    """The setting that gives a GPU without memory of its own more of the RAM, and what it leaves to
+    the system; none where its limit does not bind, or RAM is short too. `movable`: bytes of the
+    launch that are in RAM and could be the GPU's."""
+    from ..devices.assumed import kept
+
+    ram, ram_spare = machine.ram, candidate.ram_spare
+    if ram is None or ram_spare is None or ram_spare < 0:
+        return ()
+    total = machine.ram_total or ram
+    most = min(total - kept(total), ram - RAM_MARGIN)
+    found = []
+    for device in machine.devices:
+        spare = candidate.spare.get(device.name, 0)
+        limit = min(device.total + ram_spare + movable - max(0, spare), most)
+        binds = spare < WORTH and machine.limits[device.name] == device.total
+        setting = _setting(device, limit)
+        if setting and binds and limit - device.total >= WORTH:
+            found.append(
+                f"{device.name} may use {device.total // MiB} MiB of the RAM: {setting}, and "
+                f"leaves {(total - limit) / GiB:.1f} GiB to the system"
+            )
+    return tuple(found)
+
+
+def _setting(device: Device, limit: int) -> str:
+    """What gives it `limit` bytes; "" where nothing does."""
+    if not device.in_ram:
+        return ""
+    if device.backend == METAL:
+        return f"sudo sysctl iogpu.wired_limit_mb={limit // MiB} gives it more"
+    from ..devices.ttm import NEWEST, is_amds, parameters
+
+    if not is_amds(device):
+        return ""
+    here = parameters(device.driver, limit)
+    there = (
+        f"Linux: {parameters(NEWEST, limit)}, before 6.15 amdgpu.gttsize={limit // MiB} too; "
+        "Windows: more in the firmware"
+    )
+    return f"a larger GTT gives it more ({f'kernel parameters {here}' if here else there})"
+
+
+@dataclass(frozen=True)
+class Remark:
+    what: str
+    lines: Callable[[Solution], Iterable[str]]
+
+
+REMARKS = (
+    Remark("the file, and what the estimate does not know", _of_the_file),
+    Remark("system memory that is missing", _short_of_ram),
+    Remark("a margin that is more than what is free", _margin_alone),
+    Remark("--ctx max with weights in RAM", _most_context),
+    Remark("operations without a kernel", _no_kernel),
+    Remark("a delta net in single operations", _parted),
+    Remark("a quantised cache that is read slowly", _slow_caches),
+    Remark("a model without a KV cache", _encodes),
+    Remark("more users than can be served", _too_many_users),
+    Remark("a cache type that changes answers", _coarse_cache),
+    Remark("pinned memory on Windows", _pinned),
+    Remark("weights on another NUMA node", _far_nodes),
+    Remark("an expert cache that loses", _losing_cache),
+    Remark("more context than the model was trained for", _beyond_training),
+    Remark("less context than the workload takes", _below_workload),
+    Remark("-ncmoe of a model without experts", _no_experts),
+    Remark("-ts with more or fewer shares than devices", _shares),
+    Remark("-ot that names no tensor", _no_such_tensor),
+)
