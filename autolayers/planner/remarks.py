@@ -95,7 +95,8 @@ def _short_of_ram(seen: Solution) -> Iterator[str]:
     if spare is None or spare >= 0:
         return
     yield (
-        f"the launch needs {mib(seen.host.needed)} of system memory, {mib(-spare)} more than is available: "
+        f"the launch needs {mib(seen.host.needed)} of system memory, "
+        f"{mib(-spare)} more than is available: "
         "it would swap, or read the file again for every token"
     )
 
