@@ -62,18 +62,7 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
     words = frozenset(_FLAGS.findall(text))
     fork = next((name for name, its in _FORKS.items() if not words.isdisjoint(its)), "")
     flags, flash, traces = read_help(text, bool(fork))
-    doubt = ""
-    if fork:
-        doubt = f"{launcher[-1]} is {fork}, which is not llama.cpp"
-    elif number and flags and oldest_with(flags) > number + _OFF:
-        fork = "a fork"
-        doubt = (
-            f"{launcher[-1]} says build {number} and has flags of build {oldest_with(flags)}: "
-            f"a fork of llama.cpp "
-            "that counts its own builds"
-        )
-    elif flags is None and not number:
-        doubt = f"{launcher[-1]} does not answer --version and --help as llama.cpp does"
+    fork, doubt = _doubt(launcher[-1], fork, number, flags)
     if fork:
         return Build(
             0,
@@ -101,6 +90,20 @@ def read_version(text: str) -> tuple[int, str]:
     match = _VERSION.search(text)
     number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
     return (number if number >= _FIRST else 0), commit
+
+
+def _doubt(program: str, fork: str, number: int, flags: frozenset[str] | None) -> tuple[str, str]:
+    """Return (fork, doubt): what a program is besides llama.cpp, and why it is not sure."""
+    if fork:
+        return fork, f"{program} is {fork}, which is not llama.cpp"
+    if number and flags and oldest_with(flags) > number + _OFF:
+        return "a fork", (
+            f"{program} says build {number} and has flags of build {oldest_with(flags)}: "
+            "a fork of llama.cpp that counts its own builds"
+        )
+    if flags is None and not number:
+        return "", f"{program} does not answer --version and --help as llama.cpp does"
+    return "", ""
 
 
 def read_help(
@@ -180,15 +183,15 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
     )
     if b"\0llama\0" not in text or b"\0gpt2\0" not in text:
         return low, high  # no names of architectures there
-    dated = [row for row in map(architecture, NAMES) if following(row.after) and seen(row.after)]
-    first = max([low, *[row.after + 1 for row in dated if b"\0%s\0" % row.name.encode() in text]])
-    # a linker may keep a string as the end of a longer one
-    last = min(
-        [
-            high,
-            *[following(row.after) - 1 for row in dated if b"%s\0" % row.name.encode() not in text],
-        ]
-    )
+    first, last = low, high
+    for row in map(architecture, NAMES):
+        if not (following(row.after) and seen(row.after)):
+            continue
+        name = row.name.encode()
+        if b"\0%s\0" % name in text:
+            first = max(first, row.after + 1)
+        elif b"%s\0" % name not in text:  # a linker may keep a string as the end of a longer one
+            last = min(last, following(row.after) - 1)
     return (first, last) if first <= last else (low, high)
 
 

@@ -139,28 +139,24 @@ class Machine:
     ) -> Machine:
         """These devices on a host (None: unknown). `ram`: bytes of RAM instead of the host's;
         `budget`: the most bytes by device. Raises UsageError for a budget of an unknown device."""
-        for name in budget:
-            if name not in {device.name for device in devices}:
-                names = ", ".join(device.name for device in devices) or "none"
-                raise UsageError(f"--budget: there is no device {name} (devices: {names})")
+        _refuse_unknown(budget, devices)
         limits = {
             device.name: min(device.free, budget.get(device.name, device.free))
             for device in devices
         }
         if host is None:
-            # such a machine is identified by its GPU
-            shared = [device.ram for device in devices if device.in_ram]
-            ram = next(filter(None, shared), None) if ram is None else ram
+            if ram is None:
+                ram = _shared_ram(devices)
             return cls(tuple(devices), limits, ram, ram, measured=ratios(devices))
-        available = host.available if ram is None else ram
-        limits |= {
-            device.name: min(limits[device.name], available) for device in devices if device.in_ram
-        }
+        available, total = (host.available, host.total) if ram is None else (ram, ram)
+        for device in devices:
+            if device.in_ram:
+                limits[device.name] = min(limits[device.name], available)
         return cls(
             tuple(devices),
             limits,
             available,
-            host.total if ram is None else ram,
+            total,
             host.bandwidth,
             host.bus,
             host.cores,
@@ -184,3 +180,19 @@ def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, 
     """What was measured on a machine, each once."""
     rows = [row for part in (*devices, *((host,) if host else ())) for row in part.measured]
     return tuple(dict.fromkeys(rows))
+
+
+def _refuse_unknown(budget: Mapping[str, int], devices: Sequence[Device]) -> None:
+    """Raise UsageError for a budget of a device that the machine has not."""
+    names = [device.name for device in devices]
+    for name in budget:
+        if name not in names:
+            raise UsageError(
+                f"--budget: there is no device {name} (devices: {', '.join(names) or 'none'})"
+            )
+
+
+def _shared_ram(devices: Sequence[Device]) -> int | None:
+    """Return the RAM that a GPU shares, in bytes: it identifies a machine without a host."""
+    shared = [device.ram for device in devices if device.in_ram]
+    return next(filter(None, shared), None)

@@ -19,6 +19,7 @@ from .table import Rules, rules
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..engines import Engine
+    from ..flags.table import Argument
 
 # builds by which a flag's first one may be wrong if the source of that information has no build
 # number
@@ -144,18 +145,22 @@ class Build:
 def dates(flags: frozenset[str]) -> tuple[int, int]:
     """(first, last) build with these names in its --help; the last is the newest known unless a
     name rules it out."""
-    rows = [row for row in (*ARGUMENTS, *LEGACY) if row.first or row.last] if flags else []
-    has = [row for row in rows if not flags.isdisjoint((*row.names, *row.negated))]
-    lacks = [row for row in rows if row not in has and not (row.first and row.last)]
-    low = max([1, *[row.first for row in has], *[row.last + 1 for row in lacks if row.last]])
-    high = min(
-        [
-            NEWEST,
-            *[row.last for row in has if row.last],
-            *[row.first - 1 for row in lacks if row.first > low],
-        ]
-    )
-    return low, max(low, high)
+    if not flags:
+        return 1, NEWEST
+    present: list[Argument] = []
+    absent: list[Argument] = []
+    for row in (*ARGUMENTS, *LEGACY):
+        if not (row.first or row.last):
+            continue  # every build has it
+        if not flags.isdisjoint((*row.names, *row.negated)):
+            present.append(row)
+        elif not (row.first and row.last):
+            absent.append(row)
+    oldest = [row.first for row in present] + [row.last + 1 for row in absent if row.last]
+    low = max([1, *oldest])
+    newest = [row.last for row in present if row.last]
+    newest += [row.first - 1 for row in absent if row.first > low]
+    return low, max(low, min([NEWEST, *newest]))
 
 
 def oldest_with(flags: frozenset[str]) -> int:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ..builds import Build
     from ..launch.build_check import Checked
 
+_PROBLEMS = {"differs": "red", "failed": "red", "bound": "dim"}  # state -> colour of its lines
+
 
 def _no_program(name: str) -> int:
     """Says why a program does not start; its exit code."""
@@ -86,61 +88,60 @@ def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
 
 
 def _text(program: str, build: Build, found: Sequence[Checked], style: Style) -> str:
-    """The verdict, one line per part, and one per architecture that differs."""
-    number = f"build {build.number}" if build.number else "a build without a number"
-    if build.between:
-        number += " (by its flags and architectures b{} to b{})".format(*build.between)
-    known = [one.state for one in found if one.state != "unknown"]
-    equal = known.count("equal")
-    bad = any(state in ("differs", "failed") for state in known)
-    lines = [
-        *wrap(
-            f"{program}: {number}" + (f", commit {build.commit}" if build.commit else ""),
-            style.columns,
-        ),
-        style(f"{equal} of {len(known)} models equal in every part", "red" if bad else "green"),
-        "",
-    ]
-    parts: dict[tuple[str, str], list[int]] = {}
-    for one in found:
-        for part, device, more in one.parts:
-            parts.setdefault((device, part), []).append(more)
-    lines += table(
-        ("part", "equal"),
-        [
-            (f"{device} {part}", f"{sum(not size for size in sizes)} of {len(sizes)}")
-            for (device, part), sizes in sorted(parts.items())
-        ],
-        style,
-    )
-    lines += [""] if any(state in ("differs", "failed", "bound") for state in known) else []
-    for one in found:
-        if one.state == "differs":
-            above = ", ".join(
-                f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
-                for part, device, more in one.parts
-                if more
-            )
-            lines += [
-                style(line, "red")
-                for line in wrap(
-                    f"{one.architecture} ({one.name}): {above}", style.columns, "", "  "
-                )
-            ]
-        elif one.state in ("failed", "bound"):
-            lines += [
-                style(line, "red" if one.state == "failed" else "dim")
-                for line in wrap(
-                    f"{one.architecture} ({one.name}): {one.state}: {one.reason}",
-                    style.columns,
-                    "",
-                    "  ",
-                )
-            ]
+    """Return the verdict, a line for each part, and one for each architecture that differs."""
+    lines = _verdict_lines(program, build, found, style)
+    lines += _part_lines(found, style)
+    different = [one for one in found if one.state in _PROBLEMS]
+    if different:
+        lines.append("")
+    for one in different:
+        lines += _problem_lines(one, style)
     unknown = sorted({one.architecture for one in found if one.state == "unknown"})
     if unknown:
         lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
     return "\n".join(lines) + "\n"
+
+
+def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: Style) -> list[str]:
+    """Return the program with its build, and the number of equal models."""
+    number = f"build {build.number}" if build.number else "a build without a number"
+    if build.between:
+        number += " (by its flags and architectures b{} to b{})".format(*build.between)
+    commit = f", commit {build.commit}" if build.commit else ""
+    states = [one.state for one in found if one.state != "unknown"]
+    bad = "differs" in states or "failed" in states
+    verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
+    return [
+        *wrap(f"{program}: {number}{commit}", style.columns),
+        style(verdict, "red" if bad else "green"),
+        "",
+    ]
+
+
+def _part_lines(found: Sequence[Checked], style: Style) -> list[str]:
+    """Return a table of the parts: how many models are equal in each."""
+    parts: dict[tuple[str, str], list[int]] = {}
+    for one in found:
+        for part, device, more in one.parts:
+            parts.setdefault((device, part), []).append(more)
+    rows = [
+        (f"{device} {part}", f"{sizes.count(0)} of {len(sizes)}")
+        for (device, part), sizes in sorted(parts.items())
+    ]
+    return table(("part", "equal"), rows, style)
+
+
+def _problem_lines(one: Checked, style: Style) -> list[str]:
+    """Return the lines of one model that differs, failed or has an upper bound alone."""
+    what = f"{one.state}: {one.reason}"
+    if one.state == "differs":
+        what = ", ".join(
+            f"{part} on {device} {'+' if more > 0 else ''}{mib(more)}"
+            for part, device, more in one.parts
+            if more
+        )
+    wrapped = wrap(f"{one.architecture} ({one.name}): {what}", style.columns, "", "  ")
+    return [style(line, _PROBLEMS[one.state]) for line in wrapped]
 
 
 def _json(program: str, build: Build, found: Sequence[Checked]) -> dict[str, object]:

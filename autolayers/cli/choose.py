@@ -228,7 +228,8 @@ def _print(
     n_ctx: int,
     command: tuple[str, ...],
 ) -> None:
-    labels, choices = [offer.name for offer, _ in answered], [choice for _, choice in answered]
+    labels = [offer.name for offer, _ in answered]
+    choices = [choice for _, choice in answered]
     advice = advise(choices, n_ctx)
     text = advice_words(labels, choices, advice, n_ctx)
     if form == "hf":
@@ -241,51 +242,61 @@ def _print(
                 f"--format hf: llama-server cannot download {answered[advice.take][0].source}"
             )
     elif form == "json":
-        emit(
-            json.dumps(
-                {
-                    "schema": 1,
-                    "autolayers": __version__,
-                    "n_ctx": n_ctx,
-                    "devices": [
-                        {
-                            "name": device.name,
-                            "description": device.description,
-                            "free": machine.limits[device.name],
-                        }
-                        for device in machine.devices
-                    ],
-                    "ram": machine.ram,
-                    "files": [
-                        {
-                            "name": offer.name,
-                            "source": offer.source,
-                            "words": list(offer.words),
-                            **choice.to_dict(),
-                            "front": first,
-                        }
-                        for (offer, choice), first in zip(answered, front(choices), strict=True)
-                    ],
-                    "advice": {
-                        "take": labels[advice.take] if advice else None,
-                        "words": list(command),
-                        "text": text,
-                        "next": labels[advice.next] if advice and advice.next is not None else None,
-                    },
-                },
-                indent=1,
-            )
-            + "\n"
-        )
+        following = advice.next if advice else None
+        advised: dict[str, object] = {
+            "take": labels[advice.take] if advice else None,
+            "words": list(command),
+            "text": text,
+            "next": None if following is None else labels[following],
+        }
+        emit(json.dumps(_to_dict(answered, machine, n_ctx, advised), indent=1) + "\n")
     else:
-        cards = ", ".join(
-            f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices
-        )
-        ram = "" if machine.ram is None else f"RAM {human(machine.ram)}"
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
-        title = f"{files} on {', '.join(filter(None, [cards, ram]))}, context {n_ctx} or more"
-        show(
-            choices_text(
-                title, labels, choices, advice, n_ctx, command, Style.of(sys.stdout, os.environ)
-            )
-        )
+        title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
+        style = Style.of(sys.stdout, os.environ)
+        show(choices_text(title, labels, choices, advice, n_ctx, command, style))
+
+
+def _sizes(machine: Machine) -> str:
+    """Return the machine's devices and RAM with their sizes."""
+    sizes = [f"{device.name} {human(machine.limits[device.name])}" for device in machine.devices]
+    if machine.ram is not None:
+        sizes.append(f"RAM {human(machine.ram)}")
+    return ", ".join(sizes)
+
+
+def _to_dict(
+    answered: list[tuple[Offer, Choice]],
+    machine: Machine,
+    n_ctx: int,
+    advised: dict[str, object],
+) -> dict[str, object]:
+    """Return the answer for --format json."""
+    devices = [
+        {
+            "name": device.name,
+            "description": device.description,
+            "free": machine.limits[device.name],
+        }
+        for device in machine.devices
+    ]
+    in_front = front([choice for _, choice in answered])
+    files = [
+        {
+            "name": offer.name,
+            "source": offer.source,
+            "words": list(offer.words),
+            **choice.to_dict(),
+            "front": first,
+        }
+        for (offer, choice), first in zip(answered, in_front, strict=True)
+    ]
+    return {
+        "schema": 1,
+        "autolayers": __version__,
+        "n_ctx": n_ctx,
+        "devices": devices,
+        "ram": machine.ram,
+        "files": files,
+        "advice": advised,
+    }

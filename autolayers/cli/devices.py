@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
+    from ..devices import Host
     from ..machine import Device
 
 _SURE = {
@@ -90,35 +91,41 @@ def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
     """One row per device; on a narrow terminal its facts are below its sizes."""
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
-        facts = [
-            device.description,
-            *(
-                text
-                for text in (
-                    f"compute capability {'.'.join(map(str, device.compute_capability))}"
-                    if device.compute_capability
-                    else "",
-                    f"{device.bandwidth / 1e9:.0f} GB/s" if device.bandwidth else "",
-                    "drives a display" if device.display else "",
-                )
-                if text
-            ),
-        ]
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
-        rows.append((device.name, *size, ", ".join(facts), sureness(device)))
+        rows.append((device.name, *size, _facts(device), sureness(device)))
     host = found.host
+    speed = _ram_speed(host, speeds)
+    rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
+    return _laid_out(rows, width)
+
+
+def _facts(device: Device) -> str:
+    """Return a device's description, compute capability, bandwidth and display."""
+    facts = [device.description]
+    if device.compute_capability:
+        facts.append(f"compute capability {'.'.join(map(str, device.compute_capability))}")
+    if device.bandwidth:
+        facts.append(f"{device.bandwidth / 1e9:.0f} GB/s")
+    if device.display:
+        facts.append("drives a display")
+    return ", ".join(facts)
+
+
+def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
+    """Return the measured speeds, or the bandwidth that the machine's firmware names."""
     names = {"ram": "read", "bus": "to the GPU", "disk": "from the disk"}
-    known = ", ".join(
+    measured = [
         f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds
-    )
-    about = (
-        f"{known} (measured)"
-        if known
-        else f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)"
-        if host.bandwidth
-        else "bandwidth unknown: --measure finds it"
-    )
-    rows.append(("RAM", human(host.total), human(host.available), about, _HOST[host.source]))
+    ]
+    if measured:
+        return f"{', '.join(measured)} (measured)"
+    if host.bandwidth:
+        return f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)"
+    return "bandwidth unknown: --measure finds it"
+
+
+def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[str]:
+    """Return rows in columns; with their facts below their sizes if the lines are too long."""
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     sizes = [
         f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"

@@ -40,11 +40,8 @@ def main(words: Sequence[str]) -> int:
         from .plan import main as plan
 
         return plan(["--why", *words])
-    own: dict[str, Any] = {
-        key: arguments.own[key]
-        for key in ("gpu", "machine", "ram", "backend", "llama-build")
-        if key in arguments.own
-    }
+    of_machine = ("gpu", "machine", "ram", "backend", "llama-build")
+    own: dict[str, Any] = {key: arguments.own[key] for key in of_machine if key in arguments.own}
     model = load(arguments.params.model, arguments) if arguments.params.model else None
     if names.count("-") > 1:
         raise UsageError("standard input can be read once: give - once")

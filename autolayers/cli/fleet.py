@@ -29,12 +29,39 @@ if TYPE_CHECKING:
     from ..planner.compare.fleet.answer import FleetPlan
 
 _INTERRUPTED = 130
+_OF_USERS = ("users", "ctx-per-user", "min-rate", "ttft")  # flags of the whole fleet
 
 
 def main(words: list[str]) -> int:
     """Prints the plan, or writes the files of each machine; 5 if a user is not served, 130 if the
     search was interrupted."""
     arguments = read("fleet", words, os.environ)
+    machines, names = _names(arguments)
+    own = arguments.own
+    form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
+    if form not in launches.KINDS and ("output" in own or "image" in own):
+        raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
+    fleet = read_fleet(machines)
+    paths, weights = _weighted_once(names)
+    models = [load(path, arguments) for path in paths]
+    each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
+    wanted = Wanted(own.get("users"), each)
+    first = fleet.kinds[0]
+    of_models = {key: value for key, value in own.items() if key not in _OF_USERS}
+    plain = replace(arguments, own=of_models)
+    request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
+    with Progress(what="planning") as progress:
+        plan = plan_fleet(
+            models, request, fleet, weights, wanted, launches.names_of(paths), progress.now
+        )
+    _print(plan, form, paths, arguments)
+    if plan.interrupted:
+        return _INTERRUPTED
+    return 0 if plan.fits else DoesNotFit.exit_code
+
+
+def _names(arguments: Arguments) -> tuple[str, list[str]]:
+    """Return the name of the machines and those of the models. Raises UsageError."""
     names = list(arguments.positional)
     if len(names) < 2 or names[0].lower().endswith(".gguf"):
         raise UsageError(
@@ -44,38 +71,18 @@ def main(words: list[str]) -> int:
     for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
         if value:
             raise UsageError(f"fleet plans each model and its servers: omit {flag}")
-    own = arguments.own
-    form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
-    if form not in launches.KINDS and ("output" in own or "image" in own):
-        raise UsageError(f"--output and --image need --format {', '.join(launches.KINDS)}")
-    fleet = read_fleet(names[0])
-    paths, weights = weighted(names[1:])
-    if len(set(paths)) < len(paths):
-        twice = next(path for path in paths if paths.count(path) > 1)
-        raise UsageError(
-            f"{twice} is there twice: {twice}@2 gives it twice the users of the others"
-        )
-    models = [load(path, arguments) for path in paths]
-    each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
-    wanted = Wanted(own.get("users"), each)
-    first = fleet.kinds[0]
-    plain = replace(
-        arguments,
-        own={
-            key: value
-            for key, value in own.items()
-            if key not in ("users", "ctx-per-user", "min-rate", "ttft")
-        },
-    )
-    request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
-    with Progress(what="planning") as progress:
-        found = plan_fleet(
-            models, request, fleet, weights, wanted, launches.names_of(paths), progress.now
-        )
-    _print(found, form, paths, arguments)
-    if found.interrupted:
-        return _INTERRUPTED
-    return 0 if found.fits else DoesNotFit.exit_code
+    return names[0], names[1:]
+
+
+def _weighted_once(names: list[str]) -> tuple[list[str], list[float]]:
+    """Return the models' paths and weights. Raises UsageError for a model that is given twice."""
+    paths, weights = weighted(names)
+    for path in paths:
+        if paths.count(path) > 1:
+            raise UsageError(
+                f"{path} is given twice: {path}@2 gives it twice the users of the others"
+            )
+    return paths, weights
 
 
 def _print(found: FleetPlan, form: str, paths: list[str], arguments: Arguments) -> None:

@@ -70,11 +70,7 @@ def _of_the_hub(name: str) -> str:
 def _refuse_name(name: str) -> None:
     """Raises ModelError with a suggestion for a name that is not a file."""
     if os.path.isdir(name):
-        found = sorted(entry for entry in os.listdir(name) if entry.endswith(".gguf"))
-        inside = (
-            f"; it has {', '.join(found[:4])}{' ...' if len(found) > 4 else ''}" if found else ""
-        )
-        raise ModelError(f"{name}: a directory, not a model{inside}")
+        raise ModelError(f"{name}: a directory, not a model{_models_inside(name)}")
     if os.path.lexists(name):
         return
     repository = _of_the_hub(name)
@@ -89,26 +85,40 @@ def _refuse_name(name: str) -> None:
     if name.lower().endswith(".gguf") or "\\" in name:
         return
     if "/" in name or ":" in name:
-        owner, slash, rest = name.partition("/")
-        if not slash:
-            raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
-        two_parts = owner and rest and not set(rest) & set("/\\")
-        if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
-            raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
+        _refuse_remote(name)
         return
-    near = _MEANT.get(name) or (
-        nearest(name, [command for command in COMMANDS if " " not in command])
-        if name.isalpha()
-        else None
-    )
-    if near:
-        raise ModelError(
-            f"{name}: no such file; did you mean "
-            f"{'' if near == 'plan' else 'the command '}autolayers "
-            f"{'MODEL' if near == 'plan' else near}?"
-        )
+    command = _MEANT.get(name) or _nearest_command(name)
+    if command == "plan":
+        raise ModelError(f"{name}: no such file; did you mean autolayers MODEL?")
+    if command:
+        raise ModelError(f"{name}: no such file; did you mean the command autolayers {command}?")
     raise ModelError(
-        f"{name}: no such file; for an Ollama model write ollama:{name}, for a "
-        f"Hugging Face one "
-        "hf:USER/REPO"
+        f"{name}: no such file; for an Ollama model write ollama:{name}, "
+        "for a Hugging Face one hf:USER/REPO"
     )
+
+
+def _models_inside(directory: str) -> str:
+    """Return the first GGUF files of a directory as the end of a sentence; "" if it has none."""
+    names = sorted(entry for entry in os.listdir(directory) if entry.endswith(".gguf"))
+    if not names:
+        return ""
+    more = " ..." if len(names) > 4 else ""
+    return f"; it has {', '.join(names[:4])}{more}"
+
+
+def _refuse_remote(name: str) -> None:
+    """Raise ModelError for NAME:TAG and OWNER/NAME, which need a prefix; let paths pass."""
+    owner, slash, rest = name.partition("/")
+    if not slash:
+        raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
+    two_parts = owner and rest and not set(rest) & set("/\\")
+    if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
+        raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")
+
+
+def _nearest_command(name: str) -> str | None:
+    """Return the command that a word is nearly; None if there is none."""
+    if not name.isalpha():
+        return None
+    return nearest(name, [command for command in COMMANDS if " " not in command])

@@ -232,50 +232,55 @@ def _plan(command: _Command) -> int:
 
 def _modelfile(command: _Command) -> int:
     own, what = command.own, command.what
-    in_place, output = "in-place" in own, own.get("output")
-    if in_place and output is not None:
+    in_place = "in-place" in own
+    if in_place and own.get("output") is not None:
         raise UsageError("--in-place and --output exclude each other: give one of them")
-    path = None if what == "-" else what
     if what == "-" or (os.path.isfile(what) and not is_gguf(what)):
-        data = sys.stdin.buffer.read(modelfile.MAX_SIZE + 1) if path is None else _read(what)
-        source = "standard input" if path is None else what
-        if in_place and path is None:
+        if in_place and what == "-":
             raise UsageError("--in-place needs a file")
-        if "auto" in own:
-            return _written(
-                command, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"]
-            )
-        target = _of_modelfile(command, data, source)
-        advice = command.advise(target)
-        _must_fit(advice)
-        written = modelfile.rewrite(data, advice.over(target.parameters), source)
-    else:
-        if "auto" in own:
-            raise UsageError(
-                f"--auto changes a Modelfile, which {what} is not: `ollama create "
-                f"{shell([what])} "
-                "--auto` changes a "
-                "model"
-            )
-        if in_place:
-            raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
-        if _is_path(what):
-            target = from_file(os.path.expanduser(own.get("model", what)))
-            source = os.path.abspath(os.path.expanduser(what))
-        else:
-            named = own.get("model")
-            target = (
-                from_file(named, what)
-                if named
-                else from_name(what, command.environ, command.server)
-            )
-            source = what
-        advice = command.advise(target)
-        _must_fit(advice)
-        written = _new(source, advice)
+        return _rewritten(command)
+    if "auto" in own:
+        raise UsageError(
+            f"--auto changes a Modelfile, which {what} is not: "
+            f"`ollama create {shell([what])} --auto` changes a model"
+        )
+    if in_place:
+        raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
+    target, source = _of_model(command)
+    advice = command.advise(target)
+    _must_fit(advice)
+    written = _new(source, advice)
     _say_all(advice)
     _say_server(advice)
     return _written(command, written, advice.summary)
+
+
+def _rewritten(command: _Command) -> int:
+    """Write a Modelfile, from a file or standard input, with the plan's parameters."""
+    if command.what == "-":
+        data, source = sys.stdin.buffer.read(modelfile.MAX_SIZE + 1), "standard input"
+    else:
+        data, source = _read(command.what), command.what
+    if "auto" in command.own:
+        return _written(command, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"])
+    target = _of_modelfile(command, data, source)
+    advice = command.advise(target)
+    _must_fit(advice)
+    written = modelfile.rewrite(data, advice.over(target.parameters), source)
+    _say_all(advice)
+    _say_server(advice)
+    return _written(command, written, advice.summary)
+
+
+def _of_model(command: _Command) -> tuple[Target, str]:
+    """Return the target of a GGUF file or a model's name, and what FROM names."""
+    named = command.own.get("model")
+    if _is_path(command.what):
+        path = os.path.expanduser(command.what if named is None else named)
+        return from_file(path), os.path.abspath(os.path.expanduser(command.what))
+    if named:
+        return from_file(named, command.what), command.what
+    return from_name(command.what, command.environ, command.server), command.what
 
 
 def _say_server(advice: Advice) -> None:

@@ -61,11 +61,8 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
 
     given = arguments = request.arguments
     if path := arguments.own.get("picture"):
-        return _picture(
-            plan_request(model, request, explain=True, advise=True, processes=cores()),
-            arguments,
-            path,
-        )
+        answer = plan_request(model, request, explain=True, advise=True, processes=cores())
+        return _picture(answer, arguments, path)
     if form == "text" and sys.stdout.isatty():
         return _in_steps(model, request, make)
     if form in ("text", "flags", "json", "number"):
@@ -76,14 +73,23 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
         answer, arguments = formats.plan_for(form, arguments, make)
     if arguments is given:  # programs other than llama-server differ in some ways
         answer = _measured(answer, model, arguments, make, form)
-    if form == "number" and not answer.fits:
-        whole = make(replace(arguments, own={**arguments.own, "format": "flags"}))
-        if whole.fits:
-            say(
-                "no n_gpu_layers fits on its own; this does: "
-                + shell([*whole.flags, *other_words(arguments)])
-            )
-            return 5
+    if form == "number" and not answer.fits and _said_flags(arguments, make):
+        return 5
+    return _printed(answer, form, arguments)
+
+
+def _said_flags(arguments: Arguments, make: Callable[[Arguments], Plan]) -> bool:
+    """Say the flags that fit where no number of layers does; return whether there are any."""
+    answer = make(replace(arguments, own={**arguments.own, "format": "flags"}))
+    if not answer.fits:
+        return False
+    flags = shell([*answer.flags, *other_words(arguments)])
+    say(f"no n_gpu_layers fits on its own; this does: {flags}")
+    return True
+
+
+def _printed(answer: Plan, form: str, arguments: Arguments) -> int:
+    """Print an answer and its warnings; 5 if it does not fit."""
     (show if form == "text" else emit)(_render(answer, form, arguments))
     if form not in ("text", "json"):
         for line in warnings_of(answer):

@@ -43,9 +43,7 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     command = commands.read(argv)
     environ = dict(os.environ)
     kind = own.get("format")
-    for name in ("verify", "retry", "wait"):
-        if kind and name in own:
-            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
+    _refuse_both(own)
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
     alone = commands.needs_no_plan(command)
@@ -72,12 +70,19 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
         _print(command, added)
         return code
     retries, verify, wait = own.get("retry", 0), "verify" in own, "wait" in own
-    # On a terminal somebody reads why it died; a service's journal is there for `autolayers
-    # explain`
+    # On a terminal somebody reads why the server died; a service has a journal for
+    # `autolayers explain`
     watched = command.program.startswith("llama-server") and sys.stderr.isatty()
     if retries or verify or wait or watched:
         return Attempts(session, plan, added, retries, verify, wait).run()
     return _become(commands.complete(command, added), environ)
+
+
+def _refuse_both(own: Mapping[str, Any]) -> None:
+    """Raise UsageError for --format with a flag that starts a program."""
+    for name in ("verify", "retry", "wait"):
+        if own.get("format") and name in own:
+            raise UsageError(f"--{name} starts a program and --format does not: give one of them")
 
 
 def _refuse_with_plan(own: Mapping[str, Any], why: str) -> None:

@@ -124,12 +124,7 @@ def _take_turns(
         groups = plan_groups(models, request, weights)
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
-    if len(names) == 1 and reasons:
-        raise ModelError(reasons[0])
-    for line in reasons:
-        say(line)
-    if not plans:
-        raise ModelError("none of these can be planned")
+    _say_refused(names, reasons, plans)
     if form == "preset":
         text = _launch_file(form, plans, arguments, most=found.most)
     elif form == "llama-swap-matrix":
@@ -139,11 +134,25 @@ def _take_turns(
     elif form in ("text", "json"):
         text = _groups(groups, form, arguments)
     else:
-        place = {i: position for position, i in enumerate(groups.plans())}
-        sets = [[place[i] for i in members] for members in groups.members]
-        text = _launch_file(form, plans, arguments, groups=sets)
+        text = _launch_file(form, plans, arguments, groups=_positions(groups))
     _print(text, form, plans)
     return 0 if fits else 5
+
+
+def _say_refused(names: Sequence[str], reasons: Sequence[str], plans: Sequence[Plan]) -> None:
+    """Say why models are not planned. Raises ModelError if none is."""
+    if len(names) == 1 and reasons:
+        raise ModelError(reasons[0])
+    for line in reasons:
+        say(line)
+    if not plans:
+        raise ModelError("none of these can be planned")
+
+
+def _positions(groups: Groups) -> list[list[int]]:
+    """Return the groups as positions among the planned models."""
+    place = {i: position for position, i in enumerate(groups.plans())}
+    return [[place[i] for i in members] for members in groups.members]
 
 
 def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:

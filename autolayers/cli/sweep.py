@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from ..flags.parse import Arguments
     from ..planner.compare.sweep import Case, Point
 
 
@@ -33,47 +34,63 @@ def main(words: list[str]) -> int:
     names = list(arguments.positional) or [name for name in (params.model,) if name]
     if not names:
         raise UsageError("name a model: autolayers sweep MODEL.gguf; see autolayers sweep --help")
+    _refuse_both(arguments)
+    contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
+    machines = _machines(arguments)
+    models = [load(name, arguments) for name in names]
+    launches = cases(models, machines, contexts, own.get("types", ()))
+    progress = Progress(len(launches))
+    fits = False
+    try:
+        points = _watched(sweep(launches), progress)
+        if own.get("format") == "json":
+            fits = _any(_json(points))
+        elif own.get("format") == "csv":
+            fits = _any(_csv(points))
+        else:
+            fits = _any(_print(points, launches if own.get("plot") else ()))
+    finally:
+        progress.clear()
+    return 0 if fits else DoesNotFit.exit_code
+
+
+def _refuse_both(arguments: Arguments) -> None:
+    """Raise UsageError for two flags that set the same side of the table."""
+    own, params = arguments.own, arguments.params
     if "gpus" in own and "gpu" in own:
         raise UsageError("--gpus and --gpu both set the machines: give one of them")
     if "contexts" in own and params.n_ctx is not None:
         raise UsageError("--contexts and -c both set the contexts: give one of them")
     if "types" in own and params.cache_type_k is not None:
         raise UsageError("--types and -ctk both set the cache types: give one of them")
-    contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
+
+
+def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
+    """Return each machine's name and request, and say their notes once."""
+    own = arguments.own
     specs = own.get("gpus") or (own.get("gpu"),)
-    if len(specs) == 1 and "," in (spec := str(specs[0])) and "gpus" in own:
+    only = str(specs[0]) if len(specs) == 1 and "gpus" in own else ""
+    if "," in only:
         say(
-            f"--gpus {spec} is one machine with all of these; blanks separate machines: "
-            f"--gpus '{spec.replace(',', ' ')}'"
+            f"--gpus {only} is one machine with all of these; blanks separate machines: "
+            f"--gpus '{only.replace(',', ' ')}'"
         )
     requests = [
         Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs
     ]
     for note in dict.fromkeys(note for request in requests for note in request.notes):
         say(note)
-    named = [
+    return [
         (spec or "this machine", request) for spec, request in zip(specs, requests, strict=True)
     ]
-    models = [load(name, arguments) for name in names]
-    asked = cases(models, named, contexts, own.get("types", ()))
-    counted = Progress(len(asked))
-    fits = False
-    try:
-        points = _watched(sweep(asked), counted)
-        if own.get("format") == "json":
-            found = list(points)
-            fits = _any(found)
-            emit(
-                json.dumps({"schema": 1, "points": [point.to_dict() for point in found]}, indent=1)
-                + "\n"
-            )
-        elif own.get("format") == "csv":
-            fits = _any(_csv(points))
-        else:
-            fits = _any(_print(points, asked if own.get("plot") else ()))
-    finally:
-        counted.clear()
-    return 0 if fits else DoesNotFit.exit_code
+
+
+def _json(points: Iterable[Point]) -> list[Point]:
+    """Print the points as JSON, once all are planned."""
+    planned = list(points)
+    answer = {"schema": 1, "points": [point.to_dict() for point in planned]}
+    emit(json.dumps(answer, indent=1) + "\n")
+    return planned
 
 
 def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:

@@ -65,39 +65,53 @@ def discover(
     environ = os.environ if environ is None else environ
     ram = measured(host.read(root), environ)
     if llama_server:
-        from . import list_devices
-
-        far, silent = _unavailable(rpc)
-        if silent:  # with them the program would list nothing, or wait
-            environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
-        try:
-            listed, notes = list_devices.query(llama_server, environ, () if silent else rpc)
-        except DeviceError as error:
-            found = discover(environ, None, rpc, root)
-            return Inventory(found.devices, found.host, (str(error), *found.notes))
-        if any(device.backend == Cuda.name for device in listed):
-            from . import nvml
-
-            listed = list_devices.enrich(listed, nvml.query(environ, root=root)[0])
-        if any(device.backend == VULKAN for device in listed):
-            from . import vulkan
-
-            listed = vulkan.with_limits(listed, vulkan.query(environ))
-        if silent:
-            listed, notes = [*far, *listed], [*notes, *silent]
-        elif rpc:
-            from .rpc import refine
-
-            listed = refine(listed, rpc)
-        if not any(device.total for device in listed):
-            notes.append(f"{llama_server} lists no GPU: plans are for the CPU")
-        return _calibrated(with_ttm(list(map(completed, listed)), root), ram, notes, environ)
+        return _as_listed(llama_server, environ, rpc, root, ram)
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
     devices = (*far, *local)
     if not any(device.total for device in devices):
         more.append("no GPU found: plans are for the CPU")
     return _calibrated(devices, ram, [*notes, *more], environ)
+
+
+def _as_listed(
+    program: str, environ: Mapping[str, str], rpc: Sequence[str], root: str, ram: Host
+) -> Inventory:
+    """Return the devices that a llama-server lists, completed by the drivers' own figures."""
+    from . import list_devices
+
+    far, silent = _unavailable(rpc)
+    if silent:  # with them the program would list nothing, or wait
+        environ = {name: value for name, value in environ.items() if name != "LLAMA_ARG_RPC"}
+    try:
+        listed, notes = list_devices.query(program, environ, () if silent else rpc)
+    except DeviceError as error:
+        inventory = discover(environ, None, rpc, root)
+        return Inventory(inventory.devices, inventory.host, (str(error), *inventory.notes))
+    listed = _enriched(listed, environ, root)
+    if silent:
+        listed, notes = [*far, *listed], [*notes, *silent]
+    elif rpc:
+        from .rpc import refine
+
+        listed = refine(listed, rpc)
+    if not any(device.total for device in listed):
+        notes.append(f"{program} lists no GPU: plans are for the CPU")
+    return _calibrated(with_ttm(list(map(completed, listed)), root), ram, notes, environ)
+
+
+def _enriched(listed: list[Device], environ: Mapping[str, str], root: str) -> list[Device]:
+    """Return the devices with what NVML and Vulkan say of them besides."""
+    backends = {device.backend for device in listed}
+    if Cuda.name in backends:
+        from . import list_devices, nvml
+
+        listed = list_devices.enrich(listed, nvml.query(environ, root=root)[0])
+    if VULKAN in backends:
+        from . import vulkan
+
+        listed = vulkan.with_limits(listed, vulkan.query(environ))
+    return listed
 
 
 def _calibrated(

@@ -111,13 +111,7 @@ def _over_rpc(box: Box, device: Device, number: int) -> Device:
 
 def read(path: str) -> Cluster:
     """The cluster of a file. Raises UsageError: one line that names what is wrong."""
-    try:
-        with open(path, "rb") as file:
-            data = json.loads(file.read(_MAX_SIZE))
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({error})") from None
+    data = _json(path)
     _known(path, data, _TOP, "the file")
     boxes, head = data.get("boxes"), data.get("head")
     if not isinstance(boxes, dict) or not boxes:
@@ -129,23 +123,39 @@ def read(path: str) -> Cluster:
         )
     links = _links(path, data.get("links", []), head, boxes)
     read_boxes = {name: _box(path, name, row, links.get(name)) for name, row in boxes.items()}
+    first = read_boxes.pop(head)
     for name, box in read_boxes.items():
-        if name != head and box.link is None:
-            raise UsageError(
-                f'{path}: no link between {head} and {name}; write it under "links": '
-                f'{{"between": '
-                f'["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}'
-            )
-        if name != head and not box.address:
-            raise UsageError(f'{path}: box {name} has no "address" for {head} to connect to')
-        if name != head and not box.devices:
-            raise UsageError(f"{path}: box {name} has no devices to serve")
-    cluster = Cluster(read_boxes.pop(head), tuple(read_boxes.values()))
+        _refuse_unreachable(path, head, name, box)
+    cluster = Cluster(first, tuple(read_boxes.values()))
     if (count := len(cluster.devices())) > MAX_DEVICES:
         raise UsageError(
             f"{path}: {count} devices in all boxes; llama.cpp uses at most {MAX_DEVICES}"
         )
     return cluster
+
+
+def _json(path: str) -> Any:
+    """Return what a JSON file holds. Raises UsageError."""
+    try:
+        with open(path, "rb") as file:
+            return json.loads(file.read(_MAX_SIZE))
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: not JSON ({error})") from None
+
+
+def _refuse_unreachable(path: str, head: str, name: str, box: Box) -> None:
+    """Raise UsageError for a box that the head cannot use: no link, address or device."""
+    if box.link is None:
+        raise UsageError(
+            f'{path}: no link between {head} and {name}; write it under "links": '
+            f'{{"between": ["{head}", "{name}"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}}'
+        )
+    if not box.address:
+        raise UsageError(f'{path}: box {name} has no "address" for {head} to connect to')
+    if not box.devices:
+        raise UsageError(f"{path}: box {name} has no devices to serve")
 
 
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:

@@ -39,29 +39,29 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
         return remote
     if wanted.name == METAL and not devices:
         raise UsageError(
-            f"--backend {word}: no GPU that Metal runs on is here; a Mac is named by "
-            f"its chip and RAM, "
+            f"--backend {word}: no GPU here runs Metal; name a Mac by its chip and RAM, "
             "such as --gpu m2-max-32g"
         )
-    changed = []
-    for device in own:
-        if device.backend != wanted.name:
-            known = device.description and not device.description.startswith("hypothetical")
-            if known and not wanted.runs(backend(device.backend), device.description):
-                raise UsageError(
-                    f"--backend {word}: {wanted.name} does not run on {device.description}"
-                )
-            device = replace(
-                device,
-                backend=wanted.name,
-                compute_capability=None,
-                includes_context=False,
-                limits=None,
-                unified=device.unified or (wanted.name == METAL and not known),
-            )
-        changed.append(device)
+    changed = [_under(device, wanted, word) for device in own]
     if wanted.name == VULKAN and any(device.source != "given" for device in changed):
         from .vulkan import query, with_limits
 
         changed = with_limits(changed, query())
     return [*remote, *numbered(changed)]
+
+
+def _under(device: Device, wanted: type[Backend], word: str) -> Device:
+    """Return the device under a backend. Raises UsageError if that does not run on it."""
+    if device.backend == wanted.name:
+        return device
+    named = bool(device.description) and not device.description.startswith("hypothetical")
+    if named and not wanted.runs(backend(device.backend), device.description):
+        raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
+    return replace(
+        device,
+        backend=wanted.name,
+        compute_capability=None,
+        includes_context=False,
+        limits=None,
+        unified=device.unified or (wanted.name == METAL and not named),
+    )

@@ -241,15 +241,19 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     if "count" not in row:
         yield replace(box, address=address)
         return
-    count = row["count"]
+    for number in range(1, _count(row["count"], address, what) + 1):
+        yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
+
+
+def _count(count: Any, address: str, what: str) -> int:
+    """Return the number of machines of one row. Raises UsageError."""
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MOST:
         raise UsageError(f"{what}: count must be a whole number from 1 to {MOST}")
     if count > 1 and "{}" not in address:
         raise UsageError(
             f"{what}: {count} machines have {count} addresses: write {{}} where the number goes"
         )
-    for number in range(1, count + 1):
-        yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
+    return count
 
 
 def _box(path: str, name: str, data: Any, what: str) -> Box:

@@ -38,6 +38,38 @@ _MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"
 _RATE = 1e7, 1e15  # the most bytes per second of anything
 _RATIO = 0.01, 100.0  # of a measured rate to its prediction
 _ROWS = 1000
+_SIZE = 1, 1 << 60
+# key -> the least and the most
+_DEVICE_SIZES = {
+    "total": _SIZE,
+    "free": (0, 1 << 60),
+    "ram": _SIZE,
+    "n_sm": (1, 4096),
+    "power_limit": (1, 100_000),
+    "power_default": (1, 100_000),
+}
+_DEVICE_RATES = {
+    "bandwidth": _RATE,
+    "link": _RATE,
+    "fp16_tflops": (0.01, 1e5),
+    "latency": (0.0, 10.0),
+}
+_DEVICE_SWITCHES = ("unified", "includes_context", "wddm", "display")
+_DEVICE_TEXTS = (
+    "name",
+    "description",
+    "backend",
+    "kind",
+    "uuid",
+    "pci_id",
+    "source",
+    "warning",
+    "engine",
+    "driver",
+)
+_HOST_SIZES = {"total": (MiB, 1 << 60), "available": (0, 1 << 60)}
+_HOST_RATES = {"bandwidth": _RATE, "bus": _RATE, "disk": _RATE, "expert_upload": _RATE}
+_HOST_COUNTS = {"cores": (1, 4096), "threads": (1, 4096), "numa": (1, 4096)}
 
 
 class _Wrong(Exception):
@@ -135,54 +167,49 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
         for key, value in row.items()
         if value is not None and key not in ("card", "sure")
     }
-    for key, least, most in (
-        ("total", 1, 1 << 60),
-        ("free", 0, 1 << 60),
-        ("ram", 1, 1 << 60),
-        ("n_sm", 1, 4096),
-        ("power_limit", 1, 100_000),
-        ("power_default", 1, 100_000),
-    ):
-        if key in values:
-            values[key] = _number(values[key], least, most, f"{what}: {key}", whole=True)
-    for key, low, high in (
-        ("bandwidth", *_RATE),
-        ("link", *_RATE),
-        ("fp16_tflops", 0.01, 1e5),
-        ("latency", 0.0, 10.0),
-    ):
-        if key in values:
-            values[key] = _number(values[key], low, high, f"{what}: {key}")
-    for key in ("unified", "includes_context", "wddm", "display"):
-        if key in values and not isinstance(values[key], bool):
-            raise _Wrong(f"{what}: {key} must be true or false")
-    for key in (
-        "name",
-        "description",
-        "backend",
-        "kind",
-        "uuid",
-        "pci_id",
-        "source",
-        "warning",
-        "engine",
-        "driver",
-    ):
-        if key in values and not isinstance(values[key], str):
-            raise _Wrong(f"{what}: {key} must be a text")
+    _check_numbers(values, _DEVICE_SIZES, what, whole=True)
+    _check_numbers(values, _DEVICE_RATES, what)
+    _check_type(values, _DEVICE_SWITCHES, bool, "true or false", what)
+    _check_type(values, _DEVICE_TEXTS, str, "a text", what)
     if "compute_capability" in values:
         values["compute_capability"] = _capability(values["compute_capability"], what)
-    if not isinstance(values.get("limits", {}), dict):
-        raise _Wrong(f"{what}: limits must be an object")
-    for key, value in values.get("limits", {}).items():
-        if not isinstance(value, int) or value < 0:
-            raise _Wrong(
-                f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false"
-            )
+    _check_limits(values.get("limits", {}), what)
     card = _card(row.get("card"), values, what)
     if card is None and not values.get("total"):
         raise _Wrong(f'{what}: neither "total" bytes of memory nor a "card"')
     return _complete(card, values, what, before)
+
+
+def _check_numbers(
+    values: dict[str, Any],
+    limits: Mapping[str, tuple[float, float]],
+    what: str,
+    whole: bool = False,
+) -> None:
+    """Replace the values of these keys by numbers. Raises _Wrong for one outside its limits."""
+    for key, (least, most) in limits.items():
+        if key in values:
+            values[key] = _number(values[key], least, most, f"{what}: {key}", whole=whole)
+
+
+def _check_type(
+    values: Mapping[str, Any], keys: Sequence[str], kind: type, name: str, what: str
+) -> None:
+    """Raise _Wrong if the value of one of these keys is of another type."""
+    for key in keys:
+        if key in values and not isinstance(values[key], kind):
+            raise _Wrong(f"{what}: {key} must be {name}")
+
+
+def _check_limits(limits: Any, what: str) -> None:
+    """Raise _Wrong if a backend's limits are no object of whole numbers and switches."""
+    if not isinstance(limits, dict):
+        raise _Wrong(f"{what}: limits must be an object")
+    for key, value in limits.items():
+        if not isinstance(value, int) or value < 0:
+            raise _Wrong(
+                f"{what}: limits: {str(key)[:40]} must be a whole number, or true or false"
+            )
 
 
 def _complete(
@@ -190,23 +217,13 @@ def _complete(
 ) -> Device:
     """The device with the file's figures, completed from `card`. Raises _Wrong if they contradict
     each other."""
-    backend = values.get("backend") or (card.backend if card else None)
-    if backend is None:
-        backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
-    backend = canonical(backend)
-    if backend not in BACKENDS:
-        raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
-    if refused := row_of(backend).wrong_limits(values.get("limits", {})):
-        raise _Wrong(f"{what}: limits: {refused}")
+    backend = _backend(card, values, what)
     used = sum(other.backend == backend for other in before)
     name = values.get("name") or f"{backend}{used}"
     named = backend_of(name)
     if named.name in BACKENDS and named.name != backend:
         raise _Wrong(f"{what}: called {name}, but its backend is {backend}")
-    total = values.get("total") or (card.total if card else 0)
-    free = values.get("free", min(total, card.free) if card else total)
-    if free > total:
-        raise _Wrong(f"{what}: {free} bytes free exceed the total of {total}")
+    total, free = _memory(card, values, what)
     values = {**values, "name": name, "backend": backend, "total": total, "free": free}
     if values.get("unified", card.unified if card else False) and row_of(backend).has_igpu:
         values.setdefault("kind", "igpu")
@@ -236,6 +253,28 @@ def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
         raise _Wrong(f"{what}: {error}") from None
 
 
+def _backend(card: Device | None, values: dict[str, Any], what: str) -> str:
+    """Return the backend's name. Raises _Wrong for one that is not known, or its limits."""
+    backend = values.get("backend") or (card.backend if card else None)
+    if backend is None:
+        backend = backend_of(values["name"]).name if values.get("name") else DEFAULT.name
+    backend = canonical(backend)
+    if backend not in BACKENDS:
+        raise _Wrong(f"{what}: backend {backend!r} (known: {', '.join(BACKENDS)})")
+    if refused := row_of(backend).wrong_limits(values.get("limits", {})):
+        raise _Wrong(f"{what}: limits: {refused}")
+    return backend
+
+
+def _memory(card: Device | None, values: dict[str, Any], what: str) -> tuple[int, int]:
+    """Return the total and the free bytes. Raises _Wrong if more is free than there is."""
+    total = values.get("total") or (card.total if card else 0)
+    free = values.get("free", min(total, card.free) if card else total)
+    if free > total:
+        raise _Wrong(f"{what}: {free} bytes free exceed the total of {total}")
+    return total, free
+
+
 def _host(row: Any) -> Host:
     if not isinstance(row, dict):
         raise _Wrong("host is not an object")
@@ -245,20 +284,10 @@ def _host(row: Any) -> Host:
         for key, value in row.items()
         if value is not None and key not in ("measured", *BUS)
     }
-    for key in ("total", "available"):
-        if key in values:
-            values[key] = _number(
-                values[key], MiB if key == "total" else 0, 1 << 60, f"host: {key}", whole=True
-            )
-    for key in ("bandwidth", "bus", "disk", "expert_upload"):
-        if key in values:
-            values[key] = _number(values[key], *_RATE, f"host: {key}")
-    for key in ("cores", "threads", "numa"):
-        if key in values:
-            values[key] = _number(values[key], 1, 4096, f"host: {key}", whole=True)
-    for key in ("source", "bandwidth_source"):
-        if key in values and not isinstance(values[key], str):
-            raise _Wrong(f"host: {key} must be a text")
+    _check_numbers(values, _HOST_SIZES, "host", whole=True)
+    _check_numbers(values, _HOST_RATES, "host")
+    _check_numbers(values, _HOST_COUNTS, "host", whole=True)
+    _check_type(values, ("source", "bandwidth_source"), str, "a text", "host")
     total = values.get("total", values.get("available"))
     if total is None:
         raise _Wrong('host: no "total" bytes of memory')

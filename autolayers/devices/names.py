@@ -17,6 +17,7 @@ from .integrated import has_no_memory
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import Any
 
     from ..machine import Device
     from .cards import Card
@@ -189,17 +190,18 @@ def completed(device: Device) -> Device:
     # a MIG instance has a share of the GPU
     if card is None or (device.uuid or "").startswith("MIG-"):
         return device
-    own = device.backend == card.backend == DEFAULT.name
-    return replace(
-        device,
-        bandwidth=device.bandwidth or card.bandwidth * 1e9 or None,
-        link=device.link or (card.link if device.kind != "rpc" else None),
-        fp16_tflops=device.fp16_tflops or card.fp16 or None,
-        compute_capability=device.compute_capability or (card.compute_capability if own else None),
-        n_sm=device.n_sm or (card.n_sm if own else None),
-        # the source knows its pool
-        unified=device.unified or (card.unified and device.kind != "igpu"),
-    )
+    figures: dict[str, Any] = {
+        "bandwidth": card.bandwidth * 1e9 or None,
+        "fp16_tflops": card.fp16 or None,
+    }
+    if device.kind != "rpc":  # its link is the network
+        figures["link"] = card.link
+    if device.kind != "igpu":  # the source knows its pool
+        figures["unified"] = card.unified
+    if device.backend == card.backend == DEFAULT.name:
+        figures["compute_capability"] = card.compute_capability
+        figures["n_sm"] = card.n_sm
+    return replace(device, **{key: getattr(device, key) or figures[key] for key in figures})
 
 
 # --- words and letters

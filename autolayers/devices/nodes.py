@@ -152,52 +152,47 @@ def _host(path: str, name: str, row: Mapping[str, Any]) -> Host:
 
 def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, ...], str]:
     """The GPUs that pods may get, and a line where their speed is not known."""
-    labels, there = (
-        _part(_part(row, "metadata"), "labels"),
-        _part(_part(row, "status"), "allocatable"),
-    )
+    labels = _part(_part(row, "metadata"), "labels")
+    allocatable = _part(_part(row, "status"), "allocatable")
     for resource in (_NVIDIA, _AMD, *_OTHERS):
-        count = whole(str(there.get(resource, "0")), 4) or 0
-        if not count:
-            continue
-        # time-slicing offers each GPU several times
-        count //= max(1, whole(str(labels.get(f"{resource}.replicas", "1")), 4) or 1)
-        product = str(
-            labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or ""
-        )
-        mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
-        size = mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
-        if not size:
-            raise UsageError(
-                f"{path}: node {name}: no label says the memory of its {count} "
-                f"{resource}: "
-                f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's "
-                f"node labeller"
-            )
-        shown = product.replace("-", " ").removesuffix(" SHARED")[:60]
-        if "MIG" in product:
-            raise UsageError(
-                f"{path}: node {name}: {shown} is a part of a GPU: give it as a "
-                f"machine with its memory"
-            )
-        major, minor = (
-            whole(str(labels.get(f"{resource}.compute.{part}", "")), 3)
-            for part in ("major", "minor")
-        )
-        capability = (major, minor) if major is not None and minor is not None else None
-        devices = _gpu(
-            shown,
-            size,
-            min(max(1, count), MAX_DEVICES),
-            capability,
-            Hip.name if resource == _AMD else DEFAULT.name,
-        )
-        known = len(candidates(shown)) > 0 and devices[0].bandwidth
-        return (
-            devices,
-            ""
-            if known
-            else f"GPU {shown or 'without a name'} is not known: its memory is that of its "
-            "label, its speed is assumed",
-        )
+        count = whole(str(allocatable.get(resource, "0")), 4) or 0
+        if count:
+            return _of_resource(f"{path}: node {name}", name, resource, count, labels)
     return (), ""
+
+
+def _of_resource(
+    what: str, name: str, resource: str, count: int, labels: Mapping[str, Any]
+) -> tuple[tuple[Device, ...], str]:
+    """Return the `count` GPUs of a resource, by the labels of its node. Raises UsageError."""
+    # time-slicing offers each GPU several times
+    count //= max(1, whole(str(labels.get(f"{resource}.replicas", "1")), 4) or 1)
+    product = str(labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or "")
+    mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
+    size = mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
+    if not size:
+        raise UsageError(
+            f"{what}: no label says the memory of its {count} {resource}: "
+            f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's node labeller"
+        )
+    shown = product.replace("-", " ").removesuffix(" SHARED")[:60]
+    if "MIG" in product:
+        raise UsageError(
+            f"{what}: {shown} is a part of a GPU: give it as a machine with its memory"
+        )
+    backend = Hip.name if resource == _AMD else DEFAULT.name
+    number = min(max(1, count), MAX_DEVICES)
+    devices = _gpu(shown, size, number, _capability(resource, labels), backend)
+    if candidates(shown) and devices[0].bandwidth:
+        return devices, ""
+    return devices, (
+        f"GPU {shown or 'without a name'} is not known: its memory is that of its "
+        "label, its speed is assumed"
+    )
+
+
+def _capability(resource: str, labels: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the compute capability of a node's labels; None without one."""
+    major = whole(str(labels.get(f"{resource}.compute.major", "")), 3)
+    minor = whole(str(labels.get(f"{resource}.compute.minor", "")), 3)
+    return None if major is None or minor is None else (major, minor)

@@ -24,7 +24,7 @@ from .system import meminfo, platform, unified_available
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
 # integrated GPUs whose memory is RAM; drivers answer NotSupported for them (DGX Spark, Jetson)
@@ -302,9 +302,7 @@ class _Driver:
     def device(self, name: str, handle: object, total: int, free: int) -> Device:
         pci = self.ask("nvmlDeviceGetPciInfo", handle)
         capability = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
-        if capability and not (
-            0 < capability[0] <= _MOST_CAPABILITY and 0 <= capability[1] <= _MOST_CAPABILITY
-        ):
+        if capability and not _plausible(*capability):
             capability = None
         cores = self.ask("nvmlDeviceGetNumGpuCores", handle)
         cores = cores if cores and cores <= _MOST_CORES else None
@@ -362,6 +360,11 @@ class _Driver:
         )
 
 
+def _plausible(major: int, minor: int) -> bool:
+    """Return whether a compute capability is one that a GPU may have."""
+    return 0 < major <= _MOST_CAPABILITY and 0 <= minor <= _MOST_CAPABILITY
+
+
 def in_cuda_order(
     cards: list[Device],
     environ: Mapping[str, str],
@@ -380,16 +383,10 @@ def in_cuda_order(
     if cards and visible.parse(mask) == ():
         return [], [f"CUDA_VISIBLE_DEVICES={mask} hides every GPU"]
     instances = [card for card in cards if (card.uuid or "").startswith("MIG-")]
-    one_order = (
-        environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
-        or len({card.description for card in cards}) < 2
-    )
-    if visible.by_uuid(mask) or (one_order and not instances):
+    if visible.by_uuid(mask) or (_has_one_order(cards, environ) and not instances):
         shown = [cards[i] for i in visible.pick(mask, uuids)]
     elif (answer := ask(environ)) is not None:
-        # only the digits: the prefix of a MIG instance's UUID varies
-        place = {(card.uuid or "")[4:].replace("-", "").lower(): card for card in cards}
-        shown = [place[digits] for digits in answer if digits in place]
+        shown = _by_digits(cards, answer)
     else:
         # a process gets at most one MIG instance, and none if it has full GPUs
         usable = [card for card in cards if card not in instances] or instances[:1]
@@ -403,3 +400,16 @@ def in_cuda_order(
     if mask and cards and not shown:
         notes.append(f"CUDA_VISIBLE_DEVICES={mask} matches no GPU")
     return [card for card in shown if card.total], notes
+
+
+def _has_one_order(cards: Sequence[Device], environ: Mapping[str, str]) -> bool:
+    """Return whether CUDA's order is that of the PCI bus: it was set, or the GPUs are alike."""
+    by_bus = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
+    return by_bus or len({card.description for card in cards}) < 2
+
+
+def _by_digits(cards: Sequence[Device], answer: Sequence[str]) -> list[Device]:
+    """Return the GPUs in the driver's order, by the digits of their UUIDs."""
+    # the prefix of a MIG instance's UUID varies
+    place = {(card.uuid or "")[4:].replace("-", "").lower(): card for card in cards}
+    return [place[digits] for digits in answer if digits in place]

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from ..diagnosis.log import LaunchLog
     from ..flags.params import Params
     from ..flags.parse import Arguments
+    from ..machine import Device
+    from ..memory.breakdown import Breakdown
     from ..planner import Plan
     from ..request import Request
     from .session import Session
@@ -223,6 +225,15 @@ class Attempts:
             return self._start_in_background(words)
         return supervise.run(words, self.session.environ, self._ready if self.verify else None)
 
+    def _address(self) -> tuple[str, int]:
+        """Return the host and port of the server. Raises UsageError if it chooses them itself."""
+        host, port = self.given.value("--host"), self.given.value("--port")
+        if port == "0" or (host or "").endswith(".sock"):
+            raise UsageError(
+                "--wait needs a --host and a --port that are known before the server starts"
+            )
+        return wait.address(host, port, self.session.build.default_port)
+
     def _start_in_background(self, words: list[str]) -> Outcome:
         given, environ = self.given, self.session.environ
         if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
@@ -253,21 +264,13 @@ class Attempts:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
             rate = None
             if own[0] or not key:  # a key goes to nobody else
-                rate = wait.speed(
-                    own[0] or host,
-                    port,
-                    secure,
-                    prefix,
-                    key.split(",")[0] if key else None,
-                    calibrate.PROBE.generate if self.verify else 2,
-                )
+                first_key = key.split(",")[0] if key else None
+                tokens = calibrate.PROBE.generate if self.verify else 2
+                rate = wait.speed(own[0] or host, port, secure, prefix, first_key, tokens)
             if rate and self.verify and direct:
                 self._keep_rate(rate)
-            say(
-                f"ready at {url}{prefix}" + (f", {rate:.1f} tokens/s" if rate else "") + f", "
-                f"process "
-                f"{pid}"
-            )
+            speed = f", {rate:.1f} tokens/s" if rate else ""
+            say(f"ready at {url}{prefix}{speed}, process {pid}")
         return outcome
 
     def _louder(self) -> list[str]:
@@ -431,6 +434,12 @@ def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
             yield replace(request, policy=replace(at, n_ctx=FIT_PARAMS_MIN_CTX))
 
 
+def _say_out_of_memory(failure: OutOfMemory) -> None:
+    """Say which device ran out of memory, and the log's line."""
+    device = failure.device or "an unnamed device"
+    say(f"out of memory on {device} while loading: {failure.message}")
+
+
 def smaller_machine(
     request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory
 ) -> Request | None:
@@ -456,21 +465,28 @@ def smaller_machine(
             )
         return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
     devices = []
-    for d in request.machine.devices:
-        if device is None or d.name == device:
-            limit = min(
-                d.free, predicted.devices[d.name].total if d.name in predicted.devices else d.free
-            )
-            if failure.requested and d.name == device:
-                usage = predicted.devices.get(d.name, Usage())
-                limit = min(
-                    limit, _held(launch, d.name, usage, failure.requested) + failure.requested
-                )
-            if d.name in launch.free:
-                limit = min(limit, launch.free[d.name] * MiB)
-            d = replace(d, free=max(0, limit - 1))
-        devices.append(d)
+    for each in request.machine.devices:
+        if device is None or each.name == device:
+            requested = failure.requested if each.name == device else None
+            limit = _limit(each, predicted, launch, requested)
+            each = replace(each, free=max(0, limit - 1))
+        devices.append(each)
     return request.on(devices, request.host)
+
+
+def _limit(device: Device, predicted: Breakdown, launch: LaunchLog, requested: int | None) -> int:
+    """Return the bytes of a device that the failed launch did not get.
+
+    `requested`: the bytes of the allocation that failed there, if it is known.
+    """
+    usage = predicted.devices.get(device.name)
+    limit = device.free if usage is None else min(device.free, usage.total)
+    if requested:
+        held = _held(launch, device.name, usage or Usage(), requested)
+        limit = min(limit, held + requested)
+    if device.name in launch.free:
+        limit = min(limit, launch.free[device.name] * MiB)
+    return limit
 
 
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:

@@ -27,7 +27,7 @@ from ..records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-    from typing import Any
+    from typing import Any, TypeGuard
 
     from ..planner.compare.rivals import Trial
 
@@ -74,6 +74,7 @@ _OF_TESTS = frozenset(
 )
 # flags that both have and that do not affect memory
 ALIKE = ("-C", "--cpu-strict", "--poll", "--prio")
+_BENCH_ONLY = ("-o", "-r", "-v", "--progress", "--repack")  # mean something else to llama-server
 _SWITCHES = {
     "-nkvo": "-nkvo",
     "--no-kv-offload": "-nkvo",
@@ -292,13 +293,26 @@ def _rate(
             f"its {what} took {sum(samples) / 1e9:.1f} s of a run of {took:.1f} s: a clock jumped"
         )
     fast, slow = min(samples), max(samples)
+    tokens = (prompt + generate) * 1e9
+    if slow <= _BELIEVED * fast:
+        return tokens / fast, "", row
     doubt = (
-        ""
-        if slow <= _BELIEVED * fast
-        else f"repetitions of its {what} differ by a factor of {slow / fast:.0f}: the machine is "
-        f"busy, or a clock jumped"
+        f"repetitions of its {what} differ by a factor of {slow / fast:.0f}: the machine is "
+        "busy, or a clock jumped"
     )
-    return (prompt + generate) * 1e9 / (slow if doubt else fast), doubt, row
+    return tokens / slow, doubt, row
+
+
+def _test_of(row: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Return (prompt, generated, depth) of a row, in tokens."""
+    return row.get("n_prompt"), row.get("n_gen"), row.get("n_depth", 0)
+
+
+def _are_times(samples: object) -> TypeGuard[list[int]]:
+    """Return whether a row's samples are positive whole numbers, one at least."""
+    if not isinstance(samples, list) or not samples:
+        return False
+    return all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples)
 
 
 def _last_line(text: str) -> str:
@@ -341,27 +355,23 @@ def as_server(words: Sequence[str]) -> tuple[str, ...]:
         key = names.get(word, word)
         step = 2
         if key in longest:
-            numbers = [
-                int(part)
-                for part in value.replace("+", ",").replace("-", ",").split(",")
-                if part.isascii() and part.isdecimal() and len(part) < 10
-            ]
+            numbers = _numbers(value)
             longest[key] = sum(numbers) if key == "-pg" else max(numbers, default=0)
         elif word in _SWITCHES:
             translated += [_SWITCHES[word]] if value == "1" else []
         elif word in _TEXTS:
             translated += [word, value.replace("/", ",").replace(";", ",")]
-        elif (found := lookup(word)) is None or word in (
-            "-o",
-            "-r",
-            "-v",
-            "--progress",
-            "--repack",
-        ):
+        elif (row := lookup(word)) is None or word in _BENCH_ONLY:
             step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
         else:
-            step = 1 if found[0].kind is FLAG else 2
-            translated += [word, value.split(",")[0]] if found[0].field and step == 2 else []
+            step = 1 if row[0].kind is FLAG else 2
+            translated += [word, value.split(",")[0]] if row[0].field and step == 2 else []
         i += step
     n_ctx = max(longest["-p"] + longest["-n"], longest["-pg"]) + longest["-d"]
     return (*translated, "-c", str(n_ctx)) if n_ctx else tuple(translated)
+
+
+def _numbers(value: str) -> list[int]:
+    """Return the numbers of a list or range in llama-bench's words."""
+    parts = value.replace("+", ",").replace("-", ",").split(",")
+    return [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) < 10]

@@ -32,7 +32,7 @@ from .verify import compare, in_use
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from ..builds import Build
     from ..diagnosis.log import LaunchLog
@@ -162,10 +162,8 @@ def _check_one(
             predicted = None
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
-        # with MTP blocks a token is decoded before it is ready, which fails on some machines: the
-        # sizes are logged
-        if not (log.ready or (log.loads and "compute (second)" in log.loads[0].buffers)):
-            if _UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)):
+        if not _has_sizes(log):
+            if _is_unknown(tail, job):
                 return Checked(name, model.architecture, "unknown")
             if predicted is None:
                 continue  # refused, as predicted
@@ -185,11 +183,30 @@ def _check_one(
                 continue
             key = line.part, line.device
             parts[key] = max(parts.get(key, 0), 0 if line.equal else more, key=abs)
-    state = "differs" if any(parts.values()) else "equal"
-    if why and all(more <= 0 for more in parts.values()):
-        state = "bound" if state == "differs" else state
-    found = tuple((*key, more) for key, more in parts.items())
-    return Checked(name, model.architecture, state, found, why if state == "bound" else "")
+    state = _state(parts.values(), bool(why))
+    differences = tuple((*key, more) for key, more in parts.items())
+    return Checked(name, model.architecture, state, differences, why if state == "bound" else "")
+
+
+def _has_sizes(log: LaunchLog) -> bool:
+    """Return whether a log shows all buffers.
+
+    With MTP blocks a token is decoded before the server is ready, which fails on some machines
+    after the sizes are logged.
+    """
+    return log.ready or bool(log.loads and "compute (second)" in log.loads[0].buffers)
+
+
+def _is_unknown(tail: bytes, job: _Job) -> bool:
+    """Return whether a log's end says that the build does not know the architecture."""
+    return bool(_UNKNOWN.search(tail) or (job.drafts and _NOT_LOADED.search(tail)))
+
+
+def _state(differences: Collection[int], is_bound: bool) -> str:
+    """Return "equal", "differs", or "bound" where an upper bound is nowhere exceeded."""
+    if not any(differences):
+        return "equal"
+    return "bound" if is_bound and max(differences) <= 0 else "differs"
 
 
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:

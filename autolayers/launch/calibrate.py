@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
+_NO_VALUE = ("", "none", "auto")
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
 PROBE = Trial(1, 32)
 MOST = 20  # times faster or slower than predicted that counts
@@ -196,14 +197,8 @@ def _run(
     host: Host | None,
     evaluators: dict[tuple[str, str], Evaluator],
 ) -> Run:
-    prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
-    if bool(prompt) == bool(generate):
-        raise _Left("tests of a prompt and an answer together do not count")
-    if max(prompt, generate) < _LEAST:
-        raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
-    rate = row.get("avg_ts")
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
-        raise _Left("avg_ts is not a number of tokens per second")
+    prompt, generate, depth = _test(row)
+    rate = _rate(row)
     file = model or str(row.get("model_filename", ""))
     if not os.path.isfile(file):
         raise _Left(f"{printable(file)[:200]} is not here: name the model after the file")
@@ -227,7 +222,7 @@ def _run(
     clock = cost.clock(params, use)
     run = run_of(
         "pp" if prompt else "tg",
-        float(rate),
+        rate,
         clock,
         cost.kind(clock),
         Trial(prompt, generate, depth),
@@ -237,10 +232,28 @@ def _run(
     if not run.plausible:
         raise _Left(
             f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "
-            f"this machine or model"
+            "this machine or model"
         )
     when = str(row.get("test_time", ""))[:10]
     return replace(run, date=when if _DATE.fullmatch(when) else "")
+
+
+def _test(row: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Return (prompt, generated, depth) of a row, in tokens. Raises _Left."""
+    prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
+    if bool(prompt) == bool(generate):
+        raise _Left("tests of a prompt and an answer together do not count")
+    if max(prompt, generate) < _LEAST:
+        raise _Left(f"tests of fewer than {_LEAST} tokens do not count")
+    return prompt, generate, depth
+
+
+def _rate(row: Mapping[str, Any]) -> float:
+    """Return a row's tokens per second. Raises _Left."""
+    rate = row.get("avg_ts")
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1e7:
+        raise _Left("avg_ts is not a number of tokens per second")
+    return float(rate)
 
 
 def _count(row: Mapping[str, Any], name: str) -> int:
@@ -301,13 +314,11 @@ def _words(row: Mapping[str, Any]) -> list[str]:
         words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
     if _count(row, "n_cpu_moe"):
         words += ["-ncmoe", str(row["n_cpu_moe"])]
-    for name, flag in (
-        ("tensor_split", "-ts"),
-        ("devices", "-dev"),
-        ("tensor_buft_overrides", "-ot"),
-    ):
+    shares = str(row.get("tensor_split") or "")
+    if shares.strip("0./") and shares not in _NO_VALUE:  # 0.00: none
+        words += ["-ts", shares]
+    for name, flag in (("devices", "-dev"), ("tensor_buft_overrides", "-ot")):
         value = str(row.get(name) or "")
-        # 0.00: none
-        if value not in ("", "none", "auto") and (name != "tensor_split" or value.strip("0./")):
+        if value not in _NO_VALUE:
             words += [flag, value]
     return words

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from ..builds import Build
     from ..engines import Engine
 
+    Overrides = tuple[tuple[str, str], ...]
+
 _CONTAINERS = ("docker", "podman", "nerdctl")
 # Switches of `docker run`; each of its other options takes a value
 _CONTAINER_SWITCHES = frozenset(
@@ -251,22 +253,8 @@ def _program(wrapped: Sequence[str]) -> int:
 
 
 def _container(wrapped: list[str], command: str) -> WrappedCommand:
-    mounts = []
-    i = wrapped.index("run") + 1
-    while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
-        name, equals, value = wrapped[i].partition("=")
-        i += 1
-        bundled = not name.startswith("--") and len(name) > 2 and set(name[1:]) <= set("ditPq")
-        if not equals and name not in _CONTAINER_SWITCHES and not bundled:
-            value = wrapped[i] if i < len(wrapped) else ""
-            i += 1
-        if name in ("-v", "--volume"):
-            mounts.append(_volume(value))
-        elif name == "--mount":
-            fields = dict(part.partition("=")[::2] for part in value.split(","))
-            inside = fields.get("target") or fields.get("dst") or fields.get("destination") or ""
-            mounts.append((inside, fields.get("source") or fields.get("src") or ""))
-    if i < len(wrapped) and wrapped[i] == "--":
+    mounts, i = _container_flags(wrapped, wrapped.index("run") + 1)
+    if wrapped[i : i + 1] == ["--"]:
         i += 1
     if i >= len(wrapped):
         raise UsageError(f"{wrapped[0]} run: no image in the command")
@@ -280,8 +268,40 @@ def _container(wrapped: list[str], command: str) -> WrappedCommand:
         del words[0]
     if i == image and ":light" in wrapped[image]:
         program = "llama-cli"
-    known = tuple(sorted((pair for pair in mounts if all(pair)), key=lambda pair: -len(pair[0])))
-    return WrappedCommand(tuple(launcher), _plain(words, program, command), program, known, True)
+    whole = [pair for pair in mounts if all(pair)]
+    deepest_first = tuple(sorted(whole, key=lambda pair: -len(pair[0])))
+    plain = _plain(words, program, command)
+    return WrappedCommand(tuple(launcher), plain, program, deepest_first, True)
+
+
+def _container_flags(wrapped: Sequence[str], i: int) -> tuple[list[tuple[str, str]], int]:
+    """Return (inside, outside) of each mount of `docker run`, and the place of the first word
+    that is no flag."""
+    mounts = []
+    while i < len(wrapped) and wrapped[i].startswith("-") and wrapped[i] != "--":
+        name, equals, value = wrapped[i].partition("=")
+        i += 1
+        if not equals and not _is_switch(name):
+            value = wrapped[i] if i < len(wrapped) else ""
+            i += 1
+        if name in ("-v", "--volume"):
+            mounts.append(_volume(value))
+        elif name == "--mount":
+            mounts.append(_mount(value))
+    return mounts, i
+
+
+def _is_switch(name: str) -> bool:
+    """Return whether a flag of `docker run` takes no value; -it bundles two."""
+    bundled = not name.startswith("--") and len(name) > 2 and set(name[1:]) <= set("ditPq")
+    return bundled or name in _CONTAINER_SWITCHES
+
+
+def _mount(value: str) -> tuple[str, str]:
+    """Return (inside, outside) of --mount's type=bind,source=OUTSIDE,target=INSIDE."""
+    fields = dict(part.partition("=")[::2] for part in value.split(","))
+    inside = fields.get("target") or fields.get("dst") or fields.get("destination") or ""
+    return inside, fields.get("source") or fields.get("src") or ""
 
 
 def _volume(text: str) -> tuple[str, str]:
@@ -292,6 +312,13 @@ def _volume(text: str) -> tuple[str, str]:
 
 
 # --- the plan's flags
+
+
+def _missing(given: Overrides, wanted: Overrides) -> Overrides:
+    """Return the wanted overrides that are not given: those after them, if they begin alike."""
+    if wanted[: len(given)] == given:
+        return wanted[len(given) :]
+    return tuple(pair for pair in wanted if pair not in given)
 
 
 def additions(
@@ -309,9 +336,8 @@ def additions(
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
     own = command.engine.words if command.engine else ()  # the command has them
-    flags = (
-        list(flags[: len(flags) - len(own)]) if own and tuple(flags[-len(own) :]) == own else flags
-    )
+    if own and tuple(flags[-len(own) :]) == own:
+        flags = flags[: len(flags) - len(own)]
     wanted = parse(flags, command=None).params
     given = {field_of(flag) for flag, _ in typed.given} - {""}
     twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
@@ -324,13 +350,7 @@ def additions(
         if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):
             continue  # llama-embedding does nothing else
         if name in ("overrides", "overrides_draft"):
-            before, after = getattr(spoken.params, name), getattr(wanted, name)
-            begins = after[: len(before)] == before
-            missing = (
-                after[len(before) :]
-                if begins
-                else tuple(pair for pair in after if pair not in before)
-            )
+            missing = _missing(getattr(spoken.params, name), getattr(wanted, name))
             written = _said(name, missing, build)
         elif name in given or name in twice:
             continue

@@ -25,7 +25,7 @@ from .formats.launch_file import LaunchFile, plain_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ..flags.parse import Arguments
     from ..planner.compare.fleet.answer import FleetPlan, Place, Server
@@ -74,6 +74,19 @@ def names_of(paths: Sequence[str]) -> list[str]:
         number = sum(other == name or other.startswith(f"{name}-") for other in found) + 1
         found.append(name if name not in found else f"{name}-{number}")
     return found
+
+
+def _refuse_same_names(kind: str, machines: Iterable[str]) -> None:
+    """Raise UsageError for machines whose files would have the same names."""
+    name_of = kubernetes.label if kind in ("kubernetes", "llmkube") else folder
+    machine_of: dict[str, str] = {}
+    for machine in machines:
+        other = machine_of.setdefault(name_of(machine), machine)
+        if other != machine:
+            raise UsageError(
+                f"the files of the machines {other!r} and {machine!r} would have the "
+                "same names: rename one"
+            )
 
 
 def files(

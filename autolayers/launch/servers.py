@@ -28,7 +28,7 @@ from .wait import address, listening, url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from ..devices import Inventory
@@ -183,35 +183,46 @@ def look(server: Server, found: Inventory) -> Running:
     driver = held(server.pid)
     devices = [device for device in found.devices if device.kind != "rpc"]
     use = _predicted(server, arguments, name, build, devices, driver, found, notes)
-    rows = []
-    for device in devices:
-        has = driver.get(device.pci_id or "")
-        extra = use.extra_by_device().get(device.name, 0) if use else 0
-        should = (
-            use.devices[device.name].total + extra if use and device.name in use.devices else None
-        )
-        if has or should:
-            rows.append(Row(device.name, has, should))
+    rows = _rows(devices, driver, use)
     rows.append(Row("RAM", server.rss or None, use.resident if use else None))
-    grows = (
-        tuple((extra.name, extra.size) for extra in use.extras if extra.upper_limit) if use else ()
-    )
-    n_ctx = (
-        props.get("default_generation_settings", {}).get("n_ctx")
-        if isinstance(props.get("default_generation_settings"), dict)
-        else None
-    )
+    extras = use.extras if use else ()
     return Running(
         server,
         os.path.basename(name) or "(router)",
         state,
         busy,
-        n_ctx if isinstance(n_ctx, int) else use.n_ctx_seq if use else None,
+        _context(props, use),
         build,
         tuple(rows),
-        grows,
+        tuple((extra.name, extra.size) for extra in extras if extra.upper_limit),
         tuple(notes),
     )
+
+
+def _rows(devices: Sequence[Device], driver: Mapping[str, int], use: Breakdown | None) -> list[Row]:
+    """Return what the process holds on each device, and what it should hold.
+
+    `driver`: bytes by PCI address; `use`: the prediction, if there is one.
+    """
+    rows = []
+    extras = use.extra_by_device() if use else {}
+    for device in devices:
+        held_bytes = driver.get(device.pci_id or "")
+        predicted = None
+        if use and device.name in use.devices:
+            predicted = use.devices[device.name].total + extras.get(device.name, 0)
+        if held_bytes or predicted:
+            rows.append(Row(device.name, held_bytes, predicted))
+    return rows
+
+
+def _context(props: dict[str, Any], use: Breakdown | None) -> int | None:
+    """Return a slot's context in tokens, from the server's /props or the prediction."""
+    settings = props.get("default_generation_settings")
+    n_ctx = settings.get("n_ctx") if isinstance(settings, dict) else None
+    if isinstance(n_ctx, int):
+        return n_ctx
+    return use.n_ctx_seq if use else None
 
 
 def _stranger(server: Server) -> str:
@@ -243,13 +254,12 @@ def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[A
     if host is None:
         return {}, []
     base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
-    key = (arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")).partition(",")[
-        0
-    ]
-    answers = [_ask(base + path, f"Bearer {key}" if key else "") for path in ("/props", "/slots")]
-    return (answers[0] if isinstance(answers[0], dict) else {}), (
-        answers[1] if isinstance(answers[1], list) else []
-    )
+    keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
+    key = keys.partition(",")[0]
+    authorization = f"Bearer {key}" if key else ""
+    props = _ask(base + "/props", authorization)
+    slots = _ask(base + "/slots", authorization)
+    return props if isinstance(props, dict) else {}, slots if isinstance(slots, list) else []
 
 
 def _ask(address: str, authorization: str) -> object:

@@ -157,21 +157,21 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
+# key of a device -> the least and the most
+_FIGURES = {
+    "bandwidth": (1e7, 1e15),
+    "fp16_tflops": (0.01, 1e5),
+    "power_limit": (1, 1e5),
+    "power_default": (1, 1e5),
+}
+
+
 def check(row: object) -> str:
     """The problem of a row, "" if there is none."""
     if not isinstance(row, dict):
         return "not a JSON object"
-    for name in _TEXTS:
-        if not isinstance(row.get(name), str) or not row[name].isprintable():
-            return f"{name} must be a line of text"
-    if row["kind"] not in KINDS:
-        return f"kind must be {' or '.join(KINDS)}, not {row['kind'][:40]}"
-    if row["class"] not in CLASSES:
-        return f"class must be one of {', '.join(CLASSES)}, not {row['class'][:40]}"
-    if not row["date"][:4].isdecimal():
-        return "date must be a year and a month, such as 2026-11"
-    if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
-        return "model must be the name of a header, not a path"
+    if problem := _wrong_names(row):
+        return problem
     if not _is(row.get("measured"), 1e-3, 1e7):
         return "measured must be tokens per second, from 0.001 to 10000000"
     if row.get("build") is not None and not (
@@ -183,46 +183,42 @@ def check(row: object) -> str:
     words = row.get("words")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         return "words must be a list of texts"
-    work = row.get("workload")
+    return _wrong_workload(row.get("workload"), row["kind"]) or _wrong_machine(row.get("machine"))
+
+
+def _wrong_names(row: dict[str, Any]) -> str:
+    """Return the problem of a row's texts, "" if there is none."""
+    for name in _TEXTS:
+        if not isinstance(row.get(name), str) or not row[name].isprintable():
+            return f"{name} must be a line of text"
+    if row["kind"] not in KINDS:
+        return f"kind must be {' or '.join(KINDS)}, not {row['kind'][:40]}"
+    if row["class"] not in CLASSES:
+        return f"class must be one of {', '.join(CLASSES)}, not {row['class'][:40]}"
+    if not row["date"][:4].isdecimal():
+        return "date must be a year and a month, such as 2026-11"
+    if set(row["model"]) & set("/\\") or row["model"] in ("", ".", ".."):
+        return "model must be the name of a header, not a path"
+    return ""
+
+
+def _wrong_workload(work: object, kind: str) -> str:
+    """Return the problem of a row's workload, "" if there is none."""
     if not isinstance(work, dict) or not all(
         _is(work.get(name), 0, 1e8) for name in ("prompt", "generate", "depth")
     ):
         return "workload must have prompt, generate and depth in tokens"
-    if not work["prompt" if row["kind"] == "pp" else "generate"]:
-        return f"workload has no tokens for a row of kind {row['kind']}"
-    return _wrong_machine(row.get("machine"))
+    if not work["prompt" if kind == "pp" else "generate"]:
+        return f"workload has no tokens for a row of kind {kind}"
+    return ""
 
 
 def _wrong_machine(machine: object) -> str:
     if not isinstance(machine, dict) or not isinstance(machine.get("devices"), list):
         return "machine must have a list of devices"
     for device in machine["devices"]:
-        if not isinstance(device, dict):
-            return "a device is not an object"
-        what = f"device {str(device.get('name'))[:40]}"
-        if not all(
-            isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")
-        ):
-            return f"{what}: name, description, backend and card must be texts"
-        if not (
-            _is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])
-        ):
-            return f"{what}: total and free must be bytes, and free at most total"
-        for name, low, high in (
-            ("bandwidth", 1e7, 1e15),
-            ("fp16_tflops", 0.01, 1e5),
-            ("power_limit", 1, 1e5),
-            ("power_default", 1, 1e5),
-        ):
-            if device.get(name) is not None and not _is(device[name], low, high):
-                return f"{what}: {name} must be from {low:g} to {high:g}"
-        capability = device.get("compute_capability")
-        if capability is not None and not (
-            isinstance(capability, list)
-            and len(capability) == 2
-            and all(_is(part, 0, 99) for part in capability)
-        ):
-            return f"{what}: compute_capability must be two numbers"
+        if problem := _wrong_device(device):
+            return problem
     for name, rate in (("ram", "bandwidth"), ("bus", "bandwidth"), ("cpu", "cores")):
         part = machine.get(name)
         if not isinstance(part, dict) or not (part.get(rate) is None or _is(part[rate], 1, 1e15)):
@@ -236,3 +232,28 @@ def _wrong_machine(machine: object) -> str:
 
 def _is(value: object, low: float, high: float) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and low <= value <= high
+
+
+def _wrong_device(device: object) -> str:
+    """Return the problem of a device, "" if there is none."""
+    if not isinstance(device, dict):
+        return "a device is not an object"
+    what = f"device {str(device.get('name'))[:40]}"
+    if not all(
+        isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")
+    ):
+        return f"{what}: name, description, backend and card must be texts"
+    if not (_is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])):
+        return f"{what}: total and free must be bytes, and free at most total"
+    for name, (low, high) in _FIGURES.items():
+        if device.get(name) is not None and not _is(device[name], low, high):
+            return f"{what}: {name} must be from {low:g} to {high:g}"
+    capability = device.get("compute_capability")
+    if capability is not None and not _is_capability(capability):
+        return f"{what}: compute_capability must be two numbers"
+    return ""
+
+
+def _is_capability(value: object) -> bool:
+    """Return whether a value is [major, minor] of a compute capability."""
+    return isinstance(value, list) and len(value) == 2 and all(_is(part, 0, 99) for part in value)

@@ -114,41 +114,13 @@ def from_modelfile(
     Its own parameters override those of the model in FROM.
     """
     own = modelfile.parameters()
-    files, name = [], ""
-    for command in modelfile.named("model"):
-        found = _files(_path(command.args, directory), command.args) if model is None else []
-        if found:
-            files += found
-        else:
-            name = command.args
-            if model is None and _is_path(name):
-                raise ModelError(
-                    f"{modelfile.source}:{command.line}: FROM {name}: no such file"
-                    + (" (comments need a line of their own)" if " #" in name else "")
-                )
-    adapters, notes = [], []
-    for command in (*modelfile.named("adapter")[-1:], *modelfile.named("draft")[-1:]):
-        path = _path(command.args, directory)
-        if command.name == "draft" and command.args in [
-            weights.args for weights in modelfile.named("model")
-        ]:
-            raise ModelError(
-                f"{modelfile.source}:{command.line}: DRAFT {command.args} is the "
-                f"model itself: "
-                "Ollama "
-                "refuses that"
-            )
-        if os.path.isfile(path):
-            adapters.append((command.name, path))
-        else:
-            notes.append(
-                f"{command.keyword} {command.args}: no such file here, so its memory is "
-                f"not in the "
-                "plan"
-            )
+    files, name = _weights(modelfile, directory, model is None)
+    notes: list[str] = []
+    adapter = _extra(modelfile, "adapter", directory, notes)
+    draft = _extra(modelfile, "draft", directory, notes)
+    projectors: tuple[str, ...] = ()
     if model is not None:
         base = from_file(model, name)
-        projectors: tuple[str, ...] = ()
     elif files:
         projectors = tuple(path for path in files if _is_projector(path))
         weights = [path for path in files if path not in projectors]
@@ -158,23 +130,67 @@ def from_modelfile(
             )
         base = from_file(weights[0])
     else:
-        if not name:
-            raise ModelError(f"{modelfile.source}: FROM names nothing")
-        projectors = ()
-        try:
-            base = from_name(name, environ, server)
-        except (NotInStore, StoreUnreadable, NoSuchModel) as error:
-            raise ModelError(
-                f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
-            ) from None
+        base = _named(modelfile, name, environ, server)
     return replace(
         base,
         parameters={**base.parameters, **own},
         projectors=(*base.projectors, *projectors),
-        adapters=(*base.adapters, *(path for kind, path in adapters if kind == "adapter")),
-        draft=next((path for kind, path in adapters if kind == "draft"), base.draft),
+        adapters=(*base.adapters, *adapter),
+        draft=next(iter(draft), base.draft),
         notes=(*base.notes, *notes),
     )
+
+
+def _weights(modelfile: Modelfile, directory: str, resolve: bool) -> tuple[list[str], str]:
+    """Return the files that FROM names, and the name of the last FROM without one.
+
+    Not `resolve`: no file is looked for. Raises ModelError for a path without a file.
+    """
+    files: list[str] = []
+    name = ""
+    for command in modelfile.named("model"):
+        paths = _files(_path(command.args, directory), command.args) if resolve else []
+        files += paths
+        if paths:
+            continue
+        name = command.args
+        if resolve and _is_path(name):
+            hint = " (comments need a line of their own)" if " #" in name else ""
+            raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file{hint}")
+    return files, name
+
+
+def _extra(modelfile: Modelfile, kind: str, directory: str, notes: list[str]) -> list[str]:
+    """Return the path of the last ADAPTER or DRAFT; none, with a note, if there is no such file."""
+    paths = []
+    for command in modelfile.named(kind)[-1:]:
+        models = [weights.args for weights in modelfile.named("model")]
+        if kind == "draft" and command.args in models:
+            raise ModelError(
+                f"{modelfile.source}:{command.line}: DRAFT {command.args} is the "
+                "model itself: Ollama refuses that"
+            )
+        path = _path(command.args, directory)
+        if os.path.isfile(path):
+            paths.append(path)
+        else:
+            notes.append(
+                f"{command.keyword} {command.args}: no such file here, so its memory is "
+                "not in the plan"
+            )
+    return paths
+
+
+def _named(modelfile: Modelfile, name: str, environ: Mapping[str, str], server: Server) -> Target:
+    """Return the target of the model that FROM names. Raises ModelError."""
+    if not name:
+        raise ModelError(f"{modelfile.source}: FROM names nothing")
+    try:
+        return from_name(name, environ, server)
+    except (NotInStore, StoreUnreadable, NoSuchModel) as error:
+        raise ModelError(
+            f"{modelfile.source}: FROM {name}: {error}; --model PATH names its GGUF"
+        ) from None
 
 
 def _target(label: str, found: Header, **rest: Any) -> Target:

@@ -13,7 +13,7 @@ from .log import Log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import Any
 
     from ..sources.ollama.api import Server
@@ -212,29 +212,9 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     ]
     if not entry:
         return [*lines, "the server does not list it as loaded: something else unloaded it at once"]
-    # the log counts layers even without a GPU
-    if not result.size_vram:
-        lines.append("Ollama reports no GPU memory for it: it runs on the CPU")
-    else:
-        if result.offloaded:
-            lines.append(
-                f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers "
-                f"on the "
-                "GPU"
-            )
-        whole = result.size == result.size_vram
-        lines.append(
-            f"fully on the GPU: {human(result.size_vram)}"
-            if whole
-            else f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}"
-        )
-        if not advice.devices:
-            lines.append("it is on a GPU that was not found here: describe it with --gpu SIZE")
+    lines += _placed(result, advice)
     if result.predicted and result.size_vram:
-        difference = result.size_vram - result.predicted
-        verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
-        verdict = "as planned" if abs(difference) <= _TOLERANCE else verdict
-        lines.append(f"planned {human(result.predicted)} of GPU memory: {verdict}")
+        lines.append(_against_plan(result))
     lines += result.differences
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
@@ -247,3 +227,30 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     if not advice.plan.fits:
         lines.append("the plan does not fit: it may run out of memory in use")
     return lines
+
+
+def _placed(result: LoadResult, advice: Advice) -> Iterator[str]:
+    """Yield what the server reports of the GPU."""
+    # the log counts layers even without a GPU
+    if not result.size_vram:
+        yield "Ollama reports no GPU memory for it: it runs on the CPU"
+        return
+    if result.offloaded:
+        yield (
+            f"the server's log: {result.offloaded[0]} of {result.offloaded[1]} layers on the GPU"
+        )
+    if result.size == result.size_vram:
+        yield f"fully on the GPU: {human(result.size_vram)}"
+    else:
+        yield f"partly on the GPU: {human(result.size_vram)} of {human(result.size)}"
+    if not advice.devices:
+        yield "it is on a GPU that was not found here: describe it with --gpu SIZE"
+
+
+def _against_plan(result: LoadResult) -> str:
+    """Return how the reported GPU memory compares with the plan's."""
+    difference = result.size_vram - result.predicted
+    verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"
+    if abs(difference) <= _TOLERANCE:
+        verdict = "as planned"
+    return f"planned {human(result.predicted)} of GPU memory: {verdict}"

@@ -87,39 +87,42 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
     )
     if wanted or quant:
         return [Offer(wanted.rpartition("/")[2] or quant, name, words)], []
-    notes: list[str] = []
+    files, notes = _files_of(name, repository, revision, environ)
+    models = models_of(files)
+    if not models:
+        raise ModelError(
+            f"hf:{repository}: no GGUF model in it; look for a repository whose name "
+            "ends with -GGUF"
+        )
+    quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]
+    distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
+    at = "" if revision == "main" else f"@{revision}"
+    offers = []
+    for path, quant in zip(models, quants, strict=True):
+        label = quant if distinct else path
+        source = f"hf:{repository}/{path}{at}"
+        offers.append(Offer(label, source, words_of(repository, files, path)))
+    return offers, notes
+
+
+def _files_of(
+    name: str, repository: str, revision: str, environ: Mapping[str, str]
+) -> tuple[list[str], list[str]]:
+    """Return a repository's files, and a note if those in this machine's caches replace the
+    Hub's answer. Raises ModelError."""
     cached = look_up(name, environ)[0]
     try:
         if is_offline(environ):
             raise ModelError(
                 f"{name}: not in the caches of this machine, and the network is off (--offline)"
             )
-        files = Hub(environ).files(repository, revision, name, patience())
+        return list(Hub(environ).files(repository, revision, name, patience())), []
     except (ModelError, NetError) as error:
         files = [path for path in cached.files if cached.whole(path)]
         if not models_of(files):
-            raise ModelError(
-                "; ".join(filter(None, (str(error), what_is_unfinished(cached))))
-            ) from None
-        notes.append(f"{error}; these are the files on this machine")
-    models = models_of(files)
-    if not models:
-        raise ModelError(
-            f"hf:{repository}: no GGUF model in it; look for a repository whose name "
-            f"ends with "
-            "-GGUF"
-        )
-    quants = [found[1] if (found := QUANT.search(path)) else "" for path in models]
-    distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
-    at = "" if revision == "main" else f"@{revision}"
-    return [
-        Offer(
-            quant if distinct else path,
-            f"hf:{repository}/{path}{at}",
-            words_of(repository, files, path),
-        )
-        for path, quant in zip(models, quants, strict=True)
-    ], notes
+            reasons = filter(None, (str(error), what_is_unfinished(cached)))
+            raise ModelError("; ".join(reasons)) from None
+        return files, [f"{error}; these are the files on this machine"]
 
 
 def _ollama(environ: Mapping[str, str]) -> list[Offer]:

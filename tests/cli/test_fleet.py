@@ -78,7 +78,7 @@ def test_users_that_cannot_be_served(answer) -> None:
     ("words", "code", "said"),
     [
         ((), 2, "name the machines and the models"),
-        ((ONE, ONE), 2, "is there twice"),
+        ((ONE, ONE), 2, "is given twice"),
         ((ONE, "--rpc", "a:1"), 2, "omit --rpc"),
         ((ONE, "--gpu", "24GiB"), 2, "--gpu is no flag of autolayers fleet"),
         ((ONE, "--users", "0"), 2, "a number of users, 1 to 1000000"),

@@ -34,38 +34,13 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     lines = [f"  {name}:", f"    image: {compose(box.image)}", "    command:"]
     lines += [f"      - {compose(word)}" for word in box.words]
     lines += ["    ports:", f"      - {compose(box.published)}"]
-    if box.mounts or box.cached:
-        lines += ["    volumes:"]
-    for folder, inside in box.mounts.items():
-        lines += [
-            "      - type: bind",
-            f"        source: {compose(folder)}",
-            f"        target: {compose(inside)}",
-            f"        read_only: {'false' if folder in box.written else 'true'}",
-        ]
-    if box.cached:
-        lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
-    shown = (
-        [f"{launch.backend.visible}={','.join(map(str, gpus))}"]
-        if gpus and not launch.backend.gpu_driver
-        else []
-    )
-    if launch.secrets or shown:
-        lines += ["    environment:", *(f"      - {name}" for name in (*launch.secrets, *shown))]
-    # docker compose reads deploy:, podman-compose mem_limit:
-    lines += [f"    mem_limit: {launch.limit}m"] if launch.limit else []
-    lines += ["    deploy:", "      resources:"]
-    lines += ["        limits:", f"          memory: {launch.limit}m"] if launch.limit else []
-    lines += ["        reservations:", f"          memory: {launch.request}m"]
-    if launch.backend.gpu_driver:
-        lines += [
-            "          devices:",
-            f"            - driver: {launch.backend.gpu_driver}",
-            f"              device_ids: [{', '.join(compose(str(number)) for number in gpus)}]"
-            if gpus
-            else "              count: all",
-            "              capabilities: [gpu]",
-        ]
+    lines += _volumes(box)
+    environment = [*launch.secrets]
+    if gpus and not launch.backend.gpu_driver:
+        environment.append(f"{launch.backend.visible}={','.join(map(str, gpus))}")
+    if environment:
+        lines += ["    environment:", *(f"      - {variable}" for variable in environment)]
+    lines += _resources(launch, gpus)
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
     scheme, path = launch.health
@@ -77,3 +52,36 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
         "      start_period: 5m",
         "    restart: unless-stopped",
     ]
+
+
+def _volumes(box: Container) -> list[str]:
+    """Return the lines of the model's folders and the cache of downloads."""
+    lines = ["    volumes:"] if box.mounts or box.cached else []
+    for folder, inside in box.mounts.items():
+        lines += [
+            "      - type: bind",
+            f"        source: {compose(folder)}",
+            f"        target: {compose(inside)}",
+            f"        read_only: {'false' if folder in box.written else 'true'}",
+        ]
+    if box.cached:
+        lines += ["      - type: volume", f"        source: {CACHE}", f"        target: {CACHED}"]
+    return lines
+
+
+def _resources(launch: LaunchFile, gpus: Sequence[int] | None) -> list[str]:
+    """Return the lines of RAM and GPUs: docker compose reads deploy:, podman-compose mem_limit:."""
+    lines = [f"    mem_limit: {launch.limit}m"] if launch.limit else []
+    lines += ["    deploy:", "      resources:"]
+    if launch.limit:
+        lines += ["        limits:", f"          memory: {launch.limit}m"]
+    lines += ["        reservations:", f"          memory: {launch.request}m"]
+    if launch.backend.gpu_driver:
+        numbers = ", ".join(compose(str(number)) for number in gpus or ())
+        lines += [
+            "          devices:",
+            f"            - driver: {launch.backend.gpu_driver}",
+            f"              device_ids: [{numbers}]" if gpus else "              count: all",
+            "              capabilities: [gpu]",
+        ]
+    return lines

@@ -133,17 +133,10 @@ def write(launch: LaunchFile) -> str:
         "n_threads": p.n_threads,
         **_adapter(launch),
     }
-    for flag, value in launch.arguments.given:
-        if flag in _FLAGS:
-            name, read = _FLAGS[flag]
-            try:
-                arguments[name] = read(value)
-            except ValueError:
-                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
+    arguments |= _given(launch)
     launch.warnings += [
-        f"Llama() serves nothing, so {name} is not used: its own server (python -m "
-        "llama_cpp.server) "
-        "has --api_key"
+        f"Llama() serves nothing, so {name} is not used: its own server "
+        "(python -m llama_cpp.server) has --api_key"
         for name in launch.secrets
         if name == "LLAMA_API_KEY"
     ]
@@ -232,3 +225,16 @@ def _source(model: str) -> tuple[str, list[str]]:
     if "://" in model or model.startswith("docker:"):
         raise UsageError(f"{_TARGET} loads files and hf: models, not {model}: download it first")
     return "Llama", [f"model_path={model!r}"]
+
+
+def _given(launch: LaunchFile) -> dict[str, object]:
+    """Return the arguments of flags that a plan does not depend on. Raises UsageError."""
+    arguments: dict[str, object] = {}
+    for flag, value in launch.arguments.given:
+        if flag in _FLAGS:
+            name, read = _FLAGS[flag]
+            try:
+                arguments[name] = read(value)
+            except ValueError:
+                raise UsageError(f"{flag} {value!r}: {_TARGET}'s {name} cannot be that") from None
+    return arguments
