@@ -78,8 +78,7 @@ def emit(text: str) -> None:
         data = text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError as error:
         raise AutolayersError(
-            f"the encoding of the output, {encoding}, lacks "
-            f"{text[error.start]!a}: set "
+            f"the encoding of the output, {encoding}, lacks {text[error.start]!a}: set "
             "PYTHONIOENCODING=utf-8"
         ) from None
     sys.stdout.flush()

@@ -467,8 +467,7 @@ def companions_of(params: Params, words: object = ()) -> Companions:
     for path in params.control_vector:
         if not is_control_vector(read_header(path)):
             raise LaunchRefused(
-                f"--control-vector {path}: not a control vector, whose tensors are "
-                f"named "
+                f"--control-vector {path}: not a control vector, whose tensors are named "
                 "direction.N"
             )
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None

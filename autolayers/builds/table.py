@@ -151,10 +151,8 @@ class Rules(RuleSet):
         "placement",
         10593,
         "",
-        "-sm tensor cuts attention's gate at heads, "
-        "and each "
-        "part of Qwen3-Next's convolution state; before, at any column, and "
-        "as one",
+        "-sm tensor cuts attention's gate at heads, and each part of Qwen3-Next's convolution "
+        "state; before, at any column, and as one",
         after=10588,
     )
     dsv4_splits_tensors = Rule("placement", 10605, "", "-sm tensor for DeepSeek-V4", after=10603)
@@ -162,18 +160,16 @@ class Rules(RuleSet):
         "placement",
         11010,
         "",
-        "-sm tensor cuts a fused QKV with gates, or "
-        "wider than the "
-        "hidden state; before, it aborted",
+        "-sm tensor cuts a fused QKV with gates, or wider than the hidden state; before, it "
+        "aborted",
         after=11003,
     )
     cuts_unlike_heads = Rule(
         "placement",
         11181,
         "",
-        "-sm tensor cuts heads of V that are not as "
-        "wide as "
-        "K's; before, a fused QKV of them aborted",
+        "-sm tensor cuts heads of V that are not as wide as K's; before, a fused QKV of them "
+        "aborted",
         after=11173,
     )
     qwen4exp_splits_tensors = Rule("placement", 11321, "", "-sm tensor for Qwen4exp", after=11311)
@@ -243,9 +239,8 @@ class Rules(RuleSet):
         "cache",
         8929,
         "",
-        "a sliding window's cache has rotations of its own; "
-        "before, the "
-        "other's, and none if the layers' caches differ",
+        "a sliding window's cache has rotations of its own; before, the other's, and none if the "
+        "layers' caches differ",
         after=8672,
     )
     glm_dsa_indexes = Rule(
@@ -255,9 +250,8 @@ class Rules(RuleSet):
         "cache",
         9493,
         "",
-        "attention.recurrent_layers lists the recurrent "
-        "layers; "
-        "before, full_attention_interval alone",
+        "attention.recurrent_layers lists the recurrent layers; before, full_attention_interval "
+        "alone",
         after=9484,
     )
     mla_one_type = Rule(
@@ -267,9 +261,8 @@ class Rules(RuleSet):
         "cache",
         10216,
         "",
-        "a quantised V turns flash attention on if that "
-        "is auto; "
-        "before, refused if auto decided against it",
+        "a quantised V turns flash attention on if that is auto; before, refused if auto decided "
+        "against it",
         after=10204,
     )
     nextn_apart = Rule(
@@ -315,9 +308,8 @@ class Rules(RuleSet):
         "graph",
         5990,
         "#14753",
-        "experts and their views are nodes before their "
-        "sums; "
-        "before, when the next layer needs them",
+        "experts and their views are nodes before their sums; before, when the next layer needs "
+        "them",
         after=5900,
     )
     expands_weights = Rule(
@@ -556,9 +548,8 @@ class Rules(RuleSet):
         "graph",
         10568,
         "",
-        "latent attention and DeepSeek-V4 rope the end of full "
-        "heads; "
-        "before, a part that they joined with the rest",
+        "latent attention and DeepSeek-V4 rope the end of full heads; before, a part that they "
+        "joined with the rest",
         after=10566,
     )
     mamba2_flat = Rule(
@@ -654,9 +645,8 @@ class Rules(RuleSet):
         "graph",
         11400,
         "#29622",
-        "batches may mix tokens and embeddings: a third "
-        "input "
-        "branch, and gemma's factors of token rows as an input",
+        "batches may mix tokens and embeddings: a third input branch, and gemma's factors of token "
+        "rows as an input",
         after=11393,
     )
     kpool_gather = Rule(
@@ -683,9 +673,8 @@ class Rules(RuleSet):
         "graph",
         11549,
         "",
-        "models with MTP blocks pick the output's rows in "
-        "the last "
-        "layer while nothing is drafted; the hidden state is always an output",
+        "models with MTP blocks pick the output's rows in the last layer while nothing is drafted; "
+        "the hidden state is always an output",
         after=11434,
     )
     grams_first = Rule(
@@ -737,9 +726,8 @@ class Rules(RuleSet):
         "backends",
         7980,
         "",
-        "CUDA's flash attention with heads of 576 takes any "
-        "number of "
-        "heads; before, multiples of 16",
+        "CUDA's flash attention with heads of 576 takes any number of heads; before, multiples of "
+        "16",
         after=7710,
     )
     flash_bf16 = Rule(
@@ -771,9 +759,8 @@ class Rules(RuleSet):
         "backends",
         4435,
         "",
-        "Vulkan runs flash attention on NVIDIA's tensor "
-        "cores, heads "
-        "of K and V of one size and type",
+        "Vulkan runs flash attention on NVIDIA's tensor cores, heads of K and V of one size and "
+        "type",
         after=4080,
     )
     vulkan_small_types = Rule(
@@ -829,9 +816,8 @@ class Rules(RuleSet):
         "backends",
         8380,
         "",
-        "Vulkan computes operations of 32 rows whose "
-        "weight is "
-        "in RAM; before, of 32 in their second dimension",
+        "Vulkan computes operations of 32 rows whose weight is in RAM; before, of 32 in their "
+        "second dimension",
         after=8100,
     )
     vulkan_delta_net = Rule(
@@ -871,9 +857,8 @@ class Rules(RuleSet):
         "backends",
         9489,
         "#23907",
-        "CUDA: the f16 copies of a quantised "
-        "cache are part "
-        "of the compute buffer; before, of the pool",
+        "CUDA: the f16 copies of a quantised cache are part of the compute buffer; before, of the "
+        "pool",
         after=9484,
     )
     cuda_indexer = Rule("backends", 10034, "", "CUDA runs DSA's lightning indexer", after=10019)
@@ -918,9 +903,8 @@ class Rules(RuleSet):
         "backends",
         10878,
         "",
-        "CUDA: flash attention takes any pair of cache "
-        "types; "
-        "before, f16, bf16, q4_0 and q8_0 with themselves",
+        "CUDA: flash attention takes any pair of cache types; before, f16, bf16, q4_0 and q8_0 "
+        "with themselves",
         after=10867,
     )
     sycl_top_k = Rule(
@@ -930,9 +914,8 @@ class Rules(RuleSet):
         "backends",
         11063,
         "",
-        "Metal packs what its table of fusions has, keeps "
-        "what that "
-        "reads and reserves an f16 copy of every cache",
+        "Metal packs what its table of fusions has, keeps what that reads and reserves an f16 copy "
+        "of every cache",
         after=10435,
     )
     keeps_top_k_moe = Rule(
@@ -964,9 +947,8 @@ class Rules(RuleSet):
         "backends",
         11378,
         "",
-        "the lightning indexer takes 4 heads too on CUDA "
-        "(before, 32 "
-        "or 64), any number on Metal (before, 64)",
+        "the lightning indexer takes 4 heads too on CUDA (before, 32 or 64), any number on Metal "
+        "(before, 64)",
         after=11368,
     )
     shared_expert_fused = Rule(
@@ -990,11 +972,8 @@ class Rules(RuleSet):
         "backends",
         11549,
         "",
-        "Metal's flash attention with heads of two "
-        "sizes takes "
-        "five pairs, before, any with the larger keys; it copies large heads "
-        "in small "
-        "batches too",
+        "Metal's flash attention with heads of two sizes takes five pairs, before, any with the "
+        "larger keys; it copies large heads in small batches too",
         after=11434,
     )
     strided_unary = Rule(
@@ -1010,17 +989,15 @@ class Rules(RuleSet):
         "flags",
         6325,
         "#15434",
-        "-fa takes on, off or auto, and auto is the "
-        "default; before, "
-        "a bare -fa, and off is the default",
+        "-fa takes on, off or auto, and auto is the default; before, a bare -fa, and off is the "
+        "default",
     )
     log_colors = Rule(
         "flags",
         6600,
         "#15792",
-        "--log-colors takes on, off or auto, and auto is "
-        "the default; before, a "
-        "bare --log-colors, and off is the default",
+        "--log-colors takes on, off or auto, and auto is the default; before, a bare --log-colors, "
+        "and off is the default",
         after=6325,
     )
     layers_auto = Rule("flags", 7540, "", "-ngl takes auto; before, a number alone", after=7490)
@@ -1037,10 +1014,8 @@ class Rules(RuleSet):
         "server",
         6170,
         "#12635",
-        "tokens of a draft with another vocabulary "
-        "are translated; "
-        "before, the launch is refused, and after, nothing is "
-        "drafted",
+        "tokens of a draft with another vocabulary are translated; before, the launch is refused, "
+        "and after, nothing is drafted",
         after=5900,
         last=9101,
         until=9113,
@@ -1133,42 +1108,36 @@ class Rules(RuleSet):
         if self.number > max(RECORDED):
             return (
                 f"llama.cpp build {self.number} is newer than the rules known (build "
-                f"{max(RECORDED)}): sizes "
-                "are an upper bound as far as nothing changed since"
+                f"{max(RECORDED)}): sizes are an upper bound as far as nothing changed since"
             )
         if self.number < OLDEST_EXACT:
             return (
-                f"llama.cpp build {self.number} is older than the builds that were compared "
-                f"(build "
+                f"llama.cpp build {self.number} is older than the builds that were compared (build "
                 f"{OLDEST_EXACT} on): an upper bound"
             )
         if not self.doubts:
             return (
-                f"llama.cpp build {self.number} was not compared, but builds close to it: an "
-                f"upper bound "
-                "as far as nothing changed between them"
+                f"llama.cpp build {self.number} was not compared, but builds close to it: an upper "
+                "bound as far as nothing changed between them"
             )
         doubt = self.doubts[0]
         return (
-            f"llama.cpp build {self.number} lies between builds {doubt.after} and "
-            f"{doubt.first}, whose "
-            "sizes differ: an upper bound"
+            f"llama.cpp build {self.number} lies between builds {doubt.after} and {doubt.first}, "
+            "whose sizes differ: an upper bound"
         )
 
     def warning_for(self, row: Compared) -> str:
         """The same for an architecture, which may have been compared with fewer builds."""
         if not self.warning and row.changed and row.changed[0] <= self.number:
             return (
-                f"architecture {row.name} has another graph from llama.cpp build "
-                f"{row.changed[0]} on, whose sizes "
-                "alone are known: an upper bound"
+                f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} "
+                "on, whose sizes alone are known: an upper bound"
             )
         if self.warning or self.number >= row.exact_from:
             return self.warning
         return (
-            f"architecture {row.name} was compared from llama.cpp build {row.exact_from} on, "
-            f"not with "
-            f"build {self.number}: an upper bound"
+            f"architecture {row.name} was compared from llama.cpp build {row.exact_from} on, not "
+            f"with build {self.number}: an upper bound"
         )
 
 

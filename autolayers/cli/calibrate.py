@@ -69,13 +69,17 @@ def answer(rows: Sequence[Ratio], as_json: bool) -> None:
 
 
 def lines(rows: Sequence[Ratio]) -> list[str]:
-    """A line for each class and kind of rate."""
-    names = {"tg": "tokens", "pp": "prompts"}
-    return [
-        f"measured  {row.placement}{f', {row.backend}' if row.backend else ''}"
-        f"{f' b{row.build}' if row.build else ''}: {names[row.kind]} at {row.ratio:.2f} of the "
-        f"prediction "
-        f"({row.n} "
-        f"run{'s' * (row.n != 1)}{f', {row.date[:10]}' if row.date else ''})"
-        for row in rows
-    ]
+    """Return a line for each class and kind of rate."""
+    return [_line(row) for row in rows]
+
+
+def _line(row: Ratio) -> str:
+    kind = {"tg": "tokens", "pp": "prompts"}[row.kind]
+    backend = f", {row.backend}" if row.backend else ""
+    build = f" b{row.build}" if row.build else ""
+    runs = f"{row.n} run" if row.n == 1 else f"{row.n} runs"
+    date = f", {row.date[:10]}" if row.date else ""
+    return (
+        f"measured  {row.placement}{backend}{build}: "
+        f"{kind} at {row.ratio:.2f} of the prediction ({runs}{date})"
+    )

@@ -14,10 +14,8 @@ _COLUMN = 26  # column of the help texts
 ABOUT = "the best llama.cpp launch of a GGUF model on this machine's memory"
 MODEL = "a .gguf file (any shard of a split model), https://..., hf:USER/REPO[:QUANT], ollama:NAME"
 EXIT_CODES = (
-    "0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not "
-    "fit, "
-    "126/127 program not executable or not found, 130 interrupted; otherwise the started "
-    "program's "
+    "0 fits, 1 failure, 2 usage, 3 unreadable model, 4 no device information, 5 does not fit, "
+    "126/127 program not executable or not found, 130 interrupted; otherwise the started program's "
     "own"
 )
 EXAMPLES = (

@@ -54,9 +54,8 @@ def main(words: Sequence[str]) -> int:
     }
     if words[0] not in actions:
         raise UsageError(
-            f"autolayers ollama has no command {words[0]!r:.40}: "
-            f"{', '.join(actions)}; those of Ollama "
-            "itself start with ollama alone"
+            f"autolayers ollama has no command {words[0]!r:.40}: {', '.join(actions)}; those of "
+            "Ollama itself start with ollama alone"
         )
     return actions[words[0]](_Command(words[0], words[1:], os.environ))
 
@@ -111,10 +110,8 @@ class _Command:
         if self._asked is None:
             if remote and not (self.server.is_local or self._elsewhere):
                 raise UsageError(
-                    f"the server {self.server.url} is another machine: describe its "
-                    f"GPUs with "
-                    "--gpu SIZE or "
-                    "--machine FILE"
+                    f"the server {self.server.url} is another machine: describe its GPUs with "
+                    "--gpu SIZE or --machine FILE"
                 )
             self._asked = Request.of(
                 self.arguments, self.environ, amend=self._as_ollama_has_it
@@ -155,8 +152,8 @@ class _Command:
                 if held > card.total:
                     notes = (
                         *notes,
-                        f"Ollama reports {human(held)} on a GPU of "
-                        f"{human(card.total)}: not counted",
+                        f"Ollama reports {human(held)} on a GPU of {human(card.total)}: not "
+                        "counted",
                     )
                 else:
                     notes = (*notes, f"{are}; the plan assumes that this memory is freed")
@@ -220,9 +217,8 @@ def _plan(command: _Command) -> int:
         _print(*advice.summary, *(f"  {reason}" for reason in advice.reasons))
         if advice.server:
             _print(
-                "settings of the server (`systemctl edit ollama`), for every model it serves, "
-                "that give "
-                "this placement:",
+                "settings of the server (`systemctl edit ollama`), for every model it serves, that "
+                "give this placement:",
                 *(f"  {line}" for line in advice.server),
             )
     if "json" not in command.own:
@@ -241,8 +237,8 @@ def _modelfile(command: _Command) -> int:
         return _rewritten(command)
     if "auto" in own:
         raise UsageError(
-            f"--auto changes a Modelfile, which {what} is not: "
-            f"`ollama create {shell([what])} --auto` changes a model"
+            f"--auto changes a Modelfile, which {what} is not: `ollama create {shell([what])} "
+            "--auto` changes a model"
         )
     if in_place:
         raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
@@ -311,8 +307,7 @@ def _create(command: _Command) -> int:
     name, new = Name.parse(command.what), Name.parse(own.get("as", command.what))
     if not server.has(name):  # the server would download it
         raise ModelError(
-            f"the server at {server.url} has no model {name}: `ollama pull "
-            f"{shell([str(name)])}` "
+            f"the server at {server.url} has no model {name}: `ollama pull {shell([str(name)])}` "
             "downloads it"
         )
     if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
@@ -373,8 +368,7 @@ def _list(command: _Command) -> int:
             answers.append({"model": name, **_as_dict(advice)})
         else:
             _print(
-                f"{name}: "
-                f"{advice.summary[0].partition(': ')[2]}"
+                f"{name}: {advice.summary[0].partition(': ')[2]}"
                 + ("" if advice.plan.fits else ", does not fit")
             )
             sys.stdout.flush()
@@ -400,8 +394,8 @@ def _names(command: _Command) -> list[str]:
         if not found:
             say(
                 f"no models: no server at {command.server.url}, and none in "
-                f"{' or '.join(roots(command.environ))} "
-                "(set OLLAMA_HOST and OLLAMA_MODELS if they are elsewhere)"
+                f"{' or '.join(roots(command.environ))} (set OLLAMA_HOST and OLLAMA_MODELS if they "
+                "are elsewhere)"
             )
         return found
 
@@ -450,9 +444,8 @@ def _must_fit(advice: Advice) -> None:
     if not advice.plan.fits:
         reason = next(iter(advice.plan.warnings or advice.plan.reasons), "too little memory")
         raise DoesNotFit(
-            f"{advice.target.label} does not fit with num_ctx {advice.num_ctx}: "
-            f"{reason}; "
-            "nothing was written"
+            f"{advice.target.label} does not fit with num_ctx {advice.num_ctx}: {reason}; nothing "
+            "was written"
         )
 
 

@@ -196,9 +196,8 @@ def _refuse_other_build(session: Session, program: Program, commit: str) -> None
     server = session.build.commit
     if server and commit and not (server.startswith(commit) or commit.startswith(server)):
         raise AutolayersError(
-            f"{program.name} is commit {commit}, llama-server {server}: name a "
-            f"llama-bench "
-            "of the same build with --llama-bench"
+            f"{program.name} is commit {commit}, llama-server {server}: name a llama-bench of the "
+            "same build with --llama-bench"
         )
 
 

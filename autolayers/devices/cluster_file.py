@@ -172,8 +172,7 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
         elif isinstance(answer, list) and not _can_be(answer, device):
             said = _reported(answer)
             notes.append(
-                f"box {box.name}: {endpoint} reports {said}, but the file has one device "
-                f"of "
+                f"box {box.name}: {endpoint} reports {said}, but the file has one device of "
                 f"{human(device.total)}: left out"
             )
         elif isinstance(answer, list):

@@ -142,9 +142,8 @@ def of_one_machine(spec: str, ram: int = 0) -> list[Device]:
     found = hypothetical(spec, ram)
     if sum(device.ram is not None for device in found) > 1:
         raise UsageError(
-            f"--gpu {spec!r}: GPUs that share the system's memory are one a machine "
-            f"(autolayers cluster "
-            "plans several machines)"
+            f"--gpu {spec!r}: GPUs that share the system's memory are one a machine (autolayers "
+            "cluster plans several machines)"
         )
     return found
 

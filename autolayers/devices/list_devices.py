@@ -64,8 +64,7 @@ def run(
         said = _complaint(answer.err)
         raise DeviceError(
             f"{program} --list-devices failed "
-            f"({_reason(answer.code)}{f': {said}' if said else ''}): "
-            "its devices are unknown"
+            f"({_reason(answer.code)}{f': {said}' if said else ''}): its devices are unknown"
         )
     return answer.out
 

@@ -83,9 +83,8 @@ def read(path: str) -> tuple[list[Device], Host | None]:
             text = file.read(_MAX_SIZE)
     except OSError as error:
         raise UsageError(
-            f"--machine {path}: {error.strerror or error}; autolayers devices --json "
-            f"writes such a file, "
-            "GPUs by name are given with --gpu"
+            f"--machine {path}: {error.strerror or error}; autolayers devices --json writes such a "
+            "file, GPUs by name are given with --gpu"
         ) from None
     return parse(text, f"--machine {path}")
 
@@ -332,10 +331,8 @@ def _number(value: Any, least: float, most: float, what: str, whole: bool = Fals
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not least <= value <= most or (whole and value != int(value)):
         raise _Wrong(
-            f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} "
-            f"to "
-            f"{most:g}, "
-            f"not {str(value)[:40]}"
+            f"{what} must be {'a whole number' if whole else 'a number'} from {least:g} to "
+            f"{most:g}, not {str(value)[:40]}"
         )
     return int(value) if whole else float(value)
 

@@ -177,8 +177,7 @@ def _initialised() -> tuple[Any, str]:
             import pynvml
     except ImportError:
         return None, (
-            "the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: "
-            "pip install "
+            "the Python package nvidia-ml-py is missing, so NVIDIA GPUs are not seen: pip install "
             "nvidia-ml-py"
         )
     try:
@@ -252,9 +251,7 @@ class _Driver:
             if self.unified(name, handle, error.value):
                 return [self.shared_memory(name, handle)]
             self.notes.append(
-                f"GPU {index} ({name}) does not report its memory and is left out "
-                f"(NVML: "
-                f"{error}); "
+                f"GPU {index} ({name}) does not report its memory and is left out (NVML: {error}); "
                 "give it with --gpu SIZE, or use --llama-server"
             )
             # CUDA still counts one without memory information, but not one that has fallen off the
@@ -392,10 +389,8 @@ def in_cuda_order(
         usable = [card for card in cards if card not in instances] or instances[:1]
         shown = [usable[i] for i in visible.pick(mask, [card.uuid or "" for card in usable])]
         notes.append(
-            "the GPUs differ and CUDA could not be asked for their order: assuming PCI "
-            "order "
-            "(set CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be "
-            "certain)"
+            "the GPUs differ and CUDA could not be asked for their order: assuming PCI order (set "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be certain)"
         )
     if mask and cards and not shown:
         notes.append(f"CUDA_VISIBLE_DEVICES={mask} matches no GPU")

@@ -68,9 +68,8 @@ def _refuse_two_models(typed: Arguments) -> None:
     if len(models) > 1:
         first, second = (shell(["-m", name]) for name in models[:2])
         raise UsageError(
-            f"{first} and {second}: llama-server loads the last one; give one of "
-            f"them, or both without -m "
-            "to plan them together"
+            f"{first} and {second}: llama-server loads the last one; give one of them, or both "
+            "without -m to plan them together"
         )
 
 

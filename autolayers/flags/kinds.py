@@ -201,8 +201,7 @@ def _ratios(text: str) -> tuple[float, ...]:
     if len(ratios) > MOST_SHARES:
         raise Bad(
             f"at most {MOST_SHARES} proportions, as llama.cpp refuses more: -dev names fewer "
-            f"devices, and "
-            "zeros at the end can be left out"
+            "devices, and zeros at the end can be left out"
         )
     if any(ratio < 0 for ratio in ratios):
         raise Bad("proportions such as 3,1")

@@ -226,28 +226,21 @@ COMMANDS = {
             "plan",
             "MODEL...|DIR [llama-server flags] [own flags]",
             "the plan; several models are planned to be loaded together, a directory's in groups "
-            "that fit "
-            "together",
+            "that fit together",
             "llama-server's flags that touch memory (-ngl -c -b -ub -np -kvu -fa -ctk -ctv -ts -sm "
-            "-ot "
-            "-ncmoe ...) and "
-            "its LLAMA_ARG_* variables are constraints: given flags stay, the others are solved. "
-            "-ngl alone "
-            "is taken literally; with --strategy auto the rest is solved around it. Other "
-            "llama-server flags "
-            "are passed on. With several models, MODEL@3 gives a model three times the weight of "
-            "the others.",
+            "-ot -ncmoe ...) and its LLAMA_ARG_* variables are constraints: given flags stay, the "
+            "others are solved. -ngl alone is taken literally; with --strategy auto the rest is "
+            "solved around it. Other llama-server flags are passed on. With several models, "
+            "MODEL@3 gives a model three times the weight of the others.",
             True,
         ),
         Command(
             "run",
             "run [own flags] llama-server -m MODEL [llama-server flags]",
             "plan, then start that command",
-            "The plan's flags are added to the command; given "
-            "flags are "
-            "never changed. Own flags go before the program. Any program that takes llama-server's "
-            "flags "
-            "works; after a script, -- marks where they begin.",
+            "The plan's flags are added to the command; given flags are never changed. Own flags "
+            "go before the program. Any program that takes llama-server's flags works; after a "
+            "script, -- marks where they begin.",
         ),
         Command(
             "ollama",
@@ -300,18 +293,15 @@ COMMANDS = {
             "inspect MODEL [flags] [llama-server flags]",
             "the facts in the header, and the size of each layer",
             "The size of its cache is for -c N cells (default: the trained context) of the types "
-            "-ctk and "
-            "-ctv.",
+            "-ctk and -ctv.",
             True,
         ),
         Command(
             "sweep",
             "sweep MODEL... [flags] [llama-server flags]",
             "what if: contexts, cache types, machines",
-            "One plan per model (or quantisation), machine, cache type and context: "
-            "layers on "
-            "the GPU, memory and predicted speed as tables, with --plot as bars. The default is "
-            "this "
+            "One plan per model (or quantisation), machine, cache type and context: layers on the "
+            "GPU, memory and predicted speed as tables, with --plot as bars. The default is this "
             "machine; see --gpus and --gpu.",
             True,
         ),
@@ -320,12 +310,10 @@ COMMANDS = {
             "choose hf:USER/REPO|DIRECTORY|MODEL...|ollama: [flags] [llama-server flags]",
             "which file to take for a machine",
             "Every quantisation of a repository, every model of a directory or of Ollama's store "
-            "(ollama:), "
-            "planned from its header: size, whether it is fully offloaded with the wanted context, "
-            "its "
-            "largest context and predicted speed; and which one to take. With --for cards: the "
-            "smallest "
-            "GPUs, pairs of GPUs and machines with unified memory that run one model.",
+            "(ollama:), planned from its header: size, whether it is fully offloaded with the "
+            "wanted context, its largest context and predicted speed; and which one to take. With "
+            "--for cards: the smallest GPUs, pairs of GPUs and machines with unified memory that "
+            "run one model.",
             True,
         ),
         Command(
@@ -333,10 +321,8 @@ COMMANDS = {
             "cluster FILE MODEL [flags] [llama-server flags]",
             "one llama-server over several machines, by RPC",
             "FILE lists the machines, their GPUs and the network between them (docs/cluster.md). "
-            "The plan "
-            "uses the machines that answer a request fastest, with network and loading counted, "
-            "and leaves "
-            "out the others.",
+            "The plan uses the machines that answer a request fastest, with network and loading "
+            "counted, and leaves out the others.",
             True,
         ),
         Command(
@@ -344,13 +330,10 @@ COMMANDS = {
             "fleet FILE|DIRECTORY MODEL[@WEIGHT]... [llama-server flags] [own flags]",
             "which of several machines serves which model, for how many users",
             "FILE lists machines (docs/fleet.md), or is what kubectl get nodes -o json prints; "
-            "DIRECTORY has "
-            "what devices --json printed on each. The answer: replicas, slots and context of each "
-            "model on each "
-            "machine, what each user gets, what a machine that fails costs, which one to buy next. "
-            "MODEL@3 has "
-            "three times the users of the others. pip install autolayers[fleet] adds a solver that "
-            "proves it.",
+            "DIRECTORY has what devices --json printed on each. The answer: replicas, slots and "
+            "context of each model on each machine, what each user gets, what a machine that fails "
+            "costs, which one to buy next. MODEL@3 has three times the users of the others. pip "
+            "install autolayers[fleet] adds a solver that proves it.",
             True,
         ),
         Command(
@@ -364,35 +347,28 @@ COMMANDS = {
             "check [flags]",
             "does the installed llama.cpp allocate as predicted?",
             "Loads a tiny model of each architecture with llama-server and compares the sizes in "
-            "its log "
-            "with the "
-            "prediction. The result is kept: later plans for that program say that it was checked, "
-            "and no "
-            "longer call the sizes of architectures that differ exact.",
+            "its log with the prediction. The result is kept: later plans for that program say "
+            "that it was checked, and no longer call the sizes of architectures that differ exact.",
         ),
         Command(
             "tune",
             "tune [own flags] llama-server -m MODEL [llama-server flags]",
             "measure the launches that predictions cannot tell apart, and keep the fastest",
             "Measures with llama-bench only the launches whose predictions overlap with the best "
-            "one's: at "
-            "most five, and all fit. The result is kept: later plans with the same flags for this "
-            "model, machine and build use it and say so. Own flags go before the program. Ctrl-C "
-            "keeps the "
-            "results so far. Every measurement also corrects the predicted speeds of all models on "
-            "this machine, with "
-            "this build and driver; `autolayers devices` lists them. tune --quick MODEL and tune "
-            "--bench FILE [MODEL] "
-            "measure or read for that alone.",
+            "one's: at most five, and all fit. The result is kept: later plans with the same flags "
+            "for this model, machine and build use it and say so. Own flags go before the program. "
+            "Ctrl-C keeps the results so far. Every measurement also corrects the predicted speeds "
+            "of all models on this machine, with this build and driver; `autolayers devices` lists "
+            "them. tune --quick MODEL and tune --bench FILE [MODEL] measure or read for that "
+            "alone.",
         ),
         Command(
             "measured",
             "measured [CARD] [MODEL] [flags]",
             "what people measured, beside what is predicted for it",
             "CARD is a name of --gpu, or cpu, MODEL a part of a model's name. Without either, the "
-            "rows of this "
-            "machine's cards, or all, and which row would help it most. A plan shows the nearest "
-            "of them.",
+            "rows of this machine's cards, or all, and which row would help it most. A plan shows "
+            "the nearest of them.",
         ),
         Command(
             "explain",
@@ -400,14 +376,11 @@ COMMANDS = {
             "why a launch failed or is slow, from its log; what a running server holds; why this "
             "plan",
             "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied "
-            "or as journald or "
-            "Docker store it; - is standard input, several are parts of one log. Nothing is sent "
-            "anywhere. The launch "
-            "that works is planned for the devices and the free memory in the log, or for --gpu "
-            "and --machine, if the "
-            "model's file is here (-m). llama-server's flags are those of the launch, if its "
-            "command is not in the "
-            "log. Exit code 0: explained, 1: unknown, 3: no log.",
+            "or as journald or Docker store it; - is standard input, several are parts of one log. "
+            "Nothing is sent anywhere. The launch that works is planned for the devices and the "
+            "free memory in the log, or for --gpu and --machine, if the model's file is here (-m). "
+            "llama-server's flags are those of the launch, if its command is not in the log. Exit "
+            "code 0: explained, 1: unknown, 3: no log.",
             True,
         ),
         Command(
@@ -415,26 +388,24 @@ COMMANDS = {
             "ps [flags]",
             "what running servers hold, next to the prediction",
             "Every llama-server on this machine, also those of Ollama and llama-swap: its launch, "
-            "the memory that the "
-            "driver reports, the predicted memory, what may still grow and whether it is busy.",
+            "the memory that the driver reports, the predicted memory, what may still grow and "
+            "whether it is busy.",
         ),
         Command(
             "web",
             "web [MODEL...] [flags]",
             "the planner as a page in the browser",
             "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by "
-            "name, "
-            "MODELs at once. `python -m autolayers.web build DIR` writes the same page as static "
-            "files.",
+            "name, MODELs at once. `python -m autolayers.web build DIR` writes the same page as "
+            "static files.",
         ),
         Command(
             "serve",
             "serve [--port N]",
             "the same JSON over HTTP on loopback, for front ends",
             "POST /plan, /explain and /choose on 127.0.0.1 answer what --json prints; GET "
-            "/openapi.json describes "
-            "them. A question needs the token that is printed, or that of AUTOLAYERS_TOKEN, as a "
-            "bearer token.",
+            "/openapi.json describes them. A question needs the token that is printed, or that of "
+            "AUTOLAYERS_TOKEN, as a bearer token.",
         ),
         Command(
             "completion",
@@ -473,8 +444,7 @@ FLAGS = (
         f"plan run sweep choose explain {_OLLAMA}",
         "SIZE[@RATE]",
         "the RAM to plan for, and the bandwidth that reading it reaches, or its modules and "
-        "channels: 64GiB, "
-        "768GiB@300GB/s, 64GiB@ddr5-6000x2",
+        "channels: 64GiB, 768GiB@300GB/s, 64GiB@ddr5-6000x2",
         _ram,
     ),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
@@ -504,11 +474,9 @@ FLAGS = (
         "--workload",
         "plan run sweep tune choose cluster fleet",
         "NAME|P+G@D",
-        f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of "
-        f"the prompt, "
-        "of the answer and already in the cache, 4096+512@16k; with x4 appended, four requests "
-        "at once "
-        "(default chat, 2048+512@0)",
+        f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the "
+        "prompt, of the answer and already in the cache, 4096+512@16k; with x4 appended, four "
+        "requests at once (default chat, 2048+512@0)",
         workload,
         choices=tuple(WORKLOADS),
     ),
@@ -516,18 +484,16 @@ FLAGS = (
         "--users",
         "fleet",
         "N",
-        "people to serve at once, dealt to the models by their "
-        "weights (default: as many "
-        "as the machines serve)",
+        "people to serve at once, dealt to the models by their weights (default: as many as the "
+        "machines serve)",
         lambda text: number(text, 1, 1_000_000, "a number of users, 1 to 1000000"),
     ),
     OwnFlag(
         "--users",
         "plan run",
         "N",
-        "people to serve at once: a slot and a context for each, "
-        "what each "
-        "gets, and how many there may be",
+        "people to serve at once: a slot and a context for each, what each gets, and how many "
+        "there may be",
         _users,
     ),
     OwnFlag(
@@ -555,9 +521,8 @@ FLAGS = (
         "--acceptance",
         "plan run",
         "SHARE",
-        "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 "
-        "(default: by published "
-        "measurements, for code and for prose)",
+        "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: "
+        "by published measurements, for code and for prose)",
         _share,
     ),
     OwnFlag(
@@ -585,9 +550,8 @@ FLAGS = (
         "--agents",
         "plan run",
         "N",
-        "sets --cache-ram so that N conversations of the workload's length stay in RAM, with "
-        "fewer checkpoints "
-        "each where that is short",
+        "sets --cache-ram so that N conversations of the workload's length stay in RAM, with fewer "
+        "checkpoints each where that is short",
         lambda text: number(text, 1, 4096),
     ),
     OwnFlag(
@@ -634,8 +598,7 @@ FLAGS = (
         "plan run",
         "NAME",
         "plan for another program than llama-server (run detects it): llama-bench, "
-        "llama-completion, "
-        "llama-cpp-python, koboldcpp, ik_llama.cpp, ...",
+        "llama-completion, llama-cpp-python, koboldcpp, ik_llama.cpp, ...",
     ),
     OwnFlag(
         "--strict-flags",
@@ -673,8 +636,7 @@ FLAGS = (
         "cluster",
         "FORM",
         "text (on a terminal), flags (on a pipe), json, or files for each machine: compose, "
-        "systemd, "
-        "kubernetes, lws",
+        "systemd, kubernetes, lws",
         choices=("text", "flags", "json", "compose", "systemd", "kubernetes", "lws"),
     ),
     OwnFlag(
@@ -682,8 +644,7 @@ FLAGS = (
         "fleet",
         "FORM",
         "text (on a terminal), flags (on a pipe), json, or the files of each machine: compose, "
-        "kubernetes, "
-        "llmkube, llama-swap, or of a balancer before them: litellm, nginx, haproxy",
+        "kubernetes, llmkube, llama-swap, or of a balancer before them: litellm, nginx, haproxy",
         choices=(
             "text",
             "flags",
@@ -701,18 +662,16 @@ FLAGS = (
         "--gpumem",
         "plan run cluster fleet",
         "NAME",
-        "what divides a GPU by memory, with --format kubernetes or lws: hami "
-        "(nvidia.com/gpumem) or kai "
-        "(gpu-memory)",
+        "what divides a GPU by memory, with --format kubernetes or lws: hami (nvidia.com/gpumem) "
+        "or kai (gpu-memory)",
         choices=("hami", "kai"),
     ),
     OwnFlag(
         "--ask",
         "cluster",
         "",
-        "ask the running servers; those that do not answer, or report "
-        "impossible "
-        "sizes, are listed and skipped",
+        "ask the running servers; those that do not answer, or report impossible sizes, are listed "
+        "and skipped",
     ),
     OwnFlag(
         "--image",
@@ -770,9 +729,7 @@ FLAGS = (
         "plan",
         "",
         "not all models need to be loaded together: find groups that fit (a directory's models "
-        "always "
-        "take "
-        "turns)",
+        "always take turns)",
     ),
     OwnFlag(
         "--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"
@@ -871,8 +828,7 @@ FLAGS = (
         "tune",
         "FILE",
         "write the measurements as rows for the table that predictions are fitted to (- for "
-        "stdout), "
-        "without names of files, users or machines",
+        "stdout), without names of files, users or machines",
     ),
     OwnFlag(
         "--rpc",

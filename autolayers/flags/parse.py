@@ -327,9 +327,8 @@ def _read_config(path: str, state: _State) -> None:
             sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
         else:
             raise UsageError(
-                f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, "
-                f"write key "
-                "= value"
+                f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key = "
+                "value"
             )
     for section in ("*", "default"):
         chosen = []

@@ -60,7 +60,7 @@ class Policy:
         if len(given) > max(1, devices):
             raise UsageError(
                 f"--margin has {len(given)} sizes for {devices} "
-                f"device" + ("" if devices == 1 else "s")
+                "device" + ("" if devices == 1 else "s")
             )
         return given + given[-1:] * (devices - len(given))
 
@@ -97,9 +97,8 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
     """The Policy in Arguments.own; other keys are ignored. Raises UsageError."""
     if own.get("format") == "number" and own.get("kv-types"):
         raise UsageError(
-            "--kv-types chooses flags that n_gpu_layers depends on: --format flags "
-            "prints all "
-            "of them"
+            "--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all of "
+            "them"
         )
     if own.get("format") == "number" and _users(own) is not None:
         raise UsageError(

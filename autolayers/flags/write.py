@@ -8,8 +8,10 @@ from .table import ARGUMENTS, Argument, rows_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
+
+    from .kinds import Kind
 
 # the modes in builds without --load-mode
 _OLD_LOAD_MODES = {
@@ -51,11 +53,8 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
         if not row.field or row.kind.write is None:
             continue
         value: Any = getattr(params, row.field)
-        if (
-            value is None
-            or (value == () and row.kind is not DEVICES)
-            or _writer(row.field, value) is not row
-        ):
+        is_unset = value is None or (value == () and row.kind is not DEVICES)
+        if is_unset or _writer(row.field, value) is not row:
             continue
         if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
             continue  # -mmdev sets it
@@ -108,29 +107,36 @@ def _override_words(
     pending: list[str] = []
     i = 0
     while i < len(pairs):
-        said = (
-            [flags[EXPERTS]]
-            if EXPERTS in flags and pairs[i] == (EXPERTS_REGEX, HOST_BUFFER)
-            else []
-        )
-        length = 1 if said else 0
-        for kind, regex in ((EXPERTS_OF, EXPERTS_REGEX), (FFN_OF, FFN_REGEX)):
-            count = 0
-            while kind in flags and pairs[i + count : i + count + 1] == (
-                (rf"blk\.{count}{regex}", HOST_BUFFER),
-            ):
-                count += 1
-            if count > length:
-                said, length = [flags[kind], str(count)], count
-        if said and pending:
+        short, length = _short_form(pairs, i, flags)
+        if short and pending:
             words += [row.canonical, ",".join(pending)]
             pending = []
-        if not said:
+        if not short:
             pattern, buffer_type = pairs[i]
             if "," in pattern + buffer_type or "=" in pattern:
                 raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
             pending.append(f"{pattern}={buffer_type}")
             length = 1
-        words += said
+        words += short
         i += length
     return words + ([row.canonical, ",".join(pending)] if pending else [])
+
+
+def _short_form(
+    pairs: tuple[tuple[str, str], ...], i: int, flags: Mapping[Kind, str]
+) -> tuple[list[str], int]:
+    """Return (words, number of pairs) of the longest of llama.cpp's own forms that begins at `i`;
+    ([], 0) if there is none. `flags`: kind -> name of the flags that the build knows."""
+    words: list[str] = []
+    length = 0
+    if EXPERTS in flags and pairs[i] == (EXPERTS_REGEX, HOST_BUFFER):
+        words, length = [flags[EXPERTS]], 1
+    for kind, regex in ((EXPERTS_OF, EXPERTS_REGEX), (FFN_OF, FFN_REGEX)):
+        if kind not in flags:
+            continue
+        count = 0
+        while pairs[i + count : i + count + 1] == ((rf"blk\.{count}{regex}", HOST_BUFFER),):
+            count += 1
+        if count > length:
+            words, length = [flags[kind], str(count)], count
+    return words, length

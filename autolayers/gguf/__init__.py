@@ -155,8 +155,7 @@ def join_parts(parts: list[Header]) -> Header:
     for i, part in enumerate(parts):
         if split_of(part)[0] != i:
             raise ModelError(
-                f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected "
-                f"part "
-                f"{i + 1} of {count}"
+                f"{part.files[0].path}: it is part {split_of(part)[0] + 1}, expected part {i + 1} "
+                f"of {count}"
             )
     return join(parts, name)

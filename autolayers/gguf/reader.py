@@ -226,9 +226,8 @@ def _check_version(window: ReadWindow, version: int) -> None:
         raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
     if version == 1:
         raise window.error(
-            "GGUF version 1 is no longer supported by llama.cpp; get a newer "
-            "conversion of "
-            "the model"
+            "GGUF version 1 is no longer supported by llama.cpp; get a newer conversion of the "
+            "model"
         )
     if version > 3:
         raise window.error(
@@ -252,8 +251,7 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
             type_, n = window.u32(), window.u64()
             if n > MAX_ELEMENTS:
                 raise window.error(
-                    f"metadata key {key[:80]!r} has {n} elements, more than "
-                    f"llama.cpp's "
+                    f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's "
                     f"{MAX_ELEMENTS}"
                 )
             if type_ == STRING:
@@ -284,9 +282,8 @@ def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
             n = window.u64()
             if n > MAX_STRING:
                 raise window.error(
-                    f"metadata key {key[:80]!r} has a string of {n} bytes, more "
-                    f"than "
-                    f"llama.cpp's {MAX_STRING}"
+                    f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
+                    f"{MAX_STRING}"
                 )
             if n > MAX_KEPT_STRING:
                 window.skip(n)
@@ -318,9 +315,8 @@ def skip_array(window: ReadWindow, n: int, key: str) -> None:
         length: int = _U64(window.buf, window.pos)[0]
         if length > MAX_STRING:
             raise window.error(
-                f"metadata key {key[:80]!r} has a string of {length} bytes, more "
-                f"than "
-                f"llama.cpp's {MAX_STRING}"
+                f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's "
+                f"{MAX_STRING}"
             )
         if length > CHUNK:
             window.pos += 8
@@ -377,9 +373,8 @@ def _read_tensors(
             if type_ is not None:
                 if ne[0] % type_.blck_size:
                     raise window.error(
-                        f"tensor {name!r} of type {type_.name} has {ne[0]} elements "
-                        f"per row, "
-                        f"not a multiple of {type_.blck_size}"
+                        f"tensor {name!r} of type {type_.name} has {ne[0]} elements per row, not a "
+                        f"multiple of {type_.blck_size}"
                     )
                 size = n_elements // type_.blck_size * type_.type_size
                 if type_.meta:
@@ -409,8 +404,7 @@ def _read_tensors(
         first, they = unknown[0], "they" if len(unknown) > 1 else "it"
         notes = (
             f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in "
-            f"{first.name!r}), "
-            f"counted with all the space {they} may take",
+            f"{first.name!r}), counted with all the space {they} may take",
         )
     file = FileInfo(window.name, window.size, end, data_offset)
     return Header(version, alignment, metadata, tensors, (file,), notes)

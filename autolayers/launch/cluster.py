@@ -38,9 +38,8 @@ if TYPE_CHECKING:
     from ..planner.plan import DeviceRow
 
 OPEN = (
-    "ggml-rpc-server has no authentication and no encryption: anyone who can reach its port "
-    "can use the "
-    "GPU, and can crash or take over the server. Keep it in a private network."
+    "ggml-rpc-server has no authentication and no encryption: anyone who can reach its port can "
+    "use the GPU, and can crash or take over the server. Keep it in a private network."
 )
 IMAGE = "llama.cpp:rpc"
 _PROGRAM = "ggml-rpc-server"
@@ -75,8 +74,7 @@ def files(
     for box in (*use.boxes, cluster.head):
         if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
             raise UsageError(
-                f"the files of the boxes {other!r} and {box.name!r} would have the "
-                f"same names: "
+                f"the files of the boxes {other!r} and {box.name!r} would have the same names: "
                 "rename one"
             )
     return _KINDS[kind](use, cluster, arguments, image)
@@ -313,8 +311,7 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
     kinds = {(pod.gpu, pod.command[-2]) for pod in workers}
     if len(kinds) > 1:
         raise UsageError(
-            "the workers of a LeaderWorkerSet are alike, but these use different "
-            "backends: "
+            "the workers of a LeaderWorkerSet are alike, but these use different backends: "
             "--format kubernetes has a Deployment for each"
         )
     size, name = len(workers) + 1, "llama-server"

@@ -148,8 +148,7 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
         if lookup(wrapped[0].partition("=")[0]) is None:
             refuse_unknown(wrapped[0], command)
         raise UsageError(
-            f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow "
-            f"the word "
+            f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow the word "
             "llama-server)"
         )
     if len(wrapped) == 1 and " -" in wrapped[0] and not lexists(wrapped[0]):

@@ -99,9 +99,8 @@ def files(
     across = [server for server in found.servers if server.use is not None]
     if across and kind not in (*_RPC, *_BALANCERS):
         raise UsageError(
-            f"{found.names[across[0].model]} spans machines by RPC, which --format "
-            f"{kind} cannot start: "
-            f"--format {' or '.join(_RPC)}"
+            f"{found.names[across[0].model]} spans machines by RPC, which --format {kind} cannot "
+            f"start: --format {' or '.join(_RPC)}"
         )
     if arguments.own.get("gpumem") and kind != "kubernetes":
         raise UsageError(f"--gpumem is for --format kubernetes, not {kind}")
@@ -110,9 +109,8 @@ def files(
     for box in found.fleet.machines:
         if (other := seen.setdefault(name_of(box.name), box.name)) != box.name:
             raise UsageError(
-                f"the files of the machines {other!r} and {box.name!r} would have the "
-                f"same names: rename "
-                "one"
+                f"the files of the machines {other!r} and {box.name!r} would have the same names: "
+                "rename one"
             )
     instances = list(_instances(found, paths, arguments))
     text = KINDS[kind](found, instances, arguments)
@@ -145,8 +143,7 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
             if place.gpus and not launch.backend.visible:
                 raise UsageError(
                     f"machine {name}: no variable shows a process some GPUs of "
-                    f"{launch.backend.name}: "
-                    "list them as machines of one GPU"
+                    f"{launch.backend.name}: list them as machines of one GPU"
                 )
             yield Instance(
                 name,
@@ -225,9 +222,8 @@ def _kubernetes(
             continue
         if first.server.share > 1 and not shares:
             raise UsageError(
-                f"{first.model} shares a GPU with other models, which Kubernetes "
-                f"alone does not do: "
-                "--gpumem hami or kai says what divides it"
+                f"{first.model} shares a GPU with other models, which Kubernetes alone does not "
+                "do: --gpumem hami or kai says what divides it"
             )
         name = f"{_label(first.model)}-{number}"
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
@@ -268,9 +264,8 @@ def _llmkube(
     for each in instances:
         if each.server.share > 1:
             raise UsageError(
-                f"{each.model} shares a GPU with other models, which --format llmkube "
-                f"does not express: "
-                "--format kubernetes --gpumem hami does"
+                f"{each.model} shares a GPU with other models, which --format llmkube does not "
+                "express: --format kubernetes --gpumem hami does"
             )
         launch = each.launch
         launch.warnings = [line for line in launch.warnings if "--host" not in line]

@@ -80,9 +80,8 @@ def nothing_to_plan(read: Arguments, command: WrappedCommand) -> str:
     router = f"without a model {command.program} is a router"
     if command.container:
         return (
-            f"{router}, and a preset here is not in its container: autolayers DIR --format "
-            f"preset writes one for "
-            "--models-preset"
+            f"{router}, and a preset here is not in its container: autolayers DIR --format preset "
+            "writes one for --models-preset"
         )
     if read.value("--models-preset"):
         return f"{router}, and --models-preset says how it loads them: nothing to plan"

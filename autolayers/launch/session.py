@@ -150,10 +150,8 @@ class Session:
             return self.command.here(model)
         if not model.startswith("hf:"):
             raise UsageError(
-                f"autolayers run needs a local file, not {model}: download it and "
-                f"give -m FILE, "
-                "or launch "
-                f"by hand with the flags that `autolayers {shell([model])}` prints"
+                f"autolayers run needs a local file, not {model}: download it and give -m FILE, or "
+                f"launch by hand with the flags that `autolayers {shell([model])}` prints"
             )
         return model if self.command.container else self._cached(model, read)
 
@@ -188,8 +186,7 @@ class Session:
             if build.fork or name.partition("=")[0] in (build.flags or ()):
                 say(
                     f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: "
-                    f"passed on, not part "
-                    "of the plan"
+                    "passed on, not part of the plan"
                 )
             elif own.get("strict-flags") != "off":
                 refuse_of_program(name, self.command.program)
@@ -226,8 +223,7 @@ class Session:
         for device, size in worse.items():
             say(
                 f"observed {found.date[:10] or 'before'}: {device} uses {mib(size)} more than "
-                f"predicted with "
-                "these flags; the plan includes it"
+                "predicted with these flags; the plan includes it"
             )
         devices = tuple(
             replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
@@ -246,10 +242,8 @@ class Session:
             f"{part} {'+' if size > 0 else ''}{mib(size)}" for part, size in differs.items()
         )
         warning = (
-            f"checked on this build on {known.date[:10]}: {self.model.architecture} does "
-            f"not allocate "
-            "as "
-            f"predicted ({parts})"
+            f"checked on this build on {known.date[:10]}: {self.model.architecture} does not "
+            f"allocate as predicted ({parts})"
         )
         return replace(
             plan, breakdown=replace(plan.breakdown, exact=False), noted=(*plan.noted, warning)

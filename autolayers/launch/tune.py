@@ -110,8 +110,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
         test = trial_for(work, rivals, max(1.0, end - time.monotonic()), slower)
         say(
             f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} "
-            f"generated, "
-            f"{test.depth} before them; at most {limit:g} s"
+            f"generated, {test.depth} before them; at most {limit:g} s"
         )
         for turn in range(ROUNDS):
             best = min((known.seconds for known in found.values()), default=0.0)
@@ -126,8 +125,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                     if turn == 0:
                         say(
                             f"the time limit of {limit:g} s is reached: {len(found)} of "
-                            f"{len(rivals)} "
-                            "measured"
+                            f"{len(rivals)} measured"
                         )
                     return _outcome(found, test)
                 begin = time.monotonic()
@@ -152,8 +150,7 @@ def quick(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     )
     say(
         f"measuring {len(rivals)} launch{'es' * (len(rivals) > 1)}: prompts of {test.prompt} "
-        f"tokens, "
-        f"{test.generate} generated; at most {limit:g} s"
+        f"tokens, {test.generate} generated; at most {limit:g} s"
     )
     try:
         for i in range(len(rivals)):
@@ -206,8 +203,7 @@ def _measure(
     if lacks := bench.missing(rival, test):
         say(
             f"{head}: not measured: llama-bench keeps the logits of a whole micro-batch, for which "
-            f"{mib(lacks)} are "
-            "missing"
+            f"{mib(lacks)} are missing"
         )
         return None
     words, _ = in_its_words(rival.params, bench.program.flags)

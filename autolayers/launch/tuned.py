@@ -115,8 +115,7 @@ def measured_plan(
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
             return plan, (
-                f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone "
-                f"does not "
+                f"autolayers tune measured a launch on {found.date[:10]} that -ngl alone does not "
                 f"say: {' '.join(found.flags)} ({rates})"
             )
         if plan.n_gpu_layers == params.n_gpu_layers:

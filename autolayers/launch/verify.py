@@ -293,16 +293,12 @@ def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str
         left = free * MiB - size
         if left < 0:
             warnings.append(
-                f"{device}: {mib(size)} allocated with {free} MiB free: {mib(-left)} "
-                f"spilled "
-                "into "
+                f"{device}: {mib(size)} allocated with {free} MiB free: {mib(-left)} spilled into "
                 "system RAM, which is slow; use a smaller -c or -ngl"
             )
         elif left < (margins or {}).get(device, 64 * MiB) // 4:
             warnings.append(
-                f"{device}: only {mib(left)} left free after the load; a long prompt "
-                f"or another "
-                "program "
-                "may fail"
+                f"{device}: only {mib(left)} left free after the load; a long prompt or another "
+                "program may fail"
             )
     return warnings

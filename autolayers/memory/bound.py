@@ -14,8 +14,11 @@ from .graphs.reserve import N_COPIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ..flags.params import Params
     from ..model import Model
+    from ..model.hparams import Hparams
     from .cache import Cache, Memory
     from .context import Context
     from .weights import Placement
@@ -40,19 +43,9 @@ def upper_bound(
     caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
     layers = range(hp.n_layer_all)
 
-    widths: dict[int, int] = {}
-    # columns that embeddings add, per-layer ones too
-    looked_up = 0
-    for weight in model.weights:
-        ne = weight.info.ne
-        if weight.layer == "repeating" and weight.op in ("MUL_MAT", "MUL_MAT_ID"):
-            times = max(hp.n_expert_used_max, 1) if weight.op == "MUL_MAT_ID" else ne[2]
-            widths[weight.block] = widths.get(weight.block, 0) + ne[1] * times
-        elif weight.layer == "input":
-            looked_up += ne[0]
+    width, looked_up = _widths(model)
     hidden = f * max(hp.n_embd, hp.n_embd_inp)
     handed = hidden + f * max(0, looked_up - hp.n_embd)  # what goes from device to device
-    width = max(widths.values(), default=0)
 
     heads = max((hp.n_head(il) for il in layers), default=1)
     cells = max((cache.n_cells for cache in caches), default=n)
@@ -60,30 +53,17 @@ def upper_bound(
     # a bias on the scores excludes flash attention
     biased = any("rel_b" in name for name in model.tensors)
     indexed = any(cache.kind in ("lid", "idx") for cache in caches)
-    on_cpu = any(
-        hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
-        for il in layers
-        if hp.has_kv(il)
-    )
-    scores = (
-        0 if context.flash_attn == "on" and not biased and not indexed else 4 * cells * n * heads
-    )
+    on_cpu = any(_lacks_kernel(hp, il) for il in layers)
+    has_scores = context.flash_attn != "on" or biased or indexed
+    scores = 4 * cells * n * heads if has_scores else 0
     scores *= 1 + biased + 10 * indexed  # bias, or the indexer's ranks
     masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
     masks += [cells] if biased else []  # the index of each pair's bias
-    rows = 8 * n * (hp.n_embd_v_gqa_max if context.v_trans else 1)
-    inputs = sum(4 * n * cell + 8 * n + rows for cell in masks) + 32 * n + 4 * 128 * 128 * 4
+    inputs = _inputs(n, masks, hp.n_embd_v_gqa_max if context.v_trans else 1)
     if biased:
         inputs += 4 * hp.n_embd * hp.n_ctx_train  # the encoder's output
-    states = _STATES * max(
-        (
-            sum(t.size for t in layer.tensors)
-            for cache in memory.caches
-            if cache not in caches
-            for layer in cache.layers
-        ),
-        default=0,
-    )
+    recurrent = [cache for cache in memory.caches if cache not in caches]
+    states = _STATES * max(_layer_sizes(recurrent), default=0)
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
     output = placement.output
@@ -97,25 +77,8 @@ def upper_bound(
         max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states, logits + 2 * handed)
     )
 
-    kv = max(
-        (sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers),
-        default=0,
-    )
-    converted = 0
-    if context.flash_attn != "off":
-        converted = (
-            max(
-                (
-                    2 * t.ne[0] * t.ne[1] * t.ne[2]
-                    for cache in caches
-                    for layer in cache.layers
-                    for t in layer.tensors
-                    if t.type != "f16"
-                ),
-                default=0,
-            )
-            * 2
-        )
+    kv = max(_layer_sizes(caches), default=0)
+    converted = _converted(caches) if context.flash_attn != "off" else 0
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
     copied = (
         _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
@@ -134,9 +97,54 @@ def upper_bound(
     return Measured(
         (*sizes, at_host),
         context.flash_attn != "off",
-        f"the graph of architecture {model.architecture} is unknown: "
-        "its compute buffers are an upper bound",
+        f"the graph of architecture {model.architecture} is unknown: its compute buffers are an "
+        "upper bound",
     )
+
+
+def _widths(model: Model) -> tuple[int, int]:
+    """Return (rows of the widest layer's matrices, columns that embeddings add).
+
+    Experts count as often as a token uses them; per-layer embeddings count too.
+    """
+    widths: dict[int, int] = {}
+    looked_up = 0
+    for weight in model.weights:
+        ne = weight.info.ne
+        if weight.layer == "repeating" and weight.op in ("MUL_MAT", "MUL_MAT_ID"):
+            used = max(model.hparams.n_expert_used_max, 1)
+            times = used if weight.op == "MUL_MAT_ID" else ne[2]
+            widths[weight.block] = widths.get(weight.block, 0) + ne[1] * times
+        elif weight.layer == "input":
+            looked_up += ne[0]
+    return max(widths.values(), default=0), looked_up
+
+
+def _lacks_kernel(hp: Hparams, il: int) -> bool:
+    """Return whether a GPU may have no kernel for a layer's attention: its heads are of an
+    uncommon or unlike size."""
+    if not hp.has_kv(il):
+        return False
+    return hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
+
+
+def _inputs(n: int, masks: list[int], v_rows: int) -> int:
+    """Return the bytes of a graph's inputs: per mask its row of cells, the indices of keys (i64)
+    and of `v_rows` values of each token; then positions, ids, and a rotation of 128 x 128."""
+    per_mask = [4 * n * cells + 8 * n + 8 * n * v_rows for cells in masks]
+    return sum(per_mask) + 32 * n + 4 * 128 * 128 * 4
+
+
+def _layer_sizes(caches: Iterable[Cache]) -> list[int]:
+    """Return the bytes of each layer of these caches."""
+    return [sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers]
+
+
+def _converted(caches: Iterable[Cache]) -> int:
+    """Return the bytes of the largest keys and values that a kernel converts to f16 first."""
+    tensors = [t for cache in caches for layer in cache.layers for t in layer.tensors]
+    sizes = [2 * t.ne[0] * t.ne[1] * t.ne[2] for t in tensors if t.type != "f16"]
+    return 2 * max(sizes, default=0)
 
 
 def _offloaded(context: Context, placement: Placement) -> int:
@@ -171,5 +179,5 @@ def _rounds(model: Model) -> int:
 def _lifted(caches: list[Cache], copies: int) -> int:
     """Keys and values that the host may have to attend to: one layer's at a time, or all of them if
     they are inputs."""
-    sizes = [sum(t.size for t in layer.tensors) for cache in caches for layer in cache.layers]
+    sizes = _layer_sizes(caches)
     return copies * sum(sizes) if copies > 1 else 3 * max(sizes, default=0)

@@ -77,9 +77,8 @@ def _refuse_other_projector(model: Model, header: Header | None) -> None:
     found, due = width(header) if header else 0, model.hparams.n_embd_inp
     if header and found and found != due:
         raise LaunchRefused(
-            f"--mmproj {header.files[0].path}: mismatch between text model (n_embd "
-            f"= {due}) and mmproj "
-            f"(n_embd = {found}): it is for another model"
+            f"--mmproj {header.files[0].path}: mismatch between text model (n_embd = {due}) and "
+            f"mmproj (n_embd = {found}): it is for another model"
         )
 
 

@@ -204,9 +204,8 @@ def _refuse_mtp(model: Model, rules: Rules) -> None:
     if row.known and (not row.mtp or rules.lacks(row.mtp_after)):
         build = f"build {rules.number} " * bool(row.mtp)
         raise LaunchRefused(
-            f"context type MTP requested but llama.cpp {build}has no graph for the "
-            f"MTP blocks "
-            f"of {row.name}"
+            f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks of "
+            f"{row.name}"
         )
 
 
@@ -224,30 +223,26 @@ def _refuse_aborts(model: Model, context: Context) -> None:
     slots = context.n_seq_max
     if context.rules.output_limit and context.n_outputs_max < slots:
         raise LaunchRefused(
-            f"llama.cpp aborts with a batch (-b {context.n_batch}) below the "
-            f"{slots} slots; "
-            f"use -np {context.n_batch} or a larger -b"
+            f"llama.cpp aborts with a batch (-b {context.n_batch}) below the {slots} slots; use "
+            f"-np {context.n_batch} or a larger -b"
         )
     uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
     mean = context.embeddings and _pools_mean(hp, context)
     if uneven and (mean or _divides_by_streams(model, context)):
         what = "mean pooling" if mean else f"{row.name} without --kv-unified"
         raise LaunchRefused(
-            f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a "
-            f"multiple of "
-            f"the slots ({slots})"
+            f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the "
+            f"slots ({slots})"
         )
     if row.one_stream and context.n_stream > 1:
         raise LaunchRefused(
-            f"{row.name}: llama.cpp aborts with {slots} slots that have a cache "
-            f"each; use "
+            f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use "
             "--kv-unified"
         )
     if row.needs_window and hp.swa_type == "none":
         raise LaunchRefused(
-            f"{row.name} without attention.sliding_window: llama.cpp aborts while "
-            f"it builds "
-            "the graph"
+            f"{row.name} without attention.sliding_window: llama.cpp aborts while it builds the "
+            "graph"
         )
 
 
@@ -279,18 +274,15 @@ def refuse_first_token(model: Model, context: Context) -> None:
     apart = context.n_stream > 1 and not context.offload_kqv
     if context.split_mode == "tensor" and apart:
         raise LaunchRefused(
-            f"-sm tensor and -nkvo with {context.n_stream} slots that have a cache "
-            f"each: llama.cpp "
-            "aborts at the first token (ggml-backend-meta.cpp: GGML_ASSERT(i_start "
-            "== "
+            f"-sm tensor and -nkvo with {context.n_stream} slots that have a cache each: llama.cpp "
+            "aborts at the first token (ggml-backend-meta.cpp: GGML_ASSERT(i_start == "
             "cgraph->n_nodes)); use --kv-unified or -np 1"
         )
     serves = engine is LLAMA_SERVER or (engine.name == "llama-cli" and context.rules.output_limit)
     if model.row.cross_attends and serves:
         raise LaunchRefused(
-            f"{model.row.name} with its decoder: {engine.name} aborts at the first "
-            f"token (llama_encode "
-            "must be called first); llama-completion runs it"
+            f"{model.row.name} with its decoder: {engine.name} aborts at the first token "
+            "(llama_encode must be called first); llama-completion runs it"
         )
 
 
@@ -303,8 +295,7 @@ def _refuse_types(model: Model, rules: Rules) -> None:
     )
     if types:
         raise LaunchRefused(
-            f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp "
-            f"does (--engine "
+            f"{', '.join(types)}: llama.cpp does not load this file; ik_llama.cpp does (--engine "
             "ik_llama.cpp)"
         )
 
@@ -329,8 +320,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
     for end, after in row.newer:
         if rules.lacks(after) and _has_tensor(model, end):
             raise LaunchRefused(
-                f"wrong number of tensors: llama.cpp build {rules.number} knows no "
-                f"{end} of "
+                f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
                 f"{row.name}"
             )
     if (
@@ -340,24 +330,21 @@ def _refuse_file(model: Model, rules: Rules) -> None:
         and hp.router_layer < 0
     ):
         raise LaunchRefused(
-            f"wrong number of tensors: llama.cpp build {rules.number} has no MTP "
-            f"blocks of "
+            f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
             f"{row.name}"
         )
     gates = row.reads_gating is not None and rules.has(row.reads_gating)
     if gates and hp.get("expert_gating_func") == 0:
         raise LaunchRefused(
-            f"{row.name} with an expert_gating_func of 0: llama.cpp build "
-            f"{rules.number} aborts while "
-            "it builds the graph (build_moe_ffn)"
+            f"{row.name} with an expert_gating_func of 0: llama.cpp build {rules.number} aborts "
+            "while it builds the graph (build_moe_ffn)"
         )
     window, pattern = row.window, "attention.sliding_window_pattern"
     wants_list = window is not None and window.list_before and not rules.window_lists
     if wants_list and hp.n_swa and hp.get(pattern) is None:
         raise LaunchRefused(
-            f"key not found in model: {row.name}.{pattern} (llama.cpp build "
-            f"{rules.number} "
-            "needs it)"
+            f"key not found in model: {row.name}.{pattern} (llama.cpp build {rules.number} needs "
+            "it)"
         )
 
 

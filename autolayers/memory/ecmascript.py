@@ -102,9 +102,8 @@ def ecmascript(text: str) -> re.Pattern[str]:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
     if backtracks(found.pattern):
         raise UsageError(
-            f"regex {text!r} may take for ever: it has a choice within a repetition, "
-            f"as (a|b)* and (a*)*, "
-            "or many repetitions; write it without"
+            f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and "
+            "(a*)*, or many repetitions; write it without"
         )
     return found
 

@@ -392,9 +392,8 @@ class Estimator:
         notes: tuple[str, ...] = ()
         if context.backend_sampling:
             doubts = (
-                "--backend-sampling: its copy of the logits is counted, its samplers are "
-                "taken to be the "
-                "default ones",
+                "--backend-sampling: its copy of the logits is counted, its samplers are taken to "
+                "be the default ones",
             )
         if context.moe_cache:
             from .moe_cache import banks  # few launches need it

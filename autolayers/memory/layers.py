@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..flags.params import Params
     from ..model import Model
+    from ..model.model import Weight
 
 
 @dataclass(frozen=True)
@@ -83,19 +84,7 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
     types: dict[str, list[int]] = {}
     for weight in model.weights:
         info = weight.info
-        row = parts[
-            str(weight.block)
-            if weight.layer == "repeating" and 0 <= weight.block < hp.n_layer_all
-            else "input"
-            if weight.layer == "input"
-            else "output"
-        ]
-        stem = info.name.split(".", 2)[-1] if info.name.startswith("blk.") else info.name
-        if weight.op == "MUL_MAT_ID":
-            part = 2
-        else:
-            part = 0 if stem.startswith(_ATTENTION) else 1 if stem.startswith("ffn") else 3
-        row[part] += info.n_bytes
+        parts[_layer_of(weight, hp.n_layer_all)][_part_of(weight)] += info.n_bytes
         kind = types.setdefault(info.type, [0, 0])
         kind[0] += 1
         kind[1] += info.n_bytes
@@ -135,3 +124,21 @@ def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
     if hp.is_swa_any:
         facts += [("n_swa", hp.n_swa)]
     return tuple(facts)
+
+
+def _layer_of(weight: Weight, n_layer: int) -> str:
+    """Return the name of the layer that a weight belongs to."""
+    if weight.layer == "repeating" and 0 <= weight.block < n_layer:
+        return str(weight.block)
+    return "input" if weight.layer == "input" else "output"
+
+
+def _part_of(weight: Weight) -> int:
+    """Return the column of a weight: attention, feed-forward, experts, other."""
+    if weight.op == "MUL_MAT_ID":
+        return 2
+    name = weight.info.name
+    stem = name.split(".", 2)[-1] if name.startswith("blk.") else name
+    if stem.startswith(_ATTENTION):
+        return 0
+    return 1 if stem.startswith("ffn") else 3

@@ -59,35 +59,11 @@ def banks(
         raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
     if not hp.n_expert or not used:
         raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
-    groups: dict[tuple[str, Tensors], list[int]] = {}  # layers
-    sizes: dict[str, int] = {}  # by device: bytes of the experts in RAM
-    for il in range(hp.n_layer_all):
-        experts = [
-            placed
-            for part in _PARTS
-            if (placed := placement.lookup(f"blk.{il}.ffn_{part}_exps.weight"))
-        ]
-        device = placement.dev_layer[il]
-        if (
-            not experts
-            or device == HOST
-            or any(
-                not placement.is_host(placed.buffer) or placed.buffer == REPACK
-                for placed in experts
-            )
-        ):
-            continue
-        groups.setdefault(
-            (device, tuple([(placed.type, placed.ne) for placed in experts])), []
-        ).append(il)
-        sizes[device] = sizes.get(device, 0) + sum(
-            _bytes(placed.type, placed.ne) for placed in experts
-        )
+    groups, sizes = _in_ram(hp.n_layer_all, placement)
+    shares = context.moe_split or _free(placement, caches)
     split = {
         device.name: share
-        for device, share in zip(
-            devices, context.moe_split or _free(placement, caches), strict=False
-        )
+        for device, share in zip(devices, shares, strict=False)
         if device.name in sizes
     }
     whole = sum(split.values())
@@ -117,6 +93,32 @@ def banks(
             "--moe-cache-mib: MoE cache is too small to hold the experts of one token"
         )
     return found
+
+
+def _in_ram(
+    n_layer: int, placement: Placement
+) -> tuple[dict[tuple[str, Tensors], list[int]], dict[str, int]]:
+    """Return the layers with experts in RAM, and the bytes of these experts by device.
+
+    Layers are grouped by (device, expert tensors), because only equal tensors share slots. A layer
+    that runs on the CPU has no use for the cache, and repacked experts cannot be copied from.
+    """
+    groups: dict[tuple[str, Tensors], list[int]] = {}
+    sizes: dict[str, int] = {}
+    for il in range(n_layer):
+        names = [f"blk.{il}.ffn_{part}_exps.weight" for part in _PARTS]
+        experts = [placed for name in names if (placed := placement.lookup(name))]
+        device = placement.dev_layer[il]
+        if not experts or device == HOST:
+            continue
+        buffers = {placed.buffer for placed in experts}
+        if REPACK in buffers or not all(map(placement.is_host, buffers)):
+            continue
+        tensors = tuple([(placed.type, placed.ne) for placed in experts])
+        groups.setdefault((device, tensors), []).append(il)
+        size = sum(_bytes(*tensor) for tensor in tensors)
+        sizes[device] = sizes.get(device, 0) + size
+    return groups, sizes
 
 
 def _free(placement: Placement, caches: Mapping[str, int] | None) -> list[int]:

@@ -60,17 +60,8 @@ def serving(
         warnings = ("--cache-ram -1: saved prompts may take all of the host's memory",)
     elif mib and here.knows("-cram"):
         size = mib * MiB
-        if not rules.prompt_limit:
-            size = max(
-                size,
-                n * checkpoint
-                + sum(
-                    tensor.size
-                    for cache in memory.caches
-                    for layer in cache.layers
-                    for tensor in layer.tensors
-                ),
-            )
+        if not rules.prompt_limit:  # such a build saves a prompt of any size
+            size = max(size, n * checkpoint + _caches(memory))
         found.append(
             Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram")
         )
@@ -86,27 +77,26 @@ def serving(
     return tuple(found), warnings
 
 
+def _caches(memory: Memory) -> int:
+    """Return the bytes of all caches, which a whole saved prompt takes."""
+    layers = [layer for cache in memory.caches for layer in cache.layers]
+    return sum(tensor.size for layer in layers for tensor in layer.tensors)
+
+
 def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     """llama_context::output_reserve: a row of logits (and of embeddings) per output, pinned host
     memory; first one per slot, more when more are asked for (embeddings, verified drafts)."""
     hp = model.hparams
     output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
     n_vocab = hp.n_vocab or (output.ne[1] if output else 0)
-    row = (
-        n_vocab
-        + (hp.n_embd_out if context.embeddings else 0)
-        + (hp.n_embd_out if context.load_mtp else 0)
-    )
+    row = n_vocab + hp.n_embd_out * (context.embeddings + context.load_mtp)
     if params.backend_sampling:
         row += 3 * n_vocab + 1
-    found = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
+    extras = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
     engine = context.rules.engine
-    asked = context.n_outputs_max
     if engine.whole_batches and not (engine.reads_all or context.embeddings):
-        asked = context.n_seq_max
-    more = asked - context.n_seq_max
-    return (
-        [*found, Extra("more outputs", "Host", more * row * 4, True, upper_limit=True)]
-        if more > 0
-        else found
-    )
+        return extras
+    more = context.n_outputs_max - context.n_seq_max
+    if more > 0:
+        extras.append(Extra("more outputs", "Host", more * row * 4, True, upper_limit=True))
+    return extras

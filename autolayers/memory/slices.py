@@ -154,8 +154,7 @@ class Slices:
                 type_ = self.model.tensors[found].type
                 return type_ if type_ in BY_NAME else "f32"
         raise LaunchRefused(
-            f"-sm tensor cuts {name} as {' or '.join(by)} of its layer, which is "
-            f"not loaded; "
+            f"-sm tensor cuts {name} as {' or '.join(by)} of its layer, which is not loaded; "
             "llama.cpp aborts"
         )
 

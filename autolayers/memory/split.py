@@ -28,52 +28,69 @@ def model_devices(
     params: Params, devices: Sequence[Device], rules: Rules = NEWEST_RULES
 ) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
     """llama_prepare_model_devices: the machine's devices that this model uses."""
-    by_name = {device.name: device for device in devices}
     if params.device is not None:
-        for name in params.device:
-            if name not in by_name:
-                raise LaunchRefused(
-                    f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})"
-                )
-        used = [by_name[name] for name in params.device]
+        used = _named(params.device, devices)
     elif params.split_mode == "tensor":
         used = list(devices)
     else:
-        gpus: list[Device] = []
-        for device in devices:
-            if device.kind == "gpu" and (
-                device.pci_id is None or device.pci_id not in {gpu.pci_id for gpu in gpus}
-            ):
-                gpus.append(device)
-        used = [device for device in devices if device.kind == "rpc"] + gpus
-        if not gpus:
-            used += [device for device in devices if device.kind == "igpu"]
+        used = _by_default(devices)
     mode = params.split_mode or "layer"
     if mode == "none" and used:
-        main = params.main_gpu or 0
-        if main < 0:
-            used = []
-        elif main >= len(used):
-            raise LaunchRefused(
-                f"invalid value for main_gpu: {main} (available devices: {len(used)})"
-            )
-        else:
-            used = [used[main]]
+        used = _main(params.main_gpu or 0, used)
     if mode == "tensor" and not used:
         raise LaunchRefused("split mode tensor needs at least one device")
     if mode == "row":
         for device in used:
             if not on(device, rules=rules).splits_rows():
                 raise LaunchRefused(
-                    f"device {device.name} does not support split buffers (-sm "
-                    f"row); use -sm "
-                    "layer or -sm tensor"
+                    f"device {device.name} does not support split buffers (-sm row); "
+                    "use -sm layer or -sm tensor"
                 )
     warnings = []
     if mode == "row" and used:
         warnings.append("split mode row: the shares of the devices are an upper bound")
     warnings += dict.fromkeys(doubt for device in used if (doubt := on(device).doubt))
     return tuple(used), not warnings, tuple(warnings)
+
+
+def _named(names: Sequence[str], devices: Sequence[Device]) -> list[Device]:
+    """Return the devices of --device. Raises LaunchRefused for one that the machine lacks."""
+    by_name = {device.name: device for device in devices}
+    for name in names:
+        if name not in by_name:
+            raise LaunchRefused(
+                f"invalid device: {name} (there are: {', '.join(by_name) or 'none'})"
+            )
+    return [by_name[name] for name in names]
+
+
+def _by_default(devices: Sequence[Device]) -> list[Device]:
+    """Return RPC servers' devices, then the GPUs; integrated GPUs if there is no other one.
+
+    RPC comes first to save transfers over the network: the output layer, whose logits are read
+    back for every token, is on a local GPU then. A GPU that two backends list (one PCI address)
+    counts once, for the first.
+    """
+    gpus: list[Device] = []
+    for device in devices:
+        addresses = {gpu.pci_id for gpu in gpus}
+        is_listed = device.pci_id is not None and device.pci_id in addresses
+        if device.kind == "gpu" and not is_listed:
+            gpus.append(device)
+    remote = [device for device in devices if device.kind == "rpc"]
+    integrated = [device for device in devices if device.kind == "igpu"]
+    return remote + (gpus or integrated)
+
+
+def _main(main_gpu: int, used: list[Device]) -> list[Device]:
+    """Return the one device of --split-mode none; no device for a negative --main-gpu."""
+    if main_gpu < 0:
+        return []
+    if main_gpu >= len(used):
+        raise LaunchRefused(
+            f"invalid value for main_gpu: {main_gpu} (available devices: {len(used)})"
+        )
+    return [used[main_gpu]]
 
 
 def float32(x: float) -> float:

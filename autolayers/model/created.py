@@ -19,8 +19,7 @@ from __future__ import annotations
 GROUPS = {
     "qkv": (
         "q,k,v",
-        "attn_qkv:n_embd,{0}+{1}+{2} attn_qkv.bias:{0}+{1}+{2} attn_q:n_embd,{0} "
-        "attn_k:n_embd,{1} "
+        "attn_qkv:n_embd,{0}+{1}+{2} attn_qkv.bias:{0}+{1}+{2} attn_q:n_embd,{0} attn_k:n_embd,{1} "
         "attn_v:n_embd,{2} attn_q.bias:{0} attn_k.bias:{1} attn_v.bias:{2}",
     ),
     "ffn": ("n_ff", "ffn_gate:n_embd,{0} ffn_up:n_embd,{0} ffn_down:{0},n_embd"),

@@ -323,9 +323,8 @@ class Hparams:
         groups, chosen = self._size("expert_group_count"), self._size("expert_group_used_count")
         if used > self.n_expert or (self.n_expert and not used):
             raise ModelError(
-                f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp "
-                f"does not "
-                "load that"
+                f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load "
+                "that"
             )
         uneven = bool(self.n_expert % max(1, groups)) or not 0 < chosen < groups
         if groups >= max(1, self.n_expert) or (groups > 1 and uneven):

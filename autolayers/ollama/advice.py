@@ -181,9 +181,8 @@ def advise(
         wanted = question.of_a_mixture(n_ctx, batch, use)
         if wanted > n_ctx:
             notes.append(
-                f"num_ctx {wanted}: with experts in RAM a context larger than Ollama's "
-                f"default of {n_ctx} "
-                "fits"
+                f"num_ctx {wanted}: with experts in RAM a context larger than Ollama's default of "
+                f"{n_ctx} fits"
             )
             n_ctx, batch, use = question.launch(wanted, num_batch, notes)
     choice = question.placement(n_ctx, batch, use, pin)
@@ -358,8 +357,7 @@ class _Question:
         if not use:
             note = (
                 "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
-                "--gpu SIZE; "
-                "--pin writes num_gpu 0)"
+                "--gpu SIZE; --pin writes num_gpu 0)"
             )
             return _Choice(plan, 0 if pin else None, notes=() if pin else (note,))
         more: tuple[str, ...] = ()
@@ -377,8 +375,8 @@ class _Question:
         if more:
             notes = (
                 f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial "
-                f"num_gpu "
-                "does; without num_gpu Ollama keeps it on the GPU and offloads fewer layers",
+                "num_gpu does; without num_gpu Ollama keeps it on the GPU and offloads fewer "
+                "layers",
             )
         elif own is not None or layers == plan.n_gpu_layers:
             notes = (self._compared(layers, plan.n_gpu_layers),)
@@ -412,9 +410,8 @@ class _Question:
     ) -> _Choice:
         """A mixture of experts that does not fit."""
         why = (
-            "a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers "
-            "on the GPU and "
-            "moves only experts to RAM, which is faster"
+            "a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on "
+            "the GPU and moves only experts to RAM, which is faster"
         )
         if pin:
             return _Choice(plan, plan.n_gpu_layers, more, notes=(why,), own=own)
@@ -442,18 +439,15 @@ class _Question:
         num_gpu selects."""
         notes = [
             f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
-            f"{self.everything}; "
-            f"without it Ollama places {layers}"
+            f"{self.everything}; without it Ollama places {layers}"
             + ("" if pin else ", so num_gpu is not set (--pin sets it)")
         ]
         best = self.ask(n_ctx, batch, use, ("--strategy", "layers"), layers=False)
         if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
             split = ",".join(f"{share:g}" for share in best.params.tensor_split)
             notes.append(
-                f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on "
-                f"these GPUs, "
-                "num_gpu "
-                f"{best.n_gpu_layers} fits"
+                f"with LLAMA_ARG_TENSOR_SPLIT={split} on the server, for every model on these "
+                f"GPUs, num_gpu {best.n_gpu_layers} fits"
             )
         if pin:
             return _Choice(plan, plan.n_gpu_layers, notes=tuple(notes), own=own)
@@ -612,16 +606,13 @@ def _about_settings(
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLD and version != "0.0.0":
         notes.append(
-            f"Ollama {version} still has its own engines, whose buffers differ from "
-            f"llama.cpp's: "
+            f"Ollama {version} still has its own engines, whose buffers differ from llama.cpp's: "
             "num_gpu means the same there, but these numbers need 0.30 or later"
         )
     if settings.gpu_overhead:
         notes.append(
-            "OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: "
-            "LLAMA_ARG_FIT_TARGET=MiB on "
-            "the server "
-            "does (where num_gpu is not set)"
+            "OLLAMA_GPU_OVERHEAD reserves nothing since Ollama 0.30: LLAMA_ARG_FIT_TARGET=MiB on "
+            "the server does (where num_gpu is not set)"
         )
     if len(use) < len(devices):
         notes.append(f"Ollama puts it on {', '.join(device.name for device in use)} alone")

@@ -217,9 +217,8 @@ def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str])
     parsed = parse(data)
     if parsed.model != source or parsed.parameters() != parameters:
         raise UsageError(
-            f"a Modelfile cannot name {source!r}: Ollama drops some of its "
-            f"characters; rename "
-            "the file"
+            f"a Modelfile cannot name {source!r}: Ollama drops some of its characters; rename the "
+            "file"
         )
     return data
 
@@ -231,10 +230,8 @@ def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
     encoding, bom, text = _decode(data)
     if match := _unsure(text):
         raise ModelfileError(
-            f"U+{ord(match[0]):X} next to a quote: Ollama's version decides "
-            f"whether it prints, "
-            "and so whether the quote opens a "
-            "text",
+            f"U+{ord(match[0]):X} next to a quote: Ollama's version decides whether it prints, and "
+            "so whether the quote opens a text",
             1 + _lines(text, 0, match.start()),
             source,
         )

@@ -133,9 +133,8 @@ def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], l
         why = _dropped(settings, device)
         if why:
             notes.append(
-                f"{device.name}{f' ({device.description})' * bool(device.description)}: "
-                f"Ollama does not use "
-                f"{why}"
+                f"{device.name}{f' ({device.description})' * bool(device.description)}: Ollama "
+                f"does not use {why}"
             )
         else:
             kept.append(device)

@@ -208,15 +208,13 @@ def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     notes = [f"{text} is planned from the description of the server at {server.url}"]
     if hidden:
         notes.append(
-            "it has a projector, adapter or draft model that the server does not "
-            "describe: "
+            "it has a projector, adapter or draft model that the server does not describe: "
             f"{hidden} bytes are reserved for it"
         )
     elif others:
         notes.append(
-            "it has a projector, adapter or draft model that the server does not "
-            "describe: "
-            "its memory is not in the plan"
+            "it has a projector, adapter or draft model that the server does not describe: its "
+            "memory is not in the plan"
         )
     parameters = _shown_parameters(str(answer.get("parameters") or ""))
     return _target(
@@ -269,9 +267,7 @@ def _files(path: str, text: str) -> list[str]:
         return []
     if any(glob.glob(os.path.join(glob.escape(path), pattern)) for pattern in _CONVERTED):
         raise ModelError(
-            f"FROM {text} holds weights that Ollama converts first: give the "
-            f"converted GGUF "
-            "with "
+            f"FROM {text} holds weights that Ollama converts first: give the converted GGUF with "
             "--model PATH"
         )
     found = sorted(

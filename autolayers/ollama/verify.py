@@ -180,9 +180,8 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
         ours = planned.value(flag) or _DEFAULTS.get(flag, "")
         if theirs != ours:
             found.append(
-                f"the server started llama-server with {flag} {theirs or '(nothing)'}, "
-                f"the plan has "
-                f"{ours or '(nothing)'}: {setting} differs there"
+                f"the server started llama-server with {flag} {theirs or '(nothing)'}, the plan "
+                f"has {ours or '(nothing)'}: {setting} differs there"
             )
     return tuple(found)
 

@@ -120,9 +120,8 @@ def _quality_note(choices: Sequence[Choice]) -> str:
             f"{name} {each.least:g} to {each.most:g}" for name, each in guessed.items()
         )
         said.append(
-            f"as is usual for the type ({ranges} over about 20 models; small ones a band "
-            f"worse). Larger by "
-            "half a bit is nearly always closer to the original, less is not decided by "
+            f"as is usual for the type ({ranges} over about 20 models; small ones a band worse). "
+            "Larger by half a bit is nearly always closer to the original, less is not decided by "
             "size"
         )
     return f"mean KL divergence, {'; else '.join(said)}" if said else ""
@@ -173,8 +172,7 @@ def _taken(
     if advice.over is not None:
         what = (
             f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no "
-            f"slower; it "
-            f"{_RUNS[first.verdict]}"
+            f"slower; it {_RUNS[first.verdict]}"
         )
     text = f"take {names[advice.take]} ({first.size / GiB:.2f} GiB): {what}"
     if first.inputs is not None:
@@ -254,9 +252,8 @@ def cards_text(
     lines = [style(line, "bold") for line in wrap(title, style.width)]
     if not any(found.values()):
         way = (
-            "no known GPU and no pair of identical GPUs: a smaller quantisation, less context "
-            "or cache "
-            "types such as -ctk q8_0 -ctv q8_0 need less"
+            "no known GPU and no pair of identical GPUs: a smaller quantisation, less context or "
+            "cache types such as -ctk q8_0 -ctv q8_0 need less"
         )
         return "\n".join([*lines, "", *wrap(way, style.width)]) + "\n"
     for kind, rows in found.items():

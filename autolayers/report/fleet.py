@@ -35,9 +35,8 @@ def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
     rows = [_row(found, number, server) for number, server in enumerate(found.servers)]
     lines += [*stacked(head, rows, style, (0, 1), first=2), ""]
     lines += wrap(
-        "* predicted, not measured: what each user gets at least, with all slots busy; "
-        "users and context are "
-        "those of one server",
+        "* predicted, not measured: what each user gets at least, with all slots busy; users and "
+        "context are those of one server",
         style.width,
     )
     lines += [""]

@@ -32,9 +32,8 @@ def measured_words(found: Measured | None) -> list[str]:
     lines = [f"{', '.join(rates)}: {row_words(row)}"]
     if found.contradicting:
         lines.append(
-            f"{found.contradicting} measurements contradict the prediction: drawn towards "
-            f"them it is "
-            f"{tokens(found.drawn)} tokens/s"
+            f"{found.contradicting} measurements contradict the prediction: drawn towards them it "
+            f"is {tokens(found.drawn)} tokens/s"
         )
     return lines
 

@@ -143,9 +143,8 @@ def _speed(plan: Plan) -> list[str]:
         return speed_words(speed)
     return [
         f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within "
-        f"x{speed.prompt_spread:.2f}), "
-        f"{1 / asked.per_second:.3f} s for one of {asked.tokens} "
-        f"tokens" + calibrated_words(speed) + assumed_words(speed)
+        f"x{speed.prompt_spread:.2f}), {1 / asked.per_second:.3f} s for one of {asked.tokens} "
+        "tokens" + calibrated_words(speed) + assumed_words(speed)
     ]
 
 
@@ -159,11 +158,10 @@ def speed_words(speed: Speed) -> list[str]:
     together = " of all together while all answer" if work.requests > 1 else ""
     return [
         f"predicted, not measured: {tokens(speed.generation)} tokens/s{together} (within "
-        f"x{speed.generation_spread:.2f}), "
-        f"{tokens(speed.generation_full)} with a full context; "
+        f"x{speed.generation_spread:.2f}), {tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
         f"for {title}{asked}: {speed.request:.1f} "
-        f"s" + calibrated_words(speed) + assumed_words(speed) + narrowed(speed),
+        "s" + calibrated_words(speed) + assumed_words(speed) + narrowed(speed),
     ]
 
 
@@ -292,9 +290,8 @@ def hints(plan: Plan) -> list[str]:
     found = []
     if plan.faster is not None:
         found.append(
-            f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s "
-            f"instead of {now}, as all "
-            "weights are then on the GPU"
+            f"{shell(plan.faster.flags)}: about {tokens(plan.faster.rate)} tokens/s instead of "
+            f"{now}, as all weights are then on the GPU"
         )
     if plan.smaller is not None:
         found.append(f"about {now} tokens/s: {smaller_words(plan)}")

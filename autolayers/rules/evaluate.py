@@ -77,8 +77,7 @@ def apply_all(inputs: Inputs) -> tuple[dict[str, Result], dict[str, str]]:
             refused[rule.name] = str(error)
     if not results:
         raise UsageError(
-            "nothing to compute: give a model file, --params (with --bits for "
-            "serving), "
-            "or --layers, --hidden and --sequence for the KV cache"
+            "nothing to compute: give a model file, --params (with --bits for serving), or "
+            "--layers, --hidden and --sequence for the KV cache"
         )
     return results, refused

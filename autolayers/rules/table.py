@@ -120,8 +120,7 @@ def _layers_that_fit(inputs: Inputs) -> Answer:
         raise UsageError("layers_that_fit needs --layer-size, or --params, --bits and --layers")
     if inputs.extra > inputs.gpu:
         raise UsageError(
-            f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU "
-            f"holds "
+            f"layers_that_fit: --extra ({inputs.extra} bytes) is more than the GPU holds "
             f"({inputs.gpu})"
         )
     layers = (inputs.gpu - inputs.extra) / per_layer
@@ -190,11 +189,9 @@ def _training_batch(inputs: Inputs) -> Answer:
     weights, states = _weights(inputs) / GB, _optimizer(inputs).value / GB
     return Answer(
         fixed + each * inputs.batch,
-        f"{weights:.4g} + {weights:.4g} + {states:.4g} + "
-        f"{CUDA_CONTEXT / GB:g} GB + ({inputs.hidden} + {inputs.intermediate}) × "
-        f"{inputs.sequence} "
-        f"× {inputs.layers} × {inputs.batch} × "
-        f"{_bytes(inputs)}",
+        f"{weights:.4g} + {weights:.4g} + {states:.4g} + {CUDA_CONTEXT / GB:g} GB + "
+        f"({inputs.hidden} + {inputs.intermediate}) × {inputs.sequence} × {inputs.layers} × "
+        f"{inputs.batch} × {_bytes(inputs)}",
         inputs.optimizer,
         as_published,
     )
@@ -229,12 +226,10 @@ _6B: dict[str, object] = {
 _CACHE: dict[str, object] = {"layers": 32, "hidden": 4096, "sequence": 2048}
 _NO_ACTIVATIONS = "activations, which grow with batch and sequence; the framework's own memory"
 _TWICE = (
-    "Four times the model already is weights + gradients + two AdamW states (1 + 1 + 2), so "
-    "adding "
+    "Four times the model already is weights + gradients + two AdamW states (1 + 1 + 2), so adding "
     "gradients and optimiser to it counts both twice: 13B in FP32 needs 208 GB without "
-    "activations, "
-    "250 GB with 20 %, not 437. The rule is kept because it is quoted; it errs on the safe "
-    "side."
+    "activations, 250 GB with 20 %, not 437. The rule is kept because it is quoted; it errs on the "
+    "safe side."
 )
 
 RULES: dict[str, Rule] = {
@@ -274,8 +269,7 @@ RULES: dict[str, Rule] = {
             _times_weights(1),
             "FP32 4, FP16 2, INT8 1, INT4 0.5 bytes a parameter; one type for every tensor",
             "everything but weights; scales of quantised blocks unless Q counts them (q4_0 has 4.5 "
-            "bits); tensors kept "
-            "at a higher precision",
+            "bits); tensors kept at a higher precision",
             _COUNTING,
             (
                 Example({"params": "1B", "bits": "fp32"}, "4 GB"),
@@ -311,9 +305,7 @@ RULES: dict[str, Rule] = {
             _kv_cache,
             "K and V, each 2 bytes (FP16); MHA: KV heads = heads; MQA: one KV head; GQA: a few",
             "padding of the cell count, sliding windows, recurrent layers, latent attention (MLA), "
-            "head sizes that are "
-            "not "
-            "hidden / heads, quantised cache types",
+            "head sizes that are not hidden / heads, quantised cache types",
             "transformer inference arithmetic as quoted for a 7B model",
             (
                 Example({**_CACHE, "batch": 64}, "68.7 GB"),
@@ -484,14 +476,12 @@ RULES: dict[str, Rule] = {
         Rule(
             "training_batch",
             "to train, by batch",
-            "weights + gradients + optimiser + 1.3 GB + "
-            "(hidden + feed-forward) × sequence × layers × batch × Q / 8",
+            "weights + gradients + optimiser + 1.3 GB + (hidden + feed-forward) × sequence × "
+            "layers × batch × Q / 8",
             ("params", "bits", "hidden", "intermediate", "sequence", "layers"),
             _training_batch,
             "all states at the precision of the weights; PyTorch's CUDA context takes 1.3 GB; one "
-            "activation per "
-            "hidden and "
-            "feed-forward unit",
+            "activation per hidden and feed-forward unit",
             "attention scores, logits, temporaries; int8 AdamW as counted needs 8-bit optimiser "
             "states",
             "worked example for LLaMA-6B in int8",

@@ -106,8 +106,7 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
         if is_offline(environ):
             raise ModelError(
                 f"{name}: not in the caches of this machine, and the network is off "
-                f"(--offline)"
-                f"{hf_cache.what_there_is(cached)}"
+                f"(--offline){hf_cache.what_there_is(cached)}"
             )
         from .huggingface import Hub
 

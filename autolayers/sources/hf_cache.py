@@ -73,9 +73,8 @@ def look_up(
             if found.elsewhere:
                 notes = [
                     *notes,
-                    f"{found.files[path]} was read; llama-server looks only in "
-                    f"{found.elsewhere} and "
-                    "would download the model again",
+                    f"{found.files[path]} was read; llama-server looks only in {found.elsewhere} "
+                    "and would download the model again",
                 ]
             return found, path, notes
         nothing = Cached(
@@ -99,11 +98,9 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
     if mmproj := projector(found, path):
         notes = [
             *notes,
-            f"`llama-server -hf` loads {os.path.basename(mmproj)} of "
-            f"{found.repository} too, "
-            "which is not "
-            f"in this plan: give it with --mmproj {shell([mmproj])}, or launch with "
-            f"--no-mmproj",
+            f"`llama-server -hf` loads {os.path.basename(mmproj)} of {found.repository} too, which "
+            f"is not in this plan: give it with --mmproj {shell([mmproj])}, or launch with "
+            "--no-mmproj",
         ]
     return Header(
         read.version, read.alignment, read.metadata, read.tensors, files, (*read.notes, *notes)

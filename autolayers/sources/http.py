@@ -130,10 +130,8 @@ class Remote:
         self._ranges += 1
         if self._ranges > MAX_RANGES:
             raise self.get.error(
-                f"the server sends its header in more than {MAX_RANGES} pieces; "
-                f"download "
-                "the file and "
-                "give its path"
+                f"the server sends its header in more than {MAX_RANGES} pieces; download the file "
+                "and give its path"
             )
         last = self._at + self._step - 1
         if self._size is not None:
@@ -188,9 +186,8 @@ class Remote:
             )
         if not chunk.startswith(b"G") and ("html" in kind.lower() or chunk.lstrip()[:1] == b"<"):
             raise self.get.error(
-                "a web page, not a GGUF file; is it the file's page, or a login? "
-                "Give the "
-                "link that downloads the file itself"
+                "a web page, not a GGUF file; is it the file's page, or a login? Give the link "
+                "that downloads the file itself"
             )
 
 
@@ -277,9 +274,7 @@ class Get:
         if answer.status == 403:
             return (
                 f"access denied{said}; accept a gated model's licence on its page, and use the "
-                f"HF_TOKEN "
-                "of "
-                "that account"
+                "HF_TOKEN of that account"
             )
         if answer.status in (404, 410):
             return f"not found{said}; check the name"

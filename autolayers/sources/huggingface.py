@@ -97,10 +97,8 @@ class Hub:
         projector = projector_of(files, path)
         if projector and path != projector:
             notes.append(
-                f"`llama-server -hf` loads {projector} of {repository} too, which is not "
-                f"in this "
-                "plan: "
-                "download it and give it with --mmproj, or launch with --no-mmproj"
+                f"`llama-server -hf` loads {projector} of {repository} too, which is not in this "
+                "plan: download it and give it with --mmproj, or launch with --no-mmproj"
             )
         parts = open_url(self.download_url(repository, revision, path), self.token_for, limit)
         paths = parts_of(path, len(parts))
@@ -127,10 +125,8 @@ class Hub:
             answer, following = Get(url, self.token_for, name, limit).json()
             if not isinstance(answer, list):
                 raise ModelError(
-                    f"{name}: {public(self.endpoint)} answers with no list of files; "
-                    f"is "
-                    "HF_ENDPOINT "
-                    "right?"
+                    f"{name}: {public(self.endpoint)} answers with no list of files; is "
+                    "HF_ENDPOINT right?"
                 )
             found += [path for path in map(_path_of, answer) if path is not None]
             if len(found) > MAX_FILES:
@@ -168,8 +164,7 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
     models = models_of(files)
     if not models:
         raise ModelError(
-            f"hf:{repository}: no GGUF model in it; look for a repository whose name "
-            f"ends with "
+            f"hf:{repository}: no GGUF model in it; look for a repository whose name ends with "
             "-GGUF"
         )
     for wanted in (quant,) if quant else _DEFAULTS:

@@ -177,10 +177,8 @@ class Cuda(CudaBuffers):
     nvidia = True
     blas = "cuBLAS"
     undecided_doubt = (
-        "whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash "
-        "attention "
-        "with these cache types takes before b10878, is not known: the larger of "
-        "both"
+        "whether this llama.cpp was built with GGML_CUDA_FA_ALL_QUANTS, which flash attention with "
+        "these cache types takes before b10878, is not known: the larger of both"
     )
 
     def __init__(
@@ -293,8 +291,7 @@ class Hip(Cuda):
         if self.proven:
             return ""
         return (
-            f"{self.device.name if self.device else self.name}: the GPU's gfx number is "
-            f"unknown: "
+            f"{self.device.name if self.device else self.name}: the GPU's gfx number is unknown: "
             "assuming the kernels that need more memory, an upper bound"
         )
 

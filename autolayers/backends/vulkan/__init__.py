@@ -109,8 +109,7 @@ class Vulkan(Backend):
                 f"modelled"
             )
         return (
-            f"{self.device.name if self.device else self.name}: the driver's limits are "
-            f"unknown: "
+            f"{self.device.name if self.device else self.name}: the driver's limits are unknown: "
             "assuming a desktop GPU's, an upper bound"
         )
 

@@ -110,8 +110,7 @@ def write(launch: LaunchFile) -> str:
     if use.n_ubatch not in _BATCHES:
         raise UsageError(
             f"koboldcpp's --batchsize is one of {', '.join(map(str, _BATCHES))}, not "
-            f"{use.n_ubatch}: "
-            "plan with one of these as -ub"
+            f"{use.n_ubatch}: plan with one of these as -ub"
         )
     if p.n_threads is not None and p.n_threads > 0:
         words += ["--threads", str(p.n_threads)]
@@ -142,10 +141,8 @@ def _context(n_ctx: int) -> int:
     least, most = _CONTEXTS
     if not least <= n_ctx - _MORE_CELLS <= most:
         raise UsageError(
-            f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells "
-            f"are added "
-            "to it: "
-            f"{n_ctx} is impossible, plan with -c {most} or less"
+            f"koboldcpp's --contextsize is {least} to {most} and {_MORE_CELLS} cells are added to "
+            f"it: {n_ctx} is impossible, plan with -c {most} or less"
         )
     return n_ctx - _MORE_CELLS
 
@@ -173,9 +170,8 @@ def _attention(launch: LaunchFile) -> list[str]:
         words += ["--useswa", "--swapadding", "0"]
     elif p.swa_full:
         launch.warnings.append(
-            "koboldcpp since 1.114 always makes a small cache for sliding "
-            "windows: "
-            "--swa-full works with older versions only"
+            "koboldcpp since 1.114 always makes a small cache for sliding windows: --swa-full "
+            "works with older versions only"
         )
     k, v = p.cache_type_k or "f16", p.cache_type_v or "f16"
     if k != v or k not in _CACHE:
@@ -262,8 +258,7 @@ def _rest(launch: LaunchFile) -> list[str]:
     if certificate or key:
         if not (certificate and key):
             raise UsageError(
-                "koboldcpp's --ssl takes a certificate and a key: give "
-                "--ssl-cert-file and "
+                "koboldcpp's --ssl takes a certificate and a key: give --ssl-cert-file and "
                 "--ssl-key-file"
             )
         words += ["--ssl", certificate, key]

@@ -78,8 +78,7 @@ def _readable(launch: LaunchFile) -> list[str]:
     def seen(path: str, written: bool) -> str:
         if written:
             launch.warnings.append(
-                f"services.llama-cpp may not write to {path}: leave it out, or "
-                f"name a place in its "
+                f"services.llama-cpp may not write to {path}: leave it out, or name a place in its "
                 "serviceConfig.StateDirectory"
             )
             return path

@@ -50,10 +50,8 @@ def write(
         for item in items(launch.words):
             if isinstance(item.flag, Argument) and item.flag.canonical in _ROUTERS:
                 launch.warnings.append(
-                    f"{item.name} does not belong to one model: give it to the "
-                    f"router "
-                    "(llama-server "
-                    "--models-preset FILE)"
+                    f"{item.name} does not belong to one model: give it to the router "
+                    "(llama-server --models-preset FILE)"
                 )
             elif (
                 isinstance(item.flag, Argument)

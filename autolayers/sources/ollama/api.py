@@ -240,10 +240,8 @@ class Server:
         while _entry(self.ps(), name) is not None:
             if time.monotonic() > until:
                 raise OllamaError(
-                    f"{name} is still loaded {patience:.0f} s after the request to "
-                    f"unload it: "
-                    "is it in "
-                    "use?"
+                    f"{name} is still loaded {patience:.0f} s after the request to unload it: is "
+                    "it in use?"
                 )
             time.sleep(0.2)
 
@@ -272,9 +270,7 @@ class Server:
     def _failed(self, error: NetError, url: str, limit: Limit) -> OllamaError:
         if error.kind == "unreachable":
             return NotRunning(
-                f"no Ollama server at {self.url} ({error.reason}): start it with "
-                f"`ollama "
-                "serve`, "
+                f"no Ollama server at {self.url} ({error.reason}): start it with `ollama serve`, "
                 "or set its address with OLLAMA_HOST"
             )
         if error.kind in ("slow", "silent"):

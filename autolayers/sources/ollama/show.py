@@ -41,8 +41,8 @@ def _refuse_no_file(name: str, answer: Mapping[str, Any]) -> None:
 def _refuse_other_format(name: str, details: object) -> None:
     if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
         raise ModelError(
-            f"{name} is in the format {details.get('format')!r}: "
-            "Ollama runs it in MLX, where num_gpu means nothing"
+            f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where "
+            "num_gpu means nothing"
         )
 
 
@@ -56,10 +56,8 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
     info, tensors = answer.get("model_info"), answer.get("tensors")
     if not isinstance(info, dict) or not isinstance(tensors, list) or not tensors:
         raise ModelError(
-            f"Ollama's description of {name} is not enough for a plan (no tensor "
-            f"list: a cloud "
-            "model, or too old "
-            "a server)"
+            f"Ollama's description of {name} is not enough for a plan (no tensor list: a cloud "
+            "model, or too old a server)"
         )
     _refuse_other_format(name, answer.get("details"))
     metadata = {
@@ -118,7 +116,6 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
                 known is not None,
             )
     raise ModelError(
-        f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, "
-        f"which cannot "
-        "be read"
+        f"{model}: the Ollama server describes a tensor as {str(entry)[:100]!r}, which cannot be "
+        "read"
     )

@@ -159,8 +159,7 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
     others = _alike(name, environ, places)
     hint = f"; there is {', '.join(others[:10])}" if others else ""
     raise NotInStore(
-        f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS "
-        f"sets the "
+        f"no model {name} in {' or '.join(places)} (see `ollama list`; OLLAMA_MODELS sets the "
         f"directory){hint}"
     )
 
@@ -203,9 +202,8 @@ def _of_folder(parts: list[str], files: list[str]) -> list[Name]:
 
 def _unreadable(error: OSError) -> StoreUnreadable:
     return StoreUnreadable(
-        f"{error.filename}: {error.strerror} (Ollama's store belongs to another "
-        f"user: "
-        "join its group, or ask the server through OLLAMA_HOST)"
+        f"{error.filename}: {error.strerror} (Ollama's store belongs to another user: join its "
+        "group, or ask the server through OLLAMA_HOST)"
     )
 
 
@@ -307,13 +305,11 @@ def _blob(place: str, name: Name, digest: str) -> str:
     if os.path.exists(f"{path}-partial"):
         raise StoreUnreadable(
             f"{name} is only partly downloaded ({path}-partial): `ollama pull "
-            f"{shell([str(name)])}` "
-            "resumes it"
+            f"{shell([str(name)])}` resumes it"
         )
     raise StoreUnreadable(
-        f"{name}: {path} is missing or not accessible (`ollama pull "
-        f"{shell([str(name)])}` "
-        "restores it)"
+        f"{name}: {path} is missing or not accessible (`ollama pull {shell([str(name)])}` restores "
+        "it)"
     )
 
 
