@@ -299,7 +299,7 @@ COMMANDS = {
         Command(
             "sweep",
             "sweep MODEL... [flags] [llama-server flags]",
-            "what if: contexts, cache types, machines",
+            "compare contexts, cache types and machines",
             "One plan per model (or quantisation), machine, cache type and context: layers on the "
             "GPU, memory and predicted speed as tables, with --plot as bars. The default is this "
             "machine; see --gpus and --gpu.",
@@ -331,9 +331,9 @@ COMMANDS = {
             "which of several machines serves which model, for how many users",
             "FILE lists machines (docs/fleet.md), or is what kubectl get nodes -o json prints; "
             "DIRECTORY has what devices --json printed on each. The answer: replicas, slots and "
-            "context of each model on each machine, what each user gets, what a machine that fails "
-            "costs, which one to buy next. MODEL@3 has three times the users of the others. pip "
-            "install autolayers[fleet] adds a solver that proves it.",
+            "context of each model on each machine, the speed for each user, the cost of a failed "
+            "machine, and the machine to buy next. MODEL@3 has three times the users of the "
+            "others. pip install autolayers[fleet] adds a solver that proves the answer.",
             True,
         ),
         Command(
@@ -365,10 +365,10 @@ COMMANDS = {
         Command(
             "measured",
             "measured [CARD] [MODEL] [flags]",
-            "what people measured, beside what is predicted for it",
-            "CARD is a name of --gpu, or cpu, MODEL a part of a model's name. Without either, the "
-            "rows of this machine's cards, or all, and which row would help it most. A plan shows "
-            "the nearest of them.",
+            "speeds that people measured, next to the prediction",
+            "CARD is a name of --gpu, or cpu; MODEL is part of a model's name. Without either, the "
+            "rows of this machine's cards (if there are none, all rows), and the missing row that "
+            "would help most. A plan shows the nearest row.",
         ),
         Command(
             "explain",
@@ -443,8 +443,8 @@ FLAGS = (
         "--ram",
         f"plan run sweep choose explain {_OLLAMA}",
         "SIZE[@RATE]",
-        "the RAM to plan for, and the bandwidth that reading it reaches, or its modules and "
-        "channels: 64GiB, 768GiB@300GB/s, 64GiB@ddr5-6000x2",
+        "the RAM to plan for, with its read bandwidth or its modules and channels: 64GiB, "
+        "768GiB@300GB/s, 64GiB@ddr5-6000x2",
         _ram,
     ),
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
@@ -452,31 +452,30 @@ FLAGS = (
         "--ram-limit",
         "plan run cluster fleet",
         "SIZE",
-        "the memory limit of its container, service or pod: the launch and all that it may "
-        "grow to stay within",
+        "the memory limit of the container, service or pod; the launch stays within it, growth "
+        "included",
         _size,
     ),
     OwnFlag(
         "--cores",
         f"plan run sweep choose explain {_OLLAMA}",
         "N",
-        "the processor's physical cores (default: this machine's; of another, by the size of "
-        "its RAM)",
+        "physical CPU cores (default: this machine's; for another one, a guess from its RAM)",
         _positive,
     ),
     OwnFlag(
         "--machine",
         f"plan run sweep choose explain {_OLLAMA}",
         "FILE",
-        "plan for the machine in this file, as devices --json prints it",
+        "plan for the machine in this file, which devices --json prints",
     ),
     OwnFlag(
         "--workload",
         "plan run sweep tune choose cluster fleet",
         "NAME|P+G@D",
-        f"the request that placements are compared by: {', '.join(WORKLOADS)}, or tokens of the "
-        "prompt, of the answer and already in the cache, 4096+512@16k; with x4 appended, four "
-        "requests at once (default chat, 2048+512@0)",
+        f"the request to compare placements by: {', '.join(WORKLOADS)}, or tokens of the prompt, "
+        "of the answer, and in the cache already: 4096+512@16k; x4 appended means four requests at "
+        "once (default chat, 2048+512@0)",
         workload,
         choices=tuple(WORKLOADS),
     ),
@@ -484,45 +483,46 @@ FLAGS = (
         "--users",
         "fleet",
         "N",
-        "people to serve at once, dealt to the models by their weights (default: as many as the "
-        "machines serve)",
+        "users to serve at once, shared among the models by weight (default: as many as the "
+        "machines can serve)",
         lambda text: number(text, 1, 1_000_000, "a number of users, 1 to 1000000"),
     ),
     OwnFlag(
         "--users",
         "plan run",
         "N",
-        "people to serve at once: a slot and a context for each, what each gets, and how many "
-        "there may be",
+        "plan one slot and context per user; report each user's speed and the largest number of "
+        "users",
         _users,
     ),
     OwnFlag(
         "--ctx-per-user",
         "plan run fleet",
         "TOKENS",
-        "the context of each user (default: what --workload takes, 4096 or more)",
+        "the context of each user (default: the length of --workload, 4096 or more)",
         _ctx,
     ),
     OwnFlag(
         "--min-rate",
         "plan run fleet",
         "T/S",
-        "minimum tokens per second for each user; without --users, as many users as get that",
+        "minimum tokens per second for each user; without --users, serve as many users as that "
+        "allows",
         _rate,
     ),
     OwnFlag(
         "--ttft",
         "plan run fleet",
         "SECONDS",
-        "maximum seconds to the first token (19 in 20 requests)",
+        "maximum seconds to the first token, for 19 in 20 requests",
         _rate,
     ),
     OwnFlag(
         "--acceptance",
         "plan run",
         "SHARE",
-        "the share of drafted tokens that is accepted, as llama-server prints it: 0.72 (default: "
-        "by published measurements, for code and for prose)",
+        "the share of drafted tokens that are accepted, as llama-server prints it: 0.72 (default: "
+        "from published measurements of code and prose)",
         _share,
     ),
     OwnFlag(
@@ -543,26 +543,29 @@ FLAGS = (
         "--ctx-min",
         "plan run tune cluster",
         "N",
-        f"the context is never less than this (default {FIT_PARAMS_MIN_CTX})",
+        f"the smallest context to plan (default {FIT_PARAMS_MIN_CTX})",
         _ctx,
     ),
     OwnFlag(
         "--agents",
         "plan run",
         "N",
-        "sets --cache-ram so that N conversations of the workload's length stay in RAM, with fewer "
-        "checkpoints each where that is short",
+        "size --cache-ram for N conversations of the workload's length (fewer checkpoints if RAM "
+        "is short)",
         lambda text: number(text, 1, 4096),
     ),
     OwnFlag(
         "--quality",
         "choose",
         "FILE",
-        "output of llama-perplexity --kl-divergence, one run or several: what it measured of "
-        "these files",
+        "output of llama-perplexity --kl-divergence for these files, from one run or several",
     ),
     OwnFlag(
-        "--ctx", "choose", "N", "the least context wanted (default 8192, or the workload's)", _ctx
+        "--ctx",
+        "choose",
+        "N",
+        "the smallest context wanted (default 8192, or the workload's)",
+        _ctx,
     ),
     OwnFlag(
         "--kv-types",
@@ -597,7 +600,7 @@ FLAGS = (
         "--engine",
         "plan run",
         "NAME",
-        "plan for another program than llama-server (run detects it): llama-bench, "
+        "plan for a program other than llama-server (run detects it): llama-bench, "
         "llama-completion, llama-cpp-python, koboldcpp, ik_llama.cpp, ...",
     ),
     OwnFlag(
@@ -662,8 +665,8 @@ FLAGS = (
         "--gpumem",
         "plan run cluster fleet",
         "NAME",
-        "what divides a GPU by memory, with --format kubernetes or lws: hami (nvidia.com/gpumem) "
-        "or kai (gpu-memory)",
+        "the scheduler that divides a GPU by memory, with --format kubernetes or lws: hami "
+        "(nvidia.com/gpumem) or kai (gpu-memory)",
         choices=("hami", "kai"),
     ),
     OwnFlag(
@@ -728,8 +731,8 @@ FLAGS = (
         "--swap",
         "plan",
         "",
-        "not all models need to be loaded together: find groups that fit (a directory's models "
-        "always take turns)",
+        "the models need not be loaded together: find groups that fit (a directory's models always "
+        "take turns)",
     ),
     OwnFlag(
         "--why", "plan", "", "how this plan was chosen: the candidates, and what ruled each out"
@@ -738,7 +741,7 @@ FLAGS = (
         "--table",
         "plan",
         "",
-        "the whole page on a terminal: the memory of every part, and all reasons",
+        "print the memory of every part and all reasons, on a terminal too",
     ),
     OwnFlag("--picture", "plan", "FILE", "write the summary as a picture, FILE.svg or FILE.png"),
     OwnFlag("--watch", "ps", "", "print it again every two seconds, until Ctrl-C"),
@@ -747,7 +750,7 @@ FLAGS = (
         "--verify",
         "run",
         "",
-        "compare llama-server's buffer sizes with the prediction, and keep the difference",
+        "compare llama-server's buffer sizes with the prediction, and remember the difference",
     ),
     OwnFlag(
         "--retry",
@@ -756,9 +759,7 @@ FLAGS = (
         "if memory runs out while loading, plan smaller and start again, at most N times",
         _attempts,
     ),
-    OwnFlag(
-        "--replan", "run", "", "plan anew: an unchanged launch otherwise keeps the plan that it had"
-    ),
+    OwnFlag("--replan", "run", "", "plan again; otherwise an unchanged launch keeps its plan"),
     OwnFlag(
         "--wait",
         "run",
@@ -822,7 +823,7 @@ FLAGS = (
         "FILE",
         "with --bench: the machine that was measured, printed with the results",
     ),
-    OwnFlag("--forget", "tune", "", "drop what is known of this machine's measured speeds"),
+    OwnFlag("--forget", "tune", "", "forget this machine's measured speeds"),
     OwnFlag(
         "--share",
         "tune",
@@ -910,7 +911,7 @@ FLAGS = (
         "show only this training scheme: fp32, mixed, fp16, lora, qlora",
     ),
     OwnFlag(
-        "--overhead", "rules", "N|N%", "what the serving and training margins add (default 20%)"
+        "--overhead", "rules", "N|N%", "the margin added for serving and training (default 20%)"
     ),
     OwnFlag("--gpu", "rules", "SIZE|NAME", "memory of one GPU, or its name: 80GiB"),
     OwnFlag("--extra", "rules", "SIZE", "memory kept for everything but layers: 4GB (default 0)"),
