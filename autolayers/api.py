@@ -58,8 +58,8 @@ __all__ = [
 
 
 def read_model(source: str | PathLike[str]) -> Model:
-    """The model of a .gguf file (any shard of a split one), of https://..., hf:USER/REPO[:QUANT] or
-    ollama:NAME. Only the header is read. Raises ModelError."""
+    """Return the model of a .gguf file (any shard of a split one), of https://...,
+    hf:USER/REPO[:QUANT] or ollama:NAME. Only the header is read. Raises ModelError."""
     name = fspath(source)
     if not isinstance(name, str):
         raise WrongType(f"a model's name is a str, not {name!r:.60}")
@@ -82,7 +82,7 @@ def plan(
     processes: int = 1,
     **flags: Flag,
 ) -> Plan:
-    """The best launch of a model.
+    """Return the best launch of a model.
 
     `model` may be a name, as for read_model. `words` are llama-server's flags and autolayers' own,
     as on the command line (or a Params, or parsed Arguments), and `flags` the same by name
@@ -178,7 +178,8 @@ def choose(
     environ: Mapping[str, str] | None = None,
     **flags: Flag,
 ) -> list[Choice]:
-    """How each of these files runs on the machine, in their order. Raises what `plan` raises."""
+    """Return how each of these files runs on the machine, in their order. Raises what `plan`
+    raises."""
     from .planner.compare.choose import assess
 
     asked = Request.of(_all(words, flags, "choose"), environ, devices=devices, host=host)
@@ -196,8 +197,8 @@ def sweep(
     types: Sequence[str] = (),
     **flags: Flag,
 ) -> list[Point]:
-    """The plans of a model at these contexts (default: powers of two) and cache types. Raises what
-    `plan` raises."""
+    """Return the plans of a model at these contexts (default: powers of two) and cache types.
+    Raises what `plan` raises."""
     from .planner.compare import sweep as compare
 
     asked = Request.of(_all(words, flags, "sweep"), environ, devices=devices, host=host)
@@ -211,8 +212,8 @@ def fit_choice(
     host: Host | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> FitChoice | None:
-    """What `llama-server --fit on`, its default, would choose for these flags; None if it refuses
-    them."""
+    """Return what `llama-server --fit on`, its default, would choose for these flags; None if it
+    refuses them."""
     asked = Request.of(words, environ, devices=devices, host=host)
     return answer.fit_choice(model, asked)
 
@@ -227,8 +228,8 @@ def estimate(
     measuring: bool = False,
     **flags: Flag,
 ) -> Breakdown:
-    """Bytes that llama-server allocates with `params` on `devices` (all of the machine's, in
-    llama.cpp's order).
+    """Return the bytes that llama-server allocates with `params` on `devices` (all of the
+    machine's, in llama.cpp's order).
 
     Model, devices and flags may be names and words, as for `plan`; nothing is solved. What is not
     given has llama-server's default; n_gpu_layers None, -1 or -2 offloads everything.
@@ -278,7 +279,7 @@ def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
 def _all(
     words: Sequence[str] | Params | Arguments, flags: Mapping[str, Flag], command: str = "plan"
 ) -> Words:
-    """Words and keyword arguments. Raises WrongType."""
+    """Return the words and keyword arguments. Raises WrongType."""
     more = words_of(flags, command)
     if more and not isinstance(words, (list, tuple)):
         raise WrongType(
@@ -295,8 +296,8 @@ def _read(model: Model | str | PathLike[str]) -> Model:
 
 
 def _read_all(models: Any) -> Sequence[Model]:
-    """Models, given as a list of Models or file names; other sequences read their own. Raises
-    WrongType."""
+    """Return models, given as a list of Models or file names; other sequences read their own.
+    Raises WrongType."""
     if isinstance(models, str) or not hasattr(models, "__len__"):
         raise WrongType(f"models are a list of Models or names of files, not {models!r:.60}")
     return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models

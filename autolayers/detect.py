@@ -55,8 +55,8 @@ _FORKS = {
 
 
 def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
-    """The Build of a program, from its --version and --help. A program that fails, hangs, answers
-    something else or is a fork has a `doubt`."""
+    """Return the Build of a program, from its --version and --help. A program that fails, hangs,
+    answers something else or is a fork has a `doubt`."""
     number, commit = read_version(_ask(launcher, "--version", environ))
     text = _ask(launcher, "--help", environ)
     words = frozenset(_FLAGS.findall(text))
@@ -81,12 +81,12 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
 
 
 def help_words(launcher: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
-    """The words of a program's --help, in lower case, such as the cache types that it lists."""
+    """Return the words of a program's --help, in lower case, such as the cache types that it lists."""
     return frozenset(re.findall(r"[a-z0-9_]+", _ask(launcher, "--help", environ).lower()))
 
 
 def read_version(text: str) -> tuple[int, str]:
-    """(build number, commit) from --version's output; 0 and "" if unknown."""
+    """Return (build number, commit) from --version's output; 0 and "" if unknown."""
     match = _VERSION.search(text)
     number, commit = (int(match[1] or match[3]), match[2] or match[4]) if match else (0, "")
     return (number if number >= _FIRST else 0), commit
@@ -109,8 +109,9 @@ def _doubt(program: str, fork: str, number: int, flags: frozenset[str] | None) -
 def read_help(
     text: str, fork: bool = False
 ) -> tuple[frozenset[str] | None, bool | None, bool | None]:
-    """(all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if unknown. A
-    `fork` that its words show leaves -ngl out of the help of a build without GPUs, and takes it."""
+    """Return (all flags, whether -fa takes a value, whether buffer sizes need -lv 4), None if
+    unknown. A `fork` that its words show leaves -ngl out of the help of a build without GPUs, and
+    takes it."""
     # forks of 2024 indent every line, and explain a flag two blanks after it
     lines = [match[1] if (match := _INDENTED.match(line)) else line for line in text.splitlines()]
     names = frozenset(
@@ -142,7 +143,7 @@ def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
 
 
 def files(program: str) -> list[str]:
-    """The program with links resolved, then llama.cpp's libraries next to it or in ../lib."""
+    """Return the program with links resolved, then llama.cpp's libraries next to it or in ../lib."""
     real = os.path.realpath(program)
     folder = os.path.dirname(real)
     found = [real]
@@ -160,8 +161,8 @@ def files(program: str) -> list[str]:
 
 
 def all_quants(program: str) -> bool | None:
-    """Whether its CUDA library was built with GGML_CUDA_FA_ALL_QUANTS: whether it has the word that
-    it prints as a feature (system_info). None: no such library is there."""
+    """Return whether its CUDA library was built with GGML_CUDA_FA_ALL_QUANTS: whether it has the
+    word that it prints as a feature (system_info). None: no such library is there."""
     for path in files(program):
         if _OF_CUDA.search(os.path.basename(path)):
             with (
@@ -174,8 +175,8 @@ def all_quants(program: str) -> bool | None:
 
 
 def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build that the program may be, by its flags and the architectures that its
-    library names."""
+    """Return (first, last) build that the program may be, by its flags and the architectures that
+    its library names."""
     low, high = dates(flags)
     there = files(program)
     text = _read(
@@ -196,7 +197,7 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
 
 
 def _read(path: str) -> bytes:
-    """A file's bytes, b"" if it cannot be read or is too large."""
+    """Return a file's bytes, b"" if it cannot be read or is too large."""
     try:
         if os.path.getsize(path) <= _LARGEST:
             with open(path, "rb") as file:

@@ -39,7 +39,7 @@ class Row:
     value: str = ""
 
     def match(self, text: str) -> dict[str, str] | None:
-        """The figures in a line, None where it is not of this kind."""
+        """Return the figures in a line, None where it is not of this kind."""
         if self.word not in text:
             return None
         found = re.search(self.pattern, text)
@@ -293,7 +293,7 @@ ROWS = (*LAUNCH, *SERVER, *_REST)
 
 
 def fields(text: str, rows: Sequence[Row] = ROWS) -> Iterator[tuple[str, dict[str, str]]]:
-    """(field, its figures) of every row that a line is of, in the table's order."""
+    """Yield (field, its figures) of every row that a line is of, in the table's order."""
     for row in rows:
         found = row.match(text)
         if found is not None:
@@ -301,13 +301,13 @@ def fields(text: str, rows: Sequence[Row] = ROWS) -> Iterator[tuple[str, dict[st
 
 
 def rows_of(*names: str) -> tuple[Row, ...]:
-    """The rows of these fields."""
+    """Return the rows of these fields."""
     return tuple(row for row in ROWS if row.field in names)
 
 
 def lines_with(text: str, rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of a text that have a row's word, in their order: found by the words, of a log of
-    any length."""
+    """Yield the lines of a text that have a row's word, in their order: found by the words, of a
+    log of any length."""
     starts: set[int] = set()
     for word in {row.word for row in rows}:
         at = text.find(word)
@@ -328,7 +328,7 @@ _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": MiB, "GiB": GiB, "TiB": GiB << 10}
 
 
 def pairs(text: str) -> dict[str, str]:
-    """The values of key=value and key="value", without quotes and Go's escapes of them."""
+    """Return the values of key=value and key="value", without quotes and Go's escapes of them."""
     return {
         key: plain(value[1:-1] if value.startswith('"') else value)
         for key, value in _PAIR.findall(text)
@@ -341,12 +341,12 @@ def plain(text: str) -> str:
 
 
 def size_of(text: str) -> int:
-    """Bytes of "11.5 GiB", 0 of anything else."""
+    """Return the bytes of "11.5 GiB", 0 of anything else."""
     match = _SIZE.fullmatch(text)
     return int(float(match[1]) * _UNITS[match[2]]) if match else 0
 
 
 def capability_of(text: str) -> tuple[int, int] | None:
-    """The compute capability that "8.6" is, None where it is none."""
+    """Return the compute capability that "8.6" is, None where it is none."""
     found = re.fullmatch(r"(\d{1,3})\.(\d{1,3})", text, re.ASCII)
     return (int(found[1]), int(found[2])) if found else None

@@ -105,7 +105,7 @@ class Host:
 
     @classmethod
     def hypothetical(cls, size: str) -> Host:
-        """A host with this much available RAM: `--ram 64GiB`. Raises UsageError."""
+        """Return a host with this much available RAM: `--ram 64GiB`. Raises UsageError."""
         available = parse_memory(size)
         return cls(available, available, "given")
 
@@ -137,8 +137,9 @@ class Machine:
         ram: int | None,
         budget: Mapping[str, int],
     ) -> Machine:
-        """These devices on a host (None: unknown). `ram`: bytes of RAM instead of the host's;
-        `budget`: the most bytes by device. Raises UsageError for a budget of an unknown device."""
+        """Return these devices on a host (None: unknown). `ram`: bytes of RAM instead of the
+        host's; `budget`: the most bytes by device. Raises UsageError for a budget of an unknown
+        device."""
         _refuse_unknown(budget, devices)
         limits = {
             device.name: min(device.free, budget.get(device.name, device.free))
@@ -168,7 +169,7 @@ class Machine:
         )
 
     def limited(self, ram: int) -> Machine:
-        """The same with at most this much RAM, which counts for devices that share it too."""
+        """Return the same with at most this much RAM, which counts for devices that share it too."""
         shared = {device.name for device in self.devices if device.in_ram}
         limits = {
             name: min(size, ram) if name in shared else size for name, size in self.limits.items()
@@ -177,7 +178,7 @@ class Machine:
 
 
 def ratios(devices: Sequence[Device], host: Host | None = None) -> tuple[Ratio, ...]:
-    """What was measured on a machine, each once."""
+    """Return what was measured on a machine, each once."""
     rows = [row for part in (*devices, *((host,) if host else ())) for row in part.measured]
     return tuple(dict.fromkeys(rows))
 

@@ -72,7 +72,8 @@ class Limit:
         self._until: float | None = None
 
     def left(self) -> float:
-        """Seconds until the next byte must have come. Raises TimeoutError when none are left."""
+        """Return the seconds until the next byte must have come. Raises TimeoutError when none are
+        left."""
         now = time.monotonic()
         if self._until is None:
             self._until = now + self.total
@@ -119,7 +120,7 @@ class Response:
         return found
 
     def content(self, most: int) -> bytes:
-        """The whole body. Raises NetError, also where it is longer than `most` bytes."""
+        """Return the whole body. Raises NetError, also where it is longer than `most` bytes."""
         content = bytearray()
         while chunk := self.read(1 << 16):
             content += chunk
@@ -148,8 +149,8 @@ def request(
     redirects: int = 0,
     own: bool = False,
 ) -> Response:
-    """One request and its answer, whatever its status, after at most `redirects` redirects (0: a
-    redirect is the answer).
+    """Return one request and its answer, whatever its status, after at most `redirects` redirects
+    (0: a redirect is the answer).
 
     `authorization` is that header's value; a user in the URL takes precedence. `json` is sent as
     the body. `own`: a server that was started here: no proxy is used, and any certificate is
@@ -183,7 +184,7 @@ def request(
 
 
 def _target(url: str, location: str) -> str:
-    """Where a redirect leads."""
+    """Return where a redirect leads."""
     try:
         target = urljoin(url, location)
         origin(target)
@@ -226,7 +227,7 @@ def _exchange(
 
 
 def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
-    """An adapter of requests that reads all bytes, headers included, within a limit."""
+    """Return an adapter of requests that reads all bytes, headers included, within a limit."""
     import http.client
 
     import requests
@@ -313,7 +314,7 @@ def _explained(limit: Limit) -> Iterator[None]:
 
 
 def _root(error: BaseException) -> BaseException:
-    """What really happened, without the layers of the HTTP library around it."""
+    """Return what really happened, without the layers of the HTTP library around it."""
     for _ in range(10):
         inner = getattr(error, "reason", None)
         if not isinstance(inner, BaseException):
@@ -336,8 +337,8 @@ def _reason(error: BaseException) -> str:
 
 
 def origin(url: str) -> tuple[str, str, int]:
-    """(scheme, host, port), which decides whether credentials may be sent. Raises NetError for
-    other URLs."""
+    """Return (scheme, host, port), which decides whether credentials may be sent. Raises NetError
+    for other URLs."""
     try:
         split = urlsplit(url)
         scheme, host = split.scheme.lower(), (split.hostname or "").rstrip(".")
@@ -350,7 +351,7 @@ def origin(url: str) -> tuple[str, str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host of a URL is this machine."""
+    """Return whether a host of a URL is this machine."""
     from ipaddress import ip_address
 
     try:
@@ -360,8 +361,8 @@ def is_loopback(host: str) -> bool:
 
 
 def is_inside(host: str) -> bool:
-    """Whether a host of a URL is this machine or one of its network: an address that is not public,
-    or a name of one.
+    """Return whether a host of a URL is this machine or one of its network: an address that is not
+    public, or a name of one.
 
     A name that cannot be resolved here (a proxy's may be so) is not.
     """
@@ -376,7 +377,7 @@ def is_inside(host: str) -> bool:
 
 
 def public(url: str) -> str:
-    """The URL without what may be secret: user, password, query."""
+    """Return the URL without what may be secret: user, password, query."""
     try:
         split = urlsplit(url)
     except ValueError:
@@ -387,7 +388,7 @@ def public(url: str) -> str:
 
 
 def without_credentials(text: str) -> str:
-    """A text with each URL replaced by its `public` form."""
+    """Return a text with each URL replaced by its `public` form."""
     return re.sub(
         r"[a-z][\w+.-]*://[^\s\"'`<>()]*[^\s\"'`<>(),.:;]",
         lambda found: public(found[0]),
@@ -402,7 +403,7 @@ def _without_user(url: str) -> str:
 
 
 def _basic(url: str) -> str:
-    """The Authorization header of a URL's user and password, "" without."""
+    """Return the Authorization header of a URL's user and password, "" without."""
     split = urlsplit(url)
     if split.username is None:
         return ""
@@ -413,6 +414,6 @@ def _basic(url: str) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """One printable line of bounded length."""
+    """Return one printable line of bounded length."""
     cleaned = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return cleaned if len(cleaned) <= limit else cleaned[: limit - 3] + "..."

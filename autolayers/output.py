@@ -39,7 +39,7 @@ def say(text: str, *table: str) -> None:
 
 
 def one_line(text: str) -> str:
-    """The text as one line, without secrets in URLs."""
+    """Return the text as one line, without secrets in URLs."""
     text = " ".join(text.split())
     if "://" in text:
         from .net import without_credentials

@@ -47,8 +47,8 @@ def in_threads(
 
 
 def cores() -> int:
-    """The number of processes: the cores that this one may use, or one if the system cannot fork
-    safely."""
+    """Return the number of processes: the cores that this one may use, or one if the system cannot
+    fork safely."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else 1
 
 

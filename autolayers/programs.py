@@ -47,7 +47,7 @@ class Answer:
 
 
 def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Answer:
-    """A program's output and exit code; afterwards none of its processes is left. Raises
+    """Return a program's output and exit code; afterwards none of its processes is left. Raises
     NoAnswer."""
     import subprocess
     import threading
@@ -122,10 +122,10 @@ def apart(
     silence: float,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[object]:
-    """The values that module.function(*words) yields, each as soon as it is there, from a process
-    without streams of its own: a library that it loads can neither end nor hang this process, nor
-    print. The values end where the process ends. Raises NoAnswer after `silence` seconds without
-    one.
+    """Yield the values that module.function(*words) yields, each as soon as it is there, from a
+    process without streams of its own: a library that it loads can neither end nor hang this
+    process, nor print. The values end where the process ends. Raises NoAnswer after `silence`
+    seconds without one.
 
     The process is a copy of this one on Linux, a new one elsewhere or with another environment.
     """

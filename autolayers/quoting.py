@@ -32,7 +32,7 @@ def printable(text: str) -> str:
 
 
 def shell(words: Sequence[str]) -> str:
-    """A command line for this machine's shell; on Windows for PowerShell and cmd.exe."""
+    """Return a command line for this machine's shell; on Windows for PowerShell and cmd.exe."""
     return windows(words) if os.name == "nt" else posix(words)
 
 
@@ -83,7 +83,7 @@ def _bytes(text: str) -> str:
 
 
 def powershell(words: Sequence[str]) -> str:
-    """A command line for PowerShell (about_Quoting_Rules): words that are not plain are
+    """Return a command line for PowerShell (about_Quoting_Rules): words that are not plain are
     single-quoted, and written as expandable text where they are not printable."""
     return " ".join(map(_powershell, words))
 
@@ -97,7 +97,7 @@ def _powershell(word: str) -> str:
 
 
 def _expandable(c: str) -> str:
-    """A character of PowerShell's "..."."""
+    """Return a character of PowerShell's "..."."""
     if c.isprintable():
         return f"`{c}" if c in _QUOTES else c
     number = f"0x{ord(c):x}"
@@ -132,16 +132,16 @@ _BARE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def _is_plain(word: str) -> bool:
-    """Whether PowerShell reads a bare word as it is; of a flag it splits off what begins with a dot
-    or colon."""
+    """Return whether PowerShell reads a bare word as it is; of a flag it splits off what begins
+    with a dot or colon."""
     return (
         bool(word) and set(word) <= _PLAIN and not (word.startswith("-") and set(word) & set(".:"))
     )
 
 
 def systemd(word: str) -> str:
-    """One word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers, variables
-    and line ends."""
+    """Return one word of ExecStart= (systemd.service(5), systemd.syntax(7)), without specifiers,
+    variables and line ends."""
     escaped = "".join(
         c if c.isprintable() else _bytes(c)
         for c in word.replace("\\", "\\\\")
@@ -154,7 +154,7 @@ def systemd(word: str) -> str:
 
 
 def yaml(text: str) -> str:
-    """A double-quoted scalar (YAML 1.2, section 5.7). Raises UsageError for text that is not
+    """Return a double-quoted scalar (YAML 1.2, section 5.7). Raises UsageError for text that is not
     UTF-8."""
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise UsageError(f"{text!r}: not UTF-8, so a YAML file cannot hold it: rename it")
@@ -162,15 +162,15 @@ def yaml(text: str) -> str:
 
 
 def container_argument(word: str) -> str:
-    """A word of a Kubernetes container's command or args, a YAML scalar: $(NAME) would be a
+    """Return a word of a Kubernetes container's command or args, a YAML scalar: $(NAME) would be a
     variable of the container, and $$ is $ (third_party/forked/golang/expansion). Raises UsageError
     as `yaml`."""
     return yaml(word.replace("$", "$$"))
 
 
 def compose(text: str) -> str:
-    """A scalar of a Compose file, where $NAME and ${NAME} would be variables and $$ is $ (Compose
-    specification, Interpolation). Raises UsageError as `yaml`."""
+    """Return a scalar of a Compose file, where $NAME and ${NAME} would be variables and $$ is $
+    (Compose specification, Interpolation). Raises UsageError as `yaml`."""
     return yaml(text.replace("$", "$$"))
 
 
@@ -190,7 +190,7 @@ def _yaml_escape(c: str) -> str:
 
 
 def nix(text: str) -> str:
-    """A string of the Nix language. Raises UsageError for what it cannot hold."""
+    """Return a string of the Nix language. Raises UsageError for what it cannot hold."""
     if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
         raise UsageError(f"{text!r}: a Nix string cannot hold it: rename it")
     names = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
@@ -201,8 +201,8 @@ def nix(text: str) -> str:
 
 
 def ini(what: str, text: str) -> str:
-    """A value or section of an INI file as llama.cpp reads it (common/preset.cpp), without quotes
-    and escapes. Raises UsageError, naming `what`, for text that such a file cannot hold."""
+    """Return a value or section of an INI file as llama.cpp reads it (common/preset.cpp), without
+    quotes and escapes. Raises UsageError, naming `what`, for text that such a file cannot hold."""
     if set(text) & set(";#\r\n") or text != text.strip(" \t"):
         raise UsageError(
             f"{what} {text!r}: a preset cannot hold it (; and # begin a comment there)"

@@ -87,7 +87,7 @@ def _refuse_del(self: object, name: str) -> None:
 
 
 def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
-    """The class with __init__, __repr__, __eq__ and, if frozen, __hash__ over its annotated
+    """Return the class with __init__, __repr__, __eq__ and, if frozen, __hash__ over its annotated
     fields."""
     if cls is None:
         return lambda cls: _dataclass(cls, frozen=frozen)
@@ -170,7 +170,7 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
 
 
 def _replace(record: Any, /, **changes: Any) -> Any:
-    """A copy with some fields changed."""
+    """Return a copy with some fields changed."""
     cls = record.__class__
     names = cls.__match_args__
     # of a class with an __init__ of its own

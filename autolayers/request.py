@@ -144,19 +144,19 @@ class Request:
         return self.arguments.params
 
     def with_flags(self, **changes: Any) -> Request:
-        """The same with other constraints: fields of Params."""
+        """Return the same with other constraints: fields of Params."""
         return self.with_params(replace(self.params, **changes))
 
     def with_params(self, params: Params) -> Request:
-        """The same with these constraints."""
+        """Return the same with these constraints."""
         return replace(self, arguments=replace(self.arguments, params=params))
 
     def with_goals(self, **changes: Any) -> Request:
-        """The same with other goals: fields of Policy."""
+        """Return the same with other goals: fields of Policy."""
         return replace(self, policy=replace(self.policy, **changes))
 
     def asking(self, arguments: Arguments) -> Request:
-        """The same machine and build with other flags. Raises as `of` does."""
+        """Return the same machine and build with other flags. Raises as `of` does."""
         policy = read_policy(arguments.own)
         build = _of_engine(self.build, policy, self.build.engine)
         policy = replace(
@@ -173,12 +173,12 @@ class Request:
         )
 
     def on(self, devices: Sequence[Device], host: Host | None) -> Request:
-        """The same with other memory."""
+        """Return the same with other memory."""
         return replace(self, machine=_machine(devices, host, self.policy), host=host)
 
     def said(self) -> Request:
-        """The same without its notes, which are printed now: commands that print several plans
-        would repeat them."""
+        """Return the same without its notes, which are printed now: commands that print several
+        plans would repeat them."""
         for note in self.notes:
             say(note)
         return replace(self, notes=())
@@ -187,8 +187,8 @@ class Request:
 def _calibrated(
     devices: Sequence[Device], host: Host | None, build: Build
 ) -> tuple[Sequence[Device], Host | None, list[str]]:
-    """The machine with what was measured with this build, or where none is known with the newest,
-    and a note if that was another one."""
+    """Return the machine with what was measured with this build, or where none is known with the
+    newest, and a note if that was another one."""
     known = ratios(devices, host)
     if not known:
         return devices, host, []
@@ -249,8 +249,8 @@ def _build(policy: Policy, program: Sequence[str], environ: Mapping[str, str] | 
 
 
 def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
-    """The words after --engine ik_llama.cpp as llama.cpp's, and the program with what they say of
-    it; None: another one's. Raises UsageError."""
+    """Return the words after --engine ik_llama.cpp as llama.cpp's, and the program with what they
+    say of it; None: another one's. Raises UsageError."""
     name = IK_LLAMA.name
     apart = any(word == name and before == "--engine" for before, word in itertools.pairwise(words))
     named = apart or f"--engine={name}" in words
@@ -262,7 +262,7 @@ def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
 
 
 def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
-    """The build as the one that --engine names, or that its program is. Raises UsageError."""
+    """Return the build as the one that --engine names, or that its program is. Raises UsageError."""
     found = of_program if policy.engine in ("", of_program.name) else engine(policy.engine)
     another = build.fork and not policy.engine and found.name != build.engine.name
     if found is build.engine or another:
@@ -282,7 +282,8 @@ def _planned_for(build: Build) -> Build | int | None:
 
 
 def _one_sequence(arguments: Arguments, build: Build) -> Arguments:
-    """The arguments with -np 1 for a program that runs one sequence where no number is given."""
+    """Return the arguments with -np 1 for a program that runs one sequence where no number is
+    given."""
     params = arguments.params
     if params.n_parallel is not None or not build.engine.one_sequence:
         return arguments
@@ -292,8 +293,8 @@ def _one_sequence(arguments: Arguments, build: Build) -> Arguments:
 def _known(
     arguments: Arguments, build: Build, verbatim: Sequence[str] | None
 ) -> tuple[Arguments, list[str]]:
-    """The arguments without the variables and config-file keys that the build ignores, and notes.
-    Raises UsageError for a flag that the build refuses, unless --strict-flags is off."""
+    """Return the arguments without the variables and config-file keys that the build ignores, and
+    notes. Raises UsageError for a flag that the build refuses, unless --strict-flags is off."""
     notes: list[str] = []
     for why in _lacking(arguments, build, verbatim):
         if arguments.own.get("strict-flags") != "off":
@@ -307,8 +308,8 @@ def _known(
 
 
 def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None) -> Iterator[str]:
-    """Why the build refuses a flag: each word of a verbatim command, otherwise what none of its
-    flags can express."""
+    """Yield why the build refuses a flag: each word of a verbatim command, otherwise what none of
+    its flags can express."""
     if verbatim is not None:
         names = [item.name for item in items(verbatim) if isinstance(item.flag, Argument)]
     else:
@@ -320,7 +321,7 @@ def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None)
 
 
 def _has_another_way(name: str, params: Params, build: Build) -> bool:
-    """Whether the build has other flags for the same: -lm none is --no-mmap, -ncmoe is -ot."""
+    """Return whether the build has other flags for the same: -lm none is --no-mmap, -ncmoe is -ot."""
     row, _ = lookup(name) or (None, True)
     if row is None or not row.field:
         return False
@@ -338,8 +339,8 @@ def _found(
     program: Sequence[str],
     amend: Callable[[Inventory], Inventory] | None,
 ) -> Found:
-    """The devices that --machine or --gpu describe, otherwise this machine's as the program sees
-    them."""
+    """Return the devices that --machine or --gpu describe, otherwise this machine's as the program
+    sees them."""
     if policy.machine is not None:
         if policy.gpu is not None:
             raise UsageError("--machine and --gpu both set the devices: give one of them")
@@ -361,8 +362,9 @@ def _found(
 def _host(
     host: Host | None, devices: Sequence[Device], policy: Policy, params: Params
 ) -> Host | None:
-    """The RAM and the processor with what --ram, --cores and -t say. Less RAM than there is limits
-    this machine; more is that of another one, as is the RAM that a GPU of another one shares."""
+    """Return the RAM and the processor with what --ram, --cores and -t say. Less RAM than there is
+    limits this machine; more is that of another one, as is the RAM that a GPU of another one
+    shares."""
     shared = _shared(devices) if host is None else None
     size = min(policy.ram or shared, shared) if shared else policy.ram
     if size is not None:
@@ -379,12 +381,13 @@ def _host(
 
 
 def _shared(devices: Sequence[Device]) -> int | None:
-    """Bytes of the RAM that a GPU shares, which are all that its machine has; None if unknown."""
+    """Return the bytes of the RAM that a GPU shares, which are all that its machine has; None if
+    unknown."""
     return next((device.ram for device in devices if device.in_ram and device.ram), None)
 
 
 def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Policy) -> list[str]:
-    """A note if --ram is more than the machine has whose RAM the GPU shares."""
+    """Return a note if --ram is more than the machine has whose RAM the GPU shares."""
     shared = _shared(devices) if host is None else None
     if not shared or not policy.ram or policy.ram <= shared:
         return []
@@ -395,7 +398,7 @@ def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Poli
 
 
 def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
-    """A note if a machine with more RAM than this one is planned with the cores of this one."""
+    """Return a note if a machine with more RAM than this one is planned with the cores of this one."""
     if here is None or host is None or host.total <= here.total:
         return []
     said = policy.cores is not None or policy.machine is not None
@@ -410,7 +413,7 @@ def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[st
 def _machine(
     devices: Sequence[Device], host: Host | None, policy: Policy, most: int = 0
 ) -> Machine:
-    """The machine within --budget and --margin, which may be for as many as `most` devices."""
+    """Return the machine within --budget and --margin, which may be for as many as `most` devices."""
     policy.margins(max(most, len(devices)))
     budget = dict(policy.budget)
     # for an RPC server that does not answer, only the budget is known
@@ -425,8 +428,8 @@ def _machine(
 
 
 def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
-    """Devices, completed from the table of cards, or --gpu values for them; hypothetical ones of
-    the same name are numbered. Raises UsageError."""
+    """Return devices, completed from the table of cards, or --gpu values for them; hypothetical
+    ones of the same name are numbered. Raises UsageError."""
     if isinstance(given, str):
         return of_one_machine(given, ram)
     if isinstance(given, Device):
@@ -449,8 +452,8 @@ def _named(given: Sequence[Device | str], ram: int) -> Sequence[Device]:
 
 
 def companions_of(params: Params, words: object = ()) -> Companions:
-    """The headers of the other files that `params` names; -hft and --offline apply to them too if
-    `words` are the Arguments. Raises ModelError naming the file, LaunchRefused."""
+    """Return the headers of the other files that `params` names; -hft and --offline apply to them
+    too if `words` are the Arguments. Raises ModelError naming the file, LaunchRefused."""
     if not any(getattr(params, name) for name in _FILES):
         return NONE
     from .sources import network_environ, open_source
@@ -475,7 +478,7 @@ def companions_of(params: Params, words: object = ()) -> Companions:
 
 
 def for_model(model: Model, request: Request) -> Request:
-    """The request as its program means it for this model, with its draft checked
+    """Return the request as its program means it for this model, with its draft checked
     (with_draft_checked)."""
     said = request.build.engine.said
     if (
@@ -491,9 +494,9 @@ def for_model(model: Model, request: Request) -> Request:
 
 
 def with_draft_checked(model: Model, request: Request, used: bool = False) -> Request:
-    """The request, with a note for a draft whose tokens are translated. `used`: the draft is to be
-    used, even if no flag says so. Raises LaunchRefused for one of another vocabulary with which
-    llama-server drafts nothing."""
+    """Return the request, with a note for a draft whose tokens are translated. `used`: the draft is
+    to be used, even if no flag says so. Raises LaunchRefused for one of another vocabulary with
+    which llama-server drafts nothing."""
     draft = request.companions.draft
     # where a build is uncertain, the one that drafts
     rules = Rules(request.build.rules.number, changed=True)

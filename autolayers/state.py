@@ -43,12 +43,12 @@ def directory(environ: Mapping[str, str]) -> str:
 
 
 def path(environ: Mapping[str, str], *names: str) -> str:
-    """A file in the state directory. Raises AutolayersError without a home."""
+    """Return a file in the state directory. Raises AutolayersError without a home."""
     return os.path.join(directory(environ), *names)
 
 
 def machine_name() -> str:
-    """This machine's name: several machines may share a home directory."""
+    """Return this machine's name: several machines may share a home directory."""
     if hasattr(os, "uname"):
         # platform.node() without its import, which takes as long as a small plan
         return os.uname().nodename
@@ -58,7 +58,7 @@ def machine_name() -> str:
 
 
 def _whose() -> str:
-    """Which processes a PID can be one of: a name for this machine and this container."""
+    """Return which processes a PID can be one of: a name for this machine and this container."""
     try:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -69,9 +69,8 @@ def _whose() -> str:
 
 
 def create(name: str) -> BinaryIO:
-    """A state file that is written in pieces, such as a log, and that only this user may read.
-    Raises AutolayersError.
-    """
+    """Return a state file that is written in pieces, such as a log, and that only this user may
+    read. Raises AutolayersError."""
     try:
         _make_directory(name)
         _own(name)
@@ -82,8 +81,8 @@ def create(name: str) -> BinaryIO:
 
 
 def read(name: str) -> object:
-    """A state file's JSON; None where it is missing, no regular file, no JSON, or larger than
-    MAX_SIZE bytes."""
+    """Return a state file's JSON; None where it is missing, no regular file, no JSON, or larger
+    than MAX_SIZE bytes."""
     try:
         if not os.path.isfile(name):  # opening a pipe would wait for its writer
             return None

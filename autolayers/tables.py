@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def rows(name: str) -> list[dict[str, str]]:
-    """The rows of a table, by the names of its columns."""
+    """Return the rows of a table, by the names of its columns."""
     lines = [line.partition("#")[0].rstrip() for line in text(name).splitlines()]
     names, *found = [line.split(",") for line in lines if line]
     return [dict(zip(names, values, strict=True)) for values in found]
 
 
 def text(name: str) -> str:
-    """A file of the package."""
+    """Return a file of the package."""
     # reads from a zip file too, and importlib.resources takes 10 ms
     loader: Any = __spec__.loader
     data: bytes = loader.get_data(os.path.join(os.path.dirname(__file__), *name.split("/")))

@@ -28,7 +28,8 @@ _SUFFIXES = {
 
 
 def parse_size(text: str, default: int = 1) -> int:
-    """Bytes of "24GiB", "24G", "24576MiB", "24GB" (10**9); a bare number counts in `default` bytes.
+    """Return the bytes of "24GiB", "24G", "24576MiB", "24GB" (10**9); a bare number counts in
+    `default` bytes.
 
     Raises UsageError for anything else, for negatives and for more than 1 EiB.
 
@@ -48,7 +49,7 @@ def parse_size(text: str, default: int = 1) -> int:
 
 
 def whole(text: str, digits: int = 18) -> int | None:
-    """The number of a text of ASCII digits; None for any other, and for one with more than
+    """Return the number of a text of ASCII digits; None for any other, and for one with more than
     `digits`, which a file or a server may send and int() refuses from 4,300 on.
 
     >>> whole("4096"), whole("-1"), whole("9" * 5000)
@@ -58,8 +59,8 @@ def whole(text: str, digits: int = 18) -> int | None:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a GPU's memory or of RAM, which are sold in powers of two: "24GB" is 24GiB. Raises
-    UsageError.
+    """Return the bytes of a GPU's memory or of RAM, which are sold in powers of two: "24GB" is
+    24GiB. Raises UsageError.
 
     >>> parse_memory("24GB") == parse_memory("24GiB") == 24 * GiB
     True
@@ -73,7 +74,7 @@ def parse_memory(text: str) -> int:
 
 
 def with_unit(number: str) -> str:
-    """The size of memory that a number without a unit most likely means: "16GiB" of "16",
+    """Return the size of memory that a number without a unit most likely means: "16GiB" of "16",
     "16384MiB" of "16384".
 
     >>> with_unit("16"), with_unit("512"), with_unit("16384")

@@ -77,7 +77,7 @@ K_QUANTS = frozenset(("q4_K", "q5_K", "q6_K"))
 
 
 def backend(name: str) -> type[Backend]:
-    """The backend of that name; unknown.Unknown for any other."""
+    """Return the backend of that name; unknown.Unknown for any other."""
     name = ALIASES.get(name, name)
     known = BACKENDS.get(name, "unknown.Unknown")
     if isinstance(known, str):
@@ -90,12 +90,12 @@ def backend(name: str) -> type[Backend]:
 
 
 def canonical(name: str) -> str:
-    """The canonical name here: "MTL" for "Metal"; other backends' names unchanged."""
+    """Return the canonical name here: "MTL" for "Metal"; other backends' names unchanged."""
     return backend(name).name if ALIASES.get(name, name) in BACKENDS else name
 
 
 def signs() -> dict[Sign, tuple[str, ...]]:
-    """What backends print when something fails, and the names of those that do."""
+    """Return what backends print when something fails, and the names of those that do."""
     found: dict[Sign, tuple[str, ...]] = {}
     for b in map(backend, BACKENDS):
         for sign in b.signs:
@@ -104,18 +104,18 @@ def signs() -> dict[Sign, tuple[str, ...]]:
 
 
 def backend_of(device_name: str) -> type[Backend]:
-    """The backend of a device, or of its buffers, by name: "CUDA0", "CPU",
+    """Return the backend of a device, or of its buffers, by name: "CUDA0", "CPU",
     "RPC0[127.0.0.1:50052]"."""
     return backend(device_name.partition("[")[0].rstrip("0123456789"))
 
 
 def on(device: Device, index: int = 0, rules: Rules = NEWEST_RULES) -> Backend:
-    """The backend on one device, number `index` of a launch, by a build's rules. A CPU as a device
-    is an RPC server's."""
+    """Return the backend on one device, number `index` of a launch, by a build's rules. A CPU as a
+    device is an RPC server's."""
     known = backend(device.backend)
     return (backend("RPC-CPU") if known is Cpu else known)(device, index, rules)
 
 
 def together(devices: Sequence[Device], rules: Rules = NEWEST_RULES) -> Meta:
-    """The backend of -sm tensor on these devices."""
+    """Return the backend of -sm tensor on these devices."""
     return Meta([on(device, 0, rules) for device in devices], rules)

@@ -130,16 +130,16 @@ class Backend:
         return self.name
 
     def splits_rows(self) -> bool:
-        """Whether it exports ggml_backend_split_buffer_type, which -sm row needs."""
+        """Return whether it exports ggml_backend_split_buffer_type, which -sm row needs."""
         return False
 
     def pipelines(self) -> bool:
-        """Whether its devices report async compute and events; otherwise llama_context does not
-        pipeline prompts."""
+        """Return whether its devices report async compute and events; otherwise llama_context does
+        not pipeline prompts."""
         return True
 
     def lacks(self, op: Tensor) -> bool:
-        """Whether the build is too old for the backend to support an operation."""
+        """Return whether the build is too old for the backend to support an operation."""
         rule = self.added.get(op.op)
         return rule is not None and not self.rules.has(rule)
 
@@ -150,8 +150,8 @@ class Backend:
 
     @classmethod
     def runs(cls, native: type[Backend], description: str) -> bool:
-        """Whether it also runs the GPU of that description, which belongs to or was listed by
-        `native`."""
+        """Return whether it also runs the GPU of that description, which belongs to or was listed
+        by `native`."""
         return (
             native is cls
             or not cls.own_cards
@@ -160,7 +160,7 @@ class Backend:
 
     @classmethod
     def wrong_limits(cls, limits: Mapping[str, int]) -> str:
-        """The first of a device's `limits` that is impossible; "": none."""
+        """Return the first of a device's `limits` that is impossible; "": none."""
         for name, (holds, what) in cls.limits_are:
             if name in limits and not holds(limits[name]):
                 return f"{name} is {limits[name]}{what}"
@@ -182,7 +182,7 @@ class Backend:
         return False
 
     def otherwise(self) -> Device | None:
-        """A copy with the undecided property flipped; the larger result bounds both."""
+        """Return a copy with the undecided property flipped; the larger result bounds both."""
         return self.device
 
     def host_buffer_type(self) -> Buffer | None:
@@ -194,12 +194,12 @@ class Backend:
         )
 
     def supports_op(self, op: Tensor) -> bool:
-        """Whether it runs this operation, given where its sources are."""
+        """Return whether it runs this operation, given where its sources are."""
         return self.reaches(op)
 
     def reaches(self, op: Tensor) -> bool:
-        """No source is in another device's memory. Views do not have a buffer yet when llama.cpp
-        asks."""
+        """Return no source is in another device's memory. Views do not have a buffer yet when
+        llama.cpp asks."""
         for source in op.src:
             buffer = source.buffer
             if (
@@ -212,17 +212,18 @@ class Backend:
         return True
 
     def supports_buft(self, buffer: Buffer) -> bool:
-        """Whether it reads tensors in this buffer without a copy."""
+        """Return whether it reads tensors in this buffer without a copy."""
         return buffer is self.buffer
 
     def offload_op(self, op: Tensor) -> bool:
-        """Whether it takes over an operation whose weight is in RAM, with a copy of the weight."""
+        """Return whether it takes over an operation whose weight is in RAM, with a copy of the
+        weight."""
         return self.offload_min_batch > 0 and batch_size(op) >= self.offload_min_batch
 
     def graph_optimize(
         self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
     ) -> list[Tensor]:
-        """The nodes of one split in the order in which they will run. `add_alloc_dep(tensor,
+        """Return the nodes of one split in the order in which they will run. `add_alloc_dep(tensor,
         until)` keeps a tensor's memory until that node is done: one of `nodes`, or `after`, the
         first of the next split."""
         return nodes
@@ -232,7 +233,7 @@ class Backend:
         return tensor.nbytes + self.padding(tensor.type, tensor.ne)
 
     def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
-        """Bytes that fill up a tensor's last row."""
+        """Return the bytes that fill up a tensor's last row."""
         if not self.row_padding or not ne[0] % self.row_padding:
             return 0
         if type_ not in BY_NAME and type_ not in IK_NAMES:
@@ -244,8 +245,8 @@ class Backend:
         )
 
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
-        """Bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment included
-        (ggml-alloc.c)."""
+        """Return the bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment
+        included (ggml-alloc.c)."""
         return -(-(n_bytes + self.padding(type_, ne)) // self.alignment) * self.alignment
 
     def margin(self, ops: Ops) -> Parts:
@@ -254,18 +255,18 @@ class Backend:
         return ((f"{name}, as llama.cpp's default", DEFAULT_TARGET),)
 
     def again(self, ops: Ops) -> int:
-        """The part of this that one more llama_context on the device takes: each has temporaries of
-        its own."""
+        """Return the part of this that one more llama_context on the device takes: each has
+        temporaries of its own."""
         return 0
 
 
 def types_of(kv_types: Mapping[str, str], op: str) -> frozenset[str]:
-    """The types whose row in a backend's table of KV cache types has that word."""
+    """Return the types whose row in a backend's table of KV cache types has that word."""
     return frozenset([name for name, ops in kv_types.items() if op in ops.split()])
 
 
 def is_part_of(v: Tensor, k: Tensor) -> bool:
-    """Whether V is a part of K, as in latent attention: V_is_K_view of the backends' flash
+    """Return whether V is a part of K, as in latent attention: V_is_K_view of the backends' flash
     attention."""
     return v.view_src is not None and (
         v.view_src is k or (v.view_src is k.view_src and v.view_offs == k.view_offs)

@@ -92,7 +92,7 @@ def _repack_supports(op: Tensor, rules: Rules) -> bool:
 
 
 def _multiplies(op: Tensor) -> bool:
-    """Whether there is a dot product of the matrix's type with the activations'."""
+    """Return whether there is a dot product of the matrix's type with the activations'."""
     a, b = op.src[0].type, op.src[1].type
     if op.param == "hadamard" and b == "f16":
         return True
@@ -100,7 +100,7 @@ def _multiplies(op: Tensor) -> bool:
 
 
 def _converts(op: Tensor) -> bool:
-    """Whether floats can be converted to the result's type (from_float)."""
+    """Return whether floats can be converted to the result's type (from_float)."""
     return op.type not in _NO_FROM_FLOAT
 
 

@@ -31,6 +31,6 @@ SYSTEM_INFO = re.compile(
 
 
 def old_name(device: str) -> str:
-    """What builds before 2026 call the device of that name, or of that buffer; "" where it is the
-    same."""
+    """Return what builds before 2026 call the device of that name, or of that buffer; "" where it
+    is the same."""
     return next((b.old_name for b in _ALL if b.old_name and device.startswith(b.old_name)), "")

@@ -66,7 +66,7 @@ class Rpc(CudaBuffers):
         return self.rules.rpc_pipelines
 
     def margin(self, ops: Ops) -> Parts:
-        """What the server's own backend takes there, if that is known."""
+        """Return what the server's own backend takes there, if that is known."""
         if self.device is None or not self.device.engine:
             return super().margin(ops)
         from . import backend

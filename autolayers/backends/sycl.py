@@ -293,7 +293,7 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
 
 
 def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
-    """Whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's."""
+    """Return whether ggml_sycl_get_best_fattn_kernel has one; `one_dnn`: including oneDNN's."""
     q, k, v = op.src[:3]
     mask, alibi, softcap = _facts(op)
     if one_dnn and q.ne[1] >= 32 and _one_dnn(op, True):
@@ -310,14 +310,14 @@ def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
 
 
 def _latent(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether the kernel for heads of 576 and 512 reads these tensors."""
+    """Return whether the kernel for heads of 576 and 512 reads these tensors."""
     if v.ne[0] != 512 or k.ne[1] % 256:
         return False
     return not any(t is not None and _unaligned(t) for t in (q, k, v, mask))
 
 
 def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether MKL multiplies these queries, keys and values."""
+    """Return whether MKL multiplies these queries, keys and values."""
     head = q.ne[0]
     if head % 64 or not 64 <= head <= 512 or head != v.ne[0]:
         return False
@@ -327,7 +327,7 @@ def _mkl(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _unaligned(t: Tensor) -> bool:
-    """Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
+    """Return whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
     return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
 
 
@@ -348,7 +348,7 @@ def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
 
 
 def _is_halves(t: Tensor) -> bool:
-    """Whether f16 numbers follow one another in each row."""
+    """Return whether f16 numbers follow one another in each row."""
     return t.type == "f16" and t.nb[0] == 2 and not any(n % 2 for n in t.nb[1:])
 
 

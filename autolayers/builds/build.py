@@ -44,7 +44,7 @@ class Build:
     engine: Engine = LLAMA_SERVER
 
     def knows(self, flag: str) -> bool:
-        """Whether this build accepts a flag. Unknown builds are treated as the newest."""
+        """Return whether this build accepts a flag. Unknown builds are treated as the newest."""
         found = lookup(flag)
         if (
             self.engine.lacks
@@ -60,13 +60,13 @@ class Build:
         )
 
     def _has_not(self, names: tuple[str, ...]) -> bool:
-        """Whether the engine lacks an argument, or means another thing by it."""
+        """Return whether the engine lacks an argument, or means another thing by it."""
         return not set(names).isdisjoint((*self.engine.lacks, *self.engine.unwritten))
 
     def lacks(self, flag: str) -> str:
-        """Why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with b11507". ""
-        if it has it or may have it: builds in the table are only as precise as the sources seen,
-        and a binary's own --help takes precedence."""
+        """Return why this build refuses a flag: "b9100 has no --moe-cache-mib, which came with
+        b11507". "" if it has it or may have it: builds in the table are only as precise as the
+        sources seen, and a binary's own --help takes precedence."""
         if flag in self.engine.lacks:
             return f"{self.engine.name} has no {flag}"
         found = lookup(flag) if (self.flags or self.number) and not self.fork else None
@@ -81,14 +81,15 @@ class Build:
         return ""
 
     def _is_before(self, first: int) -> bool:
-        """Whether this build surely lacks what came with the build `first`."""
+        """Return whether this build surely lacks what came with the build `first`."""
         number = self.rules.number
         if number >= first:
             return False
         return bool(self.flags) or number <= (preceding(first) or first - _OFF)
 
     def _is_after(self, last: int) -> bool:
-        """Whether this build surely lacks what went after the build `last`; 0: it never went."""
+        """Return whether this build surely lacks what went after the build `last`; 0: it never
+        went."""
         number = self.rules.number
         if not last or number <= last:
             return False
@@ -108,7 +109,7 @@ class Build:
         return rules(number, self._why_unsure(low, high), oldest, self.engine)
 
     def _why_unsure(self, low: int, high: int) -> str:
-        """Why the build is only known to be from `low` to `high`; "" where nothing says so."""
+        """Return why the build is only known to be from `low` to `high`; "" where nothing says so."""
         if self.doubt or self.flags is None:
             return self.doubt
         when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"
@@ -143,8 +144,8 @@ class Build:
 
 
 def dates(flags: frozenset[str]) -> tuple[int, int]:
-    """(first, last) build with these names in its --help; the last is the newest known unless a
-    name rules it out."""
+    """Return (first, last) build with these names in its --help; the last is the newest known
+    unless a name rules it out."""
     if not flags:
         return 1, NEWEST
     present: list[Argument] = []
@@ -164,7 +165,7 @@ def dates(flags: frozenset[str]) -> tuple[int, int]:
 
 
 def oldest_with(flags: frozenset[str]) -> int:
-    """The oldest build that has all of these names, whatever others it lacks."""
+    """Return the oldest build that has all of these names, whatever others it lacks."""
     return max(
         (
             row.first

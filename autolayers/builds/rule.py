@@ -62,7 +62,7 @@ class Rule:
         return holds
 
     def doubtful(self, number: int) -> bool:
-        """Whether that build is an uncertain one."""
+        """Return whether that build is an uncertain one."""
         return self.after < number < self.first or (
             self.last > 0 and self.last < number < self.until
         )
@@ -81,10 +81,10 @@ class RuleSet:
         self.doubts: list[Rule] = []
 
     def has(self, rule: Rule) -> bool:
-        """Whether that rule of the table holds."""
+        """Return whether that rule of the table holds."""
         return bool(getattr(self, rule.name))
 
     @classmethod
     def rows(cls) -> Iterator[Rule]:
-        """The table, in its own order."""
+        """Return the table, in its own order."""
         return (row for row in vars(cls).values() if isinstance(row, Rule))

@@ -28,25 +28,25 @@ RECORDED = (11739,)
 
 
 def compared(number: int) -> bool:
-    """Whether that build's sizes were compared with its own."""
+    """Return whether that build's sizes were compared with its own."""
     return number in RECORDED or seen(number)
 
 
 def seen(number: int) -> bool:
-    """Whether that build's source is one of them."""
+    """Return whether that build's source is one of them."""
     return str(number) in _TEXT.split()
 
 
 def following(number: int) -> int:
-    """The oldest seen build that is newer; 0: none."""
+    """Return the oldest seen build that is newer; 0: none."""
     return min((seen for seen in map(int, _TEXT.split()) if seen > number), default=0)
 
 
 def preceding(number: int) -> int:
-    """The newest seen build that is older; 0: none."""
+    """Return the newest seen build that is older; 0: none."""
     return max((seen for seen in map(int, _TEXT.split()) if seen < number), default=0)
 
 
 def latest(low: int, high: int) -> int:
-    """The newest seen build from `low` to `high`; `high` if there is none."""
+    """Return the newest seen build from `low` to `high`; `high` if there is none."""
     return max((seen for seen in map(int, _TEXT.split()) if low <= seen <= high), default=high)

@@ -1052,7 +1052,7 @@ class Rules(RuleSet):
     )
 
     def lacks(self, after: int) -> bool:
-        """Whether something is missing that the build `after` still lacked; 0: no build did."""
+        """Return whether something is missing that the build `after` still lacked; 0: no build did."""
         return self.number <= after
 
     @property
@@ -1063,9 +1063,8 @@ class Rules(RuleSet):
         return self.number >= OLDEST_EXACT
 
     def others(self) -> tuple[Rules, ...]:
-        """What the build may be instead, as far as rules were asked for: with changes that it may
-        have or not, and the oldest one. No size of it is above the largest
-        of all."""
+        """Return what the build may be instead, as far as rules were asked for: with changes that
+        it may have or not, and the oldest one. No size of it is above the largest of all."""
         if self.changed:
             return ()
         found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
@@ -1074,7 +1073,7 @@ class Rules(RuleSet):
         return tuple([other.of(self.engine) for other in found])
 
     def of(self, engine: Engine) -> Rules:
-        """These rules, which no one else has yet, as those of a program."""
+        """Return these rules, which no one else has yet, as those of a program."""
         self.engine = engine
         vars(self).update(engine.rules)
         return self
@@ -1127,7 +1126,7 @@ class Rules(RuleSet):
         )
 
     def warning_for(self, row: Compared) -> str:
-        """The same for an architecture, which may have been compared with fewer builds."""
+        """Return the same for an architecture, which may have been compared with fewer builds."""
         if not self.warning and row.changed and row.changed[0] <= self.number:
             return (
                 f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} "
@@ -1147,7 +1146,7 @@ _made: dict[tuple[int, str], Rules] = {}
 def rules(
     number: int | None = None, why: str = "", oldest: int = 0, engine: Engine = LLAMA_SERVER
 ) -> Rules:
-    """The rules of a build; those of the newest known where none is given."""
+    """Return the rules of a build; those of the newest known where none is given."""
     number = number or NEWEST
     if why or any(row.doubtful(number) for row in Rules.rows()):
         # its own, because it notes which doubtful rules mattered

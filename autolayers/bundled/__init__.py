@@ -28,22 +28,22 @@ _MODEL = re.compile(r"-(q\d_\w+|iq\d_\w+|mxfp4|f16)$")
 
 
 def models() -> tuple[str, ...]:
-    """Names of the known models, with their quantisation."""
+    """Return the names of the known models, with their quantisation."""
     return tuple(name for name in _names() if _MODEL.search(name))
 
 
 def architectures() -> tuple[str, ...]:
-    """Names of the tiny models, one of each architecture and kind (dense, moe)."""
+    """Return the names of the tiny models, one of each architecture and kind (dense, moe)."""
     return tuple(name for name in _names() if not _MODEL.search(name) and "/" not in name)
 
 
 def mtp() -> tuple[str, ...]:
-    """Names of the tiny models with MTP blocks."""
+    """Return the names of the tiny models with MTP blocks."""
     return tuple(name for name in _names() if "/" in name)
 
 
 def data(name: str) -> bytes:
-    """The header of that name. Raises ModelError."""
+    """Return the header of that name. Raises ModelError."""
     with _archive() as archive:
         try:
             return archive.read(f"{name}.gguf")
@@ -52,7 +52,7 @@ def data(name: str) -> bytes:
 
 
 def read(name: str) -> Model:
-    """The model of that name. Raises ModelError."""
+    """Return the model of that name. Raises ModelError."""
     from ..model import read_model
 
     return read_model(_Header(f"{name}.gguf", data(name)))

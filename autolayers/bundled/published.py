@@ -149,13 +149,13 @@ _LARGE = re.compile(r"^q\d_k_xl$")
 
 
 def product(name: str) -> str:
-    """The bundled model as people call it, with its quantisation."""
+    """Return the bundled model as people call it, with its quantisation."""
     found = MODELS.get(stem(name))
     return f"{found.name} {quantisation(name)}" if found else name
 
 
 def of(name: str) -> Published | None:
-    """What is known of the bundled model; None for another."""
+    """Return what is known of the bundled model; None for another."""
     return MODELS.get(stem(name))
 
 
@@ -170,7 +170,7 @@ def download(name: str) -> Sequence[str]:
 
 
 def stem(name: str) -> str:
-    """The bundled name without its quantisation."""
+    """Return the bundled name without its quantisation."""
     return _QUANTISATION.sub("", name)
 
 

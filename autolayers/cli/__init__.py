@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _of_system(error: Exception) -> str:
-    """What the system says of an error, in one line."""
+    """Return what the system says of an error, in one line."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
     why = error.strerror or str(error)
@@ -63,7 +63,7 @@ def _of_system(error: Exception) -> str:
 
 
 def _is_own(error: ModuleNotFoundError) -> bool:
-    """Whether the missing module is one of autolayers, or has no name."""
+    """Return whether the missing module is one of autolayers, or has no name."""
     return not error.name or error.name.startswith("autolayers")
 
 
@@ -106,7 +106,7 @@ def _named(words: list[str]) -> int:
 
 
 def _asks_for_json(words: list[str]) -> bool:
-    """Whether the words of a command that has --json ask for it."""
+    """Return whether the words of a command that has --json ask for it."""
     name, rest = (words[0], words[1:]) if words[:1] and words[0] in COMMANDS else ("plan", words)
     if "--json" not in own_flags(_whole(name, rest)):
         return False
@@ -125,12 +125,12 @@ def _print_error(error: AutolayersError) -> None:
 
 
 def _whole(command: str, words: list[str]) -> str:
-    """The command's name: of Ollama's with the second word."""
+    """Return the command's name: of Ollama's with the second word."""
     return " ".join(["ollama", *words[:1]]) if command == "ollama" else command
 
 
 def _asks_for_cards(command: str, words: list[str]) -> bool:
-    """Whether the words of a command that plans for GPUs have --gpu list."""
+    """Return whether the words of a command that plans for GPUs have --gpu list."""
     command = _whole(command, words)
     if "--gpu" not in own_flags(command):
         return False

@@ -35,7 +35,7 @@ def forget() -> int:
 
 
 def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
-    """The ratios of a file's runs: kept for this machine, or printed with the machine of
+    """Return the ratios of a file's runs: kept for this machine, or printed with the machine of
     --machine."""
     if len(words) > 1:
         raise UsageError(f"tune --bench takes a file and one model, not {words[1]!r}")

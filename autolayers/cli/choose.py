@@ -90,7 +90,7 @@ def main(words: list[str]) -> int:
 
 
 def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tuple[str, ...]:
-    """What starts the recommended file; for programs llama-server's flags for it alone."""
+    """Return what starts the recommended file; for programs llama-server's flags for it alone."""
     offer, choice = taken
     if form != "text":
         return offer.words
@@ -103,7 +103,7 @@ def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tu
 
 
 def _measured(path: str | None) -> list[Measured]:
-    """What llama-perplexity measured, by its output in a file. Raises UsageError."""
+    """Return what llama-perplexity measured, by its output in a file. Raises UsageError."""
     if path is None:
         return []
     try:
@@ -202,7 +202,7 @@ def _offered(names: list[str], arguments: Arguments) -> list[Offer]:
 
 
 def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], list[Model]]:
-    """The models whose headers can be read; a line on stderr for each of the others."""
+    """Return the models whose headers can be read; a line on stderr for each of the others."""
     progress = Progress(len(offered), "reading header ")
     progress.show()
     found = in_threads(lambda offer: load(offer.source, arguments), offered, progress.step)

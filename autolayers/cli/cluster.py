@@ -60,7 +60,7 @@ def main(words: list[str]) -> int:
 
 
 def _form(own: Mapping[str, Any]) -> str:
-    """The format that is asked for. Raises UsageError for flags that it does not take."""
+    """Return the format that is asked for. Raises UsageError for flags that it does not take."""
     form = str(own.get("format") or ("text" if sys.stdout.isatty() else "flags"))
     if form not in ("compose", "systemd", "kubernetes", "lws") and (
         "output" in own or "image" in own

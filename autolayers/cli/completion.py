@@ -50,7 +50,7 @@ def complete(words: Sequence[str]) -> int:
 
 
 def _first_words(command: str, words: Sequence[str], place: int) -> dict[str, str]:
-    """What a command takes at a place: a program, the machines' file, or a model."""
+    """Return what a command takes at a place: a program, the machines' file, or a model."""
     if command in _WRAPPING:
         return {":commands": ""}
     if command in _MACHINES and place == 1:
@@ -59,8 +59,8 @@ def _first_words(command: str, words: Sequence[str], place: int) -> dict[str, st
 
 
 def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(word, meaning) of what may replace the last of the words after `autolayers`, which may be
-    ""."""
+    """Yield (word, meaning) of what may replace the last of the words after `autolayers`, which may
+    be ""."""
     before, head, word = _split(words)
     command = _command(words)
     flag = before[-1] if before else ""
@@ -88,7 +88,7 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
-    """(the words before, what stays of the word at the cursor, the rest of it, which is
+    """Return (the words before, what stays of the word at the cursor, the rest of it, which is
     completed)."""
     *before, word = words
     if word == "=":  # bash makes three words of --flag=value
@@ -102,8 +102,8 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
 
 
 def _command(words: Sequence[str]) -> str:
-    """The command whose flags may follow, "ollama" before its own, llama-server behind a program
-    that is run."""
+    """Return the command whose flags may follow, "ollama" before its own, llama-server behind a
+    program that is run."""
     name = words[0] if len(words) > 1 and words[0] in COMMANDS else "plan"
     if name == "ollama" and len(words) > 2:
         return f"ollama {words[1]}"
@@ -112,7 +112,7 @@ def _command(words: Sequence[str]) -> str:
 
 
 def _names_program(command: str, words: Sequence[str]) -> bool:
-    """Whether one of a command's words is the program that it runs."""
+    """Return whether one of a command's words is the program that it runs."""
     is_value = False
     for word in words:
         if word == "=":
@@ -125,7 +125,7 @@ def _names_program(command: str, words: Sequence[str]) -> bool:
 
 
 def _summaries(prefix: str = "") -> dict[str, str]:
-    """The commands that follow a prefix, with what each does."""
+    """Return the commands that follow a prefix, with what each does."""
     return {
         name.removeprefix(prefix): command.summary
         for name, command in COMMANDS.items()
@@ -134,7 +134,7 @@ def _summaries(prefix: str = "") -> dict[str, str]:
 
 
 def _flags(command: str) -> dict[str, str]:
-    """A command's flags, with their help."""
+    """Return a command's flags, with their help."""
     own = (
         {name: flag.help for name, flag in own_flags(command).items()}
         if command in COMMANDS
@@ -146,7 +146,7 @@ def _flags(command: str) -> dict[str, str]:
 
 
 def _values(command: str, name: str) -> Sequence[str]:
-    """The words that may follow a flag, () where it takes others or none."""
+    """Return the words that may follow a flag, () where it takes others or none."""
     flag = own_flags(command).get(name) if command in COMMANDS else None
     if flag is None:
         choices = next((row.kind.choices for row in ARGUMENTS if name in row.names), ())

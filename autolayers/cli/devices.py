@@ -82,13 +82,13 @@ def main(words: Sequence[str]) -> int:
 
 
 def sureness(device: Device) -> str:
-    """The source of the numbers, and why they may be wrong."""
+    """Return the source of the numbers, and why they may be wrong."""
     source = _SURE.get(device.source, "as given")
     return f"{source}; {device.warning}" if device.warning else source
 
 
 def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
-    """One row per device; on a narrow terminal its facts are below its sizes."""
+    """Return one row per device; on a narrow terminal its facts are below its sizes."""
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
@@ -125,7 +125,7 @@ def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
 
 
 def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[str]:
-    """Return rows in columns; with their facts below their sizes if the lines are too long."""
+    """Return the rows in columns; with their facts below their sizes if the lines are too long."""
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     sizes = [
         f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"

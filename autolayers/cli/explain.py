@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _is_model(name: str) -> bool:
-    """A GGUF file, or a name that only a model has."""
+    """Return a GGUF file, or a name that only a model has."""
     try:
         with open(name, "rb") as file:
             return file.read(4) == b"GGUF"

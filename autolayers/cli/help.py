@@ -26,7 +26,7 @@ EXAMPLES = (
 
 
 def short() -> str:
-    """What a bare `autolayers` prints."""
+    """Return what a bare `autolayers` prints."""
     return "\n".join(
         [
             f"autolayers: {ABOUT}",
@@ -39,7 +39,7 @@ def short() -> str:
 
 
 def overview() -> str:
-    """The text of `autolayers --help`: all commands, and the plan's flags."""
+    """Return the text of `autolayers --help`: all commands, and the plan's flags."""
     usage = f"usage: autolayers {COMMANDS['plan'].usage}\n       autolayers COMMAND ...\n"
     rows = [
         ("MODEL", MODEL),
@@ -71,7 +71,7 @@ def overview() -> str:
 
 
 def _command(name: str) -> Command:
-    """The command of these words. Raises UsageError if there is none."""
+    """Return the command of these words. Raises UsageError if there is none."""
     words = [word for word in name.split() if not word.startswith("-")]
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
     if command is None:
@@ -82,7 +82,7 @@ def _command(name: str) -> Command:
 
 
 def help_of(name: str) -> str:
-    """The text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
+    """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
     command = _command(name)
     if command.name == "plan":
         return overview()

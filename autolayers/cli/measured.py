@@ -26,7 +26,7 @@ _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 
 def _wanted(cards: Sequence[str], names: Sequence[str]) -> list[Row]:
-    """The rows of these cards, of all where there are none, that match each name."""
+    """Return the rows of these cards, of all where there are none, that match each name."""
     found = (of_cards(cards) if cards else []) or list(rows())
     for name in names:
         found = _matching(found, name)
@@ -64,7 +64,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _matching(found: list[Row], name: str) -> list[Row]:
-    """The rows of a card, or of a model whose name has all parts of this one."""
+    """Return the rows of a card, or of a model whose name has all parts of this one."""
     if name.lower() == "cpu":
         return [row for row in found if not row.cards]
     if any(name in row.cards for row in rows()):
@@ -79,7 +79,7 @@ def _matching(found: list[Row], name: str) -> list[Row]:
 
 
 def _here() -> list[Device]:
-    """This machine's devices; none if they cannot be listed."""
+    """Return this machine's devices; none if they cannot be listed."""
     from ..devices import discover
 
     try:
@@ -89,7 +89,7 @@ def _here() -> list[Device]:
 
 
 def _most_helpful(devices: list[Device], here: list[str]) -> str:
-    """Which row would help this machine most."""
+    """Return which row would help this machine most."""
     named = all(here)
     count = len(of_cards(here)) if named and here else 0
     names = here if named else [device.description or device.name for device in devices]

@@ -40,8 +40,8 @@ _MEANT = {
 
 
 def load(name: str, arguments: Arguments | None = None) -> Model:
-    """The model a user named: a path, or anything autolayers.sources knows, with the -hft and
-    --offline of `arguments`.
+    """Return the model a user named: a path, or anything autolayers.sources knows, with the -hft
+    and --offline of `arguments`.
 
     Raises ModelError, with a suggestion if there is no such file."""
     if not name:

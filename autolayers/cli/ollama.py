@@ -105,8 +105,8 @@ class _Command:
         return "gpu" in self.own or "machine" in self.own
 
     def request(self, remote: bool) -> Request:
-        """The request and its machine, resolved once. `remote`: the model will run on the server's
-        machine."""
+        """Return the request and its machine, resolved once. `remote`: the model will run on the
+        server's machine."""
         if self._asked is None:
             if remote and not (self.server.is_local or self._elsewhere):
                 raise UsageError(
@@ -134,8 +134,8 @@ class _Command:
         return f"GPUs from the server's log: {', '.join(names)}"
 
     def _as_ollama_has_it(self, found: Inventory) -> Inventory:
-        """This machine's devices, or those of the server's log if none is found here. Memory that
-        Ollama holds now counts as free: it is released when the planned model loads."""
+        """Return this machine's devices, or those of the server's log if none is found here. Memory
+        that Ollama holds now counts as free: it is released when the planned model loads."""
         devices, notes = list(found.devices), found.notes
         if not devices and self.log.gpus:
             # these figures are from before the loaded models took any
@@ -161,7 +161,7 @@ class _Command:
         return Inventory(tuple(devices), found.host, notes)
 
     def _loaded(self) -> list[dict[str, Any]]:
-        """Bytes that Ollama holds on a device now."""
+        """Return the bytes that Ollama holds on a device now."""
         try:
             return [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
         except OllamaError:
@@ -200,7 +200,7 @@ def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _asked(command: _Command) -> Target:
-    """The model of a file or a name."""
+    """Return the model of a file or a name."""
     what = command.what
     if not os.path.isfile(what):
         return from_name(what, command.environ, command.server)
@@ -354,7 +354,7 @@ def _verify(command: _Command) -> int:
 
 
 def _list(command: _Command) -> int:
-    """One line per model; models without a GGUF are named on stderr."""
+    """Return one line per model; models without a GGUF are named on stderr."""
     answers: list[dict[str, object]] = []
     fits = True
     for name in _names(command):
@@ -378,7 +378,7 @@ def _list(command: _Command) -> int:
 
 
 def _names(command: _Command) -> list[str]:
-    """The server's models, or the store's if no server runs."""
+    """Return the server's models, or the store's if no server runs."""
     try:
         found = [str(entry.get("name")) for entry in command.server.tags()]
         if not found:
@@ -411,7 +411,7 @@ def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
 
 
 def _new(source: str, advice: Advice) -> bytes:
-    """A minimal Modelfile with the plan in comments."""
+    """Return a minimal Modelfile with the plan in comments."""
     server = [f"server: {line}" for line in advice.server]
     return modelfile.minimal(
         source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
@@ -435,7 +435,7 @@ def _as_dict(advice: Advice) -> dict[str, object]:
 
 
 def _own_layers(advice: Advice) -> int | None:
-    """The layers that Ollama offloads without num_gpu, if known and not all."""
+    """Return the layers that Ollama offloads without num_gpu, if known and not all."""
     own = advice.own_choice
     return None if own is None else own.params.layers_wanted(advice.everything)
 
@@ -450,7 +450,7 @@ def _must_fit(advice: Advice) -> None:
 
 
 def _is_path(what: str) -> bool:
-    """Whether it is a file name and not a model's name."""
+    """Return whether it is a file name and not a model's name."""
     separated = os.sep != "/" and os.sep in what
     if separated or what.startswith((".", "/", "~")) or what.endswith(".gguf"):
         return True

@@ -98,7 +98,7 @@ def _printed(answer: Plan, form: str, arguments: Arguments) -> int:
 
 
 def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan]) -> int:
-    """The answer on a terminal as soon as it is there, then its reasons."""
+    """Return the answer on a terminal as soon as it is there, then its reasons."""
     from ..planner import plan_in_steps
     from ..report.summary import head, summary, tail
     from ..report.table import Style
@@ -150,7 +150,7 @@ def _picture(plan: Plan, arguments: Arguments, path: str) -> int:
 
 
 def _command(plan: Plan) -> list[str]:
-    """What starts before a plan's flags."""
+    """Return what starts before a plan's flags."""
     from ..report.multi import model_words
 
     program = plan.engine if plan.engine.startswith("llama-") else LLAMA_SERVER.name
@@ -158,7 +158,7 @@ def _command(plan: Plan) -> list[str]:
 
 
 def _why(model: Model, request: Request, form: str) -> int:
-    """How the plan was chosen."""
+    """Return how the plan was chosen."""
     from ..planner.why import why
     from ..report.why import why_text
 
@@ -177,7 +177,7 @@ def _why(model: Model, request: Request, form: str) -> int:
 def _measured(
     plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str
 ) -> Plan:
-    """The plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
+    """Return the plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram") or own.get("engine"):
         return plan
@@ -193,7 +193,7 @@ def _measured(
 
 
 def _render(plan: Plan, form: str, arguments: Arguments) -> str:
-    """The plan in one of the output formats."""
+    """Return the plan in one of the output formats."""
     if form == "number":
         return f"{plan.n_gpu_layers}\n" if plan.fits else ""
     if form == "flags":

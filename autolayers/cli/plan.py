@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _named(arguments: Arguments) -> list[str]:
-    """The models that are named. Raises UsageError if none is."""
+    """Return the models that are named. Raises UsageError if none is."""
     names = list(arguments.positional)
     if arguments.params.model and not names:
         names = [arguments.params.model]

@@ -94,8 +94,8 @@ def _now() -> tuple[list[Any], dict[str, int], list[dict[str, Any]], list[dict[s
 
 
 def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and which
-    others it would load beside it; nothing is loaded for it."""
+    """Return what Ollama has loaded and why so much of it is in RAM, by /api/ps and its log, and
+    which others it would load beside it; nothing is loaded for it."""
     from ..diagnosis.diagnosis import explain
     from ..ollama.beside import beside as others
     from ..ollama.log import Log

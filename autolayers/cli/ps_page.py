@@ -23,7 +23,7 @@ def ps_text(
     ollama: Sequence[str] = (),
     style: Style | None = None,
 ) -> str:
-    """A block a server, then what is free."""
+    """Return a block a server, then what is free."""
     style = style or Style(width=None)
     rows: list[str] = []
     for running in found:
@@ -42,7 +42,7 @@ def one_text(
     without: Mapping[str, int],
     style: Style | None = None,
 ) -> str:
-    """One server in full."""
+    """Return one server in full."""
     style = style or Style(width=None)
     rows = block(running, style)
     for i, (name, amount) in enumerate(running.grows):
@@ -83,7 +83,7 @@ def _labelled(label: str, text: str, style: Style) -> list[str]:
 
 
 def _wrapped(text: str, style: Style) -> list[str]:
-    """A label of _LABEL columns and its text; on a pipe one line."""
+    """Return a label of _LABEL columns and its text; on a pipe one line."""
     return wrap(text[_LABEL:], style.columns, text[:_LABEL], " " * _LABEL)
 
 
@@ -101,7 +101,7 @@ def document(
     ollama: Sequence[Mapping[str, Any]],
     others: Sequence[Mapping[str, Any]],
 ) -> dict[str, object]:
-    """The --json document."""
+    """Return the --json document."""
     from .. import __version__
 
     return {

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str], planner: Planner | None = None) -> int:
-    """The exit code of the program; 126 or 127 if it cannot be started."""
+    """Return the exit code of the program; 126 or 127 if it cannot be started."""
     own = read("run", argv[: commands.own_end(argv)]).own
     if own.get("help"):
         show(help_of("run"))
@@ -142,7 +142,7 @@ def _route(
 
 
 def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
-    """The plan for the program that reads a launch file, and the words it adds."""
+    """Return the plan for the program that reads a launch file, and the words it adds."""
     added: list[str] = []
 
     def make(arguments: Arguments) -> Plan:

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 
 def at_once(names: list[str], arguments: Arguments, form: str) -> int:
-    """Models that are loaded together; if they do not fit, launch files load them in turns."""
+    """Return the models that are loaded together; if they do not fit, launch files load them in
+    turns."""
     _refuse_number(form)
     names, weights = weighted(names)
     models = _models(names, arguments)
@@ -57,7 +58,7 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
 
 
 def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
-    """Models that need not all be loaded at once."""
+    """Return the models that need not all be loaded at once."""
     _refuse_number(form)
     names, weights = _named(names, arguments)
     return _take_turns(
@@ -66,8 +67,8 @@ def in_turns(names: list[str], arguments: Arguments, form: str) -> int:
 
 
 def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
-    """Names and weights: "A.gguf@3" gives A.gguf the weight 3, unless a file has that whole
-    name."""
+    """Return the names and weights: "A.gguf@3" gives A.gguf the weight 3, unless a file has that
+    whole name."""
     found: list[str] = []
     weights: list[float] = []
     for name in names:
@@ -94,7 +95,7 @@ def _refuse_number(form: str) -> None:
 
 
 def _models(names: Sequence[str], arguments: Arguments) -> Models:
-    """The models, each read on demand; downloaded headers are read once."""
+    """Return the models, each read on demand; downloaded headers are read once."""
     fetched: dict[str, Model] = {}
 
     def read(name: str) -> Model:
@@ -156,7 +157,7 @@ def _positions(groups: Groups) -> list[list[int]]:
 
 
 def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[float]]:
-    """The models of directories, the others as named, and all weights."""
+    """Return the models of directories, the others as named, and all weights."""
     found: list[str] = []
     weights: list[float] = []
     for name in names:
@@ -183,7 +184,7 @@ def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
 
 
 def _together(together: Together, form: str, arguments: Arguments) -> str:
-    """The plans in one of the output formats; flags are one line per model, the model's path
+    """Return the plans in one of the output formats; flags are one line per model, the model's path
     first."""
     if form == "json":
         return json.dumps(together.to_dict(), indent=1) + "\n"

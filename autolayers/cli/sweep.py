@@ -94,7 +94,7 @@ def _json(points: Iterable[Point]) -> list[Point]:
 
 
 def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
-    """The points, with a progress line while they are planned."""
+    """Yield the points, with a progress line while they are planned."""
     for _ in range(progress.count):
         progress.show()
         point = next(points)
@@ -104,7 +104,7 @@ def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
 
 
 def _any(points: Iterable[Point]) -> bool:
-    """Whether any of them fits; consumes all of them."""
+    """Return whether any of them fits; consumes all of them."""
     return sum(point.plan is not None and point.plan.fits for point in points) > 0
 
 

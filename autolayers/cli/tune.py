@@ -135,13 +135,13 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
 
 
 def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
-    """What measures the launches: llama-bench, in the memory that it needs itself."""
+    """Return what measures the launches: llama-bench, in the memory that it needs itself."""
     missing = room_in(engine("llama-bench"), session.model, session.request)
     return Bench(program, session.model.size, os.environ, tuple(rest), missing)
 
 
 def _rivals(session: Session) -> list[Rival]:
-    """The plan's launch and those that predictions cannot tell from it, five at most."""
+    """Return the plan's launch and those that predictions cannot tell from it, five at most."""
     return rivals(Problem(session.model, session.request), _threads(session))
 
 
@@ -155,8 +155,8 @@ def _threads(session: Session) -> tuple[int, ...]:
 
 
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
-    """The llama-bench that was given, or the one next to the llama-server, or in PATH; `llama
-    bench` for `llama serve`."""
+    """Return the llama-bench that was given, or the one next to the llama-server, or in PATH;
+    `llama bench` for `llama serve`."""
     if name := own.get("llama-bench"):
         return name, [shutil.which(name) or name]
     if command.launcher[-1] == "serve":
@@ -166,7 +166,7 @@ def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, lis
 
 
 def _beside(program: str) -> str | None:
-    """The llama-bench in the folder of a program, or of the file that it links to."""
+    """Return the llama-bench in the folder of a program, or of the file that it links to."""
     server = shutil.which(program)
     if not server:
         return None
@@ -183,7 +183,7 @@ def _executable(name: str) -> bool:
 def _named(
     command: WrappedCommand, program: Program, rivals: list[Rival]
 ) -> tuple[list[str], list[str]]:
-    """(words that llama-bench shares with the launch, the launch's flags that llama-bench
+    """Return (words that llama-bench shares with the launch, the launch's flags that llama-bench
     lacks)."""
     rest, missing = rest_in_its_words(command.words, program.flags)
     for rival in rivals:
@@ -255,7 +255,7 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
 
 
 def _plan_of(session: Session, rival: Rival) -> Plan:
-    """The launch of a rival as a plan."""
+    """Return the launch of a rival as a plan."""
     own = {
         key: value
         for key, value in session.arguments.own.items()
@@ -291,7 +291,7 @@ def _answer(
 
 
 def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) -> str:
-    """One line per launch, fastest first: seconds of the workload, measured and predicted."""
+    """Return one line per launch, fastest first: seconds of the workload, measured and predicted."""
     if not measured:
         return ""
     work = rivals[0].speed.workload

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def other_words(arguments: Arguments) -> list[str]:
-    """The user's words that do not touch memory, without secrets; a line on stderr says where to
-    put those."""
+    """Return the user's words that do not touch memory, without secrets; a line on stderr says
+    where to put those."""
     if not arguments.rest:
         return []
     from ..launch.secrets import without_secrets
@@ -27,8 +27,8 @@ def other_words(arguments: Arguments) -> list[str]:
 
 
 def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
-    """Whether to print everything: -v is llama-server's flag too, and means the page if one is
-    printed."""
+    """Return whether to print everything: -v is llama-server's flag too, and means the page if one
+    is printed."""
     found = list(items(arguments.rest, None))
     kept = [
         item

@@ -52,7 +52,8 @@ def discover(
     rpc: Sequence[str] = (),
     root: str = "/",
 ) -> Inventory:
-    """This machine's devices as a llama-server started under `environ` (default: ours) sees them.
+    """Return this machine's devices as a llama-server started under `environ` (default: ours) sees
+    them.
 
     With `llama_server`, a program's path, its own list is used; if it fails, a note says so and the
     next source is tried: NVML, then AMD's sysfs, then Metal, then Vulkan. The servers of `rpc`,
@@ -143,7 +144,7 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
 
 
 def measured(host: Host, environ: Mapping[str, str]) -> Host:
-    """The host with the rates of the last `autolayers devices --measure` on this machine."""
+    """Return the host with the rates of the last `autolayers devices --measure` on this machine."""
     from .measure import load
 
     known = load(environ)
@@ -159,7 +160,7 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
 
 
 def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """The devices of --rpc's servers, and a note for each server without an answer. Raises
+    """Return the devices of --rpc's servers, and a note for each server without an answer. Raises
     UsageError."""
     if not endpoints:
         return [], []
@@ -169,7 +170,7 @@ def remote(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
 
 
 def _unavailable(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """What `remote` finds where a server is busy or dead, otherwise nothing."""
+    """Return what `remote` finds where a server is busy or dead, otherwise nothing."""
     if not endpoints:
         return [], []
     from .rpc import unavailable
@@ -178,7 +179,7 @@ def _unavailable(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
 
 
 def described(path: str) -> tuple[list[Device], Host | None]:
-    """The devices and the RAM of a machine file. Raises UsageError."""
+    """Return the devices and the RAM of a machine file. Raises UsageError."""
     from .machine_file import read
 
     return read(path)

@@ -44,7 +44,7 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
 
 
 def _order_notes(cards: list[Device], mask: str | None) -> list[str]:
-    """A note if ROCm may number the GPUs otherwise."""
+    """Return a note if ROCm may number the GPUs otherwise."""
     if not cards or (len(cards) == 1 and not mask):
         return []
     applied = f", and {mask} is not applied" if mask else ""
@@ -81,7 +81,7 @@ def _card(path: str, root: str) -> Device | None:
 
 
 def _with_gtt(card: Device, path: str, root: str) -> Device:
-    """The integrated GPU with its pool of system memory, where that is the larger one."""
+    """Return the integrated GPU with its pool of system memory, where that is the larger one."""
     gtt, gtt_used = _number(f"{path}/mem_info_gtt_total"), _number(f"{path}/mem_info_gtt_used")
     if gtt is not None and gtt_used is not None and gtt > card.total:
         # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory
@@ -129,8 +129,8 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
 
 
 def _integrated(path: str) -> bool:
-    """Whether it is integrated, by the driver's metrics table: format 1 is for discrete GPUs, 2 and
-    3 are for APUs (kgd_pp_interface.h: gpu_metrics)."""
+    """Return whether it is integrated, by the driver's metrics table: format 1 is for discrete
+    GPUs, 2 and 3 are for APUs (kgd_pp_interface.h: gpu_metrics)."""
     try:
         with open(f"{path}/gpu_metrics", "rb") as file:
             header = file.read(4)

@@ -44,15 +44,15 @@ _IDLE = 2 * GiB
 
 
 def kind_of(ram: int | None, cores: int | None = None) -> Kind:
-    """The kind of machine with so much RAM; a desktop where it is not known, or with as few cores
-    as one."""
+    """Return the kind of machine with so much RAM; a desktop where it is not known, or with as few
+    cores as one."""
     if cores is not None and cores <= DESKTOP.cores and (ram or 0) <= _MOST:
         return DESKTOP
     return next(kind for kind in KINDS if (ram or 0) <= kind.ram)
 
 
 def idle(ram: int, devices: Sequence[Device] = ()) -> int:
-    """Bytes of RAM that an idle system takes."""
+    """Return the bytes of RAM that an idle system takes."""
     if any(device.backend == METAL for device in devices):
         return min(_MACOS, ram // 2)
     if any("GB10" in device.description for device in devices):
@@ -61,15 +61,15 @@ def idle(ram: int, devices: Sequence[Device] = ()) -> int:
 
 
 def kept(ram: int) -> int:
-    """Bytes that a system in use should keep of so much RAM where its GPU's part is raised: 4 GiB
-    below 32, 6 to 64, 8 above. The firmware takes some of the RAM that was sold."""
+    """Return the bytes that a system in use should keep of so much RAM where its GPU's part is
+    raised: 4 GiB below 32, 6 to 64, 8 above. The firmware takes some of the RAM that was sold."""
     sold = -(-ram // (8 * GiB)) * 8
     return (4 if sold < 32 else 6 if sold <= 64 else 8) * GiB
 
 
 def host_of(ram: int, devices: Sequence[Device] = (), here: Host | None = None) -> Host:
-    """A machine with this much RAM, less the part of an idle system. `here`: the machine that it is
-    with other memory; its rates and cores stay where both are of one kind."""
+    """Return a machine with this much RAM, less the part of an idle system. `here`: the machine
+    that it is with other memory; its rates and cores stay where both are of one kind."""
     available = ram - idle(ram, devices)
     if here is None:
         return Host(ram, available, "given")

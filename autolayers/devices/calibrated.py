@@ -49,7 +49,7 @@ class Kept:
 
 
 def of(row: Ratio, devices: Sequence[Device]) -> Kept:
-    """A ratio that was measured now with these devices of this machine."""
+    """Return a ratio that was measured now with these devices of this machine."""
     own = [device for device in devices if row.backend != HOST and device.backend == row.backend]
     return Kept(
         state.machine_name(),
@@ -84,7 +84,7 @@ def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
 def load(
     devices: Sequence[Device], environ: Mapping[str, str]
 ) -> tuple[tuple[Ratio, ...], list[str]]:
-    """What was measured on this machine, and a note if all of it is old."""
+    """Return what was measured on this machine, and a note if all of it is old."""
     found, old = [], []
     for kept in _all(environ):
         if kept.machine == state.machine_name():
@@ -109,8 +109,8 @@ def load(
 def with_ratios(
     devices: Sequence[Device], host: Host | None, rows: Sequence[Ratio]
 ) -> tuple[list[Device], Host | None]:
-    """A machine with what was measured on it: each device with what its backend ran, the host with
-    what the CPU did."""
+    """Return a machine with what was measured on it: each device with what its backend ran, the
+    host with what the CPU did."""
 
     def of(device: Device) -> tuple[Ratio, ...]:
         return tuple(
@@ -135,7 +135,7 @@ def forget(environ: Mapping[str, str]) -> int:
 
 
 def _changed(kept: Kept, devices: Sequence[Device]) -> str:
-    """What is no longer as it was; "" if nothing."""
+    """Return what is no longer as it was; "" if nothing."""
     here = [device for device in devices if device.backend == kept.backend]
     if kept.version != __version__:
         return f"of autolayers {kept.version}"
@@ -177,7 +177,7 @@ def _all(environ: Mapping[str, str]) -> list[Kept]:
 
 
 def _right(kept: Kept) -> bool:
-    """Whether an entry of the file has the types and ranges that autolayers writes."""
+    """Return whether an entry of the file has the types and ranges that autolayers writes."""
     texts: tuple[Any, ...] = (
         kept.machine,
         kept.backend,

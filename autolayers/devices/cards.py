@@ -66,7 +66,7 @@ _SHARED = {VULKAN: lambda gib: gib * 512, METAL: working_set}
 
 
 def _cards() -> dict[str, Card]:
-    """The rows of cards.csv; one without a size of its own has one for each size of RAM."""
+    """Return the rows of cards.csv; one without a size of its own has one for each size of RAM."""
     found = {}
     for row in rows("devices/cards.csv"):
         major, _, minor = row["compute_capability"].partition(".")
@@ -79,7 +79,7 @@ def _cards() -> dict[str, Card]:
 
 
 def _card_of(row: Mapping[str, str], capability: tuple[int, int] | None, gib: int) -> Card:
-    """The card of a row, with this RAM where it has none of its own."""
+    """Return the card of a row, with this RAM where it has none of its own."""
     return Card(
         row["description"],
         int(row["mib"] or _SHARED[row["backend"]](gib)),
@@ -97,7 +97,7 @@ CARDS = _cards()
 
 
 def table() -> str:
-    """All GPUs as text, for --gpu list."""
+    """Return all GPUs as text, for --gpu list."""
     lines = [f"{'name':<20}{'MiB':>8}{'GB/s':>7}"]
     lines += [
         f"{key:<20}{card.usable:>8}{card.bandwidth or 'RAM':>7}" for key, card in CARDS.items()

@@ -79,8 +79,8 @@ class Cluster:
     boxes: tuple[Box, ...]
 
     def devices(self, boxes: Sequence[Box] | None = None) -> list[Device]:
-        """The devices that a llama-server on the head sees: these machines' (None: all) and its
-        own, in llama.cpp's order."""
+        """Return the devices that a llama-server on the head sees: these machines' (None: all) and
+        its own, in llama.cpp's order."""
         found: list[Device] = []
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
@@ -89,7 +89,7 @@ class Cluster:
 
 
 def _over_rpc(box: Box, device: Device, number: int) -> Device:
-    """A box's device as llama-server on the head sees it."""
+    """Return a box's device as llama-server on the head sees it."""
     cpu = device.backend == CPU.name
     bandwidth = device.bandwidth or (box.host.bandwidth if cpu and box.host else None)
     return replace(
@@ -110,7 +110,7 @@ def _over_rpc(box: Box, device: Device, number: int) -> Device:
 
 
 def read(path: str) -> Cluster:
-    """The cluster of a file. Raises UsageError: one line that names what is wrong."""
+    """Return the cluster of a file. Raises UsageError: one line that names what is wrong."""
     data = _json(path)
     _known(path, data, _TOP, "the file")
     boxes, head = data.get("boxes"), data.get("head")
@@ -159,8 +159,8 @@ def _refuse_unreachable(path: str, head: str, name: str, box: Box) -> None:
 
 
 def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
-    """The cluster with the memory that its servers report, and a line for each server that does not
-    answer or reports more than the file's device can have: those are left out."""
+    """Return the cluster with the memory that its servers report, and a line for each server that
+    does not answer or reports more than the file's device can have: those are left out."""
     servers = _servers(cluster)
     answers = in_threads(lambda server: ask(server[0].endpoints[server[1]]), servers)
     notes: list[str] = []
@@ -187,12 +187,12 @@ def asked(cluster: Cluster) -> tuple[Cluster, list[str]]:
 
 
 def _servers(cluster: Cluster) -> list[tuple[Box, int]]:
-    """Each box with the number of each device."""
+    """Return each box with the number of each device."""
     return [(box, i) for box in cluster.boxes for i in range(len(box.devices))]
 
 
 def _with_devices(box: Box, served: list[tuple[Device, int]]) -> Box:
-    """The box with these devices and their ports only."""
+    """Return the box with these devices and their ports only."""
     devices, ports = zip(*served, strict=True)
     return replace(box, devices=devices, ports=ports)
 
@@ -202,17 +202,17 @@ def _reported(answer: list[Served]) -> str:
 
 
 def _can_be(answer: list[Served], device: Device) -> bool:
-    """Whether a server's devices can be the one that the file has."""
+    """Return whether a server's devices can be the one that the file has."""
     return len(answer) == 1 and answer[0].total <= _LARGER * device.total
 
 
 def _is_address(value: object) -> bool:
-    """Whether it can be a host name or an IP address, or none."""
+    """Return whether it can be a host name or an IP address, or none."""
     return isinstance(value, str) and re.fullmatch(r"[\w.:-]*", value) is not None
 
 
 def _machine_text(path: str, what: str) -> bytes:
-    """The bytes of a machine file. Raises UsageError if it cannot be read."""
+    """Return the bytes of a machine file. Raises UsageError if it cannot be read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(_MAX_SIZE)
@@ -245,7 +245,7 @@ def _box(path: str, name: str, row: Any, link: tuple[float, float] | None) -> Bo
 def _links(
     path: str, rows: Any, head: str, boxes: Mapping[str, Any]
 ) -> dict[str, tuple[float, float]]:
-    """The links between the head and the other machines."""
+    """Return the links between the head and the other machines."""
     if not isinstance(rows, list):
         raise UsageError(f"{path}: links must be a list")
     found: dict[str, tuple[float, float]] = {}
@@ -268,7 +268,7 @@ def _links(
 
 
 def rate_of(value: Any, what: str) -> float:
-    """Bytes per second of 1.25e8, "1Gbit/s" or "125MB/s"."""
+    """Return the bytes per second of 1.25e8, "1Gbit/s" or "125MB/s"."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found:
         base = 1024 if found[3] else 1000

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def chosen(word: str) -> type[Backend]:
-    """The backend of that name or alias, in any case. Raises UsageError with the known ones."""
+    """Return the backend of that name or alias, in any case. Raises UsageError with the known ones."""
     names = {
         name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote
     }
@@ -29,9 +29,9 @@ def chosen(word: str) -> type[Backend]:
 
 
 def driven(devices: Sequence[Device], word: str) -> list[Device]:
-    """The devices under that backend, renumbered; only RPC servers' for cpu. Raises UsageError if
-    the backend does not support one, or Metal has none. A size is that of a Mac's GPU under Metal,
-    which shares the RAM."""
+    """Return the devices under that backend, renumbered; only RPC servers' for cpu. Raises
+    UsageError if the backend does not support one, or Metal has none. A size is that of a Mac's GPU
+    under Metal, which shares the RAM."""
     wanted = chosen(word)
     remote = [device for device in devices if backend(device.backend).remote]
     own = [device for device in devices if not backend(device.backend).remote]

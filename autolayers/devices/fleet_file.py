@@ -92,7 +92,8 @@ class Fleet:
 
 
 def read(path: str) -> Fleet:
-    """The fleet of a file or directory. Raises UsageError: one line that names what is wrong."""
+    """Return the fleet of a file or directory. Raises UsageError: one line that names what is
+    wrong."""
     if os.path.isdir(path):
         return _fleet(path, list(_directory(path)))
     data = _json(path)
@@ -116,7 +117,7 @@ def read(path: str) -> Fleet:
 
 
 def kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
-    """The kinds, in the order of their first machines."""
+    """Return the kinds, in the order of their first machines."""
     found: dict[object, list[Box]] = {}
     for box in machines:
         found.setdefault(_likeness(box), []).append(box)
@@ -204,7 +205,7 @@ def _directory(path: str) -> Iterator[Box]:
 
 
 def _listed(path: str, rows: Any) -> Iterator[Box]:
-    """The machines of a list or of an object under their names."""
+    """Yield the machines of a list or of an object under their names."""
     if isinstance(rows, dict):
         rows = [
             {**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()
@@ -257,7 +258,7 @@ def _count(count: Any, address: str, what: str) -> int:
 
 
 def _box(path: str, name: str, data: Any, what: str) -> Box:
-    """One machine. Raises UsageError where it has no memory to plan with."""
+    """Return one machine. Raises UsageError where it has no memory to plan with."""
     if isinstance(data, dict) and not data.get("devices") and data.get("host") is None:
         raise UsageError(f"{what}: a machine without memory: it has neither devices nor a host")
     devices, host = parse(json.dumps(data), what)
@@ -270,7 +271,7 @@ def _box(path: str, name: str, data: Any, what: str) -> Box:
 
 
 def _json(path: str, most: int = _MAX_SIZE) -> Any:
-    """The JSON of a file. Raises UsageError, also for an object that has a key twice."""
+    """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

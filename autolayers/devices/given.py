@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
-    """A hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090". Of a name
-    of machines with several sizes of RAM, `ram` bytes choose.
+    """Return a hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090". Of
+    a name of machines with several sizes of RAM, `ram` bytes choose.
 
     A size is exactly the free memory. The device's name follows its backend: ROCm0. Raises
     UsageError for anything else.
@@ -66,8 +66,8 @@ def _usable(card: Card, name: str) -> int:
 
 
 def _size(text: str) -> int | None:
-    """Bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most likely means
-    GiB. Raises UsageError for what can be both: "780m"."""
+    """Return bytes; None if the text can only be a GPU's name: "4090" is one, while "24" most
+    likely means GiB. Raises UsageError for what can be both: "780m"."""
     try:
         size = parse_memory(text)
     except UsageError:
@@ -105,7 +105,7 @@ def _times(part: str) -> tuple[int, str]:
 
 
 def _exists(text: str) -> bool:
-    """Whether it is a size or a GPU's name."""
+    """Return whether it is a size or a GPU's name."""
     try:
         return _size(text) is not None or bool(candidates(text))
     except UsageError:
@@ -113,8 +113,8 @@ def _exists(text: str) -> bool:
 
 
 def hypothetical(spec: str, ram: int = 0) -> list[Device]:
-    """The devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g", numbered
-    per backend; `ram`: the bytes of RAM of a machine that comes in several sizes.
+    """Return the devices of `--gpu`: sizes and GPU names, "24GiB,12GiB", "2x4090", "a100-80g",
+    numbered per backend; `ram`: the bytes of RAM of a machine that comes in several sizes.
 
     Raises UsageError.
 
@@ -137,8 +137,8 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
 
 
 def of_one_machine(spec: str, ram: int = 0) -> list[Device]:
-    """The devices of `--gpu`. Raises UsageError also for GPUs of several machines with unified
-    memory."""
+    """Return the devices of `--gpu`. Raises UsageError also for GPUs of several machines with
+    unified memory."""
     found = hypothetical(spec, ram)
     if sum(device.ram is not None for device in found) > 1:
         raise UsageError(
@@ -149,7 +149,7 @@ def of_one_machine(spec: str, ram: int = 0) -> list[Device]:
 
 
 def numbered(devices: list[Device]) -> list[Device]:
-    """The same, named by their backends in this order: CUDA0, CUDA1, ROCm0."""
+    """Return the same, named by their backends in this order: CUDA0, CUDA1, ROCm0."""
     used: dict[str, int] = {}
     named = []
     for device in devices:

@@ -50,7 +50,7 @@ def _drm(folder: str) -> dict[str, int]:
 
 
 def _size(text: str) -> int | None:
-    """Bytes of a number with its unit; None if it is none."""
+    """Return the bytes of a number with its unit; None if it is none."""
     number, _, unit = text.strip().partition(" ")
     if not number.isdecimal() or len(number) >= 20 or unit not in _UNITS:
         return None
@@ -58,8 +58,9 @@ def _size(text: str) -> int | None:
 
 
 def _memory(fields: dict[str, str]) -> int:
-    """Bytes of video memory, of an integrated GPU those of the system's that it maps. Drivers name
-    regions vram, vram0, gtt, system0; drm-memory- is amdgpu's older key for drm-resident-."""
+    """Return the bytes of video memory, of an integrated GPU those of the system's that it maps.
+    Drivers name regions vram, vram0, gtt, system0; drm-memory- is amdgpu's older key for
+    drm-resident-."""
     sizes: dict[str, int] = {}
     # the last that there is counts
     for prefix in ("drm-total-", "drm-memory-", "drm-resident-"):

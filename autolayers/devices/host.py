@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def read(root: str = "/") -> Host:
-    """This machine's RAM. `root` is the root of its file system. Raises DeviceError if it cannot be
-    read."""
+    """Return this machine's RAM. `root` is the root of its file system. Raises DeviceError if it
+    cannot be read."""
     memory = meminfo(root)
     if "MemTotal" in memory and "MemAvailable" in memory:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
@@ -67,7 +67,7 @@ def cores(root: str = "/") -> int | None:
 
 
 def _cpuinfo(root: str) -> tuple[int, set[tuple[str, str]]]:
-    """The number of CPUs, and (package, core) of each core, where Linux lists them."""
+    """Return the number of CPUs, and (package, core) of each core, where Linux lists them."""
     cores: set[tuple[str, str]] = set()
     count, package = 0, ""
     for line in file_text(root, "proc/cpuinfo").splitlines():
@@ -82,7 +82,7 @@ def _cpuinfo(root: str) -> tuple[int, set[tuple[str, str]]]:
 
 
 def _cores(root: str) -> int | None:
-    """The physical cores of its CPUs, whatever the limit of its control group."""
+    """Return the physical cores of its CPUs, whatever the limit of its control group."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     count, found = _cpuinfo(root)
     if not usable or (not count and root != "/"):
@@ -109,8 +109,8 @@ def _psutil() -> tuple[int, int, str]:
 
 
 def _limits(root: str) -> Iterator[tuple[int, int]]:
-    """(limit, used) of every control group above this process. Used excludes page cache that can be
-    dropped."""
+    """Yield (limit, used) of every control group above this process. Used excludes page cache that
+    can be dropped."""
     for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -135,13 +135,13 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
 
 
 def _numbers(root: str, files: list[str]) -> list[int]:
-    """The numbers that are all of a file's text; a limit may be the word max."""
+    """Return the numbers that are all of a file's text; a limit may be the word max."""
     texts = [file_text(root, file).strip() for file in files]
     return [int(text) for text in texts if text.isdigit()]
 
 
 def _statistic(root: str, group: str, name: str) -> int:
-    """A number of a control group's memory.stat; 0 if it is not there."""
+    """Return a number of a control group's memory.stat; 0 if it is not there."""
     lines = file_text(root, f"{group}/memory.stat").splitlines()
     statistics = dict(line.split()[:2] for line in lines if " " in line)
     number = statistics.get(name, "0")

@@ -65,7 +65,7 @@ _OTHERS = (
 
 
 def is_integrated(description: str) -> bool:
-    """Whether a driver's description is that of an integrated GPU, which shares the system's
+    """Return whether a driver's description is that of an integrated GPU, which shares the system's
     RAM."""
     import re  # few calls
 
@@ -73,8 +73,8 @@ def is_integrated(description: str) -> bool:
 
 
 def has_no_memory(description: str) -> bool:
-    """Whether an integrated GPU's memory is entirely system RAM: Intel's. For AMD's the firmware
-    may reserve some RAM, which the system does not count."""
+    """Return whether an integrated GPU's memory is entirely system RAM: Intel's. For AMD's the
+    firmware may reserve some RAM, which the system does not count."""
     return "Intel" in description
 
 

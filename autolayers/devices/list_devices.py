@@ -34,7 +34,7 @@ _LINE = re.compile(
 def query(
     program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0
 ) -> tuple[list[Device], list[str]]:
-    """What `program --list-devices` lists under `environ`, and notes.
+    """Return what `program --list-devices` lists under `environ`, and notes.
 
     LLAMA_ARG_* variables are left out, as a bad one ends the program before it lists; LLAMA_ARG_RPC
     and `rpc` (host:port) add remote devices. Raises DeviceError when it cannot be run, takes too
@@ -48,7 +48,7 @@ def query(
 def run(
     program: str, environ: Mapping[str, str], rpc: Sequence[str] = (), timeout: float = 30.0
 ) -> str:
-    """The listing's text. Raises DeviceError."""
+    """Return the listing's text. Raises DeviceError."""
     # llama.cpp handles --list-devices as soon as it reads it: later flags would be ignored
     command = [program, *(["--rpc", ",".join(rpc)] if rpc else []), "--list-devices"]
     kept = {
@@ -70,7 +70,8 @@ def run(
 
 
 def _complaint(text: str) -> str:
-    """The line of stderr with the reason: the first that mentions an error, otherwise the last."""
+    """Return the line of stderr with the reason: the first that mentions an error, otherwise the
+    last."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     about = [
         line
@@ -85,7 +86,8 @@ def _reason(code: int) -> str:
 
 
 def parse(text: str) -> tuple[list[Device], list[str]]:
-    """Devices of a listing, as llama.cpp would use them by default, and notes about the rest.
+    """Return the devices of a listing, as llama.cpp would use them by default, and notes about the
+    rest.
 
     >>> devices, notes = parse("  CUDA0: NVIDIA GeForce RTX 3080 Ti (11909 MiB, 11650 MiB free)\\n")
     >>> devices[0].name, devices[0].free >> 20
@@ -150,8 +152,8 @@ def _as_used(listed: list[Device], notes: list[str]) -> tuple[list[Device], list
 
 
 def _discrete_first(gpus: list[Device], notes: list[str]) -> list[Device]:
-    """The discrete GPUs, with a note for each other; the integrated ones of one backend if there is
-    none."""
+    """Return the discrete GPUs, with a note for each other; the integrated ones of one backend if
+    there is none."""
     discrete = [device for device in gpus if device.kind == "gpu"]
     if not discrete:
         return [device for device in gpus if device.backend == gpus[0].backend]
@@ -165,7 +167,7 @@ def _discrete_first(gpus: list[Device], notes: list[str]) -> list[Device]:
 
 
 def _twin(device: Device, gpus: list[Device], listed: list[Device]) -> Device | None:
-    """The same GPU under an earlier backend, each of whose GPUs matches at most one of this
+    """Return the same GPU under an earlier backend, each of whose GPUs matches at most one of this
     backend."""
     same = [
         other for other in listed if other.backend == device.backend and _same_card(other, device)
@@ -187,7 +189,7 @@ def _same_card(one: Device, other: Device) -> bool:
 
 
 def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
-    """The listed CUDA devices, completed by NVML; memory sizes stay the listed ones.
+    """Return the listed CUDA devices, completed by NVML; memory sizes stay the listed ones.
 
     Both name devices in CUDA's order; a different description means that they are different GPUs.
     """

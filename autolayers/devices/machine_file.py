@@ -77,7 +77,8 @@ class _Wrong(Exception):
 
 
 def read(path: str) -> tuple[list[Device], Host | None]:
-    """The devices and the RAM of a machine file; no Host if it has no RAM. Raises UsageError."""
+    """Return the devices and the RAM of a machine file; no Host if it has no RAM. Raises
+    UsageError."""
     try:
         with open(path, "rb") as file:
             text = file.read(_MAX_SIZE)
@@ -114,7 +115,7 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
 
 
 def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
-    """What `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
+    """Return what `parse` reads back, JSON-ready: `autolayers devices --json` adds notes to it."""
     from dataclasses import asdict
 
     rows = list(map(ratio_row, ratios(devices, host)))
@@ -131,7 +132,7 @@ def to_dict(devices: Sequence[Device], host: Host | None) -> dict[str, Any]:
 
 
 def ratio_row(row: Ratio) -> dict[str, Any]:
-    """A row of `measured`."""
+    """Return a row of `measured`."""
     return {"class" if key == "placement" else key: value for key, value in vars(row).items()}
 
 
@@ -214,8 +215,8 @@ def _check_limits(limits: Any, what: str) -> None:
 def _complete(
     card: Device | None, values: dict[str, Any], what: str, before: list[Device]
 ) -> Device:
-    """The device with the file's figures, completed from `card`. Raises _Wrong if they contradict
-    each other."""
+    """Return the device with the file's figures, completed from `card`. Raises _Wrong if they
+    contradict each other."""
     backend = _backend(card, values, what)
     used = sum(other.backend == backend for other in before)
     name = values.get("name") or f"{backend}{used}"
@@ -238,7 +239,7 @@ def _complete(
 
 
 def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
-    """The Device of `card`; None if it is unknown and the file has the memory itself."""
+    """Return the Device of `card`; None if it is unknown and the file has the memory itself."""
     if name is None:
         return None
     if not isinstance(name, str):

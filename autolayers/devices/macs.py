@@ -36,7 +36,7 @@ def working_set(ram: int, macos: int = TODAY) -> int:
 
 
 def macos_of(name: str) -> int | None:
-    """The macOS that a name of a Mac has: "m1 16gb macos 14"."""
+    """Return the macOS that a name of a Mac has: "m1 16gb macos 14"."""
     if "mac" not in name.lower():
         return None
     import re  # few calls

@@ -37,7 +37,7 @@ class CannotMeasure(AutolayersError):
 
 
 def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
-    """The last measurement of this machine; None if it is missing or unreadable."""
+    """Return the last measurement of this machine; None if it is missing or unreadable."""
     try:
         found = state.read(_file(environ))
     except AutolayersError:
@@ -53,7 +53,7 @@ def load(environ: Mapping[str, str] | None = None) -> dict[str, Any] | None:
 
 
 def _is_rate(value: object) -> bool:
-    """Whether it can be a rate, in bytes per second."""
+    """Return whether it can be a rate, in bytes per second."""
     return isinstance(value, (int, float)) and 1e6 < value < 1e14
 
 
@@ -93,7 +93,7 @@ def _file(environ: Mapping[str, str] | None) -> str:
 
 
 def ram(size: int) -> float:
-    """Bytes per second that all cores together read from `size` bytes of RAM.
+    """Return the bytes per second that all cores together read from `size` bytes of RAM.
 
     Generation only reads weights, so the memory is searched for a byte that it does not contain.
     """
@@ -127,7 +127,7 @@ def ram(size: int) -> float:
 
 
 def _rates(copies: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Bytes per second of each copy that works. Raises CannotMeasure if `bus` does not."""
+    """Return the bytes per second of each copy that works. Raises CannotMeasure if `bus` does not."""
     found = {}
     for name, copy in copies.items():
         try:
@@ -139,8 +139,8 @@ def _rates(copies: Mapping[str, Callable[[], None]]) -> dict[str, float]:
 
 
 def bus() -> dict[str, float]:
-    """Bytes per second between RAM and CUDA's first GPU: `bus` from pinned RAM, and BUS. Raises
-    CannotMeasure."""
+    """Return the bytes per second between RAM and CUDA's first GPU: `bus` from pinned RAM, and BUS.
+    Raises CannotMeasure."""
     import ctypes
 
     try:
@@ -183,7 +183,7 @@ def bus() -> dict[str, float]:
 
 
 def disk(folder: str, size: int) -> float:
-    """Bytes per second of reading an uncached file of that size in this folder. Raises
+    """Return the bytes per second of reading an uncached file of that size in this folder. Raises
     CannotMeasure."""
     import tempfile
 
@@ -210,7 +210,7 @@ def disk(folder: str, size: int) -> float:
 
 
 def _best(run: Any) -> float:
-    """Seconds of the fastest of at least three runs."""
+    """Return the seconds of the fastest of at least three runs."""
     best, end = float("inf"), time.perf_counter() + _SECONDS
     done = 0
     while done < 3 or (time.perf_counter() < end and done < 100):

@@ -24,7 +24,8 @@ _MOST_MEMORY = 1 << 50  # bytes; more than any device has
 
 
 def query(available: int, platform: str = sys.platform, read: Reader | None = None) -> list[Device]:
-    """The default Metal device as MTL0, none except on macOS. `available`: bytes of free RAM."""
+    """Return the default Metal device as MTL0, none except on macOS. `available`: bytes of free
+    RAM."""
     if platform != "darwin":
         return []
     answer = (read or _ask)()
@@ -50,7 +51,7 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
 
 
 def _ask() -> tuple[str, int, bool] | None:
-    """What read_metal says in a process of its own, which a crash ends alone."""
+    """Return what read_metal says in a process of its own, which a crash ends alone."""
     try:
         for row in apart(__name__, "answers", silence=_TIMEOUT):
             if isinstance(row, list):

@@ -79,8 +79,8 @@ _FORMS = r"sxm\d?|pcie?|hbm\d?e?|\d+g"
 
 
 def find(name: str, ram: int = 0) -> Card:
-    """The entry of that name; of several sizes of a machine's RAM the one with `ram` bytes. Raises
-    UsageError with the candidates if it is ambiguous, or with the unknown name."""
+    """Return the entry of that name; of several sizes of a machine's RAM the one with `ram` bytes.
+    Raises UsageError with the candidates if it is ambiguous, or with the unknown name."""
     keys = candidates(name)
     if len(keys) > 1:
         keys = [key for key in keys if CARDS[key].ram * GiB == ram] or keys
@@ -92,7 +92,7 @@ def find(name: str, ram: int = 0) -> Card:
 
 
 def candidates(name: str) -> list[str]:
-    """The keys of the GPUs that a name may mean; empty if it is none.
+    """Return the keys of the GPUs that a name may mean; empty if it is none.
 
     >>> candidates("RX 580"), candidates("rtx4090m")
     (['rx-580-4g', 'rx-580-8g'], ['rtx-4090-laptop'])
@@ -109,7 +109,7 @@ def candidates(name: str) -> list[str]:
 
 
 def _with_its_size(wanted: str) -> str | None:
-    """The card whose name and size these are; None if there is none."""
+    """Return the card whose name and size these are; None if there is none."""
     for plain, key in _KEYS.items():
         size = _size(wanted, plain)
         if size and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
@@ -136,8 +136,8 @@ def _candidates(name: str) -> list[str]:
 
 
 def _with_words(words: set[str]) -> list[str]:
-    """The cards whose keys have all of these words: those without further ones, if a number is
-    among them."""
+    """Return the cards whose keys have all of these words: those without further ones, if a number
+    is among them."""
     if all(map(_is_general, words)):
         return []
     among = [key for key in CARDS if words <= set(key.split("-"))]
@@ -148,13 +148,13 @@ def _with_words(words: set[str]) -> list[str]:
 
 
 def _is_general(word: str) -> bool:
-    """Whether a word is that of a family or a size, and names no card."""
+    """Return whether a word is that of a family or a size, and names no card."""
     return word in _FAMILIES or _gib(word)
 
 
 def described(description: str, mib: int) -> Card | None:
-    """The entry for a driver's description; if there are several sizes, the one with the nearest
-    memory. None if unknown."""
+    """Return the entry for a driver's description; if there are several sizes, the one with the
+    nearest memory. None if unknown."""
     import re  # few calls
 
     if not description or description.startswith("hypothetical") or ": " in description:
@@ -167,7 +167,7 @@ def described(description: str, mib: int) -> Card | None:
 
 
 def _by_letters(description: str) -> list[Card]:
-    """The cards with the letters of a description, or with all but those of a size."""
+    """Return the cards with the letters of a description, or with all but those of a size."""
     wanted = _plain(description)
     if not wanted:
         return []
@@ -183,7 +183,7 @@ def _by_letters(description: str) -> list[Card]:
 
 
 def completed(device: Device) -> Device:
-    """The device, completed with known figures of its model that the driver does not report."""
+    """Return the device, completed with known figures of its model that the driver does not report."""
     if device.kind == "igpu" and has_no_memory(device.description):
         device = replace(device, unified=True)
     card = described(device.description, device.total // MiB)
@@ -238,14 +238,14 @@ def _bare(letters: str) -> str:
 
 
 def _words(name: str) -> set[str]:
-    """The words of a name as a key has them, without its maker."""
+    """Return the words of a name as a key has them, without its maker."""
     words = _normal(name).split()
     return {_letters(word) for word in words} - {"nvidia", "geforce", "amd", "intel", "apple", ""}
 
 
 def _form(description: str) -> str:
-    """The letters without memory sizes and forms of boards: "A100-SXM-80GB" and "A100-SXM4-40GB"
-    have the same."""
+    """Return the letters without memory sizes and forms of boards: "A100-SXM-80GB" and
+    "A100-SXM4-40GB" have the same."""
     import re  # few calls
 
     words = re.sub(r"(\d+) *gi?b\b", r"\1g", _normal(description)).split()
@@ -266,7 +266,7 @@ def _size(name: str, stem: str) -> int:
 
 
 def _of_maker(name: str, keys: Iterable[str]) -> list[str]:
-    """Those of the maker that the name has, if it has one: a GTX 580 is no RX 580."""
+    """Return those of the maker that the name has, if it has one: a GTX 580 is no RX 580."""
     import re  # few calls
 
     said = {maker for maker, words in _MAKERS if re.search(rf"(?<![a-z])({words})", name.lower())}
@@ -283,7 +283,7 @@ _KEYS = {_bare(key.replace("-", "")): key for key in CARDS}
 
 
 def _close(name: str) -> list[str]:
-    """The keys with the most similar spelling."""
+    """Return the keys with the most similar spelling."""
     from difflib import get_close_matches
 
     full = {key.replace("-", ""): key for key in CARDS}

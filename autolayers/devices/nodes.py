@@ -45,8 +45,8 @@ _UNITS = {
 
 
 def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
-    """The machines, and a line for each node that is left out or whose GPU is not known. Raises
-    UsageError."""
+    """Return the machines, and a line for each node that is left out or whose GPU is not known.
+    Raises UsageError."""
     machines, notes = (
         [],
         ["what other pods take of the nodes is not in the file: it counts as free"],
@@ -70,7 +70,7 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
 
 
 def _name(path: str, number: int, row: Mapping[str, Any]) -> str:
-    """The name of a node. Raises UsageError if it has none."""
+    """Return the name of a node. Raises UsageError if it has none."""
     name = _part(row, "metadata").get("name")
     if not isinstance(name, str) or not name:
         raise UsageError(f"{path}: node {number} has no name")
@@ -78,13 +78,13 @@ def _name(path: str, number: int, row: Mapping[str, Any]) -> str:
 
 
 def _note(names: list[str], said: str) -> str:
-    """One line for all nodes that it is said of."""
+    """Return one line for all nodes that it is said of."""
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"node {names[0]}{more}: {said}"
 
 
 def quantity(text: object) -> int | None:
-    """Bytes of a Kubernetes quantity; None of anything else.
+    """Return the bytes of a Kubernetes quantity; None of anything else.
 
     >>> quantity("64Gi") == 64 << 30
     True
@@ -114,7 +114,7 @@ def _part(row: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 
 def _unusable(row: Mapping[str, Any]) -> str:
-    """Why no pod is scheduled there; "": pods are."""
+    """Return why no pod is scheduled there; "": pods are."""
     if _part(row, "spec").get("unschedulable") is True:
         return "cordoned"
     conditions = _part(row, "status").get("conditions")
@@ -151,7 +151,7 @@ def _host(path: str, name: str, row: Mapping[str, Any]) -> Host:
 
 
 def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, ...], str]:
-    """The GPUs that pods may get, and a line where their speed is not known."""
+    """Return the GPUs that pods may get, and a line where their speed is not known."""
     labels = _part(_part(row, "metadata"), "labels")
     allocatable = _part(_part(row, "status"), "allocatable")
     for resource in (_NVIDIA, _AMD, *_OTHERS):

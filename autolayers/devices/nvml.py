@@ -76,8 +76,8 @@ _SENT = (
 def query(
     environ: Mapping[str, str], timeout: float = 10.0, root: str = "/"
 ) -> tuple[list[Device], list[str]]:
-    """The GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line per
-    problem.
+    """Return the GPUs that a CUDA program started under `environ` sees, named CUDA0..., and a line
+    per problem.
 
     Without an NVIDIA driver: no GPUs and no note. A GPU that hangs is left out after `timeout`
     seconds, each later one after a quarter of that.
@@ -158,7 +158,7 @@ def answers(root: str, first: str) -> Iterator[dict[str, Any]]:
 
 
 def _initialised() -> tuple[Any, str]:
-    """The library ready to be asked, or None and what is wrong, "" without one."""
+    """Return the library ready to be asked, or None and what is wrong, "" without one."""
     if sys.platform.startswith("linux"):
         import ctypes
 
@@ -199,7 +199,7 @@ class _Driver:
         self.notes: list[str] = []
 
     def ask(self, call: str, *args: object) -> Any:
-        """The answer, or None if this driver or device has none."""
+        """Return the answer, or None if this driver or device has none."""
         try:
             return getattr(self.nvml, call)(*args)
         except (self.nvml.NVMLError, AttributeError, UnicodeDecodeError):
@@ -218,7 +218,7 @@ class _Driver:
         return found
 
     def gpu(self, index: int) -> list[Device]:
-        """One GPU or its MIG instances; none, with a note, where its answers make no sense."""
+        """Return one GPU or its MIG instances; none, with a note, where its answers make no sense."""
         try:
             handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
         except self.nvml.NVMLError as error:
@@ -239,7 +239,7 @@ class _Driver:
         return found
 
     def card(self, index: int, handle: object) -> list[Device]:
-        """One device, or its MIG instances in MIG mode; none, with a note, if it does not
+        """Return one device, or its MIG instances in MIG mode; none, with a note, if it does not
         answer."""
         nvml = self.nvml
         name = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
@@ -270,7 +270,7 @@ class _Driver:
         return [self.device(name, handle, memory.total, memory.free)]
 
     def instances(self, index: int, handle: object) -> list[Device]:
-        """The MIG instances of one GPU, in NVML's order."""
+        """Return the MIG instances of one GPU, in NVML's order."""
         found = []
         parent = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
         for i in range(
@@ -328,7 +328,7 @@ class _Driver:
         )
 
     def watts(self, question: str, handle: object) -> int | None:
-        """A limit of power that is plausible; NVML says milliwatts."""
+        """Return a limit of power that is plausible; NVML says milliwatts."""
         limit = self.ask(question, handle)
         return limit // 1000 if limit and 1000 <= limit <= 10**8 else None
 

@@ -20,8 +20,8 @@ LOOPBACK = 2e9, 3e-5
 
 
 def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
-    """The devices of these servers, and a note for each server that does not answer, which counts
-    as one device of unknown memory (0). Raises UsageError for anything but host:port."""
+    """Return the devices of these servers, and a note for each server that does not answer, which
+    counts as one device of unknown memory (0). Raises UsageError for anything but host:port."""
     devices: list[Device] = []
     answers, notes = _ask(endpoints)
     for endpoint, served in zip(endpoints, answers, strict=True):
@@ -64,15 +64,15 @@ def refine(devices: Iterable[Device], endpoints: Sequence[str]) -> list[Device]:
 
 
 def unavailable(endpoints: Sequence[str]) -> list[str]:
-    """A line for each server that is busy or dead, after 3 s at most. Raises UsageError for
+    """Return a line for each server that is busy or dead, after 3 s at most. Raises UsageError for
     anything but host:port."""
     answers = _answers(endpoints)
     return [str(answer) for answer in answers if isinstance(answer, Unavailable)]
 
 
 def _with(device: Device, said: Served, endpoint: str) -> Device:
-    """The device with its server's backend (CPU or GPU, by its alignment), its memory if unknown so
-    far, and the link's rates if the server is on this machine."""
+    """Return the device with its server's backend (CPU or GPU, by its alignment), its memory if
+    unknown so far, and the link's rates if the server is on this machine."""
     host = address(endpoint)[0]
     if host in ("localhost", "::1") or host.startswith("127."):
         device = replace(device, link=device.link or LOOPBACK[0], latency=LOOPBACK[1])
@@ -83,7 +83,7 @@ def _with(device: Device, said: Served, endpoint: str) -> Device:
 
 
 def _ask(endpoints: Sequence[str]) -> tuple[list[list[Served] | None], list[str]]:
-    """Each server's devices, None if it cannot be asked, and a line for each of those."""
+    """Return each server's devices, None if it cannot be asked, and a line for each of those."""
     answers = _answers(endpoints)
     return (
         [answer if isinstance(answer, list) else None for answer in answers],

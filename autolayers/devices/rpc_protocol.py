@@ -48,8 +48,8 @@ def address(endpoint: str) -> tuple[str, int]:
 
 
 def ask(endpoint: str, patience: float | None = None) -> list[Served]:
-    """The devices of the server at host:port, in its order. `patience`: seconds for all questions,
-    None: PATIENCE.
+    """Return the devices of the server at host:port, in its order. `patience`: seconds for all
+    questions, None: PATIENCE.
 
     Raises Unavailable without an answer, DeviceError for one that is not of this protocol or has
     impossible numbers.

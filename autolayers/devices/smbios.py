@@ -13,7 +13,8 @@ _MAX_SIZE = 1 << 20
 
 
 def bandwidth(root: str = "/") -> float | None:
-    """Bytes per second that reading reaches; None if the tables are unreadable or incomplete."""
+    """Return the bytes per second that reading reaches; None if the tables are unreadable or
+    incomplete."""
     try:
         with open(f"{root.rstrip('/')}/sys/firmware/dmi/tables/DMI", "rb") as file:
             return of_tables(file.read(_MAX_SIZE))
@@ -22,7 +23,7 @@ def bandwidth(root: str = "/") -> float | None:
 
 
 def of_tables(data: bytes) -> float | None:
-    """The same from the tables' bytes."""
+    """Return the same from the tables' bytes."""
     speeds: dict[str, int] = {}
     position = 0
     while position + 4 <= len(data):
@@ -50,12 +51,12 @@ def _add_module(body: bytes, words: list[bytes], speeds: dict[str, int]) -> None
 
 
 def _word(number: int, words: list[bytes]) -> str:
-    """The text of that number, from 1; "" if there is none."""
+    """Return the text of that number, from 1; "" if there is none."""
     return words[number - 1].decode("ascii", "replace") if 0 < number <= len(words) else ""
 
 
 def _channel(device: str, bank: str) -> str:
-    """The channel's name: "ChannelA" of ChannelA-DIMM1, "A" of DIMM_A2, "P0 CHANNEL B"."""
+    """Return the channel's name: "ChannelA" of ChannelA-DIMM1, "A" of DIMM_A2, "P0 CHANNEL B"."""
     import re  # few calls
 
     for text in (bank, device):

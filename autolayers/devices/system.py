@@ -7,7 +7,7 @@ import sys
 
 
 def file_text(root: str, path: str) -> str:
-    """A file of the system below `root`, at most 1 MiB of it; empty where it cannot be read."""
+    """Return a file of the system below `root`, at most 1 MiB of it; empty where it cannot be read."""
     try:
         with open(f"{root.rstrip('/')}/{path}", encoding="utf-8", errors="replace") as file:
             return file.read(1 << 20)
@@ -27,7 +27,7 @@ def meminfo(root: str = "/") -> dict[str, int]:
 
 
 def unified_available(memory: dict[str, int]) -> int:
-    """What llama.cpp takes as free on a GPU that shares the system's RAM.
+    """Return what llama.cpp takes as free on a GPU that shares the system's RAM.
 
     Mirrors ggml_backend_cuda_get_available_uma_memory: huge pages, where reserved, are all a GPU
     may have.

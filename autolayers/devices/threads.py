@@ -21,8 +21,8 @@ _FAST = 0.75  # of the fastest core's capacity; below it are the efficiency core
 
 
 def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | None:
-    """The right -t, None if the default is right or the answer unknown. `allowed`: this process's
-    CPUs."""
+    """Return the right -t, None if the default is right or the answer unknown. `allowed`: this
+    process's CPUs."""
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
     most = quota(root)
@@ -40,7 +40,7 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
 
 
 def _is_every_cpu(root: str, count: int) -> bool:
-    """Whether that many CPUs are all that the machine has."""
+    """Return whether that many CPUs are all that the machine has."""
     last = file_text(root, "sys/devices/system/cpu/present").strip().rpartition("-")[2]
     return last.isdecimal() and count > int(last)
 
@@ -69,12 +69,12 @@ def _capacity(root: str, cpu: int) -> int:
 
 
 def group_folders(path: str) -> list[str]:
-    """The folders of a control group's path."""
+    """Return the folders of a control group's path."""
     return [part for part in path.split("/") if part not in ("", "..")]
 
 
 def quota(root: str) -> int:
-    """The whole number of CPUs that this process's control groups allow at once."""
+    """Return the whole number of CPUs that this process's control groups allow at once."""
     least = 1 << 30
     for line in file_text(root, "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")

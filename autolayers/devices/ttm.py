@@ -27,7 +27,7 @@ _OWN_PACKAGE = "amdttm"  # ttm in the driver that AMD ships apart from Linux (am
 
 
 def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
-    """The devices, AMD's integrated ones with ttm as their driver. `root`: see Host.read."""
+    """Return the devices, AMD's integrated ones with ttm as their driver. `root`: see Host.read."""
     import re  # few calls
 
     found = re.match(r"(\d{1,4})\.(\d{1,4})", file_text(root, "proc/sys/kernel/osrelease"))
@@ -44,13 +44,13 @@ def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
 
 
 def is_amds(device: Device) -> bool:
-    """Whether it is an integrated GPU of AMD's."""
+    """Return whether it is an integrated GPU of AMD's."""
     return device.kind == "igpu" and ("AMD" in device.description or "Radeon" in device.description)
 
 
 def parameters(driver: str, limit: int) -> str:
-    """The kernel parameters that let a GPU with this driver take `limit` bytes; "" for any other
-    driver."""
+    """Return the kernel parameters that let a GPU with this driver take `limit` bytes; "" for any
+    other driver."""
     import re  # few calls
 
     found = re.fullmatch(r"(ttm|amdttm) of Linux (\d{1,4})\.(\d{1,4})", driver)

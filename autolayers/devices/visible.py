@@ -17,7 +17,7 @@ _KINDS = ("GPU-", "MIG-")
 
 
 def parse(value: str | None) -> tuple[int | str, ...] | None:
-    """The valid entries of CUDA_VISIBLE_DEVICES; None if it is unset: every device.
+    """Return the valid entries of CUDA_VISIBLE_DEVICES; None if it is unset: every device.
 
     Numbers are read as far as they go ("1st" is 1). The first entry that is no number, is negative
     or is of another kind than the first one (index, GPU-..., MIG-...) ends the list; a repeated one
@@ -79,7 +79,7 @@ def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
 
 
 def by_uuid(value: str | None) -> bool:
-    """Whether the mask names devices by UUID, so that the order CUDA enumerates in does not
+    """Return whether the mask names devices by UUID, so that the order CUDA enumerates in does not
     matter."""
     return any(isinstance(entry, str) for entry in parse(value) or ())
 

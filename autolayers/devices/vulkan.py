@@ -51,7 +51,7 @@ _FLOAT16, _MEMORY_MODEL, _SUBGROUP_SIZE, _BUDGET = 1000082000, 1000211000, 10002
 
 
 def query(environ: Mapping[str, str] | None = None) -> list[Device]:
-    """The GPUs that ggml-vulkan uses, in its order; none without a loader, driver or answer."""
+    """Return the GPUs that ggml-vulkan uses, in its order; none without a loader, driver or answer."""
     rows: list[Any] = []
     with contextlib.suppress(NoAnswer):  # those that answered before
         rows += apart(
@@ -124,7 +124,7 @@ class _Chain:
 
 
 def answer() -> Iterator[dict[str, Any]]:
-    """The GPUs as plain data; none without a loader or driver."""
+    """Yield the GPUs as plain data; none without a loader or driver."""
     import ctypes
 
     try:
@@ -161,7 +161,7 @@ def answer() -> Iterator[dict[str, Any]]:
 
 
 def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
-    """A structure with sType `kind` and no pNext; fields with their sizes, padding included."""
+    """Return a structure with sType `kind` and no pNext; fields with their sizes, padding included."""
     import ctypes
 
     raw = kind.to_bytes(8, "little") + bytes(8)
@@ -173,7 +173,7 @@ def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
 
 
 def _array(call: Callable[[Any, Any], int], kind: Any) -> list[Any]:
-    """What a Vulkan function enumerates, after asking for the count."""
+    """Return what a Vulkan function enumerates, after asking for the count."""
     import ctypes
 
     count = ctypes.c_uint32()

@@ -32,8 +32,8 @@ _PASS_ON = " (--strict-flags off passes on what a newer llama.cpp may know)"
 
 
 def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None = None) -> Arguments:
-    """The words of a command, with the environment and llama.cpp's config files where `environ` is
-    given.
+    """Return the words of a command, with the environment and llama.cpp's config files where
+    `environ` is given.
 
     Raises UsageError for invalid values, and for unknown flags unless --strict-flags is off.
     """
@@ -74,7 +74,7 @@ def _refuse_two_models(typed: Arguments) -> None:
 
 
 def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
-    """The names; of a split model's shards (model-*.gguf) only the first."""
+    """Return the names; of a split model's shards (model-*.gguf) only the first."""
     if not any("-of-" in name for name in names):
         return tuple(names)
     import re
@@ -157,7 +157,7 @@ def refuse_of_program(name: str, program: str) -> None:
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The flag with the most similar spelling, if any."""
+    """Return the flag with the most similar spelling, if any."""
     import difflib
 
     known = list(known)
@@ -169,7 +169,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def title(command: str) -> str:
-    """How messages name a command: "autolayers run"."""
+    """Return how messages name a command: "autolayers run"."""
     return "autolayers MODEL" if command == "plan" else f"autolayers {command}"
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
-    """The words of keyword arguments, by a flag's long name with _ for -, or its short one; None:
-    not given. Raises WrongType for a name that is no flag, and for a value that none takes.
+    """Return the words of keyword arguments, by a flag's long name with _ for -, or its short one;
+    None: not given. Raises WrongType for a name that is no flag, and for a value that none takes.
 
     >>> words_of({"gpu": ["rtx-3060", "8GiB"], "ctx": 8192, "mmap": False, "ngl": None})
     ['--gpu', 'rtx-3060,8GiB', '--ctx', '8192', '--no-mmap']
@@ -27,7 +27,7 @@ def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
 
 
 def is_flag(name: str, command: str = "plan") -> bool:
-    """Whether words_of takes such a name."""
+    """Return whether words_of takes such a name."""
     try:
         _flag(name, command)
     except WrongType:
@@ -64,7 +64,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _flag(name: str, command: str) -> tuple[str, bool]:
-    """The flag of a keyword, and whether it takes no value. Raises WrongType."""
+    """Return the flag of a keyword, and whether it takes no value. Raises WrongType."""
     own = own_flags(command)
     text = name.replace("_", "-")
     for word in (f"--{text}", f"-{text}"):

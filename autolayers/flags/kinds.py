@@ -91,15 +91,15 @@ class Kind:
 
 
 def as_c(text: str) -> str:
-    """The text of a number. Raises ValueError for what only Python reads as one: llama.cpp takes 8
-    of 8_192."""
+    """Return the text of a number. Raises ValueError for what only Python reads as one: llama.cpp
+    takes 8 of 8_192."""
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
 
 
 def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
-    """The whole number, low to high. Raises Bad, which says `what` was expected."""
+    """Return the whole number, low to high. Raises Bad, which says `what` was expected."""
     try:
         value = int(as_c(text))
     except ValueError:
@@ -133,7 +133,7 @@ def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192
 
 
 def one_of(text: str, allowed: Iterable[str]) -> str:
-    """The text, if it is one of these. Raises Bad."""
+    """Return the text, if it is one of these. Raises Bad."""
     if text not in allowed:
         raise Bad("one of " + ", ".join(allowed))
     return text
@@ -232,7 +232,7 @@ def _csv(text: str) -> list[str]:
 
 
 def scaled(text: str) -> list[tuple[str, float]]:
-    """(path, scale) of FNAME:SCALE,..."""
+    """Return (path, scale) of FNAME:SCALE,..."""
     found = []
     for item in _csv(text):
         path, colon, scale = item.rpartition(":")
@@ -299,7 +299,7 @@ def _set(read: Callable[[str], Any]) -> Callable[[Values, str, str], None]:
 
 
 def choice(*allowed: str) -> Kind:
-    """One word of these."""
+    """Return one word of these."""
     return Kind(_set(lambda text: one_of(text, allowed)), str, choices=allowed)
 
 
@@ -430,7 +430,8 @@ FFN_OF = Kind(_add(lambda text: _on_cpu(FFN_REGEX, text)), adds=True)
 
 
 def preset(**values: str | int) -> Kind:
-    """One flag that expands to several: the memory-relevant values that it sets at its position."""
+    """Return one flag that expands to several: the memory-relevant values that it sets at its
+    position."""
     return Kind(lambda all_values, _field, _text: all_values.update(values), words=0)
 
 

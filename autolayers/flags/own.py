@@ -81,7 +81,7 @@ _TOKENS = "a number of tokens such as 8192 or 16k"
 
 
 def _ctx(text: str, what: str = _TOKENS) -> int:
-    """Tokens of a context."""
+    """Return the tokens of a context."""
     n_ctx = tokens(text, 1, what)
     if n_ctx < LEAST_CTX:
         raise Bad(f"{LEAST_CTX} tokens or more: {text}k?")
@@ -114,7 +114,7 @@ def _cache_type(text: str) -> str:
 
 
 def _size(text: str) -> int:
-    """Bytes of memory. A small number without a unit means GiB or MiB, never bytes."""
+    """Return the bytes of memory. A small number without a unit means GiB or MiB, never bytes."""
     try:
         size = parse_memory(text)
     except UsageError:
@@ -144,8 +144,9 @@ def _ram(text: str) -> tuple[int, float | None]:
 
 
 def _modules(text: str) -> float | None:
-    """Bytes per second that reading RAM reaches, of "ddr5-6000x2": its kind, 10**6 transfers a
-    second and channels of 64 bits (two if none are given). None if it is no such text."""
+    """Return the bytes per second that reading RAM reaches, of "ddr5-6000x2": its kind, 10**6
+    transfers a second and channels of 64 bits (two if none are given). None if it is no such text.
+    """
     import re  # few calls
 
     found = re.fullmatch(r"(?:lp)?ddr[2-6]x?-(\d{3,5})(?:x([1-9]\d?))?", text.strip().lower())
@@ -176,7 +177,7 @@ def _port(text: str) -> int:
 
 
 def _time(text: str) -> float:
-    """Seconds."""
+    """Return seconds."""
     units = {"s": 1, "m": 60, "h": 3600}
     digits, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     return float(
@@ -930,12 +931,12 @@ FLAGS = (
 
 
 def own_flags(command: str) -> dict[str, OwnFlag]:
-    """The flags of a command, by each of their names."""
+    """Return the flags of a command, by each of their names."""
     return {name: flag for flag in FLAGS if command in flag.commands for name in flag.names}
 
 
 def takers(name: str) -> list[str]:
-    """The commands that have an own flag of this name."""
+    """Return the commands that have an own flag of this name."""
     return [
         command
         for command in COMMANDS

@@ -47,11 +47,11 @@ class Arguments:
     written: tuple[str, ...] = ()
 
     def value(self, flag: str) -> str | None:
-        """The last value given for a canonical flag, None if it was not given."""
+        """Return the last value given for a canonical flag, None if it was not given."""
         return next((value for name, value in reversed(self.given) if name == flag), None)
 
     def without(self, written: Collection[str]) -> Arguments:
-        """The same without these variables or config-file keys."""
+        """Return the same without these variables or config-file keys."""
         state, gone = _State(), set()
         for (flag, value), name in zip(self.given, self.written, strict=True):
             row, positive = lookup(flag) or (None, True)
@@ -110,7 +110,7 @@ def parse(
 
 
 def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The existing config files that llama.cpp reads on this machine, in its order.
+    """Return the existing config files that llama.cpp reads on this machine, in its order.
 
     Mirrors common_params_apply_system_config and fs_get_config_directory.
     """
@@ -204,7 +204,7 @@ def _is_flag(word: str) -> bool:
 
 
 def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) -> tuple[str, int]:
-    """(the value of a flag, the index after it)."""
+    """Return (the value of a flag, the index after it)."""
     count = 1
     if isinstance(flag, Argument):
         kind, count = flag.kind, flag.kind.words

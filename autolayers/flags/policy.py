@@ -68,7 +68,7 @@ class Policy:
 def read(
     words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None
 ) -> tuple[Params, Policy]:
-    """The constraints and the goals, from words, a Params or parsed Arguments. Raises
+    """Return the constraints and the goals, from words, a Params or parsed Arguments. Raises
     UsageError."""
     arguments = arguments_of(words, environ)
     return arguments.params, read_policy(arguments.own)
@@ -77,7 +77,7 @@ def read(
 def arguments_of(
     words: Sequence[str] | Params | Arguments, environ: Mapping[str, str] | None
 ) -> Arguments:
-    """Words, parsed as `autolayers MODEL` does; Params or Arguments pass through. Raises
+    """Return words, parsed as `autolayers MODEL` does; Params or Arguments pass through. Raises
     UsageError."""
     if isinstance(words, Arguments):
         return words
@@ -94,7 +94,7 @@ def arguments_of(
 
 
 def read_policy(own: Mapping[str, Any]) -> Policy:
-    """The Policy in Arguments.own; other keys are ignored. Raises UsageError."""
+    """Return the Policy in Arguments.own; other keys are ignored. Raises UsageError."""
     if own.get("format") == "number" and own.get("kv-types"):
         raise UsageError(
             "--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all of "

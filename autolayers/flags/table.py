@@ -99,7 +99,7 @@ class Argument:
         return self.kind.adds
 
     def written(self, positive: bool) -> str:
-        """The canonical name that switches it on or off."""
+        """Return the canonical name that switches it on or off."""
         return self.names[0] if positive or not self.negated else self.negated[0]
 
     def __repr__(self) -> str:
@@ -728,8 +728,8 @@ _by_field: dict[str, list[Argument]] = {}
 
 
 def lookup(word: str) -> tuple[Argument, bool] | None:
-    """The row of a name, and False for a negated one. llama.cpp reads _ as - in words that start
-    with two dashes."""
+    """Return the row of a name, and False for a negated one. llama.cpp reads _ as - in words that
+    start with two dashes."""
     if not _by_name:
         for row in (*LEGACY, *ARGUMENTS):
             for name in row.names:
@@ -740,7 +740,7 @@ def lookup(word: str) -> tuple[Argument, bool] | None:
 
 
 def rows_of(field: str) -> list[Argument]:
-    """The arguments that set a Params field, in their order."""
+    """Return the arguments that set a Params field, in their order."""
     if not _by_field:
         for row in ARGUMENTS:
             _by_field.setdefault(row.field, []).append(row)

@@ -40,10 +40,10 @@ class Users:
         return self.grows and self.count is not None
 
     def kept(self, served: Served) -> bool:
-        """Whether this keeps the promise."""
+        """Return whether this keeps the promise."""
         return served.rate >= self.rate and (not self.first or served.first <= self.first)
 
     def words(self) -> list[str]:
-        """The promise."""
+        """Return the promise."""
         rate, first = f"{self.rate:g} tokens/s each", f"a first token within {self.first:g} s"
         return [rate] * bool(self.rate) + [first] * bool(self.first)

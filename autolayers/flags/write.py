@@ -25,9 +25,9 @@ _OLD_LOAD_MODES = {
 
 
 def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list[str]:
-    """The words for `params`, as canonical short flags. `knows`: whether the build that reads them
-    has a flag, None for today's; older equivalents are used if there are any: -ot places tensors,
-    --no-mmap is -lm none.
+    """Return the words for `params`, as canonical short flags. `knows`: whether the build that
+    reads them has a flag, None for today's; older equivalents are used if there are any: -ot places
+    tensors, --no-mmap is -lm none.
 
     Raises ValueError for values that a command line cannot express (a comma in an override's
     pattern).
@@ -47,7 +47,7 @@ def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str,
 
 
 def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[str, list[str]]:
-    """The words of each argument that is set."""
+    """Return the words of each argument that is set."""
     found: dict[str, list[str]] = {}
     for row in ARGUMENTS:
         if not row.field or row.kind.write is None:
@@ -72,7 +72,7 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
 
 
 def _writer(field: str, value: Any) -> Argument:
-    """The argument of a field that expresses this value."""
+    """Return the argument of a field that expresses this value."""
     rows = [row for row in rows_of(field) if row.kind.write is not None]
     plain = next(row for row in rows if not row.kind.prefixes)
     return next(
@@ -97,7 +97,8 @@ def _repository_words(value: str, row: Argument) -> list[str]:
 def _override_words(
     pairs: tuple[tuple[str, str], ...], row: Argument, knows: Callable[[str], bool] | None
 ) -> list[str]:
-    """The shortest form: -cmoe and -ncmoe N for llama.cpp's own patterns, -ot for all others."""
+    """Return the shortest form: -cmoe and -ncmoe N for llama.cpp's own patterns, -ot for all
+    others."""
     flags = {
         other.kind: other.canonical
         for other in rows_of(row.field)

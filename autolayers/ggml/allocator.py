@@ -77,8 +77,8 @@ class Arena:
         return sum(chunk.peak for chunk in self.chunks)
 
     def take(self, size: int) -> tuple[int, int]:
-        """(chunk, offset) of a new block: the best fit; a chunk's last block only if nothing else
-        fits."""
+        """Return (chunk, offset) of a new block: the best fit; a chunk's last block only if nothing
+        else fits."""
         found: list[int] | None = None
         where = 0
         for c, chunk in enumerate(self.chunks):

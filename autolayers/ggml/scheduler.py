@@ -110,7 +110,7 @@ class _Readers:
         return self.backends[b].supports_buft(buffer)
 
     def offload(self, op: Tensor) -> int:
-        """The first GPU that takes an operation whose weights are in RAM, or the CPU."""
+        """Return the first GPU that takes an operation whose weights are in RAM, or the CPU."""
         for b in range(self.cpu):
             if self.supports[b](op) and self.backends[b].offload_op(op):
                 return b
@@ -362,6 +362,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
 
 
 def _dependency(kept: list[Tensor]) -> Tensor:
-    """A node that reads `kept` and computes nothing: a view of the first, so it takes no memory."""
+    """Return a node that reads `kept` and computes nothing: a view of the first, so it takes no
+    memory."""
     first = kept[0]
     return Tensor("NONE", first.type, first.ne, tuple(kept), first.nb, first)

@@ -314,7 +314,7 @@ class Graph:
     # operations with memory of their own
 
     def like(self, op: str, a: Tensor, *more: Tensor, param: object = None) -> Tensor:
-        """An operation whose result has `a`'s type and shape, laid out without gaps."""
+        """Return an operation whose result has `a`'s type and shape, laid out without gaps."""
         return Tensor(op, a.type, a.ne, (a, *more), param=param)
 
     def add(self, a: Tensor, b: Tensor) -> Tensor:
@@ -413,7 +413,7 @@ class Graph:
         return Tensor("PAD", a.type, ne, (a,))  # type: ignore[arg-type]
 
     def set(self, a: Tensor, b: Tensor) -> Tensor:
-        """A copy of `a` with `b` written into it."""
+        """Return a copy of `a` with `b` written into it."""
         return Tensor("SET", a.type, a.ne, (a, b))
 
     def im2col(self, kernel: Tensor, x: Tensor, padding: int) -> Tensor:
@@ -506,8 +506,8 @@ class Graph:
         ids: Tensor | None,
         snapshots: int = 1,
     ) -> Tensor:
-        """The scan's output, then the state after each of the last `snapshots` tokens, in one row.
-        `ids`: the states that it reads; None: all."""
+        """Return the scan's output, then the state after each of the last `snapshots` tokens, in
+        one row. `ids`: the states that it reads; None: all."""
         n = x.nelements + snapshots * s.ne[0] * s.ne[1] * s.ne[2] * (
             s.ne[3] if ids is None else ids.ne[0]
         )
@@ -524,7 +524,7 @@ class Graph:
         state: Tensor,
         snapshots: int = 1,
     ) -> Tensor:
-        """Rows of outputs, then of states."""
+        """Return the rows of outputs, then of states."""
         size, heads, n_tokens, n_seqs = v.ne
         rows = n_tokens * n_seqs + snapshots * size * n_seqs
         return Tensor(
@@ -553,7 +553,8 @@ class Graph:
     def hc_post(
         self, cur: Tensor, streams: Tensor, post: Tensor, comb: Tensor | None = None
     ) -> Tensor:
-        """A block's result [n_embd, n_tokens] spread over the streams, these mixed by `comb`."""
+        """Return a block's result [n_embd, n_tokens] spread over the streams, these mixed by
+        `comb`."""
         sources = (cur, streams, post) if comb is None else (cur, streams, post, comb)
         return Tensor("DSV4_HC_POST", "f32", (cur.ne[0], streams.ne[1], cur.ne[1], 1), sources)
 

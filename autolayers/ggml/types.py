@@ -141,21 +141,21 @@ REMOVED: dict[int, str] = {
 
 
 def row_size(type_: str, ne0: int) -> int:
-    """Bytes of one row of `ne0` elements (ggml_row_size); KeyError for a name that neither ggml nor
-    ik_llama.cpp knows."""
+    """Return the bytes of one row of `ne0` elements (ggml_row_size); KeyError for a name that
+    neither ggml nor ik_llama.cpp knows."""
     row = _ANY[type_]
     return row.meta + ne0 // row.blck_size * row.type_size
 
 
 def is_quantised(type_: str) -> bool:
-    """Whether its elements are stored in blocks; KeyError as above."""
+    """Return whether its elements are stored in blocks; KeyError as above."""
     row = _ANY[type_]
     return row.blck_size > 1 or row.meta > 0
 
 
 def n_bytes(type_: str, ne: tuple[int, ...]) -> int:
-    """Bytes of a contiguous tensor with `ne` elements per dimension, first dimension fastest
-    (ggml_nbytes)."""
+    """Return the bytes of a contiguous tensor with `ne` elements per dimension, first dimension
+    fastest (ggml_nbytes)."""
     size = row_size(type_, ne[0])
     for extent in ne[1:]:
         size *= extent

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def read_header(source: str | PathLike[str] | Readable | list[Readable] | Header) -> Header:
-    """The Header of a model.
+    """Return the Header of a model.
 
     A path may name any part of a split model; the others are looked for in its directory. An object
     needs only `read(n)`; if it can also seek, skipped arrays cost nothing. Its attributes `name`
@@ -101,8 +101,8 @@ def _read_one(path: str, what: str = "") -> Header:
 
 
 def read_part(source: Readable) -> Header:
-    """The Header of one file, whether or not it is a part of a split model; see `split_of` and
-    `join_parts`."""
+    """Return the Header of one file, whether or not it is a part of a split model; see `split_of`
+    and `join_parts`."""
     name = getattr(source, "name", None)
     size = getattr(source, "size", None)
     seekable = getattr(source, "seekable", None)
@@ -118,7 +118,7 @@ def read_part(source: Readable) -> Header:
 
 
 def first_part(path: str) -> str:
-    """The name of a split model's first part, if `path` names another one; else "".
+    """Return the name of a split model's first part, if `path` names another one; else "".
 
     >>> first_part("m-00002-of-00003.gguf")
     'm-00001-of-00003.gguf'
@@ -131,7 +131,7 @@ def first_part(path: str) -> str:
 
 
 def split_of(header: Header) -> tuple[int, int]:
-    """(index from 0, count) of a part; (0, 1) for a model in one file."""
+    """Return (index from 0, count) of a part; (0, 1) for a model in one file."""
     count = header.metadata.get("split.count", 0)
     index = header.metadata.get("split.no", 0)
     path = header.files[0].path
@@ -143,7 +143,7 @@ def split_of(header: Header) -> tuple[int, int]:
 
 
 def join_parts(parts: list[Header]) -> Header:
-    """The Header of a whole model from those of all its parts, in order. Raises ModelError."""
+    """Return the Header of a whole model from those of all its parts, in order. Raises ModelError."""
     name = parts[0].files[0].path
     index, count = split_of(parts[0])
     if count < 2 and len(parts) == 1:

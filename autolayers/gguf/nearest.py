@@ -9,7 +9,7 @@ _PART = "-00001-of-00001.gguf"
 
 
 def nearest_file(name: str) -> str:
-    """The model in the same directory with the most similar name; "" if none is similar."""
+    """Return the model in the same directory with the most similar name; "" if none is similar."""
     directory, wanted = os.path.split(name.lower())
     directory = name[: len(directory)]
     try:

@@ -160,7 +160,7 @@ class ReadWindow:
         return value
 
     def label(self, n: int) -> str:
-        """A name as text, with escapes for what a terminal would not print."""
+        """Return a name as text, with escapes for what a terminal would not print."""
         return printable(self.text(n))
 
     def text(self, n: int) -> str:
@@ -171,7 +171,7 @@ class ReadWindow:
 
 
 def read_file(window: ReadWindow) -> Header:
-    """The Header of this one file, whether or not others belong to it."""
+    """Return the Header of this one file, whether or not others belong to it."""
     version, n_tensors, n_keys = read_start(window)
     metadata = _read_metadata(window, n_keys)
     alignment = _alignment(window, metadata)
@@ -434,8 +434,8 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
 def _bound(
     window: ReadWindow, data_offset: int, tensor: TensorInfo, following: TensorInfo | None
 ) -> int:
-    """The most bytes that a tensor of unknown type can have: up to the next tensor, or up to the
-    file's end."""
+    """Return the most bytes that a tensor of unknown type can have: up to the next tensor, or up to
+    the file's end."""
     if following is not None:
         space = following.offset - tensor.offset
     elif window.size is not None and window.size > data_offset + tensor.offset:
@@ -450,7 +450,7 @@ def _bound(
 
 
 def join(parts: Iterable[Header], name: str) -> Header:
-    """One Header from the parts of a split model, given in order and complete."""
+    """Return one Header from the parts of a split model, given in order and complete."""
     parts = list(parts)
     first = parts[0]
     tensors: dict[str, TensorInfo] = {}

@@ -20,7 +20,7 @@ _LONGEST = 1 << 16  # bytes of a string that are kept: no token has as many
 
 
 def strings(path: str, key: str) -> Iterator[bytes]:
-    """Each string of the array, none where the file has no such array. Raises ModelError."""
+    """Yield each string of the array, none where the file has no such array. Raises ModelError."""
     try:
         with open(path, "rb", buffering=0) as file:
             window = ReadWindow(file, path, fstat(file.fileno()).st_size, True)

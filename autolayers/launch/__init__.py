@@ -12,8 +12,8 @@ LLAMA_CPP = "https://github.com/ggml-org/llama.cpp/releases"
 
 
 def missing(program: str) -> OSError:
-    """Why a program is not in PATH, or not executable where a path is given: a file of the name
-    here is neither."""
+    """Return why a program is not in PATH, or not executable where a path is given: a file of the
+    name here is neither."""
     return (
         PermissionError()
         if os.path.dirname(program) and os.path.exists(program)

@@ -83,7 +83,7 @@ class Attempts:
         self.given = parse(session.command.plannable, session.seen, session.files, command=None)
 
     def run(self) -> int:
-        """The exit code of the last launch."""
+        """Return the exit code of the last launch."""
         request = self.session.request
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
@@ -142,7 +142,7 @@ class Attempts:
         return self.session.request
 
     def _diagnosis(self, outcome: Outcome, request: Request | None) -> Diagnosis:
-        """What the log shows; with a `request` also the launch that works on its machine."""
+        """Return what the log shows; with a `request` also the launch that works on its machine."""
         from ..diagnosis.diagnosis import explain
 
         words, log = self.session.command.words, outcome.log + _ENDS.get(outcome.code, b"")
@@ -178,7 +178,7 @@ class Attempts:
         return True
 
     def _plan_again(self, request: Request) -> str:
-        """Why there is none, if the plan is the same or does not fit."""
+        """Return why there is none, if the plan is the same or does not fit."""
         before = (self.plan.flags, self.added)
         self.plan, self.added = self._next(request)
         if (self.plan.flags, self.added) == before:
@@ -186,8 +186,8 @@ class Attempts:
         return "" if self.plan.fits else "no smaller plan fits"
 
     def _next(self, request: Request) -> tuple[Plan, list[str]]:
-        """The plan for less memory. One that gives a device up is the last resort: a margin can be
-        smaller before, and the context."""
+        """Return the plan for less memory. One that gives a device up is the last resort: a margin
+        can be smaller before, and the context."""
         best = self.session.plan(request)
         with_layers = _with_layers(self.plan)
         if best[0].fits and with_layers <= _with_layers(best[0]):
@@ -207,7 +207,7 @@ class Attempts:
         return best
 
     def _or(self, best: tuple[Plan, list[str]], other: Request) -> tuple[Plan, list[str]]:
-        """The plan of another request, `best` where llama.cpp would refuse it."""
+        """Return the plan of another request, `best` where llama.cpp would refuse it."""
         try:
             return self.session.plan(other)
         except LaunchRefused:
@@ -283,8 +283,8 @@ class Attempts:
         )
 
     def _coloured(self) -> list[str]:
-        """Its log comes through a pipe, which llama.cpp gives no colours: on where they go to a
-        terminal after all."""
+        """Return its log comes through a pipe, which llama.cpp gives no colours: on where they go
+        to a terminal after all."""
         environ, given = self.session.environ, self.given.value("--log-colors") is not None
         unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
         if self.wait or given or unwanted:
@@ -294,12 +294,12 @@ class Attempts:
         return ["--log-colors", "on"] if sys.stdout.isatty() and sys.stderr.isatty() else []
 
     def _has_key(self) -> bool:
-        """Whether the server answers those alone who have its key."""
+        """Return whether the server answers those alone who have its key."""
         in_words = self.given.value("--api-key") or self.given.value("--api-key-file")
         return bool(in_words or self.session.environ.get("LLAMA_API_KEY"))
 
     def _has_address(self) -> bool:
-        """Whether its port is known before it starts."""
+        """Return whether its port is known before it starts."""
         is_socket = (self.given.value("--host") or "").endswith(".sock")
         return not is_socket and self.given.value("--port") != "0"
 
@@ -383,7 +383,7 @@ class Attempts:
 
 
 def memory_failure(outcome: Outcome) -> OutOfMemory | None:
-    """Why a load failed, if memory ran out; None for anything else, and once the model was
+    """Return why a load failed, if memory ran out; None for anything else, and once the model was
     loaded."""
     if outcome.code == 0 or outcome.asked or outcome.launch.ready:
         return None
@@ -394,8 +394,8 @@ def memory_failure(outcome: Outcome) -> OutOfMemory | None:
 
 
 def _against(given: Arguments, params: Params) -> list[str]:
-    """The given flags, variables and config-file keys that a launch does without, as they were
-    written."""
+    """Return the given flags, variables and config-file keys that a launch does without, as they
+    were written."""
     against: dict[str, None] = {}
     for (flag, value), written in zip(given.given, given.written, strict=True):
         field = commands.field_of(flag)
@@ -408,7 +408,7 @@ def _against(given: Arguments, params: Params) -> list[str]:
 
 
 def _less(plan: Plan, than: Plan, device: str | None) -> bool:
-    """Whether a plan uses less of the device that ran out."""
+    """Return whether a plan uses less of the device that ran out."""
     if device == HOST:
         return plan.breakdown.resident < than.breakdown.resident
     use, before = plan.breakdown.devices.get(device or ""), than.breakdown.devices.get(device or "")
@@ -420,8 +420,8 @@ def _with_layers(plan: Plan) -> set[str]:
 
 
 def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
-    """The request with the smallest usual context, and with margins halved up to three times, as
-    far as the user's flags leave that open."""
+    """Yield the request with the smallest usual context, and with margins halved up to three times,
+    as far as the user's flags leave that open."""
     policy, params = request.policy, request.params
     small = params.n_ctx is None and policy.n_ctx is None and policy.n_ctx_min is None
     margins = [device.margin for device in plan.devices]
@@ -443,7 +443,7 @@ def _say_out_of_memory(failure: OutOfMemory) -> None:
 def smaller_machine(
     request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory
 ) -> Request | None:
-    """The request with less free memory: less than the failed allocation would have used.
+    """Return the request with less free memory: less than the failed allocation would have used.
 
     The bytes allocated before on that device plus the requested ones exceed its memory; if the log
     does not have them, the plan's own use does. None if RAM ran out and its size is unknown.
@@ -490,9 +490,9 @@ def _limit(device: Device, predicted: Breakdown, launch: LaunchLog, requested: i
 
 
 def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
-    """Bytes that were allocated on a device when it was asked for `requested` more: the log's, or
-    the prediction if the log level shows no buffers. Weights come first, then caches, which may be
-    two, then graph buffers."""
+    """Return the bytes that were allocated on a device when it was asked for `requested` more: the
+    log's, or the prediction if the log level shows no buffers. Weights come first, then caches,
+    which may be two, then graph buffers."""
     found = used(launch)
     seen = found.get(device, 0) + found.get(META, 0)
     if seen:

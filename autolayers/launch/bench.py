@@ -122,8 +122,8 @@ class Rates:
 
 
 def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], list[str]]:
-    """(words, llama-server's flags that it lacks) for a launch. `known`: the flags that this build
-    has."""
+    """Return (words, llama-server's flags that it lacks) for a launch. `known`: the flags that this
+    build has."""
     words: list[str] = []
     lacking: list[str] = []
     for name in Params.__record_fields__:  # type: ignore[attr-defined]
@@ -142,7 +142,7 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
 
 
 def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
-    """A flag and its value in this build's form; [] if it has none."""
+    """Return a flag and its value in this build's form; [] if it has none."""
     if flag in known or (flag == "-rpc" and "--rpc" in known):
         return [flag, value]
     if flag == "-lm" and "-mmp" in known:  # older builds: one switch each
@@ -155,7 +155,7 @@ def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
 
 
 def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[list[str], list[str]]:
-    """The same for a command's words that do not affect memory."""
+    """Return the same for a command's words that do not affect memory."""
     same: list[str] = []
     lacking: list[str] = []
     for item in items(words):
@@ -171,7 +171,7 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
 
 
 def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: float = 30) -> Program:
-    """The llama-bench that these words start, described by its --help. Raises BenchFailed."""
+    """Return the llama-bench that these words start, described by its --help. Raises BenchFailed."""
     commit = ""
     try:
         answer = ask([*words, "--help"], environ, timeout)
@@ -246,7 +246,7 @@ def measure(
 
 
 def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects of its output, a list or one per line."""
+    """Yield the JSON objects of its output, a list or one per line."""
     try:
         found = json.loads(text)
         yield from (
@@ -267,7 +267,7 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
 def _rate(
     rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int, took: float
 ) -> tuple[float, str, dict[str, Any]]:
-    """(tokens per second, a doubt, the row) of one test. `took`: seconds by this process's
+    """Return (tokens per second, a doubt, the row) of one test. `took`: seconds by this process's
     clock."""
     what = "prompt" if prompt else "generation"
     row = next(
@@ -328,12 +328,12 @@ _FITS = frozenset(("-fitt", "--fit-target", "-fitc", "--fit-ctx"))
 
 
 def fits_itself(words: Sequence[str]) -> bool:
-    """Whether a llama-bench command leaves the placement to llama-bench."""
+    """Return whether a llama-bench command leaves the placement to llama-bench."""
     return not _FITS.isdisjoint(words)
 
 
 def for_bench(name: str, words: list[str]) -> list[str]:
-    """The words of a plan's field for `autolayers run llama-bench`: its tests set the rest."""
+    """Return the words of a plan's field for `autolayers run llama-bench`: its tests set the rest."""
     if name not in _PLACEMENT or not words:
         return []
     value = getattr(parse(words, command=None).params, name)
@@ -344,8 +344,8 @@ def for_bench(name: str, words: list[str]) -> list[str]:
 
 
 def as_server(words: Sequence[str]) -> tuple[str, ...]:
-    """The largest launch of a llama-bench command, as llama-server's flags: one sequence, its
-    longest test."""
+    """Return the largest launch of a llama-bench command, as llama-server's flags: one sequence,
+    its longest test."""
     translated: list[str] = ["-np", "1"]
     longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
     names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}

@@ -125,7 +125,7 @@ def check(
 
 
 def companions(names: Sequence[str] = ()) -> list[_Job]:
-    """The launches with companions, of all models or those `names`."""
+    """Return the launches with companions, of all models or those `names`."""
     drafted, seeing = read(DRAFTED), read(SEEING)
     jobs = [
         _Job(
@@ -242,8 +242,8 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
 
 
 def _plain(build: Build, warm: bool) -> list[str]:
-    """Flags that make the sizes depend only on the model: weights in their own buffers, no warmup
-    unless `warm`, and a verbose log."""
+    """Return the flags that make the sizes depend only on the model: weights in their own buffers,
+    no warmup unless `warm`, and a verbose log."""
     words = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
     for flag in (("-lm", "none"), ("--no-mmap",)):
         if build.knows(flag[0]):
@@ -256,7 +256,7 @@ def _plain(build: Build, warm: bool) -> list[str]:
 
 
 def _write(folder: str, name: str, header: bytes) -> str:
-    """The path of a new file with this header, and a hole for the weights."""
+    """Return the path of a new file with this header, and a hole for the weights."""
     path = os.path.join(folder, f"{name}.gguf")
     with open(path, "wb") as file:
         file.write(header)

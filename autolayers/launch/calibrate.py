@@ -72,7 +72,7 @@ def run_of(
     build: int,
     devices: Sequence[Device],
 ) -> Run:
-    """A measured rate (tokens per second) of a test, next to its uncorrected prediction."""
+    """Return a measured rate (tokens per second) of a test, next to its uncorrected prediction."""
     if kind == "pp":
         predicted = test.prompt / clock.prompt(test.prompt, test.depth) / clock.paces[0]
     else:
@@ -85,7 +85,7 @@ def run_of(
 
 
 def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]) -> list[Run]:
-    """Two of each measured launch; none of one whose repetitions differ, or that is not
+    """Return two of each measured launch; none of one whose repetitions differ, or that is not
     plausible."""
     runs = [
         run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
@@ -129,7 +129,7 @@ def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
 
 
 def ratios(runs: Iterable[Run]) -> list[Ratio]:
-    """The geometric mean of each kind and class."""
+    """Return the geometric mean of each kind and class."""
     found: dict[tuple[str, str, str, int | None], list[Run]] = {}
     for run in runs:
         found.setdefault((run.kind, run.placement, run.backend, run.build), []).append(run)
@@ -157,8 +157,9 @@ def keep(rows: Sequence[Ratio], devices: Sequence[Device], environ: Mapping[str,
 def read_bench(
     path: str, model: str | None, devices: Sequence[Device], host: Host | None
 ) -> tuple[list[Run], list[str]]:
-    """The runs of a file, and a note for each reason for which some do not count. `model` stands
-    for the files that were measured, if they are elsewhere now. Raises UsageError, ModelError."""
+    """Return the runs of a file, and a note for each reason for which some do not count. `model`
+    stands for the files that were measured, if they are elsewhere now. Raises UsageError,
+    ModelError."""
     runs: list[Run] = []
     notes: dict[str, None] = {}
     evaluators: dict[tuple[str, str], Evaluator] = {}
@@ -264,8 +265,8 @@ def _count(row: Mapping[str, Any], name: str) -> int:
 
 
 def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Device]:
-    """This machine's devices under the backend that was measured; none for the CPU's. Raises _Left
-    if they are others."""
+    """Return this machine's devices under the backend that was measured; none for the CPU's. Raises
+    _Left if they are others."""
     names = [canonical(name.strip()) for name in str(row.get("backends", "")).split(",")]
     if Rpc.name in names:
         raise _Left("launches with RPC servers do not count")
@@ -290,7 +291,7 @@ def _same(one: str, other: str) -> bool:
 
 
 def _words(row: Mapping[str, Any]) -> list[str]:
-    """The launch, in llama-bench's words."""
+    """Return the launch, in llama-bench's words."""
     words: list[str] = []
     for name, flag in (
         ("n_gpu_layers", "-ngl"),

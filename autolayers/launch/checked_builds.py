@@ -48,7 +48,7 @@ def digest(program: str) -> str:
 
 
 def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
-    """What is known of exactly these files, None if nothing is."""
+    """Return what is known of exactly these files, None if nothing is."""
 
     def of(entry: Any) -> CheckedBuild | None:
         return (

@@ -46,7 +46,7 @@ _PROGRAM = "ggml-rpc-server"
 
 
 def words(box: Box, i: int, host: str | None = None, device: str | None = None) -> list[str]:
-    """The command of a machine's i-th server."""
+    """Return the command of a machine's i-th server."""
     return [
         _PROGRAM,
         "--host",
@@ -60,7 +60,7 @@ def words(box: Box, i: int, host: str | None = None, device: str | None = None) 
 
 
 def commands(use: Use) -> dict[str, list[str]]:
-    """The commands to type on each machine, by its name."""
+    """Return the commands to type on each machine, by its name."""
     return {box.name: [shell(words(box, i)) for i in range(len(box.devices))] for box in use.boxes}
 
 
@@ -87,7 +87,7 @@ def _head(use: Use, arguments: Arguments, image: str = "") -> LaunchFile:
 
 
 def _folder(box: str) -> str:
-    """The directory of a machine's files, never a parent directory."""
+    """Return the directory of a machine's files, never a parent directory."""
     return plain_name(box).lstrip(".") or "box"
 
 
@@ -96,8 +96,8 @@ def _comment() -> list[str]:
 
 
 def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
-    """What the i-th server of a machine takes of its device, and needs of RAM: a message; the
-    largest is a tensor, and all that it holds if it has no memory of its own
+    """Return what the i-th server of a machine takes of its device, and needs of RAM: a message;
+    the largest is a tensor, and all that it holds if it has no memory of its own
     (rpc_server::set_tensor of ggml-rpc.cpp)."""
     message = max([tensor.n_bytes for tensor in use.plan.model.tensors.values()], default=0)
     rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
@@ -248,7 +248,7 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
 
 
 def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, Pod]]:
-    """(name, pod) of each machine's servers. Raises UsageError for a machine that runs no
+    """Yield (name, pod) of each machine's servers. Raises UsageError for a machine that runs no
     container."""
     needs = _needs(use)
     for box in use.boxes:
@@ -276,7 +276,7 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
 
 
 def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]) -> Pod:
-    """The head's pod, whose servers are at these addresses."""
+    """Return the head's pod, whose servers are at these addresses."""
     flags = list(use.plan.flags)
     if "--rpc" in flags:
         flags[flags.index("--rpc") + 1] = ",".join(endpoints)

@@ -116,7 +116,7 @@ class WrappedCommand:
         }
 
     def here(self, path: str) -> str:
-        """A path of the command, as a path of this machine."""
+        """Return a path of the command, as a path of this machine."""
         for inside, outside in self.mounts:
             if path == inside or path.startswith(inside.rstrip("/") + "/"):
                 return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
@@ -192,7 +192,8 @@ _TO_EMBED = frozenset(("embedding", "reranking", "cache_ram"))
 
 
 def needs_no_plan(command: WrappedCommand) -> str | None:
-    """The word of a command with which llama-server loads no model, None where it may load one."""
+    """Return the word of a command with which llama-server loads no model, None where it may load
+    one."""
     if not command.program.startswith("llama-"):
         return None
     return next(
@@ -218,7 +219,7 @@ def _plain(words: Sequence[str], program: str, command: str) -> tuple[str, ...]:
 
 
 def own_end(argv: Sequence[str], command: str = "run") -> int:
-    """The index where the wrapped command begins."""
+    """Return the index where the wrapped command begins."""
     own = own_flags(command)
     i = 0
     while i < len(argv):
@@ -236,8 +237,8 @@ def _basename(word: str) -> str:
 
 
 def _program(wrapped: Sequence[str]) -> int:
-    """The index of the program that takes llama.cpp's words: the first llama-*, otherwise the first
-    word."""
+    """Return the index of the program that takes llama.cpp's words: the first llama-*, otherwise
+    the first word."""
     for i, word in enumerate(wrapped):
         name = _basename(word)
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""
@@ -327,7 +328,7 @@ def additions(
     environ: Mapping[str, str],
     config_files: Sequence[str] = (),
 ) -> tuple[list[str], list[str]]:
-    """(words to add, notes): the plan's flags that the command lacks and the build knows.
+    """Return (words to add, notes): the plan's flags that the command lacks and the build knows.
 
     `flags` are the plan's, complete. Settings from the environment or a config file are repeated as
     flags, because the plan relies on them, except those that llama.cpp would then apply twice.
@@ -367,7 +368,7 @@ def additions(
 
 
 def _by_field(params: Params) -> list[tuple[str, list[str]]]:
-    """The words of each field, in the fields' order."""
+    """Return the words of each field, in the fields' order."""
     fields = [
         name
         for name in Params.__dataclass_fields__
@@ -392,5 +393,5 @@ def _accumulates(flag: str) -> bool:
 
 
 def complete(command: WrappedCommand, added: Sequence[str]) -> list[str]:
-    """The whole command line."""
+    """Return the whole command line."""
     return [*command.launcher, *command.words, *added]

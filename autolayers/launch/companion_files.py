@@ -19,7 +19,7 @@ _WIDTH, _FFN, _IMAGE, _PATCH = 64, 128, 224, 14
 
 
 def adapter(model: Model) -> bytes:
-    """A LoRA for the queries of every layer."""
+    """Return a LoRA for the queries of every layer."""
     keys = [
         _text("general.type", "adapter"),
         _text("general.architecture", model.architecture),
@@ -41,7 +41,8 @@ def adapter(model: Model) -> bytes:
 
 
 def projector(model: Model) -> bytes:
-    """A projector for images, of Gemma 3's kind, which has no tokens in the model's vocabulary."""
+    """Return a projector for images, of Gemma 3's kind, which has no tokens in the model's
+    vocabulary."""
     vision = {
         "image_size": _IMAGE,
         "patch_size": _PATCH,
@@ -86,7 +87,7 @@ def projector(model: Model) -> bytes:
 
 
 def _file(keys: list[Key], tensors: Iterable[tuple[str, Shape]]) -> bytes:
-    """A GGUF header with f32 tensors."""
+    """Return a GGUF header with f32 tensors."""
     tensors = list(tensors)
     found = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     found += b"".join(_string(key) + struct.pack("<I", kind) + value for key, kind, value in keys)

@@ -61,7 +61,7 @@ class Instance:
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """What clients call the models: their files' names, numbered where two are the same."""
+    """Return what clients call the models: their files' names, numbered where two are the same."""
     found: list[str] = []
     for path in paths:
         base = path.replace("\\", "/").rpartition("/")[2]
@@ -122,7 +122,7 @@ def files(
 
 
 def folder(name: str) -> str:
-    """The directory of a machine's files, never a parent directory."""
+    """Return the directory of a machine's files, never a parent directory."""
     return plain_name(name).lstrip(".") or "machine"
 
 
@@ -187,7 +187,7 @@ def _compose(
 
 
 def _across(kind: str, found: FleetPlan, each: Instance, arguments: Arguments) -> dict[str, str]:
-    """The files of a server that spans machines."""
+    """Return the files of a server that spans machines."""
     from ..devices.cluster_file import Cluster
 
     use = found.use(each.place)
@@ -203,8 +203,8 @@ def _across(kind: str, found: FleetPlan, each: Instance, arguments: Arguments) -
 def _kubernetes(
     found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 ) -> dict[str, str]:
-    """A Deployment for each sort of server, on the nodes where it belongs, and a Service for each
-    model."""
+    """Return a Deployment for each sort of server, on the nodes where it belongs, and a Service for
+    each model."""
     shares = str(arguments.own.get("gpumem", ""))
     texts: dict[str, str] = {}
     documents, ports = [], {}
@@ -244,14 +244,14 @@ def _kubernetes(
 
 
 def _with_port(words: Sequence[str], port: int) -> list[str]:
-    """A pod has ports of its own."""
+    """Return a pod has ports of its own."""
     found = [*words]
     found[found.index("--port") + 1] = str(port)
     return found
 
 
 def _label(name: str) -> str:
-    """A Service's name (RFC 1035), which begins with a letter."""
+    """Return a Service's name (RFC 1035), which begins with a letter."""
     label = kubernetes.label(name)
     return label if label[0].isalpha() else f"m-{label}"
 
@@ -259,7 +259,7 @@ def _label(name: str) -> str:
 def _llmkube(
     found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 ) -> dict[str, str]:
-    """A Model and an InferenceService for each server, on its node."""
+    """Return a Model and an InferenceService for each server, on its node."""
     texts = []
     for each in instances:
         if each.server.share > 1:
@@ -281,9 +281,9 @@ def _llmkube(
 def _llama_swap(
     found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 ) -> dict[str, str]:
-    """A configuration for llama-swap on each machine, all of whose models stay loaded, and one with
-    them as peers. A model of several machines has there also the name MODEL@MACHINE; MODEL goes to
-    the first."""
+    """Return a configuration for llama-swap on each machine, all of whose models stay loaded, and
+    one with them as peers. A model of several machines has there also the name MODEL@MACHINE; MODEL
+    goes to the first."""
     texts = {}
     peers = [
         "# llama-swap sends a model's requests to one peer: MODEL@MACHINE names another one, "
@@ -369,8 +369,8 @@ def _litellm(
 
 
 def _nginx(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
-    """A configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without its
-    name too."""
+    """Return a configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without
+    its name too."""
     models = _by_model(instances)
     lines = ["# nginx -c $PWD/nginx.conf", "events {}", "http {"]
     for number, own in enumerate(models.values()):
@@ -404,9 +404,9 @@ def _nginx(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 def _haproxy(
     found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 ) -> dict[str, str]:
-    """A configuration of HAProxy: as nginx's, and requests beyond the slots of all servers wait in
-    its queue. A server that takes no connection is down at once: it has the fewest requests, so
-    all attempts of one would go there while the others are full."""
+    """Return a configuration of HAProxy: as nginx's, and requests beyond the slots of all servers
+    wait in its queue. A server that takes no connection is down at once: it has the fewest
+    requests, so all attempts of one would go there while the others are full."""
     models = _by_model(instances)
     lines = [
         "# haproxy -f haproxy.cfg",

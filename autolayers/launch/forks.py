@@ -22,8 +22,9 @@ _FIT = ("-fit", "--fit")  # a switch in ik_llama.cpp
 def understood(
     command: WrappedCommand, environ: Mapping[str, str]
 ) -> tuple[WrappedCommand, list[str]]:
-    """The command with the words that a plan is made for, and notes; unchanged where its program is
-    llama.cpp or cannot be asked. Raises UsageError for words whose memory is not known."""
+    """Return the command with the words that a plan is made for, and notes; unchanged where its
+    program is llama.cpp or cannot be asked. Raises UsageError for words whose memory is not known.
+    """
     following = list(zip(command.words, [*command.words[1:], ""], strict=False))
     if command.container or not any(_foreign(*pair) for pair in following):
         return command, []
@@ -47,7 +48,8 @@ def understood(
 
 
 def places_itself(command: WrappedCommand, environ: Mapping[str, str]) -> str:
-    """Why there is nothing to plan for a command whose program chooses by itself; "" for others."""
+    """Return why there is nothing to plan for a command whose program chooses by itself; "" for
+    others."""
     following = zip(command.words, [*command.words[1:], ""], strict=False)
     if command.container or not any(_switch(word, after) for word, after in following):
         return ""

@@ -65,7 +65,7 @@ class Kept:
 
 
 def _of(entry: Any) -> Kept:
-    """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
+    """Return an entry of the file. Raises where it is not one, or its flags are not llama-server's."""
     kept = Kept(
         str(entry["model"]),
         str(entry["question"]),
@@ -84,7 +84,7 @@ def _of(entry: Any) -> Kept:
 
 
 def question_of(request: Request) -> str:
-    """What decides a plan, but for the model and the free memory."""
+    """Return what decides a plan, but for the model and the free memory."""
     machine = request.machine
     devices = [repr(replace(device, free=0)) for device in machine.devices]
     aims = [
@@ -125,7 +125,7 @@ def _free(request: Request) -> dict[str, int]:
 def find(
     model: str, request: Request, environ: Mapping[str, str], again: Callable[[Request], Plan]
 ) -> Plan | None:
-    """The plan of an earlier launch, measured by `again`, if it still holds."""
+    """Return the plan of an earlier launch, measured by `again`, if it still holds."""
     question, free = question_of(request), _free(request)
     spare = dict.fromkeys(request.machine.limits, _MORE)
     spare["Host"] = max(_MORE, (request.machine.ram_total or 0) // _MORE_RAM)
@@ -138,7 +138,7 @@ def find(
 
 
 def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> Plan | None:
-    """The kept launch on the memory that is free now, None if it does not fit."""
+    """Return the kept launch on the memory that is free now, None if it does not fit."""
     arguments = request.arguments
     params = replace(parse(kept.flags, command=None).params, model=arguments.params.model)
     own = {name: value for name, value in arguments.own.items() if name not in tuned.ANSWERED}

@@ -29,7 +29,7 @@ class Observation:
 
 
 def _of(entry: Any) -> Observation:
-    """An entry of the file. Raises where it is not one."""
+    """Return an entry of the file. Raises where it is not one."""
     return Observation(
         int(entry["build"]),
         str(entry["backend"]),
@@ -56,14 +56,14 @@ def digest(path: str, header_size: int) -> str:
 
 
 def load(model: str, environ: Mapping[str, str]) -> list[Observation]:
-    """All observations of a model digest, oldest first."""
+    """Return all observations of a model digest, oldest first."""
     return store.entries("observations", model, environ, _of)
 
 
 def find(
     known: Sequence[Observation], build: int, backend: str, flags: Sequence[str]
 ) -> Observation | None:
-    """The newest observation of exactly this launch."""
+    """Return the newest observation of exactly this launch."""
     launch = (build, backend, tuple(flags))
     return next((o for o in reversed(known) if (o.build, o.backend, o.flags) == launch), None)
 

@@ -64,8 +64,8 @@ class Routed:
 
 
 def read_router(command: WrappedCommand, environ: Mapping[str, str]) -> Arguments | None:
-    """The words of a llama-server without a model, which makes it a router; None of any other
-    command."""
+    """Return the words of a llama-server without a model, which makes it a router; None of any
+    other command."""
     if not command.program.startswith("llama-server"):
         return None
     seen = {**({} if command.container else environ), **command.environ}
@@ -76,7 +76,7 @@ def read_router(command: WrappedCommand, environ: Mapping[str, str]) -> Argument
 
 
 def nothing_to_plan(read: Arguments, command: WrappedCommand) -> str:
-    """Why a router's models are not planned; "" where they are."""
+    """Return why a router's models are not planned; "" where they are."""
     router = f"without a model {command.program} is a router"
     if command.container:
         return (
@@ -94,7 +94,7 @@ def nothing_to_plan(read: Arguments, command: WrappedCommand) -> str:
 
 
 def listed(directory: str) -> list[Listed]:
-    """The models that the router finds in a directory
+    """Return the models that the router finds in a directory
     (common_preset_context::load_from_models_dir): its files, and one model in each directory in it.
     Raises ModelError."""
     try:
@@ -201,7 +201,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], dict[int, Request]]:
-    """The models whose own files can be read, and the requests of those that have some."""
+    """Return the models whose own files can be read, and the requests of those that have some."""
     chosen: list[Listed] = []
     own: dict[int, Request] = {}
     for entry in models:

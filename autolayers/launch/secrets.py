@@ -23,7 +23,7 @@ _VARIABLES = ("LLAMA_API_KEY", "HF_TOKEN")
 
 
 def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """(the words without secrets, the environment variables that carry them instead)."""
+    """Return (the words without secrets, the environment variables that carry them instead)."""
     kept: list[str] = []
     names: list[str] = []
     for item in items_of_fork(words):
@@ -39,7 +39,7 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[str]]:
-    """The same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e
+    """Return the same for the words before the program: `env LLAMA_API_KEY=x`, and `docker run -e
     LLAMA_API_KEY=x`, which becomes `-e LLAMA_API_KEY`, the caller's variable."""
     kept: list[str] = []
     names: list[str] = []

@@ -58,7 +58,7 @@ class Server:
     started: float = 0.0
 
     def path(self, name: str) -> str:
-        """A file of its command as it is called from here."""
+        """Return a file of its command as it is called from here."""
         return os.path.join(self.folder, name)
 
 
@@ -116,7 +116,7 @@ class Running:
 
 
 def servers(only: int | None = None) -> Iterator[Server]:
-    """Every llama-server that this user may see, `only` the one of that process id."""
+    """Yield every llama-server that this user may see, `only` the one of that process id."""
     import psutil
 
     for process in psutil.process_iter(["pid", "cmdline"]):
@@ -164,7 +164,7 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
 
 
 def look(server: Server, found: Inventory) -> Running:
-    """What a server is and should be."""
+    """Return what a server is and should be."""
     notes: list[str] = []
     try:
         arguments = parse(server.words, server.environ, command=None)
@@ -226,8 +226,8 @@ def _context(props: dict[str, Any], use: Breakdown | None) -> int | None:
 
 
 def _stranger(server: Server) -> str:
-    """Why a server is not asked: it belongs to somebody else, or its address means another one
-    here; "" if it is this user's own. Its words come from who started it, and its key is for it
+    """Return why a server is not asked: it belongs to somebody else, or its address means another
+    one here; "" if it is this user's own. Its words come from who started it, and its key is for it
     alone."""
     import psutil
 
@@ -244,8 +244,8 @@ def _stranger(server: Server) -> str:
 
 
 def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
-    """(its /props, its /slots), empty where it does not answer. Only a socket that this process
-    itself listens on is asked, and gets the key."""
+    """Return (its /props, its /slots), empty where it does not answer. Only a socket that this
+    process itself listens on is asked, and gets the key."""
     given, prefix = arguments.value("--host") or "", arguments.value("--api-prefix") or ""
     if given.endswith(".sock") or (prefix and not _PREFIX.fullmatch(prefix)):
         return {}, []
@@ -299,8 +299,8 @@ def _predicted(
     found: Inventory,
     notes: list[str],
 ) -> Breakdown | None:
-    """What the launch allocates; with no -ngl what --fit chose with the memory that was free, which
-    is what is free now and what the process holds."""
+    """Return what the launch allocates; with no -ngl what --fit chose with the memory that was
+    free, which is what is free now and what the process holds."""
     path = server.path(name) if name else ""
     if not path or not os.path.isfile(path):
         notes.append(
@@ -341,8 +341,8 @@ def _predicted(
 
 
 def beside(found: Inventory, stopped: Running | None = None) -> dict[str, int]:
-    """Bytes that are free now, or would be without one of the servers: what another launch may
-    take."""
+    """Return the bytes that are free now, or would be without one of the servers: what another
+    launch may take."""
     more = {row.device: row.held or 0 for row in stopped.rows} if stopped else {}
     free = {
         device.name: device.free + more.get(device.name, 0)

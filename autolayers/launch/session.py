@@ -98,8 +98,8 @@ class Session:
         self.request = self.request.asking(arguments)
 
     def plan(self, request: Request | None = None) -> tuple[Plan, list[str]]:
-        """(the plan, the words it adds to the command). Without a `request` with less memory it is
-        for this machine, with remedies if it does not fit."""
+        """Return (the plan, the words it adds to the command). Without a `request` with less memory
+        it is for this machine, with remedies if it does not fit."""
         advise, request = request is None, request or self.request
         plan = self._kept(request) if advise else self.planner(self.model, request, advise=False)
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
@@ -117,7 +117,7 @@ class Session:
         return plan, added
 
     def _kept(self, request: Request) -> Plan:
-        """The plan of an earlier launch that is unchanged, or a new one, which is kept."""
+        """Return the plan of an earlier launch that is unchanged, or a new one, which is kept."""
         digest = self.digest
         if digest and "replan" not in request.arguments.own:
             plan = kept.find(
@@ -156,8 +156,8 @@ class Session:
         return model if self.command.container else self._cached(model, read)
 
     def _cached(self, name: str, read: Arguments) -> str:
-        """The file that -hf uses from a cache of this machine; the name if it is not downloaded
-        yet."""
+        """Return the file that -hf uses from a cache of this machine; the name if it is not
+        downloaded yet."""
         found, path, notes = hf_cache.look_up(name, self.seen)
         if not path:
             return name
@@ -174,8 +174,8 @@ class Session:
         return self.command.files_here(params) if self.command.mounts else params
 
     def program(self) -> str | None:
-        """The path of the llama.cpp program, whatever starts it; None for a script or container,
-        which are not safe to query."""
+        """Return the path of the llama.cpp program, whatever starts it; None for a script or
+        container, which are not safe to query."""
         if self.command.container or not self.command.program.startswith("llama-"):
             return None
         return shutil.which(self.command.executable)
@@ -192,7 +192,7 @@ class Session:
                 refuse_of_program(name, self.command.program)
 
     def _measured(self, plan: Plan, request: Request) -> Plan:
-        """The plan that `autolayers tune` measured to be the fastest, if it did."""
+        """Return the plan that `autolayers tune` measured to be the fastest, if it did."""
 
         def again(arguments: Arguments) -> Plan:
             return self.planner(self.model, request.asking(arguments))
@@ -232,7 +232,7 @@ class Session:
         return self.planner(self.model, request.on(devices, request.host), advise=advise)
 
     def _checked(self, plan: Plan) -> Plan:
-        """The plan with the results of `autolayers check` for this program."""
+        """Return the plan with the results of `autolayers check` for this program."""
         program = None if self.another_build else self.program()
         known = checked_builds.load(program, self.environ) if program else None
         differs = known.architectures.get(self.model.architecture) if known else None
@@ -276,5 +276,5 @@ def _refuse_unavailable(servers: Sequence[str]) -> None:
 
 
 def backend(plan: Plan) -> str:
-    """The backend of the first device: "CUDA", "Vulkan", ..., "CPU"."""
+    """Return the backend of the first device: "CUDA", "Vulkan", ..., "CPU"."""
     return next((name.rstrip("0123456789") for name in plan.breakdown.devices), HOST)

@@ -64,7 +64,7 @@ def rows_of(
     host: Host | None,
     test: Trial,
 ) -> list[dict[str, Any]]:
-    """Two rows for each launch."""
+    """Return two rows for each launch."""
     found = []
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
     for one in measured:
@@ -100,7 +100,8 @@ def rows_of(
 
 
 def model_name(model: Model) -> str:
-    """A model's name in a row: architecture, parameters and the most common type of its weights."""
+    """Return a model's name in a row: architecture, parameters and the most common type of its
+    weights."""
     sizes: dict[str, int] = {}
     for info in model.tensors.values():
         sizes[info.type] = sizes.get(info.type, 0) + info.n_elements
@@ -134,7 +135,7 @@ def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> di
 
 
 def _device(device: Device) -> dict[str, Any]:
-    """A device without identifying data: an RPC server's description is its address."""
+    """Return a device without identifying data: an RPC server's description is its address."""
     remote = device.kind == "rpc"
     card = None if remote else described(device.description, device.total >> 20)
     name = next((name for name, known in CARDS.items() if known is card), None)
@@ -167,7 +168,7 @@ _FIGURES = {
 
 
 def check(row: object) -> str:
-    """The problem of a row, "" if there is none."""
+    """Return the problem of a row, "" if there is none."""
     if not isinstance(row, dict):
         return "not a JSON object"
     if problem := _wrong_names(row):

@@ -187,8 +187,8 @@ def _supervised(
 
 
 def handled(signals: Sequence[int] = ENDING) -> list[int]:
-    """The signals that autolayers handles in llama-server's place. SIGINT and SIGTERM always, as
-    llama-server does; the others unless nohup or a shell set them to be ignored."""
+    """Return the signals that autolayers handles in llama-server's place. SIGINT and SIGTERM
+    always, as llama-server does; the others unless nohup or a shell set them to be ignored."""
     return [
         number
         for number in signals
@@ -412,7 +412,7 @@ class Watcher:
 
 
 def _oom_kills() -> int:
-    """The number of processes that the kernel has killed for lack of memory, 0 if unknown."""
+    """Return the number of processes that the kernel has killed for lack of memory, 0 if unknown."""
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)

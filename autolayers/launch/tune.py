@@ -59,7 +59,7 @@ class Measured:
     runs: int = 1
 
     def again(self, best: float) -> bool:
-        """Whether another measurement may change the answer."""
+        """Return whether another measurement may change the answer."""
         return self.seconds <= CLOSE * best or bool(self.rates.doubt)
 
 
@@ -74,10 +74,10 @@ class Outcome:
 
 
 def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
-    """The test that the slowest launch should finish in its share of the limit, if all are `slower`
-    times slower than predicted: the workload's depth and prompt, shortened if they take too long,
-    the prompt never below a micro-batch. It fits in every launch's context, so that llama-bench
-    needs no larger cache than the launch."""
+    """Return the test that the slowest launch should finish in its share of the limit, if all are
+    `slower` times slower than predicted: the workload's depth and prompt, shortened if they take
+    too long, the prompt never below a micro-batch. It fits in every launch's context, so that
+    llama-bench needs no larger cache than the launch."""
     n_ctx = min(rival.n_ctx_seq for rival in rivals)
     generate = min(work.generate, TOKENS, max(1, n_ctx // 2))
     prompt = max(1, min(work.prompt, n_ctx - generate))
@@ -172,7 +172,7 @@ def _outcome(found: Mapping[int, Measured], test: Trial, interrupted: bool = Fal
 
 
 def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
-    """How many times slower than predicted the first measurable launch is, by a short test."""
+    """Return how many times slower than predicted the first measurable launch is, by a short test."""
     for rival in rivals:
         left = end - time.monotonic()
         if left <= 0:

@@ -51,7 +51,7 @@ class Tuned:
 
 
 def _of(entry: Any) -> Tuned:
-    """An entry of the file. Raises where it is not one, or its flags are not llama-server's."""
+    """Return an entry of the file. Raises where it is not one, or its flags are not llama-server's."""
     tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
     launch = parse(tuned.flags, command=None)
     texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
@@ -63,27 +63,27 @@ def _of(entry: Any) -> Tuned:
 
 
 def key(build: Build) -> str:
-    """What a build is called here: its number, otherwise its commit, and its program if that is not
-    llama-server; "" where neither number nor commit is known."""
+    """Return what a build is called here: its number, otherwise its commit, and its program if that
+    is not llama-server; "" where neither number nor commit is known."""
     name = f"b{build.number}" if build.number else build.commit
     return name if build.engine is LLAMA_SERVER or not name else f"{name} of {build.engine.name}"
 
 
 def machine_of(devices: Iterable[Any]) -> str:
-    """This machine: its name, its devices' names and what they are."""
+    """Return this machine: its name, its devices' names and what they are."""
     return "; ".join(
         [state.machine_name(), *(f"{device.name} {device.description}" for device in devices)]
     )
 
 
 def question_of(params: Params, own: Mapping[str, Any]) -> str:
-    """What was given, of all that decides the answer."""
+    """Return what was given, of all that decides the answer."""
     aims = [f"--{name} {own[name]}" for name in _AIMS if own.get(name)]
     return " ".join([*to_words(replace(params, model=None)), *aims])
 
 
 def load(model: str, environ: Mapping[str, str]) -> list[Tuned]:
-    """All answers for a model's digest, oldest first."""
+    """Return all answers for a model's digest, oldest first."""
     return store.entries("tuned", model, environ, _of)
 
 
@@ -101,9 +101,9 @@ def measured_plan(
     environ: Mapping[str, str],
     again: Callable[[Arguments], Plan],
 ) -> tuple[Plan, str]:
-    """The launch that was measured to be the fastest for this very question, planned by `again`,
-    and a line that says so; `plan` and "" where none was. `build` "": any, the last that was
-    measured. Where n_gpu_layers alone is asked for, a launch that needs more flags is only
+    """Return the launch that was measured to be the fastest for this very question, planned by
+    `again`, and a line that says so; `plan` and "" where none was. `build` "": any, the last that
+    was measured. Where n_gpu_layers alone is asked for, a launch that needs more flags is only
     named."""
     found = find(model, devices, arguments, build, environ)
     if found is None or not plan.fits:
@@ -138,7 +138,7 @@ def find(
     build: str,
     environ: Mapping[str, str],
 ) -> Tuned | None:
-    """The newest answer for this model, machine, build and question."""
+    """Return the newest answer for this model, machine, build and question."""
     try:
         if not os.path.isdir(state.path(environ, "tuned")):  # before the file's digest
             return None

@@ -164,9 +164,9 @@ def compare(
 
 
 def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogComparison:
-    """The comparison with what is no difference in a launch on `devices` devices: with several a
-    load may take less than llama.cpp measures, which is what is predicted, and a warm-up may grow a
-    graph buffer by what is predicted for use."""
+    """Return the comparison with what is no difference in a launch on `devices` devices: with
+    several a load may take less than llama.cpp measures, which is what is predicted, and a warm-up
+    may grow a graph buffer by what is predicted for use."""
     peak = predicted.runtime_peak or {}
 
     def usual(line: Line) -> str:
@@ -180,7 +180,7 @@ def in_use(found: LogComparison, predicted: Breakdown, devices: int) -> LogCompa
 
 
 def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
-    """The draft model (loaded after its target), MTP contexts and adapters, as far as their
+    """Return the draft model (loaded after its target), MTP contexts and adapters, as far as their
     predictions are exact, and a projector."""
     lines = _projector(launch, predicted)
     for extra in predicted.extras:
@@ -237,7 +237,7 @@ def _sum(launch: LaunchLog, part: str) -> int | None:
 
 
 def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:
-    """(bytes per device and part, tolerance of each, whether host weights are mapped)."""
+    """Return (bytes per device and part, tolerance of each, whether host weights are mapped)."""
     sums: dict[tuple[str, str], float] = {}
     tolerance: dict[tuple[str, str], float] = {}
     mapped = False

@@ -21,8 +21,8 @@ _CONNECT = 5  # seconds for a connection
 
 
 def address(host: str | None, port: str | None, default: int) -> tuple[str, int]:
-    """The address of a llama-server with these --host and --port: a wildcard means this machine.
-    `default`: the port if none is given."""
+    """Return the address of a llama-server with these --host and --port: a wildcard means this
+    machine. `default`: the port if none is given."""
     name = host or "127.0.0.1"
     number = (
         int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
@@ -31,13 +31,13 @@ def address(host: str | None, port: str | None, default: int) -> tuple[str, int]
 
 
 def url(host: str, port: int, secure: bool = False) -> str:
-    """The address of a server, an IPv6 one in brackets."""
+    """Return the address of a server, an IPv6 one in brackets."""
     name = f"[{host}]" if ":" in host else host
     return f"{'https' if secure else 'http'}://{name}:{port}"
 
 
 def taken(host: str, port: int) -> bool:
-    """Whether something listens there, whatever it answers."""
+    """Return whether something listens there, whatever it answers."""
     try:
         socket.create_connection((host, port), _CONNECT).close()
     except OSError:
@@ -46,8 +46,8 @@ def taken(host: str, port: int) -> bool:
 
 
 def listening(process: int, port: int) -> str | None:
-    """The address at which a process or one of its children listens on this port; None if none
-    does, or the system does not say. On Linux: the sockets of /proc/net/tcp that are open in
+    """Return the address at which a process or one of its children listens on this port; None if
+    none does, or the system does not say. On Linux: the sockets of /proc/net/tcp that are open in
     /proc/PID/fd."""
     import psutil
 
@@ -76,8 +76,8 @@ def healthy(host: str, port: int, secure: bool = False, prefix: str = "") -> boo
 def speed(
     host: str, port: int, secure: bool = False, prefix: str = "", key: str | None = None, n: int = 2
 ) -> float | None:
-    """Tokens per second of n tokens generated after a short prompt; None without an answer within
-    60 s."""
+    """Return the tokens per second of n tokens generated after a short prompt; None without an
+    answer within 60 s."""
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
     answer = _ask(
         "POST",
@@ -96,7 +96,7 @@ def speed(
 def _ask(
     method: str, url: str, timeout: float, body: object = None, authorization: str = ""
 ) -> bytes | None:
-    """The body of an answer with status 200, None for any other or no answer."""
+    """Return the body of an answer with status 200, None for any other or no answer."""
     try:
         with request(
             method, url, Limit(timeout), json=body, authorization=authorization, own=True

@@ -33,7 +33,8 @@ _ATTENTION = ("attn", "swa", "lid", "idx", "csa", "hca")
 def upper_bound(
     model: Model, params: Params, context: Context, placement: Placement, memory: Memory
 ) -> Measured:
-    """Bytes per device and, last, the host; llama.cpp is not expected to exceed any of them."""
+    """Return the bytes per device and, last, the host; llama.cpp is not expected to exceed any of
+    them."""
     hp = model.hparams
     n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
     f = 4 * n  # one f32 column of all tokens
@@ -148,7 +149,7 @@ def _converted(caches: Iterable[Cache]) -> int:
 
 
 def _offloaded(context: Context, placement: Placement) -> int:
-    """Bytes of host weights that the first device holds at once for op offload."""
+    """Return the bytes of host weights that the first device holds at once for op offload."""
     host = {
         (placed.ne[2] > 1, placed.size)
         for placed in placement.tensors
@@ -168,7 +169,7 @@ def _offloaded(context: Context, placement: Placement) -> int:
 
 
 def _rounds(model: Model) -> int:
-    """How often the layers run, if the file repeats them (HRM's cycles)."""
+    """Return how often the layers run, if the file repeats them (HRM's cycles)."""
     rounds = 1
     for key, value in model.header.metadata.items():
         if key.endswith("_cycles") and isinstance(value, int):
@@ -177,7 +178,7 @@ def _rounds(model: Model) -> int:
 
 
 def _lifted(caches: list[Cache], copies: int) -> int:
-    """Keys and values that the host may have to attend to: one layer's at a time, or all of them if
-    they are inputs."""
+    """Return the keys and values that the host may have to attend to: one layer's at a time, or all
+    of them if they are inputs."""
     sizes = _layer_sizes(caches)
     return copies * sum(sizes) if copies > 1 else 3 * max(sizes, default=0)

@@ -92,7 +92,8 @@ class Breakdown(Static):
     saved: tuple[State, ...] = ()  # of a conversation: the model's, and its draft's
 
     def extra_by_device(self) -> dict[str, int]:
-        """Bytes of the extras that exist from the start, without those that may grow to a limit."""
+        """Return the bytes of the extras that exist from the start, without those that may grow to
+        a limit."""
         sums: dict[str, int] = {}
         for extra in self.extras:
             if not extra.upper_limit:
@@ -113,7 +114,7 @@ class Breakdown(Static):
 
 
 def shared(use: Static, devices: Sequence[Device]) -> int:
-    """Bytes on devices that share the system's memory."""
+    """Return the bytes on devices that share the system's memory."""
     names = [device.name for device in devices if device.in_ram]
     extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
     return sum(use.devices[name].total + extra.get(name, 0) for name in names)
@@ -135,7 +136,7 @@ class Measured:
 
 
 def larger(one: Breakdown, other: Breakdown) -> Breakdown:
-    """The same launch, with the larger of both in each part."""
+    """Return the same launch, with the larger of both in each part."""
     devices = {name: _larger(use, other.devices[name]) for name, use in one.devices.items()}
     host = _larger(one.host, other.host)
     peak = None

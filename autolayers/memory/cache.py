@@ -83,7 +83,7 @@ class Cache:
         return self.kind == "recurrent" or self.kind.endswith("-state")
 
     def layer(self, il: int) -> CacheLayer | None:
-        """The layer whose tensors layer `il` uses; None if it uses none of this cache."""
+        """Return the layer whose tensors layer `il` uses; None if it uses none of this cache."""
         il = self.reused.get(il, il)
         return next((layer for layer in self.layers if layer.il == il), None)
 
@@ -139,7 +139,7 @@ class _Builder:
         return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
 
     def shape(self, name: str, il: int, ne: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-        """A cache tensor's shape as this build creates it, which decides its padding."""
+        """Return a cache tensor's shape as this build creates it, which decides its padding."""
         rules = self.context.rules
         if rules.engine.one_cache and name.endswith("k"):  # a row of it is one head's
             n_head = max(1, self.hp.n_head_kv(il))
@@ -148,7 +148,7 @@ class _Builder:
         return ne if rules.cache_rows else (ne[0] * ne[1] * ne[2], 1, 1, 1)
 
     def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
-        """A layer of a cache, reused if an earlier launch had it in the same buffer."""
+        """Return a layer of a cache, reused if an earlier launch had it in the same buffer."""
         buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
         if self.placement.slices or buffer in self.placement.shares:
             return make()
@@ -211,7 +211,7 @@ class _Builder:
         self.keep(kind, n_cells, n_stream, layers, reused)
 
     def reused(self, wanted: Filter, there: set[int]) -> dict[int, int]:
-        """Layers without a cache of their own, and the layer whose cache each reads."""
+        """Return the layers without a cache of their own, and the layer whose cache each reads."""
         hp, own = self.hp, self.hp.n_layer_kv_from_start
         found = {}
         for il in range(own, hp.n_layer_all) if own >= 2 else ():
@@ -318,7 +318,7 @@ class _Builder:
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """The assistant's layers read the target's last ones: its second to last if they slide,
+    """Return the assistant's layers read the target's last ones: its second to last if they slide,
     otherwise its last."""
     theirs, context, memory = target
     caches = []
@@ -337,8 +337,9 @@ def allocate(
     target: Target | None = None,
     known: Layers | None = None,
 ) -> Memory:
-    """Every cache of `context`, on the devices of `placement`. `target`: for a draft, the model
-    whose context it may use. `known`: results shared by launches with the same context and devices.
+    """Return every cache of `context`, on the devices of `placement`. `target`: for a draft, the
+    model whose context it may use. `known`: results shared by launches with the same context and
+    devices.
 
     Raises LaunchRefused if llama.cpp would abort or needs another model's context.
     """

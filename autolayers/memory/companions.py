@@ -30,7 +30,7 @@ NONE = Companions()
 
 
 def wants_extras(params: Params, companions: Companions) -> bool:
-    """Whether the launch loads extra files or contexts (projector, draft, adapters)."""
+    """Return whether the launch loads extra files or contexts (projector, draft, adapters)."""
     return (
         companions != NONE
         or bool(params.control_vector)
@@ -54,8 +54,8 @@ def with_draft_type(params: Params, companions: Companions) -> Params:
 
 
 def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
-    """The layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps them
-    through the graph."""
+    """Return the layers of `model` whose inputs an EAGLE-3 or DFlash draft reads: llama.cpp keeps
+    them through the graph."""
     draft = companions.draft
     if draft is None or not draft.row.reads_target:
         return ()

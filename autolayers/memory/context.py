@@ -89,14 +89,14 @@ def pad(n: int, to: int) -> int:
 
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
-    """The number of a cache's cells is a multiple of this."""
+    """Return the number of a cache's cells is a multiple of this."""
     return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 
 def resolve(
     model: Model, params: Params, rules: Rules = NEWEST_RULES, kind: str = "default"
 ) -> Context:
-    """The Context of `params` on `model`; None in params is llama-server's default. Raises
+    """Return the Context of `params` on `model`; None in params is llama-server's default. Raises
     LaunchRefused with llama.cpp's reason if it would not create the context."""
     hp, row = model.hparams, model.row
     _refuse_types(model, rules)
@@ -247,15 +247,15 @@ def _refuse_aborts(model: Model, context: Context) -> None:
 
 
 def _pools_mean(hp: Hparams, context: Context) -> bool:
-    """Whether embeddings are means, a reranker's before its head too."""
+    """Return whether embeddings are means, a reranker's before its head too."""
     if context.pooling == "rank":
         return bool(hp.pooling_type_cls == POOLING_TYPES.index("mean"))
     return context.pooling == "mean"
 
 
 def _divides_by_streams(model: Model, context: Context) -> bool:
-    """Whether the tokens of a prompt must divide by the slots: a prompt of one sequence is reserved
-    too, and attention divides its tokens by the streams of all slots."""
+    """Return whether the tokens of a prompt must divide by the slots: a prompt of one sequence is
+    reserved too, and attention divides its tokens by the streams of all slots."""
     hp, row = model.hparams, model.row
     if row.even_slots is None or context.kv_unified or not context.rules.has(row.even_slots):
         return False
@@ -301,7 +301,7 @@ def _refuse_types(model: Model, rules: Rules) -> None:
 
 
 def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
-    """(n_seq_max, kv_unified)."""
+    """Return (n_seq_max, kv_unified)."""
     if params.n_parallel is None or params.n_parallel < 0:
         return (N_PARALLEL, True) if rules.auto_slots else (1, False)
     if rules.engine.spare_sequence and params.n_parallel > 1:
@@ -349,7 +349,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
 
 
 def _has_tensor(model: Model, end: str) -> bool:
-    """Whether a tensor's name ends with these words."""
+    """Return whether a tensor's name ends with these words."""
     return any(f".{name}".endswith(f".{end}") for name in model.tensors)
 
 
@@ -376,7 +376,7 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
 
 
 def _rollback(params: Params, rules: Rules) -> int:
-    """The tokens by which a draft makes a recurrent state go back."""
+    """Return the tokens by which a draft makes a recurrent state go back."""
     types = DRAFT_TYPES if rules.engine.rolls_back else ROLLBACK_TYPES
     if not any(name in types for name in params.spec_type):
         return 0

@@ -109,7 +109,7 @@ def ecmascript(text: str) -> re.Pattern[str]:
 
 
 def backtracks(pattern: str) -> bool:
-    """Whether a search may take more than a moment for a tensor's name: a repetition or an
+    """Return whether a search may take more than a moment for a tensor's name: a repetition or an
     alternative within a repetition, or many in a row."""
     choices, bars = [0], [0]  # of each group that is open
     inside = 0  # choices in what the next token may repeat
@@ -133,7 +133,7 @@ def backtracks(pattern: str) -> bool:
 
 
 def _times(token: re.Match[str]) -> tuple[int, int | None]:
-    """How often a repetition repeats: at least and, None without a limit, at most."""
+    """Return how often a repetition repeats: at least and, None without a limit, at most."""
     known: dict[str, tuple[int, int | None]] = {"*": (0, None), "+": (1, None), "?": (0, 1)}
     if token["repeat"] in known:
         return known[token["repeat"]]
@@ -184,7 +184,7 @@ class TensorMatcher:
         return self._found[pattern]
 
     def _in_time(self, pattern: str, tried: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
-        """What was tried, as long as all patterns together take no more than a moment."""
+        """Yield what was tried, as long as all patterns together take no more than a moment."""
         start = time.process_time()
         for one in tried:
             yield one

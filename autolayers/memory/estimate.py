@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 
 def _placer(model: Model, rules: Rules) -> WeightPlacer:
-    """The program's own."""
+    """Return the program's own."""
     if rules.engine.is_llama_cpp:
         return WeightPlacer(model, rules)
     from .ik_llama import IkPlacer
@@ -60,8 +60,8 @@ def _placer(model: Model, rules: Rules) -> WeightPlacer:
 
 
 def _as_graphs_see(device: Device, rules: Rules) -> Hashable:
-    """What graphs on a device depend on, which is neither how much memory it has nor how fast it
-    is."""
+    """Return what graphs on a device depend on, which is neither how much memory it has nor how
+    fast it is."""
     backend = on(device, rules=rules)
     limits = tuple(sorted((device.limits or {}).items()))
     return device.name, device.backend, device.engine, backend.kind, backend.max_size, limits
@@ -128,8 +128,8 @@ class Estimator:
         self._others: dict[tuple[int, bool], Estimator] = {}
 
     def alike(self, devices: Sequence[Device]) -> tuple[Hashable, ...]:
-        """What graphs on devices depend on: equal for those that compute the same in the same
-        way."""
+        """Return what graphs on devices depend on: equal for those that compute the same in the
+        same way."""
         return tuple([_as_graphs_see(device, self.rules) for device in devices])
 
     def _cache(self, devices: tuple[Device, ...]) -> GraphCache:
@@ -156,10 +156,9 @@ class Estimator:
         runtime: bool = False,
         measuring: bool = False,
     ) -> Breakdown:
-        """The whole launch; `runtime` also finds what the graph buffers may grow to in use
+        """Return the whole launch; `runtime` also finds what the graph buffers may grow to in use
         (`runtime_peak`). `measuring`: not what it allocates, but what llama.cpp's measuring says of
-        it (common_fit, no weights loaded).
-        """
+        it (common_fit, no weights loaded)."""
         found = self.at_least(params, devices, None, runtime, measuring)
         assert isinstance(found, Breakdown)
         return found
@@ -219,7 +218,7 @@ class Estimator:
         halt: Callable[[Sequence[int], Steps | None], bool] | None,
         measuring: bool,
     ) -> Measured:
-        """The graph buffers, with the script that prices them."""
+        """Return the graph buffers, with the script that prices them."""
         terms = self.model, launch.params, launch.context, launch.placement, launch.memory
         if self.rules.engine.is_llama_cpp:
             return measure(*terms, cache, runtime, halt, measuring)
@@ -228,7 +227,7 @@ class Estimator:
         return computed(*terms, cache)
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
-        """What each layer takes on a device like `kind`, the output layer last (n_layer + 1
+        """Return what each layer takes on a device like `kind`, the output layer last (n_layer + 1
         entries).
 
         llama.cpp has no such number; it is what a device with only this layer would take. Small
@@ -252,7 +251,7 @@ class Estimator:
     def _caches_by_layer(
         self, params: Params, context: Context, device: Device, count: int
     ) -> list[int]:
-        """Bytes that the caches of each layer take on `device`, the output layer last."""
+        """Return the bytes that the caches of each layer take on `device`, the output layer last."""
         key = (context, device)
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one
@@ -284,7 +283,7 @@ class Estimator:
         refuse_first_token(self.model, resolve(self.model, params, self.rules))
 
     def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
-        """Where these flags put every tensor, at any context."""
+        """Return where these flags put every tensor, at any context."""
         key = params if self.placer.by_context else replace(params, n_ctx=None), tuple(devices)
         if key not in self._placements:
             self._placements[key] = self.placer.place(key[0], devices)
@@ -301,8 +300,8 @@ class Estimator:
         return shares(self.model, params, used, self.rules, counts)
 
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
-        """The launch's graphs as steps, and which of its devices lack a kernel for them; None if
-        the architecture's graph is unknown. Raises LaunchRefused."""
+        """Return the launch's graphs as steps, and which of its devices lack a kernel for them;
+        None if the architecture's graph is unknown. Raises LaunchRefused."""
         launch = self._launch(params, devices)
         terms = (
             launch.params,
@@ -318,18 +317,19 @@ class Estimator:
         return own_script(self.model, *terms)
 
     def expert_banks(self, params: Params, placement: Placement) -> Banks:
-        """What --moe-cache-mib keeps on the devices with the layers of this placement, before other
-        caches. Raises LaunchRefused."""
+        """Return what --moe-cache-mib keeps on the devices with the layers of this placement,
+        before other caches. Raises LaunchRefused."""
         from .moe_cache import banks
 
         return banks(self.model, resolve(self.model, params, self.rules), placement, {})
 
     def caches(self, params: Params, placement: Placement) -> Memory:
-        """What the context allocates before its first graph, with the layers of this placement."""
+        """Return what the context allocates before its first graph, with the layers of this
+        placement."""
         return allocate(self.model, resolve(self.model, params, self.rules), placement)
 
     def margin(self, device: Device, params: Params, use: Breakdown | LowerBound) -> Parts:
-        """What must stay free on a device in this launch, as named parts in bytes."""
+        """Return what must stay free on a device in this launch, as named parts in bytes."""
         steps, computed = use.steps, None
         if steps is not None and params.split_mode != "tensor":
             computed = steps.multiplied(device.name)
@@ -430,8 +430,8 @@ class Estimator:
         compute: Sequence[int],
         flash_attn: bool | None = None,
     ) -> Answer:
-        """The facts of a launch; `compute` are bytes per device that the model uses and, last, of
-        the host."""
+        """Return the facts of a launch; `compute` are bytes per device that the model uses and,
+        last, of the host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts, *launch.notes]

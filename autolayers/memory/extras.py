@@ -190,8 +190,8 @@ def patches_of(header: Header, kind: str) -> int:
 
 
 def _vision_graph(header: Header, kind: str, flash: bool) -> int:
-    """An upper bound of what a transformer over the warm-up image's patches keeps at once, in
-    f32."""
+    """Return an upper bound of what a transformer over the warm-up image's patches keeps at once,
+    in f32."""
     patch, n = _number(header, "clip.vision.patch_size", 14), patches_of(header, kind)
     n_embd = _number(header, "clip.vision.embedding_length", 1664)
     n_ff = _number(header, "clip.vision.feed_forward_length", 4 * n_embd)
@@ -327,7 +327,7 @@ def _draft(
 
 
 def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
-    """Bytes per device, all host buffers together."""
+    """Return the bytes per device, all host buffers together."""
     total: dict[str, int] = {}
     for name, size in buffers.items():
         where = _device(name, placement)

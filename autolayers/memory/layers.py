@@ -71,8 +71,8 @@ _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_at
 
 
 def model_layers(model: Model, params: Params) -> ModelLayers:
-    """The sizes of a model's layers, with caches by the flags in `params`. Raises LaunchRefused if
-    llama.cpp would not create a context with these flags."""
+    """Return the sizes of a model's layers, with caches by the flags in `params`. Raises
+    LaunchRefused if llama.cpp would not create a context with these flags."""
     model = model.overridden(params.override_kv)
     hp = model.hparams
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)

@@ -39,7 +39,7 @@ _DRIFT = 50
 def parts(
     device: Device, ops: Ops, usage: Usage | None = None, n_buffers: int = 3, growth: int = 0
 ) -> Parts:
-    """The margin of one device as (name, bytes), none of them 0.
+    """Return the margin of one device as (name, bytes), none of them 0.
 
     `usage` is the contents of its `n_buffers` buffers, `growth` what a graph in real use needs
     above the reserved buffers.
@@ -60,7 +60,7 @@ def parts(
 
 
 def least(device: Device) -> int:
-    """Bytes that stay free on a device in any launch that uses it, mainly its context."""
+    """Return the bytes that stay free on a device in any launch that uses it, mainly its context."""
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
@@ -72,8 +72,8 @@ def margin(
     ops: Ops | None = None,
     draft: Model | None = None,
 ) -> Parts:
-    """The margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`: ops_of()
-    if known already; `draft`: the model of a second context, if it is not `model` (MTP).
+    """Return the margin of `device` in the launch that allocates `use`, as (name, bytes); `ops`:
+    ops_of() if known already; `draft`: the model of a second context, if it is not `model` (MTP).
 
     `--fit-target` is llama.cpp's name for a user-defined margin: if given, exactly that stays free
     and nothing else is reserved. Several values are one per device in `use`'s order; the last also
@@ -97,7 +97,7 @@ def margin(
 
 
 def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model | None) -> int:
-    """Bytes of temporaries of a draft's context on the device."""
+    """Return the bytes of temporaries of a draft's context on the device."""
     extras = use.extras if isinstance(use, Breakdown) else ()
     if not any(extra.device == device.name and extra.name in CONTEXTS for extra in extras):
         return 0
@@ -115,9 +115,9 @@ def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model |
 
 
 def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
-    """Bytes for summing a matrix's partial results from the devices of -sm tensor: in each step of
-    a butterfly the largest such result, of all experts of a token (ggml_backend_meta_graph_compute,
-    as modelled), plus the backend's own."""
+    """Return the bytes for summing a matrix's partial results from the devices of -sm tensor: in
+    each step of a butterfly the largest such result, of all experts of a token
+    (ggml_backend_meta_graph_compute, as modelled), plus the backend's own."""
     n_devices = sum(usage.total > 0 for usage in use.devices.values())
     if params.split_mode != "tensor" or n_devices < 2:
         return 0
@@ -133,8 +133,8 @@ def ops_of(
     computed: tuple[frozenset[str], frozenset[str]] | None = None,
     reads_all: bool = False,
 ) -> Ops:
-    """What a device computes in this launch: it multiplies with the weights `computed`, for every
-    token and for those with output (Steps.multiplied); if that is unknown, with all of them.
+    """Return what a device computes in this launch: it multiplies with the weights `computed`, for
+    every token and for those with output (Steps.multiplied); if that is unknown, with all of them.
     `reads_all`: every token has output."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     sampling = bool(params.backend_sampling)
@@ -175,7 +175,7 @@ def ops_of(
 def _matmuls(
     model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
 ) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
-    """Each shape once: of the matrices for every token, and of those for output tokens only."""
+    """Return each shape once: of the matrices for every token, and of those for output tokens only."""
     body: set[Matmul] = set()
     head: set[Matmul] = set()
     used = model.hparams.n_expert_used_max

@@ -48,9 +48,9 @@ class Banks:
 def banks(
     model: Model, context: Context, placement: Placement, caches: Mapping[str, int] | None = None
 ) -> Banks:
-    """What the cache of a launch allocates, after `caches` by device; without them what llama.cpp's
-    measuring says: no weight is on a device yet, and rows are not padded. Raises LaunchRefused with
-    llama.cpp's reason."""
+    """Return what the cache of a launch allocates, after `caches` by device; without them what
+    llama.cpp's measuring says: no weight is on a device yet, and rows are not padded. Raises
+    LaunchRefused with llama.cpp's reason."""
     hp, devices = model.hparams, placement.devices
     used = hp.n_expert_used_max
     if not devices:
@@ -144,7 +144,7 @@ def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
 
 
 def _slots(tensors: Tensors, budget: int, alignment: int, n_layers: int) -> int:
-    """The most slots within a budget, at most the number of experts."""
+    """Return the most slots within a budget, at most the number of experts."""
     low, high = 0, n_layers * tensors[0][1][2]
     while low < high:
         middle = (low + high + 1) // 2

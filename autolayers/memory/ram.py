@@ -47,5 +47,6 @@ def _whole(size: int) -> int:
 
 
 def within(limit: int) -> int:
-    """Bytes of RAM to plan with, RUNTIME included, so that a launch's limit is at most this one."""
+    """Return the bytes of RAM to plan with, RUNTIME included, so that a launch's limit is at most
+    this one."""
     return limit // MiB * MiB * (PAGE_TABLES - 1) // PAGE_TABLES

@@ -108,8 +108,8 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
 
 
 def checkpoint_of(memory: Memory, context: Context, states: Sequence[State]) -> int:
-    """Bytes of a context checkpoint, with a draft's part, at the end of a slot's context; 0 where
-    llama-server makes none, as all caches can be rolled back."""
+    """Return the bytes of a context checkpoint, with a draft's part, at the end of a slot's
+    context; 0 where llama-server makes none, as all caches can be rolled back."""
     kinds = {cache.kind for cache in memory.caches if cache.layers}
     windows = "swa" in kinds and not context.swa_full
     if not windows and not any(kind == "recurrent" or kind.endswith("-state") for kind in kinds):

@@ -36,7 +36,7 @@ def serving(
     rules: Rules = NEWEST_RULES,
     states: Sequence[State] = (),
 ) -> tuple[tuple[Extra, ...], tuple[str, ...]]:
-    """The output buffer, and what grows up to a limit; and warnings about what has no limit.
+    """Return the output buffer, and what grows up to a limit; and warnings about what has no limit.
     `states`: those of the launch's contexts, its own first."""
     here = Build(rules.number)
     states = states or (state_of(model.hparams, context, memory),)

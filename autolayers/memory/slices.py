@@ -98,8 +98,8 @@ class Slices:
         self._rotations: dict[int, int] = {}
 
     def of(self, name: str, type_: str, ne: Ne) -> list[tuple[str, Ne]]:
-        """(device, its dimensions) of the tensor `name` (of caches: cache_k_l3); a device's part
-        along the cut may be empty. Raises LaunchRefused if llama.cpp aborts."""
+        """Return (device, its dimensions) of the tensor `name` (of caches: cache_k_l3); a device's
+        part along the cut may be empty. Raises LaunchRefused if llama.cpp aborts."""
         cut, il, base = self._cut(name, ne)
         if cut is None:
             return [(device, ne) for device in self.devices]
@@ -145,7 +145,7 @@ class Slices:
         return (_GROUPED if self.grouped else _CUTS).get(base), il, base
 
     def _type(self, name: str, il: int, by: tuple[str, ...], own: str) -> str:
-        """The type whose blocks no cut may divide."""
+        """Return the type whose blocks no cut may divide."""
         if not by:
             return own if own in BY_NAME else "f32"
         for matrix in by:
@@ -203,7 +203,7 @@ class Slices:
             raise LaunchRefused(f"-sm tensor cannot cut {what}; llama.cpp aborts")
 
     def _of_delta_net(self, base: str) -> list[tuple[int, int]]:
-        """The segments of gated delta nets' matrices and states, where keys and values are
+        """Return the segments of gated delta nets' matrices and states, where keys and values are
         adjacent."""
         hp = self.hp
         n_k, n_v, head, conv = hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_state, hp.ssm_d_conv - 1
@@ -301,8 +301,8 @@ class Slices:
         ]
 
     def _cuts(self, length: int, granule: int, rotation: int) -> list[tuple[int, int]]:
-        """(index of the device, elements): cut at multiples of `granule` below the devices' shares,
-        in float32."""
+        """Return (index of the device, elements): cut at multiples of `granule` below the devices'
+        shares, in float32."""
         n = len(self.devices)
         order = [(j + rotation) % n for j in range(n)]
         cumulated, total = [], 0.0

@@ -94,7 +94,7 @@ def _main(main_gpu: int, used: list[Device]) -> list[Device]:
 
 
 def float32(x: float) -> float:
-    """The nearest float32, infinite if there is none."""
+    """Return the nearest float32, infinite if there is none."""
     try:
         value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
     except OverflowError:
@@ -109,8 +109,8 @@ def layer_devices(
     tensor_split: Sequence[float],
     rules: Rules = NEWEST_RULES,
 ) -> list[str]:
-    """The device of each of the `n` layers, the output layer last; in float32, whose rounding
-    decides at the boundaries."""
+    """Return the device of each of the `n` layers, the output layer last; in float32, whose
+    rounding decides at the boundaries."""
     start = max((n if rules.output_first else n - 1) - n_gpu_layers, 0)
     count = min(n_gpu_layers, n) if devices else 0
     layers = [HOST] * n
@@ -145,7 +145,7 @@ def _splits(devices: Sequence[Device], tensor_split: Sequence[float]) -> list[fl
 
 
 def shares_of(params: Params, used: Sequence[Device]) -> dict[str, float]:
-    """Each device's part of a matrix with split mode row."""
+    """Return each device's part of a matrix with split mode row."""
     splits = _splits(used, params.tensor_split or ())
     total = sum(splits) or 1.0
     return {device.name: share / total for device, share in zip(used, splits, strict=True)}
@@ -159,8 +159,8 @@ def split_rows(
     divisible: bool,
     granule: int = 512,
 ) -> list[tuple[str, int]]:
-    """(device, bytes) of a tensor that split mode row cuts: at most its share and one granule of
-    rows, or all of it on every device. An upper bound."""
+    """Return (device, bytes) of a tensor that split mode row cuts: at most its share and one
+    granule of rows, or all of it on every device. An upper bound."""
     if not divisible:
         return [(name, size) for name in shares]
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size

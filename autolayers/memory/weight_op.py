@@ -19,7 +19,8 @@ _N_TOKENS, _N_SEQS = 512, 3  # of the activations
 def weight_supported(
     backend: Backend, buffer: Buffer, op: str, info: TensorInfo, hp: Hparams
 ) -> bool:
-    """Whether `backend` runs `op` on a weight in `buffer`. `info`: of a type that ggml knows."""
+    """Return whether `backend` runs `op` on a weight in `buffer`. `info`: of a type that ggml
+    knows."""
     weight = Tensor("NONE", info.type, info.ne)
     weight.buffer = buffer
     weight.weight = True

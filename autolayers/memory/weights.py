@@ -130,8 +130,8 @@ class Placement:
         )
 
     def lookup(self, name: str, block: int | None = None) -> PlacedTensor | None:
-        """The created tensor `name`; None if the file lacks it or it was skipped. Of rope factors,
-        the copy on the device of `block`."""
+        """Return the created tensor `name`; None if the file lacks it or it was skipped. Of rope
+        factors, the copy on the device of `block`."""
         found = self._by_name.get(name)
         if found is not None and block is not None and name.startswith("rope_f"):
             here = self.dev_layer[block]
@@ -179,9 +179,9 @@ class WeightPlacer:
         self._tables: dict[bool, _Table] = {}
 
     def place(self, params: Params, devices: Sequence[Device], load_mtp: bool = False) -> Placement:
-        """The Placement on `devices` (all of the machine's, in registry order). None in params:
-        llama-server's default; n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP blocks
-        are wanted too (Context.load_mtp).
+        """Return the Placement on `devices` (all of the machine's, in registry order). None in
+        params: llama-server's default; n_gpu_layers None, -1 or -2: everything. `load_mtp`: the MTP
+        blocks are wanted too (Context.load_mtp).
 
         Raises LaunchRefused if llama.cpp would not load the model, or has no device of a given
         name.
@@ -242,8 +242,9 @@ class WeightPlacer:
         )
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
-        """Bytes that each layer (the output last) takes on `device` if it alone is there: with its
-        own copy of what every device copies, and without what overrides send to a named device."""
+        """Return the bytes that each layer (the output last) takes on `device` if it alone is
+        there: with its own copy of what every device copies, and without what overrides send to a
+        named device."""
         n = self.model.hparams.n_layer_all + 1
         others = [
             replace(device, name=name)
@@ -332,7 +333,7 @@ class _Table:
         slices: Slices | None = None,
         every_copy: bool = False,
     ) -> list[WeightGroup]:
-        """All nonempty groups of a launch, with their layers on the devices of `dev_of`."""
+        """Return all nonempty groups of a launch, with their layers on the devices of `dev_of`."""
         backends: dict[str, Backend] = {
             device.name: on(device, rules=self.rules) for device in devices
         }
@@ -371,7 +372,7 @@ class _Table:
         return placing.groups(dev_of, self.overridden(params.overrides) if params.overrides else {})
 
     def sizes(self, backend: Backend) -> list[int]:
-        """Bytes that each tensor takes in a buffer of this backend."""
+        """Return the bytes that each tensor takes in a buffer of this backend."""
         if backend.kind not in self._sizes:
             infos = [item.weight.info for item in self.created]
             self._sizes[backend.kind] = [
@@ -380,8 +381,8 @@ class _Table:
         return self._sizes[backend.kind]
 
     def supported(self, backend: Backend, buffer: Buffer) -> list[bool]:
-        """Whether this backend can run the op that reads each tensor from such a buffer. An unknown
-        type is assumed to be supported, but not repacked."""
+        """Return whether this backend can run the op that reads each tensor from such a buffer. An
+        unknown type is assumed to be supported, but not repacked."""
         key = (backend.kind, buffer.host, buffer.repack)
         if not self.rules.engine.is_llama_cpp:  # ik_llama.cpp asks no backend
             return [not buffer.repack] * len(self.created)
@@ -404,8 +405,8 @@ class _Table:
         return self._supported[key]
 
     def host_buffers(self, pinned: Backend | None, repack: bool) -> list[str]:
-        """The buffer type that each tensor gets in host memory: pinned if its device can read it,
-        repacked, or plain; builds with `repacks_first` try repacking first."""
+        """Return the buffer type that each tensor gets in host memory: pinned if its device can
+        read it, repacked, or plain; builds with `repacks_first` try repacking first."""
         key = (pinned and pinned.kind, repack)
         if key not in self._host:
             found = [HOST] * len(self.created)
@@ -450,7 +451,7 @@ class _Table:
 
 
 def _maps(backend: Backend, device: Device, sliced: bool) -> bool:
-    """Whether a device leaves the file mapped."""
+    """Return whether a device leaves the file mapped."""
     unlike = device.kind == "igpu" and not sliced
     return backend.mmap and (not unlike or backend.igpu_mmap)
 
@@ -486,7 +487,7 @@ class _Placing:
     def groups(
         self, dev_of: Sequence[str], targets: dict[int, tuple[str | None, ...]]
     ) -> list[WeightGroup]:
-        """All nonempty groups, with their layers on the devices of `dev_of`; `targets`: the
+        """Return all nonempty groups, with their layers on the devices of `dev_of`; `targets`: the
         overrides."""
         found: list[WeightGroup] = []
         seen = _Seen()
@@ -512,7 +513,7 @@ class _Placing:
         return group
 
     def twin(self, layer: int, i: int, key: tuple[Any, ...], seen: _Seen) -> WeightGroup:
-        """A group of only tensor `i`, which may be created twice; empty if its buffer has it
+        """Return a group of only tensor `i`, which may be created twice; empty if its buffer has it
         already."""
         name = self.table.created[i].weight.info.name
         key = (*key, seen.there.get(name), name in seen.mapped)
@@ -577,8 +578,8 @@ class _Placing:
                 group.mapped += needed
 
     def is_there(self, item: Created, buffer: str, seen: _Seen) -> bool:
-        """Whether an earlier copy in this buffer serves for the tensor; if not, the buffer has it
-        now."""
+        """Return whether an earlier copy in this buffer serves for the tensor; if not, the buffer
+        has it now."""
         name = item.weight.info.name
         there = seen.there.setdefault(name, ())
         always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
@@ -589,8 +590,8 @@ class _Placing:
         return False
 
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
-        """Bytes of RAM that a host tensor needs: none if it is read row by row from the file, and
-        once for all copies of a mapped one (they share pages)."""
+        """Return the bytes of RAM that a host tensor needs: none if it is read row by row from the
+        file, and once for all copies of a mapped one (they share pages)."""
         if info.name == "per_layer_token_embd.weight" and self.is_lazy(info):
             return 0
         if not self.setting.use_mmap or buffer == REPACK:
@@ -601,7 +602,7 @@ class _Placing:
         return info.n_bytes
 
     def is_lazy(self, info: TensorInfo) -> bool:
-        """Whether per-layer embeddings are read row by row from the file (--lazy)."""
+        """Return whether per-layer embeddings are read row by row from the file (--lazy)."""
         mode = self.setting.lazy_mode
         if mode == "off" or not self.table.model.row.lazy_embd:
             return False
@@ -609,8 +610,8 @@ class _Placing:
 
 
 def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -> list[Created]:
-    """Every tensor that llama.cpp creates, in its order (llama_model_base::load_tensors of each
-    architecture)."""
+    """Return every tensor that llama.cpp creates, in its order (llama_model_base::load_tensors of
+    each architecture)."""
     hp, row = model.hparams, model.row
     output = hp.n_layer_all
     skip_from, leaks = hp.n_layer_all, None
@@ -658,14 +659,15 @@ def _leaks(row: Architecture, rules: Rules) -> re.Pattern[str] | None:
 
 
 def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
-    """Whether MTP blocks are loaded: for drafting, or by builds that load them unconditionally."""
+    """Return whether MTP blocks are loaded: for drafting, or by builds that load them
+    unconditionally."""
     return load_mtp or bool(
         row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole)
     )
 
 
 def _rope_users(model: Model) -> list[int]:
-    """The layers that create rope factors."""
+    """Return the layers that create rope factors."""
     hp = model.hparams
     users = model.row.rope_users
     physical = hp.n_layer_phys if users == "physical" else hp.n_layer

@@ -1016,7 +1016,7 @@ _STATE_KEYS: dict[str, State] = {
 
 
 def architecture(name: str, keys: Container[str] = ()) -> Architecture:
-    """The row of `general.architecture`.
+    """Return the row of `general.architecture`.
 
     A name without a row gets one that takes more than any known model with such `keys` would: full
     attention caches in every layer, and a recurrent state too if the file mentions one.

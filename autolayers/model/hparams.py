@@ -159,7 +159,7 @@ _REPEATS = {
 
 
 def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
-    """An unknown architecture's facts by its tensors, if its keys lack them."""
+    """Return an unknown architecture's facts by its tensors, if its keys lack them."""
     numbers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
     blocks = [block for number in numbers if (block := whole(number)) is not None]
     embedding = tensors.get("token_embd.weight")
@@ -342,7 +342,7 @@ class Hparams:
             )
 
     def of(self, metadata: Mapping[str, Any]) -> Hparams:
-        """The same, with a part of the header's metadata."""
+        """Return the same, with a part of the header's metadata."""
         found = object.__new__(Hparams)
         found.__dict__.update(self.__dict__, _metadata=metadata)
         return found
@@ -350,7 +350,7 @@ class Hparams:
     # reading keys
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of "<architecture>.<key>" in the file, or `default`."""
+        """Return the value of "<architecture>.<key>" in the file, or `default`."""
         return self._metadata.get(self._prefix + key, default)
 
     def __getattr__(self, name: str) -> Any:
@@ -393,15 +393,15 @@ class Hparams:
         return value if isinstance(value, int) else 0
 
     def _suppresses_tokens(self) -> bool:
-        """Whether the vocabulary, which a file may lack, names tokens that are never sampled
+        """Return whether the vocabulary, which a file may lack, names tokens that are never sampled
         (llama_vocab::get_suppress_tokens)."""
         named = self._metadata.get("tokenizer.ggml.suppress_tokens")
         absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
         return isinstance(named, (ArrayInfo, tuple)) and len(named) > 0 and not absent
 
     def number_at(self, key: str, il: int, like: float, most: int = LARGEST) -> Any:
-        """The value for layer `il` of a key that holds one number for all layers, or one for each.
-        `like` as for `checked`, and the default of a layer without one."""
+        """Return the value for layer `il` of a key that holds one number for all layers, or one for
+        each. `like` as for `checked`, and the default of a layer without one."""
         value = self.get(key, like)
         if isinstance(value, tuple):
             value = value[il] if il < len(value) else like
@@ -630,8 +630,8 @@ class Hparams:
         return self.n_layer_kv_from_start < 0 or il < self.n_layer_kv_from_start
 
     def has_indexer(self, il: int) -> bool:
-        """Whether layer `il` has an indexer of its own (is_indexer_full and the caches' layer
-        filters)."""
+        """Return whether layer `il` has an indexer of its own (is_indexer_full and the caches'
+        layer filters)."""
         return il < len(self._indexer) and bool(self._indexer[il])
 
     def has_rope(self, il: int) -> bool:

@@ -165,7 +165,7 @@ class Model:
         return list(dict.fromkeys([*self._loader.unread(), *unknown]))
 
     def read_by(self, rules: Rules) -> Model:
-        """This model as a possibly older build reads it, which may use less of its header."""
+        """Return this model as a possibly older build reads it, which may use less of its header."""
         row, header, window = self.row, self.header, self.row.window
         for rule, facts in row.before:
             if not rules.has(rule):
@@ -194,8 +194,8 @@ class Model:
         return self if same else Model(header, self.path, row, checked=self.checked)
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
-        """This model with --override-kv applied: ("key", "type:value") pairs; only scalars can be
-        replaced."""
+        """Return this model with --override-kv applied: ("key", "type:value") pairs; only scalars
+        can be replaced."""
         if not override_kv:
             return self
         metadata = dict(self.header.metadata)
@@ -204,8 +204,8 @@ class Model:
         return self._with(metadata, self.header.tensors)
 
     def quantised(self, type: str, larger: bool = False) -> Model:
-        """This model as `llama-quantize --pure` would write it: every matrix that is larger in that
-        ggml type; the others too, where a `larger` model is meant."""
+        """Return this model as `llama-quantize --pure` would write it: every matrix that is larger
+        in that ggml type; the others too, where a `larger` model is meant."""
         kind = BY_NAME[type]
         tensors = dict(self.header.tensors)
         for weight in self.weights:
@@ -225,8 +225,8 @@ class Model:
         return self._with(self.header.metadata, tensors)
 
     def outline(self) -> Model:
-        """This model without its tensors, its vocabulary and lists: what the plans of many models
-        keep of it."""
+        """Return this model without its tensors, its vocabulary and lists: what the plans of many
+        models keep of it."""
         header = self.header
         facts = {
             key: value
@@ -272,7 +272,7 @@ def _override(key: str, text: str) -> Any:
 
 
 def _instead(header: Header) -> str:
-    """The kind of a file that is not a model; "" for a model."""
+    """Return the kind of a file that is not a model; "" for a model."""
     for there, what, flag in (
         (is_projector, "a projector for images or sound", "--mmproj"),
         (is_adapter, "an adapter", "--lora"),
@@ -285,19 +285,19 @@ def _instead(header: Header) -> str:
 
 
 def is_projector(header: Header) -> bool:
-    """Whether a file is for --mmproj, and not a model."""
+    """Return whether a file is for --mmproj, and not a model."""
     name = header.metadata.get("general.architecture")
     return isinstance(name, str) and architecture(name).projector
 
 
 def is_adapter(header: Header) -> bool:
-    """Whether a file is for --lora."""
+    """Return whether a file is for --lora."""
     return header.metadata.get("general.type") == "adapter"
 
 
 def is_control_vector(header: Header) -> bool:
-    """Whether a file is for --control-vector: common_control_vector_load_one accepts nothing but
-    directions."""
+    """Return whether a file is for --control-vector: common_control_vector_load_one accepts nothing
+    but directions."""
     return bool(header.tensors) and all(
         name.startswith("direction.") and name.partition(".")[2].isdigit()
         for name in header.tensors
@@ -305,7 +305,7 @@ def is_control_vector(header: Header) -> bool:
 
 
 def read_model(path: str | PathLike[str] | Any) -> Model:
-    """The Model of a GGUF file (or of what autolayers.gguf.read_header takes). Only the header is
-    read."""
+    """Return the Model of a GGUF file (or of what autolayers.gguf.read_header takes). Only the
+    header is read."""
     header = read_header(path)
     return Model(header, header.files[0].path)

@@ -41,7 +41,7 @@ _WIDTHS = {
 
 
 def kind_of(header: Header) -> str:
-    """The kind of projector; "" if the file does not say."""
+    """Return the kind of projector; "" if the file does not say."""
     keys = header.metadata
     return str(keys.get("clip.projector_type") or keys.get("clip.vision.projector_type") or "")
 

@@ -61,8 +61,8 @@ class Loader:
         self._shapes: dict[tuple[str, object], Shape] = {}
 
     def refusal(self) -> str:
-        """Why llama.cpp does not load the file, with its own words; "" if nothing is known against
-        it."""
+        """Return why llama.cpp does not load the file, with its own words; "" if nothing is known
+        against it."""
         if not self.created or not self.tensors:
             return ""
         return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
@@ -97,7 +97,7 @@ class Loader:
         return found
 
     def wrong_number(self, unread: int) -> str:
-        """What llama.cpp says of a file with this many tensors that it does not create."""
+        """Return what llama.cpp says of a file with this many tensors that it does not create."""
         return (
             f"wrong number of tensors; expected {len(self.tensors)}, got "
             f"{len(self.tensors) - unread}"
@@ -164,7 +164,7 @@ class Loader:
         )
 
     def _fits(self, info: TensorInfo) -> bool:
-        """Whether check_tensor_dims accepts it."""
+        """Return whether check_tensor_dims accepts it."""
         shape = self.shape(info.name)
         if not shape:
             return True
@@ -179,7 +179,7 @@ class Loader:
         return True
 
     def shape(self, name: str) -> Shape:
-        """What each dimension of a tensor may be; () if the table does not say."""
+        """Return what each dimension of a tensor may be; () if the table does not say."""
         _, block, key = self._places.get(name) or _place(name)
         kind, values = self._of(max(block, 0))
         found = self._shapes.get((key, kind))
@@ -196,12 +196,12 @@ class Loader:
         return tuple([_extents(dimension, values) for dimension in entry.dims])
 
     def _scales(self, key: str) -> bool:
-        """Whether it is the scale of a matrix."""
+        """Return whether it is the scale of a matrix."""
         stem, _, suffix = key.rpartition(".")
         return suffix in _SCALES and f"{stem}.weight" in self.created
 
     def _of(self, block: int) -> tuple[object, dict[str, int]]:
-        """What the sizes of a layer depend on, and the sizes."""
+        """Return what the sizes of a layer depend on, and the sizes."""
         if block not in self._by_layer:
             hp = self.hparams
             il = min(block, hp.n_layer_all - 1)
@@ -227,23 +227,23 @@ class Loader:
 
 
 def key_of(name: str) -> str:
-    """A tensor's name in the table."""
+    """Return a tensor's name in the table."""
     return _place(name)[2]
 
 
 def _place(name: str) -> tuple[str, int, str]:
-    """(stack, block, its name in the table) of a tensor."""
+    """Return (stack, block, its name in the table) of a tensor."""
     stack, block, rest = split(name)
     return stack, block, _start(stack) + rest
 
 
 def _full_name(stack: str, block: int, key: str) -> str:
-    """The other way round."""
+    """Return the other way round."""
     return f"{stack}{block}.{key.removeprefix(_start(stack))}" if stack else key
 
 
 def _stack(key: str) -> str:
-    """The stack of the table's name, "" outside of blocks."""
+    """Return the stack of the table's name, "" outside of blocks."""
     if of_whole_model(key):
         return ""
     return next(
@@ -252,12 +252,12 @@ def _stack(key: str) -> str:
 
 
 def _start(stack: str) -> str:
-    """How the table's names begin of a stack."""
+    """Return how the table's names begin of a stack."""
     return stack.removesuffix("blk.")
 
 
 def _extents(text: str, values: Mapping[str, int]) -> tuple[int, ...]:
-    """The sizes that the expression stands for; () if one is not known."""
+    """Return the sizes that the expression stands for; () if one is not known."""
     if text == "?":
         return ()
     found = []
@@ -293,7 +293,7 @@ def _one_more(keys: frozenset[str], others: Iterable[frozenset[str]]) -> Iterato
 
 
 def _latent_sizes(hp: Hparams, slides: bool) -> dict[str, int]:
-    """The sizes of latent attention, of a layer that slides or not."""
+    """Return the sizes of latent attention, of a layer that slides or not."""
     return {
         "q_lora": hp.n_lora_q,
         "kv_lora": hp.n_lora_kv,
@@ -306,8 +306,8 @@ def _latent_sizes(hp: Hparams, slides: bool) -> dict[str, int]:
 
 
 def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
-    """The sizes that the table names, of layer `il`. A name that ends with _0 or 0 is of the first
-    layer, whatever the layer; with _il of the layer where others are the model's."""
+    """Return the sizes that the table names, of layer `il`. A name that ends with _0 or 0 is of the
+    first layer, whatever the layer; with _il of the layer where others are the model's."""
     n_head, n_head_kv, head_k, head_v, n_rot = (
         hp.n_head(il),
         hp.n_head_kv(il),
@@ -407,7 +407,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
 
 @cache
 def _created(architecture: str) -> dict[str, Created]:
-    """The architecture's row of the table, by the names of its tensors; {} if it has none."""
+    """Return the architecture's row of the table, by the names of its tensors; {} if it has none."""
     usual = dict([text.split(":") for text in SHAPES.split()])
     found = {}
     for text in CREATED.get(architecture, "").split():
@@ -421,7 +421,7 @@ def _created(architecture: str) -> dict[str, Created]:
 
 
 def _members(text: str) -> list[str]:
-    """The words that a word of the table stands for."""
+    """Return the words that a word of the table stands for."""
     name, _, sizes = text.removesuffix(")").partition("(")
     if name not in GROUPS:
         return [text]

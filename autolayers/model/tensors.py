@@ -108,7 +108,7 @@ _SUFFIXES = ("weight", "bias", "scale", "scales", "input_scale", "lora_a", "lora
 
 
 def split(name: str) -> tuple[str, int, str]:
-    """(stack, block, rest) of a tensor's name: ("blk.", 3, "attn_q.weight"), ("", -1,
+    """Return (stack, block, rest) of a tensor's name: ("blk.", 3, "attn_q.weight"), ("", -1,
     "output.weight") outside of blocks."""
     for prefix in STACKS:
         if name.startswith(prefix):
@@ -120,12 +120,12 @@ def split(name: str) -> tuple[str, int, str]:
 
 
 def of_whole_model(name: str) -> bool:
-    """Whether the tensor lies outside of blocks."""
+    """Return whether the tensor lies outside of blocks."""
     return name.removesuffix(".weight") in _MODEL_CLASS
 
 
 def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
-    """(class, block, op, known) of the tensor `name` in a model of the architecture `row`.
+    """Return (class, block, op, known) of the tensor `name` in a model of the architecture `row`.
 
     The class is INPUT, OUTPUT or REPEATING, the block -1 outside of blocks, the op ggml's name
     without GGML_OP_ ("NONE": llama.cpp skips the tensor). `known` is False for a name that

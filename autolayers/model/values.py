@@ -12,7 +12,7 @@ LARGEST = (1 << 32) - 1  # llama.cpp keeps sizes as uint32_t
 
 
 def _is_like(value: Any, like: object, most: int) -> bool:
-    """Whether `value` is of the kind of `like` and in its range."""
+    """Return whether `value` is of the kind of `like` and in its range."""
     if isinstance(like, bool):
         return isinstance(value, int) and 0 <= value <= 1
     if isinstance(like, int):

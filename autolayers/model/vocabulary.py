@@ -37,8 +37,9 @@ _TYPES = {
 
 
 def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
-    """What differs, "" where nothing is known to. `only_added`: BOS and EOS must be one token only
-    where they are added. Token texts are compared where both files are on this machine."""
+    """Return what differs, "" where nothing is known to. `only_added`: BOS and EOS must be one
+    token only where they are added. Token texts are compared where both files are on this machine.
+    """
     types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
     if None in types:
         return _sizes(model, draft)
@@ -64,13 +65,13 @@ def _key(model: Model, name: str) -> object:
 
 
 def _same_kind(model: Model, draft: Model) -> bool:
-    """Whether both have the same kind of vocabulary, and so the same defaults."""
+    """Return whether both have the same kind of vocabulary, and so the same defaults."""
     return all(_key(model, key) == _key(draft, key) for key in ("model", "pre"))
 
 
 def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
-    """What differs in the first or last token; only what the files say, or what both leave to one
-    default."""
+    """Return what differs in the first or last token; only what the files say, or what both leave
+    to one default."""
     name = f"add_{end}_token"
     adds = [_key(each, name) for each in (model, draft)]
     # added whatever the file says (from b8672 on)
@@ -83,7 +84,7 @@ def _ends(model: Model, draft: Model, end: str, only_added: bool) -> str:
 
 
 def _unused(model: Model, draft: Model, adds: list[object], only_added: bool) -> bool:
-    """Whether the token plays no part, or the files do not say whether it is added."""
+    """Return whether the token plays no part, or the files do not say whether it is added."""
     unsaid = None in adds and not _same_kind(model, draft)
     return unsaid or (only_added and True not in adds)
 

@@ -88,8 +88,8 @@ class Advice:
         return found
 
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
-        """The parameters that replace these: a num_gpu that should not be set becomes -1, Ollama's
-        value for auto; without a known GPU it stays as it is."""
+        """Return the parameters that replace these: a num_gpu that should not be set becomes -1,
+        Ollama's value for auto; without a known GPU it stays as it is."""
         if self.num_gpu is None and "num_gpu" in existing and self.devices:
             return {"num_gpu": -1, **self.parameters}
         return self.parameters
@@ -167,7 +167,7 @@ def advise(
     version: str = "",
     explain: bool = True,
 ) -> Advice:
-    """The parameters for a model on these devices.
+    """Return the parameters for a model on these devices.
 
     `num_ctx` may be "max", the largest that keeps the model fully on the GPUs; None is the model's
     own, then the server's, then the default by VRAM; likewise `num_batch`. `words` are more flags
@@ -257,7 +257,7 @@ class _Question:
     def launch(
         self, num_ctx: int | str | None, num_batch: int | None, notes: list[str]
     ) -> tuple[int, int, list[Device]]:
-        """(num_ctx, num_batch, the GPUs that Ollama uses)."""
+        """Return (num_ctx, num_batch, the GPUs that Ollama uses)."""
         target, model = self.target, self.target.model
         given_batch = num_batch or _whole(target.parameters.get("num_batch"))
         if num_ctx == "max":
@@ -338,8 +338,8 @@ class _Question:
         given: bool,
         largest_context: bool,
     ) -> bool:
-        """Whether num_batch is written: it is given, or Ollama might choose a larger one that costs
-        a layer."""
+        """Return whether num_batch is written: it is given, or Ollama might choose a larger one
+        that costs a layer."""
         if given or "num_batch" in self.target.parameters:
             return True
         largest = rules.automatic_batch(self.target.model, 0, n_ctx * self.parallel, (), self.flash)
@@ -352,7 +352,7 @@ class _Question:
     # --- placement
 
     def placement(self, n_ctx: int, batch: int, use: Sequence[Device], pin: bool) -> _Choice:
-        """The number of layers, or why it is left to Ollama."""
+        """Return the number of layers, or why it is left to Ollama."""
         plan = self.ask(n_ctx, batch, use)
         if not use:
             note = (
@@ -408,7 +408,7 @@ class _Question:
         pin: bool,
         own: FitChoice | None,
     ) -> _Choice:
-        """A mixture of experts that does not fit."""
+        """Return a mixture of experts that does not fit."""
         why = (
             "a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on "
             "the GPU and moves only experts to RAM, which is faster"
@@ -515,8 +515,8 @@ class _Question:
         layers: bool = True,
         explain: bool = False,
     ) -> Plan:
-        """A plan for what Ollama would start with a num_gpu. Without `layers` the planner, or
-        `more`, sets the placement."""
+        """Return a plan for what Ollama would start with a num_gpu. Without `layers` the planner,
+        or `more`, sets the placement."""
         key = (n_ctx, batch, tuple(device.name for device in devices), tuple(more), layers, explain)
         if key not in self.answers:
             words = self.words_for(n_ctx, batch)
@@ -572,7 +572,7 @@ def _placing(plan: Plan) -> Iterator[tuple[str, str, str]]:
 
 
 def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The environment of `ollama serve` that places this model as planned, and the same as
+    """Return the environment of `ollama serve` that places this model as planned, and the same as
     llama-server's flags. It applies to every model served."""
     found: dict[str, str] = {}
     words: dict[str, str] = {}

@@ -59,8 +59,8 @@ def beside(
     loaded: Sequence[Mapping[str, Any]],
     most: int | None = None,
 ) -> Iterator[Other]:
-    """Each model that the server has and that is not loaded; `most`: OLLAMA_MAX_LOADED_MODELS.
-    Nothing is loaded."""
+    """Yield each model that the server has and that is not loaded; `most`:
+    OLLAMA_MAX_LOADED_MODELS. Nothing is loaded."""
     names = [str(row.get("name")) for row in loaded]
     # of equal keep_alive it is the first by its file's name, which the server does not say
     first = names[0] if len(names) == 1 else ""

@@ -55,7 +55,7 @@ class ServerLog:
 
 
 def places(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
-    """The server's log file, if it is not a system service."""
+    """Return the server's log file, if it is not a system service."""
     if platform == "win32":
         return [os.path.join(environ.get("LOCALAPPDATA", ""), "Ollama", "server.log")]
     return [
@@ -77,7 +77,7 @@ class Log:
         self._environ = environ
 
     def server(self) -> ServerLog:
-        """The last start of the server; empty if no readable log has it."""
+        """Return the last start of the server; empty if no readable log has it."""
         if self.path:
             text = self._tail(0, _LONG_TAIL)
         else:
@@ -92,25 +92,25 @@ class Log:
         return started(text)
 
     def recent(self) -> bytes:
-        """What it wrote last, of several loads."""
+        """Return what it wrote last, of several loads."""
         return (self._tail(0, _TAIL) if self.path else self._journal(["-n", "4000"])).encode(
             "utf-8", "replace"
         )
 
     def offloaded(self) -> tuple[int, int] | None:
-        """(layers on the GPU, all layers) of the last load since, None if no readable log has
-        it."""
+        """Return (layers on the GPU, all layers) of the last load since, None if no readable log
+        has it."""
         return next(
             (load.offloaded for load in reversed(self._last()[1].loads) if load.offloaded), None
         )
 
     def arguments(self) -> tuple[str, ...]:
-        """The words of the last llama-server started since, () if no readable log has them."""
+        """Return the words of the last llama-server started since, () if no readable log has them."""
         return self._last()[0]
 
     def on_gpu(self) -> int:
-        """Bytes on GPUs of the last load since: all buffers that llama-server logs, while /api/ps
-        omits the first of two caches. 0 if unknown."""
+        """Return the bytes on GPUs of the last load since: all buffers that llama-server logs,
+        while /api/ps omits the first of two caches. 0 if unknown."""
         buffers = [
             item
             for load in self._last()[1].loads
@@ -125,7 +125,7 @@ class Log:
         )
 
     def _last(self) -> tuple[tuple[str, ...], LaunchLog]:
-        """The words of the last llama-server started since, and what it said."""
+        """Return the words of the last llama-server started since, and what it said."""
         words: tuple[str, ...] = ()
         launch = LaunchLog()
         for line in lines_with(self._text(), _LOAD):
@@ -141,7 +141,7 @@ class Log:
         return self._journal(["-n", "20000", f"--since=@{self._since}"])
 
     def _tail(self, start: int, most: int) -> str:
-        """The file's bytes from an offset on, at most its last `most`."""
+        """Return the file's bytes from an offset on, at most its last `most`."""
         try:
             with open(str(self.path), "rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
@@ -173,8 +173,8 @@ class Log:
 
 
 def started(text: str) -> ServerLog:
-    """The last "server config" line of a log, the GPUs named after it, and what the loads since
-    found free."""
+    """Return the last "server config" line of a log, the GPUs named after it, and what the loads
+    since found free."""
     settings: dict[str, str] = {}
     gpus: dict[str, Device] = {}
     at: dict[str, str] = {}
@@ -234,14 +234,14 @@ def _found(
 
 
 def _time(line: str) -> str:
-    """The time that a line begins with, "" if it has none."""
+    """Return the time that a line begins with, "" if it has none."""
     found = _TIME.search(line)
     return found[1] if found else ""
 
 
 def _gpu(line: str) -> Device | None:
-    """A GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted from
-    the free memory."""
+    """Return a GPU of an "inference compute" line; sizes are rounded to 0.1, so 0.05 is subtracted
+    from the free memory."""
     found = pairs(line)
     library, total = found.get("library", ""), size_of(found.get("total", ""))
     if library.lower() in ("", "cpu") or not total:

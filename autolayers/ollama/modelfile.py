@@ -175,7 +175,7 @@ class Modelfile:
         return [command for command in self.commands if command.name == name]
 
     def parameters(self) -> dict[str, Value]:
-        """The parameters that `ollama create` would send; raises ModelfileError if it would
+        """Return the parameters that `ollama create` would send; raises ModelfileError if it would
         refuse."""
         found: dict[str, Value] = {}
         for command in self.commands:
@@ -202,8 +202,8 @@ class Modelfile:
 
 
 def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str]) -> bytes:
-    """A Modelfile of FROM and PARAMETER lines after the comments. Raises UsageError for a name that
-    it cannot have."""
+    """Return a Modelfile of FROM and PARAMETER lines after the comments. Raises UsageError for a
+    name that it cannot have."""
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     lines = [
         *(
@@ -224,7 +224,7 @@ def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str])
 
 
 def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
-    """The commands of a Modelfile; raises ModelfileError if Ollama's parser would stop."""
+    """Return the commands of a Modelfile; raises ModelfileError if Ollama's parser would stop."""
     if len(data) > MAX_SIZE:
         raise ModelfileError(f"{len(data)} bytes are too much for a Modelfile", 1, source)
     encoding, bom, text = _decode(data)
@@ -340,7 +340,8 @@ class _Offsets:
 
 
 def _unsure(text: str) -> re.Match[str] | None:
-    """A character next to a quote that Python's Unicode does not know: a newer Go may print it."""
+    """Return a character next to a quote that Python's Unicode does not know: a newer Go may print
+    it."""
     for match in _BEYOND_LATIN.finditer(text) if not text.isascii() else ():
         if category(match[0]) == "Cn" and not _NEWER.match(match[0]):
             around = (
@@ -409,7 +410,7 @@ def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]
 
 
 def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
-    """The value that starts at `at`: unquoted text (None: never closed), its first and last
+    """Return the value that starts at `at`: unquoted text (None: never closed), its first and last
     position, and the position of the newline that closed it."""
     kept: list[str] = []
     opening, stop, args = "", at, None
@@ -442,7 +443,7 @@ def _bounds(text: str, first: int, last: int) -> tuple[int, int]:
 
 
 def _unquoted(written: str) -> str | None:
-    """The text without its quotes; None while they are open. There are no escapes."""
+    """Return the text without its quotes; None while they are open. There are no escapes."""
     if written.startswith('"""'):
         return written[3:-3] if len(written) >= 6 and written.endswith('"""') else None
     if written.startswith('"'):
@@ -451,8 +452,8 @@ def _unquoted(written: str) -> str | None:
 
 
 def _printable(piece: str) -> str:
-    """The part of a line that Ollama keeps: Go's strconv.IsPrint and spaces, invalid bytes as
-    U+FFFD."""
+    """Return the part of a line that Ollama keeps: Go's strconv.IsPrint and spaces, invalid bytes
+    as U+FFFD."""
     piece = _BAD_UTF8.sub(
         lambda bad: bad.group().encode("utf-8", "surrogateescape").decode("utf-8", "replace"), piece
     )
@@ -466,7 +467,7 @@ def _printable(piece: str) -> str:
 
 
 def _rune(text: str, at: int) -> str:
-    """The character at a position, or all invalid bytes that one U+FFFD replaces."""
+    """Return the character at a position, or all invalid bytes that one U+FFFD replaces."""
     if bad := _BAD_UTF8.match(text, at):
         try:
             bad.group().encode("utf-8", "surrogateescape").decode("utf-8")
@@ -485,7 +486,7 @@ def _end_of(pattern: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _newline_of(text: str, at: int = 0) -> str:
-    """The first newline from a position on, in the file's style."""
+    """Return the first newline from a position on, in the file's style."""
     found = _NEWLINE.search(text, at)
     return (
         "\n"
@@ -504,8 +505,8 @@ def _lines(text: str, start: int, end: int) -> int:
 
 
 def _value_of(name: str, text: str) -> Value:
-    """A parameter's value with Ollama's type; ValueError with Ollama's message. Values print as Go
-    prints a list."""
+    """Return a parameter's value with Ollama's type; ValueError with Ollama's message. Values print
+    as Go prints a list."""
     if name in _LISTS:
         return [text]
     if name in _INTEGERS:
@@ -522,7 +523,7 @@ def _value_of(name: str, text: str) -> Value:
 
 
 def _float32(text: str) -> float:
-    """A value that Ollama's client can send as a float32; ValueError for another."""
+    """Return a value that Ollama's client can send as a float32; ValueError for another."""
     value = _float(text)
     if value is not None and not isfinite(value):
         raise ValueError(f"json: unsupported value: {text}")  # its client cannot send it

@@ -125,7 +125,7 @@ def _margins(text: str) -> tuple[int, ...]:
 
 
 def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], list[str]]:
-    """(the devices that Ollama's server uses, why it uses no other), by discover/runner.go:
+    """Return (the devices that Ollama's server uses, why it uses no other), by discover/runner.go:
     filterIntegratedGPUs and integratedGPUAllowedByDefault."""
     kept: list[Device] = []
     notes: list[str] = []
@@ -142,7 +142,7 @@ def used(settings: Settings, devices: Sequence[Device]) -> tuple[list[Device], l
 
 
 def _dropped(settings: Settings, device: Device) -> str:
-    """Why Ollama's server uses no such device; "" if it does."""
+    """Return why Ollama's server uses no such device; "" if it does."""
     backend = device.backend.lower()
     if settings.library and not settings.library.startswith(backend):
         return f"it: OLLAMA_LLM_LIBRARY is {settings.library}"
@@ -161,7 +161,7 @@ def is_embedding(model: Model) -> bool:
 
 
 def parallel(model: Model, settings: Settings) -> int:
-    """The model's number of slots."""
+    """Return the model's number of slots."""
     single = is_embedding(model) or model.row.ollama_single
     return 1 if single else settings.parallel
 
@@ -182,7 +182,7 @@ def clamped(n_ctx: int, model: Model, vision: bool) -> int:
 
 
 def flash_attention(settings: Settings, devices: Sequence[Device]) -> str:
-    """The value of --flash-attn."""
+    """Return the value of --flash-attn."""
     if settings.flash_attention is not None:
         return "on" if settings.flash_attention else "off"
     for device in devices:
@@ -200,7 +200,7 @@ def predicted(model: Model, size: int, n_ctx: int) -> int:
 
 
 def guessed(metadata: Mapping[str, object], architecture: str, size: int, n_ctx: int) -> int:
-    """The same of a header's keys."""
+    """Return the same of a header's keys."""
     heads = _extreme(metadata.get(f"{architecture}.attention.head_count"), max)
     heads_kv = _extreme(metadata.get(f"{architecture}.attention.head_count_kv"), min) or heads
     layers = _extreme(metadata.get(f"{architecture}.block_count"), max)
@@ -233,7 +233,7 @@ def _free(devices: Sequence[Device]) -> int:
 
 
 def largest_batch(n_ctx: int) -> int:
-    """Where automatic_batch starts from."""
+    """Return where automatic_batch starts from."""
     return next(batch for above, batch in _BATCHES if n_ctx > above)
 
 
@@ -261,9 +261,9 @@ def visible_devices(
     devices: Sequence[Device],
     main_gpu: int | None = None,
 ) -> list[Device]:
-    """The GPUs that the model is loaded on: main_gpu within its backend, otherwise the single best
-    one if Ollama's guess leaves a fifth of its free memory, otherwise all of one backend (discrete
-    before integrated, then the most free memory)."""
+    """Return the GPUs that the model is loaded on: main_gpu within its backend, otherwise the
+    single best one if Ollama's guess leaves a fifth of its free memory, otherwise all of one
+    backend (discrete before integrated, then the most free memory)."""
     if not devices:
         return []
     groups = _groups(devices)
@@ -278,7 +278,7 @@ def visible_devices(
 
 
 def _extreme(value: object, choose: Callable[[list[int]], int]) -> int:
-    """The smallest value of a number that may be per layer; zeros do not count."""
+    """Return the smallest value of a number that may be per layer; zeros do not count."""
     if isinstance(value, tuple):
         return choose([int(item) for item in value if item] or [0])
     return int(value) if isinstance(value, (int, float)) else 0

@@ -79,12 +79,12 @@ class Target:
 
 
 def from_file(path: str, label: str = "") -> Target:
-    """A GGUF file. Raises ModelError."""
+    """Return a GGUF file. Raises ModelError."""
     return _target(label or path, read_header(path))
 
 
 def from_name(text: str, environ: Mapping[str, str], server: Server) -> Target:
-    """A model of the local store or, if that is unreadable or lacks it, of the server.
+    """Return a model of the local store or, if that is unreadable or lacks it, of the server.
 
     Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
     """
@@ -108,8 +108,8 @@ def from_modelfile(
     environ: Mapping[str, str],
     server: Server,
 ) -> Target:
-    """The target of a Modelfile in `directory`; `model` is FROM's GGUF if it cannot be resolved
-    here.
+    """Return the target of a Modelfile in `directory`; `model` is FROM's GGUF if it cannot be
+    resolved here.
 
     Its own parameters override those of the model in FROM.
     """
@@ -242,8 +242,7 @@ def _listed_size(text: str, server: Server) -> int:
 
 
 def _shown_parameters(text: str) -> dict[str, int]:
-    """Numbers of /api/show's lines such as "num_ctx                        8192" (large ones as
-    1.048576e+06)."""
+    """Return the numbers of /api/show's lines such as "num_ctx 8192" (large ones as 1.048576e+06)."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")
@@ -260,7 +259,7 @@ def _path(text: str, directory: str) -> str:
 
 
 def _files(path: str, text: str) -> list[str]:
-    """The GGUF files that FROM would import; none if it names a model."""
+    """Return the GGUF files that FROM would import; none if it names a model."""
     if os.path.isfile(path):
         return [path]
     if not os.path.isdir(path):
@@ -280,7 +279,8 @@ def _files(path: str, text: str) -> list[str]:
 
 
 def is_gguf(path: str) -> bool:
-    """Whether a file begins with GGUF's magic, in either byte order; False if it cannot be read."""
+    """Return whether a file begins with GGUF's magic, in either byte order; False if it cannot be
+    read."""
     try:
         with open(path, "rb") as stream:
             return stream.read(4) in (b"GGUF", b"FUGG")
@@ -289,7 +289,7 @@ def is_gguf(path: str) -> bool:
 
 
 def _is_path(text: str) -> bool:
-    """Whether FROM can only mean a file: no model name begins or ends like that."""
+    """Return whether FROM can only mean a file: no model name begins or ends like that."""
     return text.startswith((".", "/", "~")) or text.partition(" #")[0].rstrip().lower().endswith(
         ".gguf"
     )

@@ -119,8 +119,8 @@ def verify(
 
 
 def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]) -> int | None:
-    """The most layers that load, and stay loaded; None if not even 0 do. A negative number is
-    Ollama's own choice, which is not lowered."""
+    """Return the most layers that load, and stay loaded; None if not even 0 do. A negative number
+    is Ollama's own choice, which is not lowered."""
     if loads(wanted):
         return wanted
     if wanted <= 0:
@@ -150,7 +150,8 @@ def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None])
 
 
 def _predicted(advice: Advice) -> int:
-    """Bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if unknown."""
+    """Return the bytes on all GPUs: of the plan, or of --fit's choice if Ollama makes it; 0 if
+    unknown."""
     if advice.num_gpu is not None:
         return sum(row.model + row.context + row.compute for row in advice.plan.devices)
     own = advice.own_choice
@@ -187,8 +188,8 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
 
 
 def _loaded(server: Server, name: str) -> Mapping[str, Any]:
-    """The entry of /api/ps: by name, otherwise by digest, otherwise the only one (another name of
-    the same weights)."""
+    """Return the entry of /api/ps: by name, otherwise by digest, otherwise the only one (another
+    name of the same weights)."""
     entries = server.ps()
     wanted = Name.parse(name)
     digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}

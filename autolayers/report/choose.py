@@ -54,7 +54,7 @@ def choices_text(
     command: Sequence[str],
     style: Style | None = None,
 ) -> str:
-    """The advice, the table, smallest file first, and the notes. `command` starts the chosen
+    """Return the advice, the table, smallest file first, and the notes. `command` starts the chosen
     one."""
     style = style or Style()
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
@@ -101,7 +101,7 @@ def choices_text(
 
 
 def _quality(choice: Choice) -> str:
-    """A measured divergence, or the band of the type."""
+    """Return a measured divergence, or the band of the type."""
     if choice.measured:
         return f"{choice.measured.kld:.4f}"
     return choice.usual.band if choice.usual else "-"
@@ -128,7 +128,7 @@ def _quality_note(choices: Sequence[Choice]) -> str:
 
 
 def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
-    """The files that fit and are not on the front."""
+    """Return the files that fit and are not on the front."""
     found = [
         name
         for name, choice, first in zip(names, choices, front(choices), strict=True)
@@ -144,7 +144,7 @@ def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
 def advice_words(
     names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int
 ) -> str:
-    """The advice in one line."""
+    """Return the advice in one line."""
     after = _next(names, choices, advice)
     return _taken(names, choices, advice, n_ctx) + (f". Next one up: {after}" if after else "")
 
@@ -182,7 +182,7 @@ def _taken(
 
 
 def _rule(rule: str, first: Choice, n_ctx: int) -> str:
-    """Why a file is taken."""
+    """Return why a file is taken."""
     if rule == WHOLE:
         return (
             f"the largest that is fully on the GPU with {min(n_ctx, first.n_ctx_train or n_ctx)} "
@@ -220,7 +220,7 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
 
 
 def _rate(runs: Runs) -> str:
-    """The nearest measured rate of generated tokens."""
+    """Return the nearest measured rate of generated tokens."""
     row = runs.measured.generation if runs.measured else None
     return tokens(row.rate) if row else "-"
 
@@ -244,8 +244,8 @@ def cards_text(
     style: Style | None = None,
     command: Sequence[str] = (),
 ) -> str:
-    """The GPUs that run a model, a table for each kind that has any, and the `command` that plans
-    one of them."""
+    """Return the GPUs that run a model, a table for each kind that has any, and the `command` that
+    plans one of them."""
     style = style or Style()
     speed = f" at {least:g} tokens per second or more" if least else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"

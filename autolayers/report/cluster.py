@@ -21,7 +21,7 @@ def cluster_text(
     style: Style | None = None,
     rest: Sequence[str] = (),
 ) -> str:
-    """The whole answer; `commands` are those of each machine's servers."""
+    """Return the whole answer; `commands` are those of each machine's servers."""
     style = style or Style()
     best = together.best
     lines = [*wrap(style(_decision(together, head), "bold"), style.width), ""]
@@ -46,7 +46,7 @@ def cluster_text(
 
 
 def _decision(together: Together, head: str) -> str:
-    """The chosen machines, and the effect of fewer or more of them."""
+    """Return the chosen machines, and the effect of fewer or more of them."""
     best = together.best
     if not best.plan.fits:
         return "it fits on no set of these machines; this is the plan that comes closest"

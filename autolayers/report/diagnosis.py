@@ -11,8 +11,8 @@ _LABEL = 12  # columns of Diagnosis.text's labels
 
 
 def diagnosis_text(text: str, known: bool, style: Style) -> str:
-    """A Diagnosis' text: the cause in colour, labelled lines wrapped under their texts, the launch
-    in bold."""
+    """Return a Diagnosis' text: the cause in colour, labelled lines wrapped under their texts, the
+    launch in bold."""
     cause, *rows = text.splitlines()
     lines = [style(line, "red" if known else "yellow") for line in wrap(cause, style.columns)]
     for row in rows:

@@ -18,7 +18,7 @@ _SHOWN = 4  # machines to buy
 
 
 def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
-    """The whole answer."""
+    """Return the whole answer."""
     style = style or Style()
     lines = [*wrap(style(_decision(found), "bold"), style.width), ""]
     head = (
@@ -51,7 +51,7 @@ def fleet_text(found: FleetPlan, style: Style | None = None) -> str:
 
 
 def fleet_flags(found: FleetPlan) -> str:
-    """A line for each server: its machine, and llama-server's words."""
+    """Return a line for each server: its machine, and llama-server's words."""
     lines = []
     for place in found.places:
         server = found.servers[place.server]
@@ -61,7 +61,7 @@ def fleet_flags(found: FleetPlan) -> str:
 
 
 def to_dict(found: FleetPlan) -> dict[str, object]:
-    """The --json document, schema 1, of docs/fleet.md; sizes in bytes."""
+    """Return the --json document, schema 1, of docs/fleet.md; sizes in bytes."""
     kinds = found.fleet.kinds
     return {
         "schema": 1,

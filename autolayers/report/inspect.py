@@ -52,7 +52,7 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
 
 
 def _ranges(names: list[str]) -> str:
-    """Numbers as 0-5, 8, 11; other names as they are."""
+    """Return the numbers as 0-5, 8, 11; other names as they are."""
     found: list[list[str]] = []
     for name in names:
         if found and name.isdigit() and int(found[-1][-1]) + 1 == int(name):

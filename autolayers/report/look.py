@@ -21,7 +21,7 @@ MARK = (
 
 
 def shade(colour: str, part: str) -> str:
-    """The colour of a part in a bar of that colour.
+    """Return the colour of a part in a bar of that colour.
 
     >>> shade(GPU, "model"), shade(GPU, "extra")
     ('#2563eb', '#a9c0ee')

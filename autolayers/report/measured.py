@@ -58,19 +58,19 @@ def cards(names: Sequence[str]) -> str:
 
 
 def _short(name: str) -> str:
-    """A card without its maker."""
+    """Return a card without its maker."""
     said = CARDS[name].description if name in CARDS else name
     maker = next((maker for maker in _MAKERS if said.startswith(maker)), "")
     return said.removeprefix(maker)
 
 
 def source(row: Row) -> str:
-    """Where to read of a row."""
+    """Return where to read of a row."""
     return row.source.partition("://")[2] or "a public page of unknown address"
 
 
 def placement(row: Row) -> str:
-    """The words that say where its weights are."""
+    """Return the words that say where its weights are."""
     words = row.words.split()
     pairs = zip(words, [*words[1:], ""], strict=True)
     return " ".join(
@@ -81,7 +81,7 @@ def placement(row: Row) -> str:
 
 
 def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
-    """A table of rows, or a plot of what is measured, as a share of what is predicted."""
+    """Return a table of rows, or a plot of what is measured, as a share of what is predicted."""
     if plot:
         return "\n".join(_plot(rows)) + "\n"
     head = (
@@ -126,7 +126,7 @@ def _test(row: Row) -> str:
 
 
 def _plot(rows: Sequence[Row]) -> list[str]:
-    """A line a row: where its rate lies between a quarter and four times the prediction."""
+    """Return a line a row: where its rate lies between a quarter and four times the prediction."""
     from math import log  # on demand
 
     names = [f"{row.model} {cards(row.cards)} {_test(row)}" for row in rows]

@@ -22,7 +22,7 @@ SLOWER = 1.02  # a request that is slower than alone by this factor is shown wit
 
 
 def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """Each model with its flags, and its memory on every device; laid out for the terminal's
+    """Return each model with its flags, and its memory on every device; laid out for the terminal's
     width."""
     style = style or Style()
     lines: list[str] = []
@@ -52,7 +52,7 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
 
 
 def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] = ()) -> str:
-    """Each group of models that fit together, as in together_text."""
+    """Return each group of models that fit together, as in together_text."""
     style = style or Style()
     count = len(groups.groups)
     parts = []
@@ -68,7 +68,7 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
 
 
 def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str]:
-    """The plans' warnings, each line once; with the model's path if not all plans have it."""
+    """Return the plans' warnings, each line once; with the model's path if not all plans have it."""
     common = [line for line in lines[0] if all(line in own for own in lines)]
     named = [
         line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"
@@ -80,7 +80,8 @@ def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str
 
 
 def _speed_words(together: Together, i: int) -> str:
-    """Tokens per second and the seconds of a request, and the seconds alone if these are fewer."""
+    """Return the tokens per second and the seconds of a request, and the seconds alone if these are
+    fewer."""
     speed = together.plans[i].speed
     seconds = speed.request
     text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
@@ -91,7 +92,7 @@ def _speed_words(together: Together, i: int) -> str:
 
 
 def _sharing(together: Together) -> Iterator[str]:
-    """The models that share a device, and what each costs the others."""
+    """Yield the models that share a device, and what each costs the others."""
     names = [name for name, _ in _named(together)]
     for device, users in together.users().items():
         if len(users) > 1:
@@ -116,7 +117,7 @@ def _sharing(together: Together) -> Iterator[str]:
 
 
 def _bill(together: Together, style: Style) -> list[str]:
-    """Each model's memory with its margins, and the rest, MiB."""
+    """Return each model's memory with its margins, and the rest, MiB."""
     machine, left, ram_left = together.machine, together.left(), together.ram_left()
     names = [device.name for device in machine.devices]
     rows = [["free", *(in_mib(machine.limits[name]) for name in names), _known(machine.ram)]]
@@ -139,7 +140,7 @@ def _known(size: int | None) -> str:
 
 
 def _cut(name: str, space: int) -> str:
-    """A file's name in `space` columns, shortened in the middle: names often differ at their
+    """Return a file's name in `space` columns, shortened in the middle: names often differ at their
     ends."""
     half = (space - 2) // 2
     return name if len(name) <= space else f"{name[: space - 2 - half]}..{name[-half:]}"

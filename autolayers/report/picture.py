@@ -50,9 +50,9 @@ _FULL = 0.02  # of a device's memory: less left is nearly full
 
 
 def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
-    """A table in GiB with a bar for each device, whose marks stand in the head. Without room for
-    bars, or where nothing is drawn, the table alone: a bar never takes the room of a part that is
-    there."""
+    """Return a table in GiB with a bar for each device, whose marks stand in the head. Without room
+    for bars, or where nothing is drawn, the table alone: a bar never takes the room of a part that
+    is there."""
     groups = grouped(plan.devices, verbose)
     fullest = [min(group, key=lambda device: device.remaining) for group in groups]
     rows = [_device(device) for device in fullest] + [_host(plan.host)]
@@ -114,15 +114,15 @@ def _cells(row: Sequence[int], limit: int | None, columns: Sequence[int]) -> lis
 
 
 def strip(plan: Plan, style: Style) -> list[str]:
-    """A character for each layer, then what they stand for."""
+    """Return a character for each layer, then what they stand for."""
     lines, meaning = layers(plan, style)
     return [*lines, *filter(None, [meaning])]
 
 
 def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
-    """A character for each layer: A, B, ... by device (# if there is one), in small letters (o)
-    with weights in RAM, and a dot on the CPU; and what they stand for. With blocks one device's are
-    full, or half with weights in RAM."""
+    """Return a character for each layer: A, B, ... by device (# if there is one), in small letters
+    (o) with weights in RAM, and a dot on the CPU; and what they stand for. With blocks one device's
+    are full, or half with weights in RAM."""
     rows = [row for row in plan.layers if row.name != "input"]
     if not style.drawn or not rows or plan.params.split_mode == "tensor":
         return [], ""
@@ -147,7 +147,7 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
 
 
 def placed(line: str, style: Style) -> str:
-    """A line of layers in the colours of their places."""
+    """Return a line of layers in the colours of their places."""
     whole = f"{LETTERS}{FULL}#"
     runs = groupby(line, key=lambda mark: mark in whole)
     return "".join(style("".join(marks), "gpu" if on_gpu else "ram") for on_gpu, marks in runs)
@@ -217,7 +217,7 @@ def _mark(i: int, style: Style) -> str:
 
 
 def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
-    """Each part gets the columns that its share rounds to, and at least one."""
+    """Return each part gets the columns that its share rounds to, and at least one."""
     total = sum(max(0, size) for size in sizes)
     shares = [max(0, size) * width / total for size in sizes]
     counts = [max(1, int(share)) if share else 0 for share in shares]

@@ -54,7 +54,7 @@ def write_picture(text: str, path: str) -> None:
 
 
 def svg(text: str) -> str:
-    """The lines in cells of one width, on white, in the colours of a painted Style; with the
+    """Return the lines in cells of one width, on white, in the colours of a painted Style; with the
     mark."""
     lines = text.rstrip("\n").split("\n")
     width = 2 * _MARGIN + _CELL * max(len(_CODE.sub("", line)) for line in lines)
@@ -78,7 +78,7 @@ def svg(text: str) -> str:
 
 
 def _line(line: str, y: int) -> list[str]:
-    """The line's runs of one colour; half blocks stand before full ones of the GPU's."""
+    """Return the line's runs of one colour; half blocks stand before full ones of the GPU's."""
     found, x = [], _MARGIN
     first, *others = _CODE.split(line)
     for code, run in zip(["", *others[::2]], [first, *others[1::2]], strict=True):

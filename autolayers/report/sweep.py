@@ -48,7 +48,7 @@ FIELDS = (
 
 
 def title(point: Point, style: Style) -> str:
-    """The model and the machine of the next rows."""
+    """Return the model and the machine of the next rows."""
     name = point.model.path.replace("\\", "/").rsplit("/", 1)[-1]
     return f"{style(name, 'bold')} on {printable(point.machine)}"
 
@@ -143,7 +143,7 @@ class SweepBars:
 
 
 def fields(point: Point) -> list[object]:
-    """A CSV row with the columns FIELDS; sizes in bytes."""
+    """Return a CSV row with the columns FIELDS; sizes in bytes."""
     start: list[object] = [point.model.path, point.machine, point.n_ctx, point.cache_type]
     plan = point.plan
     if plan is None:

@@ -79,7 +79,7 @@ def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text in at most `width` columns: ".." takes the place of its middle.
+    """Return the text in at most `width` columns: ".." takes the place of its middle.
 
     >>> shortened("NVIDIA RTX PRO 6000 Blackwell Max-Q", 20)
     'NVIDIA RT..ell Max-Q'
@@ -92,8 +92,8 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
-    """The text in lines of at most `width` columns, broken only at spaces; `first` starts the first
-    line, `then` the others. A word longer than a line gets its own line."""
+    """Return the text in lines of at most `width` columns, broken only at spaces; `first` starts
+    the first line, `then` the others. A word longer than a line gets its own line."""
     lines, line = [], first
     for word in printable(text).split(" "):
         empty = line in (first, then)
@@ -105,8 +105,8 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
 
 
 def titled(title: str, verdict: str, style: Style, colour: str, more: str = "") -> list[str]:
-    """The first line of an answer: what it is about, `more` of it, and the verdict at the right
-    edge, or below."""
+    """Return the first line of an answer: what it is about, `more` of it, and the verdict at the
+    right edge, or below."""
     room = style.width - len(more) - len(verdict) - (6 if more else 4)
     if room < 16:
         short = shortened(title, style.width - len(more) - 2)
@@ -135,8 +135,8 @@ def table(
     left: Sequence[int] = (0,),
     marks: Mapping[int, str] | None = None,
 ) -> list[str]:
-    """Lines of a table: the columns in `left` flush left, the others right. Negative numbers are
-    red, and rows have the style in `marks`."""
+    """Return the lines of a table: the columns in `left` flush left, the others right. Negative
+    numbers are red, and rows have the style in `marks`."""
     style = style or Style()
     head, rows = (
         [printable(cell) for cell in head],
@@ -171,8 +171,9 @@ def fitted(
     marks: Mapping[int, str] | None = None,
     less: Sequence[int] = (),
 ) -> list[str]:
-    """Lines of a table. If it is wider than the terminal, it lacks the columns `less`; then the
-    first column's texts are shortened; and if that is not enough, they are above the others."""
+    """Return the lines of a table. If it is wider than the terminal, it lacks the columns `less`;
+    then the first column's texts are shortened; and if that is not enough, they are above the
+    others."""
 
     def wide(columns: Sequence[int]) -> int:
         return sum(max(len(printable(row[i])) for row in (head, *rows)) + 2 for i in columns) - 2
@@ -196,8 +197,8 @@ def stacked(
     marks: Mapping[int, str] | None = None,
     first: int = 1,
 ) -> list[str]:
-    """Lines of a table. If it is wider than the terminal, the `first` columns of each row are above
-    the others. On a pipe each row is one line."""
+    """Return the lines of a table. If it is wider than the terminal, the `first` columns of each
+    row are above the others. On a pipe each row is one line."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
     if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
         return table(head, rows, style, left, marks)
@@ -214,8 +215,8 @@ def stacked(
 
 
 def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> list[str]:
-    """Lines of a table that is at most as wide as the terminal: further columns go to tables below,
-    each after the first column."""
+    """Return the lines of a table that is at most as wide as the terminal: further columns go to
+    tables below, each after the first column."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
     parts: list[list[int]] = []
     for i in range(1, len(head)):
@@ -234,5 +235,5 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
 
 
 def tokens(rate: float) -> str:
-    """Tokens per second with three digits."""
+    """Return the tokens per second with three digits."""
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"

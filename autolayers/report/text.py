@@ -32,9 +32,9 @@ def plan_text(
     verbose: bool = False,
     command: Sequence[str] = (),
 ) -> str:
-    """The whole answer as text; `rest` are the user's words that do not affect memory, after the
-    flags, and `command` those before. `verbose` adds MiB, the parts of the margins and of the rest,
-    and a row for every device."""
+    """Return the whole answer as text; `rest` are the user's words that do not affect memory, after
+    the flags, and `command` those before. `verbose` adds MiB, the parts of the margins and of the
+    rest, and a row for every device."""
     style = style or Style()
     return head_text(plan, style, rest, verbose, command) + reasons_text(plan, style, verbose)
 
@@ -46,7 +46,7 @@ def head_text(
     verbose: bool = False,
     command: Sequence[str] = (),
 ) -> str:
-    """The answer itself: everything that is known before its reasons."""
+    """Return the answer itself: everything that is known before its reasons."""
     lines = [*_title(plan, style), *wrap(figures(plan), style.width), ""]
     lines += memory(plan, style, verbose)
     drawn = strip(plan, style)
@@ -66,7 +66,8 @@ def head_text(
 
 
 def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
-    """The reasons, alternatives, --fit's choice, and what the prediction and the table assume."""
+    """Return the reasons, alternatives, --fit's choice, and what the prediction and the table
+    assume."""
     lines: list[str] = []
     for remedy in () if plan.fits else plan.remedies:
         lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
@@ -90,7 +91,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
 
 
 def _title(plan: Plan, style: Style) -> list[str]:
-    """The model, and the verdict at the right edge."""
+    """Return the model, and the verdict at the right edge."""
     verdict, colour = ("fits", "green") if plan.fits else ("does not fit", "red")
     if plan.fits and plan.host.free is None:
         verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "yellow"
@@ -120,7 +121,7 @@ def figures(plan: Plan) -> str:
 
 
 def context_words(plan: Plan) -> str:
-    """The context, its slots, and the cache types if they are not f16."""
+    """Return the context, its slots, and the cache types if they are not f16."""
     use = plan.breakdown
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
@@ -149,7 +150,7 @@ def _speed(plan: Plan) -> list[str]:
 
 
 def speed_words(speed: Speed) -> list[str]:
-    """The prediction for the workload, and its uncertainty."""
+    """Return the prediction for the workload, and its uncertainty."""
     work = speed.workload
     asked = f"{work.prompt} prompt tokens, {work.generate} generated"
     asked += f" after {work.depth}" if work.depth else ""
@@ -166,8 +167,8 @@ def speed_words(speed: Speed) -> list[str]:
 
 
 def calibrated_words(speed: Speed) -> str:
-    """The measured launches that the prediction is corrected by, in one phrase; "" if there are
-    none."""
+    """Return the measured launches that the prediction is corrected by, in one phrase; "" if there
+    are none."""
     known = speed.correction
     if not known.runs:
         return ""
@@ -179,7 +180,7 @@ def calibrated_words(speed: Speed) -> str:
 
 
 def assumed_words(speed: Speed) -> str:
-    """The defaults that the prediction assumes, in one phrase; "" if there are none."""
+    """Return the defaults that the prediction assumes, in one phrase; "" if there are none."""
     rates: dict[str, list[str]] = {}
     cores = "".join(
         f"; {count:.0f} cores assumed" for what, count in speed.assumed if what == "cores"
@@ -219,8 +220,8 @@ def _numbered(name: str) -> tuple[str, int | None]:
 
 
 def narrowed(speed: Speed) -> str:
-    """The flag that makes the prediction most certain, where something is assumed that one says;
-    RAM's speed counts more than the number of cores."""
+    """Return the flag that makes the prediction most certain, where something is assumed that one
+    says; RAM's speed counts more than the number of cores."""
     names = {name for name, _ in speed.assumed}
     if "RAM" in names:
         return "; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most"
@@ -234,7 +235,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def shortage(plan: Plan) -> str:
-    """The missing memory per device, as text."""
+    """Return the missing memory per device, as text."""
     parts = [
         f"{human(-d.remaining)} missing on {d.name}"
         for d in plan.devices
@@ -246,7 +247,7 @@ def shortage(plan: Plan) -> str:
 
 
 def remedy_words(remedy: Remedy) -> str:
-    """One fix for a launch that does not fit."""
+    """Return one fix for a launch that does not fit."""
     if remedy.file:
         return (
             f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
@@ -262,7 +263,7 @@ def remedy_words(remedy: Remedy) -> str:
 
 
 def _instead(plan: Plan, style: Style) -> list[str]:
-    """The alternatives and their gains."""
+    """Return the alternatives and their gains."""
     flags = [shell(other.flags) for other in plan.alternatives]
     column = (
         LABEL
@@ -284,8 +285,8 @@ def _instead(plan: Plan, style: Style) -> list[str]:
 
 
 def hints(plan: Plan) -> list[str]:
-    """What is much faster, for who sees no alternatives: a flag, and a smaller file where the
-    launch is too slow."""
+    """Return what is much faster, for who sees no alternatives: a flag, and a smaller file where
+    the launch is too slow."""
     now = tokens(plan.speed.generation)
     found = []
     if plan.faster is not None:
@@ -299,7 +300,7 @@ def hints(plan: Plan) -> list[str]:
 
 
 def smaller_words(plan: Plan) -> str:
-    """A quantisation that is wholly on the GPUs, or that there is none."""
+    """Return a quantisation that is wholly on the GPUs, or that there is none."""
     other = plan.smaller
     assert other is not None
     if not plan.devices:
@@ -340,7 +341,7 @@ def fit_words(plan: Plan) -> list[str]:
 
 
 def bought(plan: Plan, other: Alternative) -> str:
-    """An alternative's changes, its gain first."""
+    """Return an alternative's changes, its gain first."""
     here, speed = plan.speed, other.speed
     gains: list[str] = []
     losses: list[str] = []
@@ -368,7 +369,7 @@ def bought(plan: Plan, other: Alternative) -> str:
 
 
 def _table(plan: Plan, style: Style) -> list[str]:
-    """The memory in MiB."""
+    """Return the memory in MiB."""
     extra, host = any(device.extra for device in plan.devices), plan.host
     rows = [
         (name([d]), d.free, d.model, d.context, d.compute, d.extra, d.margin, d.remaining)
@@ -400,7 +401,7 @@ def _table(plan: Plan, style: Style) -> list[str]:
 
 
 def _memory_words(plan: Plan) -> list[str]:
-    """What the table does not say."""
+    """Return what the table does not say."""
     host = plan.host
     found = []
     if host.free is None:
@@ -429,7 +430,7 @@ def _memory_words(plan: Plan) -> list[str]:
 
 
 def _growing(plan: Plan) -> str:
-    """What RAM may grow by, and of what: the largest parts."""
+    """Return what RAM may grow by, and of what: the largest parts."""
     sizes: dict[str, int] = {}
     for extra in plan.breakdown.extras:
         if extra.upper_limit and extra.device == "Host":
@@ -440,8 +441,8 @@ def _growing(plan: Plan) -> str:
 
 
 def _left_out(plan: Plan) -> list[str]:
-    """What the system has of the RAM, and that a GPU with all its memory free drives no display (an
-    RPC server reports the RAM of its machine)."""
+    """Return what the system has of the RAM, and that a GPU with all its memory free drives no
+    display (an RPC server reports the RAM of its machine)."""
     host, local = (
         plan.host,
         [device for device in plan.devices if not backend_of(device.name).remote],
@@ -463,7 +464,7 @@ def _left_out(plan: Plan) -> list[str]:
 
 
 def _parts(plan: Plan) -> list[str]:
-    """The parts of the margins and of the rest of the breakdown."""
+    """Return the parts of the margins and of the rest of the breakdown."""
     lines = []
     for group in grouped(plan.devices, False):
         row = group[0]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def each_words(speed: Speed) -> str:
-    """What each of the people gets, with the prediction's uncertainty."""
+    """Return what each of the people gets, with the prediction's uncertainty."""
     assert speed.requests is not None
     row: Mapping[str, Any] = speed.requests.to_dict()
     rate, users, factor = (
@@ -29,7 +29,7 @@ def each_words(speed: Speed) -> str:
 
 
 def users_table(speed: Speed) -> list[str]:
-    """A line for each number of people; none if a promise decides."""
+    """Return a line for each number of people; none if a promise decides."""
     if speed.requests is None:
         return []
     answer: Mapping[str, Any] = speed.requests.to_dict()

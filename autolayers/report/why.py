@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def why_text(found: Why, style: Style | None = None) -> str:
-    """One line a candidate, the chosen one marked, then what would change it."""
+    """Return one line a candidate, the chosen one marked, then what would change it."""
     style = style or Style(width=None)
     rows = [
         (

@@ -32,7 +32,8 @@ class Result:
 
 
 def evaluate(name: str, **given: object) -> Result:
-    """One rule by its name; inputs as numbers or as a user types them ("70B", "fp16", "80GiB").
+    """Return one rule by its name; inputs as numbers or as a user types them ("70B", "fp16",
+    "80GiB").
 
     Raises UsageError for an unknown rule, for a missing input (naming its option) and for nonsense.
 
@@ -45,7 +46,8 @@ def evaluate(name: str, **given: object) -> Result:
 
 
 def evaluate_all(**given: object) -> tuple[dict[str, Result], dict[str, str]]:
-    """Every rule whose inputs are there, by name; and for each other rule the reason why not.
+    """Return every rule whose inputs are there, by name; and for each other rule the reason why
+    not.
 
     Raises UsageError for nonsense, and if no rule can be computed.
     """
@@ -53,7 +55,7 @@ def evaluate_all(**given: object) -> tuple[dict[str, Result], dict[str, str]]:
 
 
 def apply(rule: Rule, inputs: Inputs) -> Result:
-    """One rule. Raises UsageError that names the options of the inputs that are missing."""
+    """Return one rule. Raises UsageError that names the options of the inputs that are missing."""
     missing = [flag(name) for name in rule.needs if getattr(inputs, name) is None]
     if missing:
         raise UsageError(f"{rule.name} needs {', '.join(missing)}")
@@ -65,7 +67,7 @@ def apply(rule: Rule, inputs: Inputs) -> Result:
 
 
 def apply_all(inputs: Inputs) -> tuple[dict[str, Result], dict[str, str]]:
-    """What `evaluate_all` says, of inputs that are read already."""
+    """Return what `evaluate_all` says, of inputs that are read already."""
     results: dict[str, Result] = {}
     refused: dict[str, str] = {}
     for rule in RULES.values():

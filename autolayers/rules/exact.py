@@ -33,8 +33,8 @@ class Comparison:
 
 
 def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[str, str], Inputs]:
-    """The rules for this model against what llama-server allocates with every layer on one large
-    enough GPU.
+    """Return the rules for this model against what llama-server allocates with every layer on one
+    large enough GPU.
 
     `given` are the inputs a file does not answer (sequence, batch, gpu, ...). Returns the
     comparisons, the reasons of the rules left out, and the inputs used. Raises UsageError for
@@ -73,7 +73,7 @@ def inputs_of(model: Model, inputs: Inputs) -> Inputs:
 
 
 def _main_type(model: Model) -> str:
-    """The type of most weights."""
+    """Return the type of most weights."""
     elements: dict[str, int] = {}
     for tensor in model.tensors.values():
         elements[tensor.type] = elements.get(tensor.type, 0) + tensor.n_elements
@@ -81,7 +81,7 @@ def _main_type(model: Model) -> str:
 
 
 def nominal_bits(type_name: str) -> float:
-    """The bits people quote for a type: 4 for q4_K, 16 for bf16."""
+    """Return the bits people quote for a type: 4 for q4_K, 16 for bf16."""
     digits = re.search(r"\d+", type_name)
     return float(digits.group()) if digits else 32.0
 

@@ -34,14 +34,14 @@ _ELSEWHERE = ("http://", "https://", "hf:", "docker:", "ollama:")
 
 
 def needs_download(name: str) -> bool:
-    """Whether the model is not a file of this machine, so that it cannot be given to a launch as a
-    path."""
+    """Return whether the model is not a file of this machine, so that it cannot be given to a
+    launch as a path."""
     return not _path.exists(name) and (name.lower().startswith(_ELSEWHERE) or "://" in name)
 
 
 def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | Header | list[Remote]:
-    """The argument of autolayers.gguf.read_header for this name. A file of exactly that name takes
-    precedence.
+    """Return the argument of autolayers.gguf.read_header for this name. A file of exactly that name
+    takes precedence.
 
     `environ` (None: the process's) may have HF_ENDPOINT, HF_TOKEN, the variables of its caches
     (hf_cache.directories), LLAMA_ARG_OFFLINE, HF_HUB_OFFLINE, OLLAMA_HOST and OLLAMA_MODELS.
@@ -76,7 +76,7 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
 
 
 def network_environ(environ: Mapping[str, str], arguments: Arguments) -> Mapping[str, str]:
-    """The environment with the values of -hft and --offline."""
+    """Return the environment with the values of -hft and --offline."""
     token, offline = arguments.value("-hft"), arguments.value("--offline")
     return {
         **environ,
@@ -86,7 +86,7 @@ def network_environ(environ: Mapping[str, str], arguments: Arguments) -> Mapping
 
 
 def is_offline(environ: Mapping[str, str]) -> bool:
-    """Whether llama-server or the Hub's client is told to stay off the network."""
+    """Return whether llama-server or the Hub's client is told to stay off the network."""
     return any(
         environ.get(name, "").strip().lower() in ("1", "on", "true", "yes", "enabled")
         for name in ("LLAMA_ARG_OFFLINE", "HF_HUB_OFFLINE")

@@ -45,7 +45,7 @@ class Cached:
     elsewhere: str = ""
 
     def model(self, wanted: str, quant: str) -> tuple[str, list[str]]:
-        """(the model's path, warnings); ("", []) if it is not here or incomplete."""
+        """Return (the model's path, warnings); ("", []) if it is not here or incomplete."""
         if wanted:
             return (wanted if wanted in self.files and self.whole(wanted) else ""), []
         try:
@@ -55,16 +55,16 @@ class Cached:
         return (path, notes) if self.whole(path) else ("", [])
 
     def whole(self, path: str) -> bool:
-        """Whether all shards of a model are here."""
+        """Return whether all shards of a model are here."""
         return all(part in self.files for part in parts_of(path, has_parts(path)))
 
 
 def look_up(
     name: str, environ: Mapping[str, str], platform: str = sys.platform
 ) -> tuple[Cached, str, list[str]]:
-    """What the caches have of the repository of an hf: name, the path of its model in it ("": not
-    here) and warnings. The first cache with the model is used. Raises ModelError for an invalid
-    name."""
+    """Return what the caches have of the repository of an hf: name, the path of its model in it
+    ("": not here) and warnings. The first cache with the model is used. Raises ModelError for an
+    invalid name."""
     repository, revision, wanted, quant = parse_name(name)
     nothing = Cached(repository)
     for found in _caches(repository, revision, environ, platform):
@@ -84,8 +84,8 @@ def look_up(
 
 
 def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached]:
-    """The Header of an hf: name's model, under its name on the Hub; None if no cache has all of it.
-    Raises ModelError for an unreadable file."""
+    """Return the Header of an hf: name's model, under its name on the Hub; None if no cache has all
+    of it. Raises ModelError for an unreadable file."""
     found, path, notes = look_up(name, environ)
     if not path:
         return None, found
@@ -108,8 +108,8 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
 
 
 def projector(found: Cached, model: str) -> str:
-    """The projector that `llama-server -hf` loads with a model, as a path of this machine; "" if
-    none."""
+    """Return the projector that `llama-server -hf` loads with a model, as a path of this machine;
+    "" if none."""
     path = projector_of([*found.files], model)
     return found.files[path] if path and path != model else ""
 
@@ -122,7 +122,7 @@ def what_there_is(found: Cached) -> str:
 
 
 def what_is_unfinished(found: Cached) -> str:
-    """The unfinished download of the repository, and how to resume it; "" if there is none."""
+    """Return the unfinished download of the repository, and how to resume it; "" if there is none."""
     return (
         f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf "
         f"{shell([found.repository])}` resumes it"
@@ -222,7 +222,7 @@ def _commit(refs: str, revision: str) -> str:
 
 
 def _old_layout(place: str, repository: str) -> Cached:
-    """The files in this repository's manifests."""
+    """Return the files in this repository's manifests."""
     user, _, name = repository.partition("/")
     start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
     present = _entries(place)
@@ -243,7 +243,7 @@ def _old_layout(place: str, repository: str) -> Cached:
 
 
 def _manifest(path: str) -> Iterator[str]:
-    """The paths of the model and its projector."""
+    """Yield the paths of the model and its projector."""
     try:
         with open(path, "rb") as file:
             content = json.loads(file.read(_MANIFEST_SIZE))
@@ -260,7 +260,7 @@ def _unfinished(place: str) -> Iterator[str]:
 
 
 def _entries(place: str) -> list[str]:
-    """A directory's entries; none if it is missing or unreadable."""
+    """Return a directory's entries; none if it is missing or unreadable."""
     try:
         return sorted(os.listdir(place))
     except OSError:

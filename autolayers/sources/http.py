@@ -43,17 +43,17 @@ _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 def no_token(url: str) -> str:
-    """The Token for servers that get none."""
+    """Return the Token for servers that get none."""
     return ""
 
 
 def patience() -> Limit:
-    """The limit of time for one model."""
+    """Return the limit of time for one model."""
     return Limit(PATIENCE, SILENCE)
 
 
 def open_url(url: str, token: Token = no_token, limit: Limit | None = None) -> list[Remote]:
-    """The shards of the URL's model, by their names; each is fetched when it is read."""
+    """Return the shards of the URL's model, by their names; each is fetched when it is read."""
     limit = limit or patience()
     split = urlsplit(url)
     part = _PART.search(split.path)
@@ -157,7 +157,8 @@ class Remote:
         self._size, self._done = 0, True
 
     def _ranged_size(self, answer: Response, last: int) -> int | None:
-        """Bytes of the whole file, None if the answer does not say. Raises for another range."""
+        """Return the bytes of the whole file, None if the answer does not say. Raises for another
+        range."""
         found = _content_range(answer)
         size = int(found[3]) if found and found[3] != "*" else None
         if not found or found[1] is None or not self._continues(int(found[1]), int(found[2]), size):
@@ -167,11 +168,11 @@ class Remote:
         return size
 
     def _continues(self, first: int, last: int, size: int | None) -> bool:
-        """Whether these bytes follow those that were read, in a file of `size`."""
+        """Return whether these bytes follow those that were read, in a file of `size`."""
         return first == self._at and last >= first and (size is None or last < size)
 
     def _whole_size(self, answer: Response) -> int | None:
-        """The same of a server that sends the whole file. Raises if it sent a part before."""
+        """Return the same of a server that sends the whole file. Raises if it sent a part before."""
         if self._at:
             answer.close()
             raise self.get.error("the server stopped answering with ranges: try again")
@@ -209,7 +210,7 @@ class Get:
         return ModelError(f"{self.name}: {reason}")
 
     def answer(self, headers: dict[str, str], expected: tuple[int, ...] = (200,)) -> Response:
-        """The answer after all redirects, before its body. Raises ModelError for any other
+        """Return the answer after all redirects, before its body. Raises ModelError for any other
         status."""
         self._sent = self._token(self.url)
         try:
@@ -237,7 +238,7 @@ class Get:
             raise self._failed(error) from None
 
     def json(self) -> tuple[object, str]:
-        """(a JSON answer, the URL of its next page or "")."""
+        """Return (a JSON answer, the URL of its next page or "")."""
         with self.answer({"Accept": "application/json"}) as answer:
             try:
                 content = answer.content(MAX_LISTING)

@@ -60,7 +60,7 @@ class Hub:
         return self._token if safe and asked == self._origin else ""
 
     def file_url(self, url: str) -> str:
-        """The link of a file, for the link of its page."""
+        """Return the link of a file, for the link of its page."""
         here = origin(url)
         split = urlsplit(url)
         page = re.fullmatch(r"(/[^/]+/[^/]+)/blob/(.+\.gguf)", split.path)
@@ -76,14 +76,14 @@ class Hub:
         return page[1] if page and not page[1].lower().endswith(".gguf") else ""
 
     def listing_url(self, repository: str, revision: str) -> str:
-        """The URL of a repository's list of files, as JSON."""
+        """Return the URL of a repository's list of files, as JSON."""
         return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"  # noqa: E501
 
     def download_url(self, repository: str, revision: str, path: str) -> str:
         return f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"
 
     def header(self, name: str) -> Header:
-        """The Header of the model `name`. Raises ModelError."""
+        """Return the Header of the model `name`. Raises ModelError."""
         repository, revision, wanted, quant = parse_name(name)
         limit = patience()
         files = self.files(repository, revision, name, limit)
@@ -118,7 +118,7 @@ class Hub:
         )
 
     def files(self, repository: str, revision: str, name: str, limit: Limit) -> list[str]:
-        """The paths of a repository's files, in the Hub's order. `name` is for errors."""
+        """Return the paths of a repository's files, in the Hub's order. `name` is for errors."""
         url = self.listing_url(repository, revision)
         found: list[str] = []
         for _ in range(MAX_PAGES):
@@ -160,7 +160,8 @@ def _matching(quant: str, models: list[str]) -> list[str]:
 
 
 def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, list[str]]:
-    """(the file that llama-server loads, warnings). Raises ModelError with the existing ones."""
+    """Return (the file that llama-server loads, warnings). Raises ModelError with the existing
+    ones."""
     models = models_of(files)
     if not models:
         raise ModelError(
@@ -197,7 +198,7 @@ def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
 
 
 def parse_name(name: str) -> tuple[str, str, str, str]:
-    """The parts of an hf: name: (repository, revision, file, quant), the last two "" if not
+    """Return the parts of an hf: name: (repository, revision, file, quant), the last two "" if not
     given."""
     if file := _FILE.fullmatch(name):
         path = file[2]
@@ -210,7 +211,7 @@ def parse_name(name: str) -> tuple[str, str, str, str]:
 
 
 def models_of(files: list[str]) -> list[str]:
-    """The models among the files, a split one by its first shard (gguf_filename_is_model)."""
+    """Return the models among the files, a split one by its first shard (gguf_filename_is_model)."""
 
     def is_model(path: str) -> bool:
         part = _PART.search(path)
@@ -224,7 +225,8 @@ def models_of(files: list[str]) -> list[str]:
 
 
 def projector_of(files: list[str], model: str) -> str:
-    """The projector that belongs to a model: in its directory or one above (find_best_mmproj)."""
+    """Return the projector that belongs to a model: in its directory or one above
+    (find_best_mmproj)."""
     found = [
         path
         for path in files
@@ -236,13 +238,13 @@ def projector_of(files: list[str], model: str) -> str:
 
 
 def has_parts(path: str) -> int:
-    """The number of shards of this file's model, by its name."""
+    """Return the number of shards of this file's model, by its name."""
     part = _PART.search(path)
     return min(int(path[-10:-5]), MAX_PARTS) if part else 1
 
 
 def parts_of(path: str, count: int) -> list[str]:
-    """The files of a model of `count` shards, given the first."""
+    """Return the files of a model of `count` shards, given the first."""
     if count == 1:
         return [path]
     stem = path[: -len("-00001-of-00001.gguf")]
@@ -250,7 +252,7 @@ def parts_of(path: str, count: int) -> list[str]:
 
 
 def choices(repository: str, models: list[str], what: str = "there is") -> str:
-    """What the user can write instead: quants if they are distinct, otherwise files."""
+    """Return what the user can write instead: quants if they are distinct, otherwise files."""
     if not models:
         return f"{repository} has no GGUF model"
     quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]

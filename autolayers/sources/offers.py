@@ -40,7 +40,7 @@ class Offer:
 
 
 def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
-    """The models of a name, and notes about the list. Raises ModelError if there are none."""
+    """Return the models of a name, and notes about the list. Raises ModelError if there are none."""
     if os.path.isdir(name):
         return _directory(name), []
     if os.path.exists(name) or not needs_download(name):
@@ -146,7 +146,7 @@ def _ollama(environ: Mapping[str, str]) -> list[Offer]:
 
 
 def _listed(environ: Mapping[str, str]) -> list[Offer]:
-    """The models of the server. Raises ModelError if it has none, or none runs."""
+    """Return the models of the server. Raises ModelError if it has none, or none runs."""
     try:
         listed = [str(entry.get("name", "")) for entry in Server.from_environment(environ).tags()]
     except OllamaError as error:

@@ -303,7 +303,7 @@ class Hip(Cuda):
 
 
 def _version(description: str) -> int:
-    """A GPU's gfx_target_version by its name; 0: unknown."""
+    """Return a GPU's gfx_target_version by its name; 0: unknown."""
     return next(
         (
             version

@@ -80,14 +80,14 @@ def _is_quantised(k: Tensor, v: Tensor) -> bool:
 
 
 def _few_columns(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> bool:
-    """Whether the vector kernel is faster than tiles."""
+    """Return whether the vector kernel is faster than tiles."""
     if _is_quantised(k, v):
         return q.ne[1] <= 2
     return q.ne[1] == 1 and not grouped
 
 
 def unaligned(t: Tensor) -> bool:
-    """Whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
+    """Return whether rows of plain numbers begin elsewhere than at multiples of 16 bytes."""
     return block_size(t.type) == 1 and any(n % 16 for n in t.nb[1:])
 
 
@@ -99,7 +99,7 @@ def _shares_keys(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
 
 
 def _has_heads(k_head: int, v_head: int, ratio: int, grouped: bool) -> bool:
-    """Whether a kernel is compiled for heads of these sizes."""
+    """Return whether a kernel is compiled for heads of these sizes."""
     if k_head in _SAME_HEADS:
         return v_head == k_head
     row = _GROUPED_HEADS.get(k_head)
@@ -107,13 +107,13 @@ def _has_heads(k_head: int, v_head: int, ratio: int, grouped: bool) -> bool:
 
 
 def _has_types(k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
-    """Whether a kernel reads caches of these types, and this mask."""
+    """Return whether a kernel reads caches of these types, and this mask."""
     one_mask = mask is None or mask.ne[2] == 1
     return one_mask and k.type in _KV and v.type in _KV
 
 
 def _vector_pays(q: Tensor, k: Tensor, ratio: int, grouped: bool, quantised: bool, cc: int) -> bool:
-    """Whether the vector kernel is faster than the tensor cores, on Turing and later."""
+    """Return whether the vector kernel is faster than the tensor cores, on Turing and later."""
     n = q.ne[1]
     if quantised:
         return n <= (2 if cc >= ADA else 1)
@@ -124,7 +124,7 @@ def _vector_pays(q: Tensor, k: Tensor, ratio: int, grouped: bool, quantised: boo
 
 
 def generation(cc: int) -> int:
-    """The first `cc` that has the same kernels."""
+    """Return the first `cc` that has the same kernels."""
     return max(first for first in _FIRST if first <= cc)
 
 
@@ -137,7 +137,7 @@ def _effective(ratio: int, head: int) -> int:
 
 
 def _amd_matrix_cores(head: int, columns: int, grouped: bool, cc: int) -> bool:
-    """Whether CDNA's or RDNA 3's matrix cores pay off."""
+    """Return whether CDNA's or RDNA 3's matrix cores pay off."""
     if head in _NO_MATRIX_CORES:
         return False
     if _CDNA <= cc < _RDNA:
@@ -173,5 +173,5 @@ def with_converted_cache(
 
 
 def _falls_back(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether no vector kernel is compiled for these types and heads: it then reads f16."""
+    """Return whether no vector kernel is compiled for these types and heads: it then reads f16."""
     return k.type != v.type or k.type not in _VEC or q.ne[0] not in _VECTOR_HEADS

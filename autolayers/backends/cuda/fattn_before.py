@@ -13,8 +13,8 @@ _KV_PAIRED = frozenset(("f32", "f16", "bf16", "q4_0", "q8_0"))
 
 
 def lacks(k: Tensor, v: Tensor, ratio: int, rules: Rules, all_quants: bool) -> bool:
-    """Whether a build has no kernel for these heads, types and heads a group, for which today's
-    has."""
+    """Return whether a build has no kernel for these heads, types and heads a group, for which
+    today's has."""
     if _lacks_head(k.ne[0], ratio, rules):
         return True
     if "bf16" in (k.type, v.type) and not rules.flash_bf16:

@@ -64,8 +64,8 @@ def _keep_top_k_moe(
 
 
 def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
-    """The nodes, with each shared expert's gate, up and activation directly after those of the
-    routed experts that it is fused with; what both read lives until then."""
+    """Return the nodes, with each shared expert's gate, up and activation directly after those of
+    the routed experts that it is fused with; what both read lives until then."""
     ops = [node.op for node in nodes]
     if "MUL_MAT_ID" not in ops:
         return nodes
@@ -113,7 +113,7 @@ def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
 
 
 def _is_gated(first: Tensor, second: Tensor, act: Tensor) -> bool:
-    """Whether `act` joins these products of two equal matrices with the same activations."""
+    """Return whether `act` joins these products of two equal matrices with the same activations."""
     if act.param not in _SHARED or len(act.src) < 2:
         return False
     gate, up = act.src
@@ -124,7 +124,7 @@ def _is_gated(first: Tensor, second: Tensor, act: Tensor) -> bool:
 
 
 def _same_token(source: Tensor, read: Tensor) -> bool:
-    """Whether the routed experts read what the shared one reads, of one token."""
+    """Return whether the routed experts read what the shared one reads, of one token."""
     if source.op != "RESHAPE" or source.src[0] is not read:
         return False
     one_token = source.ne[1] == source.ne[3] == 1 and read.ne[2] == read.ne[3] == 1
@@ -132,7 +132,7 @@ def _same_token(source: Tensor, read: Tensor) -> bool:
 
 
 def _same_matrix(experts: Tensor, matrix: Tensor) -> bool:
-    """Whether each routed expert's matrix is laid out as the shared one's."""
+    """Return whether each routed expert's matrix is laid out as the shared one's."""
     if experts.ne[3] != 1 or not matrix.ne[2] == matrix.ne[3] == 1:
         return False
     alike = experts.type == matrix.type and experts.ne[:2] == matrix.ne[:2]
@@ -221,7 +221,7 @@ def _sum_of_views(nodes: list[Tensor], weighted: Tensor) -> Tensor | None:
 
 
 def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
-    """Whether a view is the part of one expert, for all tokens."""
+    """Return whether a view is the part of one expert, for all tokens."""
     if view.src[0] is not weighted or view.view_src is not weighted:
         return False
     if view.ne != (weighted.ne[0], weighted.ne[2] * weighted.ne[3], 1, 1):
@@ -247,7 +247,7 @@ def _top_k_moe(nodes: list[Tensor], start: int) -> int:
 
 
 def _follows(nodes: list[Tensor], i: int, op: str, source: Tensor) -> bool:
-    """Whether node `i` is this operation on `source`."""
+    """Return whether node `i` is this operation on `source`."""
     return i < len(nodes) and nodes[i].op == op and nodes[i].src[0] is source
 
 

@@ -74,7 +74,8 @@ _PLAIN = ("f32", "f16", "bf16")
 
 
 def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
-    """Bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, if known."""
+    """Return the bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, if
+    known."""
     most = next(size for floor, size in _CONTEXTS if capability >= floor)
     if not n_sm or capability in _BY_TABLE:
         return most
@@ -82,15 +83,15 @@ def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
 
 
 def workspace(capability: tuple[int, int]) -> int:
-    """Bytes of cuBLAS: its workspace (ggml-cuda's common.cuh), handle and kernels."""
+    """Return the bytes of cuBLAS: its workspace (ggml-cuda's common.cuh), handle and kernels."""
     return (32 if capability >= (9, 0) else 4) * MiB + KERNELS
 
 
 def pool(
     ops: Ops, capability: tuple[int, int] = ASSUMED, n_sm: int | None = None, nvidia: bool = True
 ) -> int:
-    """Bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most, plus a tenth,
-    in whole pages.
+    """Return the bytes that ggml_cuda_pool_vmm holds in the end: the operation that needs most,
+    plus a tenth, in whole pages.
 
     Not `nvidia`: ggml_cuda_pool_leg, whose blocks may not fit the next request (half as much
     again), and matrix kernels that depend on the GPU.
@@ -121,7 +122,7 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
 
 
 def _reads_directly(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
-    """Whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by f32."""
+    """Return whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by f32."""
     if n <= (16 if cc >= (7, 5) else 8):
         return True
     return weight.type == "f32" and not weight.n_used

@@ -146,8 +146,8 @@ _ALWAYS = frozenset(
 
 
 def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> bool:
-    """Whether CUDA runs this operation on a card of compute capability `cc`, wherever its sources
-    lie."""
+    """Return whether CUDA runs this operation on a card of compute capability `cc`, wherever its
+    sources lie."""
     kind = op.op
     if kind in _ALWAYS:
         return True

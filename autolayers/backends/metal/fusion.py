@@ -120,7 +120,7 @@ def _matches(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bo
 
 
 def _is_chain(group: Sequence[Tensor]) -> bool:
-    """Whether each node reads the one before, of the same shape."""
+    """Return whether each node reads the one before, of the same shape."""
     for before, node in pairwise(group):
         if not any(source is before for source in node.src[:2]) or node.ne != before.ne:
             return False
@@ -175,7 +175,7 @@ def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
 
 
 def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """The states that GATED_DELTA_NET puts after its output, copied to the cache."""
+    """Return the states that GATED_DELTA_NET puts after its output, copied to the cache."""
     gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
     if gdn.is_output or cpy.is_output or gdn.type != "f32":
         return False
@@ -193,8 +193,8 @@ def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
 
 
 def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
-    """The nodes from `start` on with the views between them, if their kinds are `ops_all`; else
-    none."""
+    """Return the nodes from `start` on with the views between them, if their kinds are `ops_all`;
+    else none."""
     group = nodes[start : start + len(fusion.ops_all)]
     return group if tuple([node.op for node in group]) == fusion.ops_all else ()
 
@@ -217,7 +217,7 @@ def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> b
 
 
 def _chosen_shapes(group: Sequence[Tensor]) -> bool:
-    """Whether the kernel has these types, strides and numbers of experts."""
+    """Return whether the kernel has these types, strides and numbers of experts."""
     softmax, ids, out = group[0], group[3], group[-1]
     logits = softmax.src[0]
     if not logits.type == softmax.type == out.type == "f32" or logits.ne[2:] != (1, 1):
@@ -231,7 +231,7 @@ def _chosen_shapes(group: Sequence[Tensor]) -> bool:
 
 
 def _chooses(group: Sequence[Tensor]) -> bool:
-    """Whether softmax, probabilities, order, ids and weights read one another."""
+    """Return whether softmax, probabilities, order, ids and weights read one another."""
     softmax, probs, order, ids, chosen = group[:5]
     if len(softmax.src) > 1 or not probs.src[0] is order.src[0] is softmax:
         return False
@@ -239,7 +239,7 @@ def _chooses(group: Sequence[Tensor]) -> bool:
 
 
 def _normalises(group: Sequence[Tensor]) -> bool:
-    """Whether the chosen weights are divided by their sum."""
+    """Return whether the chosen weights are divided by their sum."""
     chosen, weights, total, clamp, div, reshaped = group
     if weights.src[0] is not chosen or total.src[0] is not weights or clamp.src[0] is not total:
         return False
@@ -266,7 +266,7 @@ def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
 
 
 def _weights_experts(mul: Tensor, out: Tensor) -> bool:
-    """Whether `mul` gives each expert's result its weight, and `out` is their sum."""
+    """Return whether `mul` gives each expert's result its weight, and `out` is their sum."""
     experts, weights = mul.src[0], mul.src[1]
     n_embd, used, n_tokens, more = experts.ne
     if not mul.type == experts.type == weights.type == out.type == "f32" or more != 1:
@@ -277,7 +277,7 @@ def _weights_experts(mul: Tensor, out: Tensor) -> bool:
 
 
 def _is_part(view: Tensor, mul: Tensor, number: int) -> bool:
-    """Whether a view is the part of one expert, for all tokens."""
+    """Return whether a view is the part of one expert, for all tokens."""
     if view.view_src is not mul or view.src[0] is not mul or view.view_offs != number * mul.nb[1]:
         return False
     return view.ne[:2] == (mul.ne[0], mul.ne[2]) and view.nb[1] == mul.nb[2]
@@ -320,7 +320,7 @@ _FUSIONS = (
 
 @cache
 def known(rules: Rules) -> ByFirst:
-    """A build's sequences by their first operation."""
+    """Return a build's sequences by their first operation."""
     found: ByFirst = {}
     for fusion in _FUSIONS:
         if fusion.rule is None or rules.has(fusion.rule):

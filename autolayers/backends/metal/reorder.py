@@ -82,12 +82,12 @@ class Ranges:
         self.written |= pack.written
 
     def free_for(self, pack: Pack) -> bool:
-        """Whether it neither writes what they touch nor touches what they write."""
+        """Return whether it neither writes what they touch nor touches what they write."""
         return self.written.isdisjoint(pack.touched) and self.read.isdisjoint(pack.written)
 
 
 def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
-    """The nodes, grouped by fusion."""
+    """Return the nodes, grouped by fusion."""
     real = [i for i, node in enumerate(nodes) if node.op not in EMPTY]
     at = {i: n for n, i in enumerate(real)}
     found, by_first = [], known(rules)
@@ -103,7 +103,7 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
 
 
 def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
-    """The nodes of one split in their new order (ggml_metal_graph_optimize_reorder)."""
+    """Return the nodes of one split in their new order (ggml_metal_graph_optimize_reorder)."""
     if not rules.metal_reorders:
         return nodes
     todo = packs(nodes, rules)

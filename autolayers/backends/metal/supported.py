@@ -86,7 +86,7 @@ _THREADGROUP = 32768  # bytes of threadgroup memory
 
 
 def supports_op(op: Tensor, rules: Rules) -> bool:
-    """Whether Metal runs this operation, by a build's rules."""
+    """Return whether Metal runs this operation, by a build's rules."""
     kind = op.op
     if kind in _ALWAYS:
         return True
@@ -140,7 +140,7 @@ def _mul_mat(op: Tensor) -> bool:
 
 
 def _matrix_kernel(a: Tensor, b: Tensor) -> bool:
-    """Whether the product of matrices runs, and not that of a matrix and a vector."""
+    """Return whether the product of matrices runs, and not that of a matrix and a vector."""
     transposed = _transposed(a) or _transposed(b)
     return not transposed and a.ne[0] >= 64 and b.ne[1] > 8
 

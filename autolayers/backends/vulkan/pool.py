@@ -27,8 +27,8 @@ _ONE_PASS = 16384
 
 
 def temporaries(ops: Ops, cooperative_matrix2: bool) -> int:
-    """Bytes of prealloc_x, prealloc_y and prealloc_split_k. With cooperative matrix 2 products are
-    f16 by f16."""
+    """Return the bytes of prealloc_x, prealloc_y and prealloc_split_k. With cooperative matrix 2
+    products are f16 by f16."""
     weights = [(weight, ops.n_tokens) for weight in ops.weights] + [
         (weight, ops.n_outputs) for weight in ops.outputs
     ]
@@ -51,8 +51,8 @@ def temporaries(ops: Ops, cooperative_matrix2: bool) -> int:
 
 
 def shaders(ops: Ops, cooperative_matrix2: bool, n_sm: int | None = None) -> int:
-    """Bytes that the driver keeps for shaders that need more than registers, from their first run
-    on."""
+    """Return the bytes that the driver keeps for shaders that need more than registers, from their
+    first run on."""
     experts = any(weight.n_used for weight in ops.weights)
     return _SHADERS * (n_sm or _MOST_SM) if experts and cooperative_matrix2 else 0
 

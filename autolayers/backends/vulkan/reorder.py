@@ -80,7 +80,7 @@ _UNARY_MUL = frozenset(("GELU", "SIGMOID", "SILU", "SOFTPLUS"))
 
 
 def reorder(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list[Tensor]:
-    """The nodes of one split in their new order."""
+    """Return the nodes of one split in their new order."""
     return _Order(nodes, add_alloc_dep).run()
 
 
@@ -126,7 +126,7 @@ class _Order:
         return 1 not in self.used[start : start + length]
 
     def sequence(self, first: int) -> range | None:
-        """The sequence that begins here, and what it keeps alive."""
+        """Return the sequence that begins here, and what it keeps alive."""
         for ops in self.sequences[first]:
             end = first + len(ops)
             if not self.whole(first, len(ops)):
@@ -146,7 +146,7 @@ class _Order:
         return None
 
     def independent(self, first: int) -> list[int]:
-        """The node `first`, and later nodes that need not wait for any node before them."""
+        """Return the node `first`, and later nodes that need not wait for any node before them."""
         ops, used, sources = self.ops, self.used, self.sources
         taken = [first]
         end = min(first + AHEAD, len(ops))
@@ -184,7 +184,7 @@ class _Order:
                 inside.add(j)
 
     def fused(self, c: int, j: int, last: int) -> bool:
-        """Whether `j` reads `c`, the last node taken, as part of one operation."""
+        """Return whether `j` reads `c`, the last node taken, as part of one operation."""
         if c != last:
             return False
         pair = self.ops[c], self.ops[j]
@@ -222,7 +222,7 @@ class _Order:
             self.pull(taken, self.follower(j, "MUL", lambda t: self.is_unary_mul(nodes[j], t)))
 
     def follower(self, j: int, op: str, fits: Callable[[Tensor], bool]) -> int:
-        """The first matching node within reach of `j`, used or not; 0: none."""
+        """Return the first matching node within reach of `j`, used or not; 0: none."""
         for k in range(j + 1, min(j + FOLLOWERS, len(self.ops))):
             if self.ops[k] == op and fits(self.nodes[k]):
                 return k
@@ -273,7 +273,7 @@ class _Order:
 
 
 def _unary_mul_kernel(unary: Tensor, other: Tensor, mul: Tensor) -> bool:
-    """Whether one shader computes both, with these types and strides."""
+    """Return whether one shader computes both, with these types and strides."""
     if unary.param not in _UNARY_MUL or unary.type not in ("f32", "f16"):
         return False
     if not unary.type == mul.type == other.type:
@@ -282,17 +282,17 @@ def _unary_mul_kernel(unary: Tensor, other: Tensor, mul: Tensor) -> bool:
 
 
 def needs_no_other(t: Tensor) -> bool:
-    """Whether everything but its first source is there before the graph runs."""
+    """Return whether everything but its first source is there before the graph runs."""
     return all(source.op == "NONE" for source in t.src[1:])
 
 
 def _divides(small: Tensor, large: Tensor) -> bool:
-    """Whether `small` can be repeated to the shape of `large`."""
+    """Return whether `small` can be repeated to the shape of `large`."""
     return all(n % m == 0 for n, m in zip(large.ne, small.ne, strict=True))
 
 
 def _only_read(start: Tensor, view: Tensor) -> bool:
-    """Whether no node but the next reads either, as ggml_can_fuse_subgraph_ext requires."""
+    """Return whether no node but the next reads either, as ggml_can_fuse_subgraph_ext requires."""
     if start.is_output or view.is_output or view.view_src is not start:
         return False
     return start.view_src is None and start.uses == view.uses == 1

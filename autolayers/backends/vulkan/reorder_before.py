@@ -34,7 +34,7 @@ _FUSED_NEXT = (
 
 
 def reorder_before(nodes: list[Tensor], rules: Rules) -> list[Tensor]:
-    """The nodes of one split in their new order."""
+    """Return the nodes of one split in their new order."""
     return _Order(nodes, rules).run()
 
 
@@ -66,7 +66,7 @@ class _Order:
         return order
 
     def sequence(self, start: int) -> int:
-        """The length of the sequence that begins here, 0 without one."""
+        """Return the length of the sequence that begins here, 0 without one."""
         for ops in self.sequences:
             end = start + len(ops)
             if (
@@ -78,7 +78,7 @@ class _Order:
         return 0
 
     def independent(self, first: int) -> list[int]:
-        """The node `first`, and later nodes that need not wait for any node before them."""
+        """Return the node `first`, and later nodes that need not wait for any node before them."""
         ops, used, sources = self.ops, self.used, self.sources
         taken = [first]
         reach = range(first + 1, min(first + AHEAD, len(ops)))
@@ -102,7 +102,8 @@ class _Order:
                 taken.append(j)
 
     def is_fused(self, c: int, j: int, last: int) -> bool:
-        """Whether `j` reads the last node taken, the one before it, as part of one operation."""
+        """Return whether `j` reads the last node taken, the one before it, as part of one
+        operation."""
         return c == last == j - 1 and (self.ops[c], self.ops[j]) in self.fused
 
     def pull_followers(self, j: int, taken: list[int]) -> None:

@@ -113,8 +113,8 @@ _ALWAYS = frozenset(
 
 
 def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
-    """Whether a device with these limits runs this operation, whose largest tensor has `size`
-    bytes."""
+    """Return whether a device with these limits runs this operation, whose largest tensor has
+    `size` bytes."""
     kind = op.op
     if size > limits.max_buffer_size and rules.vulkan_buffer_limit:
         return False
@@ -130,7 +130,7 @@ def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
 
 
 def largest(op: Tensor) -> int:
-    """Bytes of its largest source or of its result."""
+    """Return the bytes of its largest source or of its result."""
     size = op.nbytes
     for source in op.src:
         size = max(size, source.nbytes)
@@ -150,12 +150,12 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
 
 
 def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
-    """Whether a shader reads it where it lies: plain numbers anywhere, others without gaps."""
+    """Return whether a shader reads it where it lies: plain numbers anywhere, others without gaps."""
     return t.type in plain or _dim01_contiguous(t)
 
 
 def _types_match(a: Tensor, b: Tensor) -> bool:
-    """Whether activations of half precision are multiplied by a matrix of this type."""
+    """Return whether activations of half precision are multiplied by a matrix of this type."""
     return b.type not in ("f16", "bf16") or (a.type == "bf16") == (b.type == "bf16")
 
 

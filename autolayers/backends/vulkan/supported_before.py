@@ -46,7 +46,7 @@ def _flash_attn(op: Tensor, limits: Limits, rules: Rules) -> bool:
 
 
 def _has_heads(k_head: int, v_head: int, rules: Rules) -> bool:
-    """Whether a shader is compiled for heads of these sizes."""
+    """Return whether a shader is compiled for heads of these sizes."""
     if k_head == 192:
         return rules.vulkan_flash_mla and v_head in (192, 128)
     if k_head == 576:

@@ -75,10 +75,10 @@ def write(
     config_files: Sequence[str] = (),
     warn: Callable[[str], None] = say,
 ) -> str:
-    """The text of one format for a `command` and the words added to it (None: the plan's); without
-    a command, for a llama-server with the plan's flags and the other words of `arguments`. Settings
-    in `environ` and `config_files` are written too. Raises UsageError for an unknown kind, or for a
-    launch that the format cannot express."""
+    """Return the text of one format for a `command` and the words added to it (None: the plan's);
+    without a command, for a llama-server with the plan's flags and the other words of `arguments`.
+    Settings in `environ` and `config_files` are written too. Raises UsageError for an unknown kind,
+    or for a launch that the format cannot express."""
     writer = _writer(kind, tuple(FORMATS))
     if not (FORMATS[kind].starts or of_program(plan.engine).is_llama_cpp):
         kinds = ", ".join(row.name for row in FORMATS.values() if row.starts)
@@ -110,9 +110,9 @@ def write_several(
     most: int = 0,
     costs: Sequence[int] = (),
 ) -> str:
-    """One file for several models; `together`: they fit together; `groups`: the plans, by number,
-    that fit together; `most`: any `most` of them do; `costs`: what it costs to evict each. Raises
-    UsageError as `write` does."""
+    """Return one file for several models; `together`: they fit together; `groups`: the plans, by
+    number, that fit together; `most`: any `most` of them do; `costs`: what it costs to evict each.
+    Raises UsageError as `write` does."""
     writer = _writer(kind, tuple(row.name for row in FORMATS.values() if row.several))
     launches = [LaunchFile.of_plan(plan, arguments, None, environ, config_files) for plan in plans]
     return _written(
@@ -139,7 +139,7 @@ def _written(
 
 
 def _writer(kind: str, names: Sequence[str]) -> Callable[..., str]:
-    """The `write` of the module with the format's name."""
+    """Return the `write` of the module with the format's name."""
     if kind in FORMATS and kind not in names:
         several = ", ".join(("text", "flags", "json", *names))
         raise UsageError(f"--format {kind} is for one model; for several: {several}")

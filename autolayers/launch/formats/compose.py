@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 
 def write(launch: LaunchFile) -> str:
-    """The file's text, with one service. Raises UsageError for a launch that it cannot express."""
+    """Return the file's text, with one service. Raises UsageError for a launch that it cannot
+    express."""
     return write_services({"llama-server": (launch, None)})
 
 
 def write_services(launches: Mapping[str, tuple[LaunchFile, Sequence[int] | None]]) -> str:
-    """The file's text, with a service for each launch, on the GPUs of these numbers, None for all.
-    Raises UsageError."""
+    """Return the file's text, with a service for each launch, on the GPUs of these numbers, None
+    for all. Raises UsageError."""
     notes = dict.fromkeys(note for launch, _ in launches.values() for note in launch.notes)
     boxes = {name: Container(launch) for name, (launch, _) in launches.items()}
     lines = [*notes, "services:"]

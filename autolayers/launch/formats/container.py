@@ -60,9 +60,9 @@ class Container:
 
 
 def _place(path: str) -> tuple[str, str]:
-    """(the directory to mount for a path, the path in it). A link's target must be inside too: for
-    links of the Hub's cache (../../blobs/...) the common directory is mounted, for others the
-    target itself."""
+    """Return (the directory to mount for a path, the path in it). A link's target must be inside
+    too: for links of the Hub's cache (../../blobs/...) the common directory is mounted, for others
+    the target itself."""
     if os.path.isdir(path):
         return path, ""
     folder, name = os.path.split(path)

@@ -10,7 +10,8 @@ from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
-    """One line for this machine's shell. Raises UsageError for a launch that it cannot express."""
+    """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
+    express."""
     box = Container(launch)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
     if launch.backend.gpu_driver:

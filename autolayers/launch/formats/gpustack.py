@@ -14,7 +14,7 @@ _ITS_OWN = ("--host", "--port", "-a")
 
 
 def write(launch: LaunchFile) -> str:
-    """The deployment's fields; its model, address and port are GPUStack's to give."""
+    """Return the deployment's fields; its model, address and port are GPUStack's to give."""
     used = sum(row.used + row.margin for row in own_gpus(launch.plan))
     for flag in _ITS_OWN:
         if launch.arguments.value(flag) is not None:

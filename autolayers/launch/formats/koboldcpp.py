@@ -91,7 +91,8 @@ def settle(arguments: Arguments) -> Params:
 
 
 def write(launch: LaunchFile) -> str:
-    """One line for this machine's shell. Raises UsageError for a launch that it cannot express."""
+    """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
+    express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     words = [
@@ -225,7 +226,7 @@ def _companions(launch: LaunchFile) -> list[str]:
 
 
 def _overridden(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """The words of --override-kv. Raises UsageError for what koboldcpp does not take."""
+    """Return the words of --override-kv. Raises UsageError for what koboldcpp does not take."""
     if len(pairs) > _MAX_KV_OVERRIDES or any("," in text for _, text in pairs):
         raise UsageError(f"koboldcpp takes {_MAX_KV_OVERRIDES} of --override-kv, without commas")
     if not pairs:

@@ -10,7 +10,7 @@ from .launch_file import LaunchFile
 
 
 def write(launch: LaunchFile) -> str:
-    """Both objects. Raises UsageError for a launch that uses a GPU."""
+    """Return both objects. Raises UsageError for a launch that uses a GPU."""
     # KServe has probes of its own
     pod = replace(pod_of(launch, name="kserve-container"), health=None)
     if pod.gpu:

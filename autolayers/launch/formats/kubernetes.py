@@ -60,7 +60,7 @@ class Pod:
 
 
 def resource(row: type[Backend] | None) -> str:
-    """What a device plugin calls the GPUs of a backend; "": none."""
+    """Return what a device plugin calls the GPUs of a backend; "": none."""
     if row is None or not (row.gpu_driver or row.device_nodes):
         return ""
     if row.gpu_driver:
@@ -74,7 +74,7 @@ def gpumem_of(rows: Sequence[DeviceRow]) -> int:
 
 
 def _wait(pod: Pod) -> list[str]:
-    """The lines of a container that waits for other servers."""
+    """Return the lines of a container that waits for other servers."""
     words = _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after])
     return [
         "  initContainers:",
@@ -93,7 +93,7 @@ def _refuse_several(pod: Pod) -> None:
 
 
 def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
-    """The lines of a PodTemplateSpec, `indent` columns in."""
+    """Return the lines of a PodTemplateSpec, `indent` columns in."""
     lines = ["metadata:", "  labels:", *(f"    {key}: {value}" for key, value in labels.items())]
     spec = []
     if pod.gpu and pod.shares == KAI:
@@ -126,7 +126,7 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
 
 
 def container(pod: Pod) -> list[str]:
-    """The lines of the item of `containers`."""
+    """Return the lines of the item of `containers`."""
     lines = [
         f"- name: {pod.name}",
         f"  image: {yaml(pod.image)}",
@@ -182,7 +182,7 @@ def _resources(pod: Pod) -> list[str]:
 
 
 def volumes(pod: Pod) -> list[str]:
-    """The lines of a pod's `volumes`, if it has any."""
+    """Return the lines of a pod's `volumes`, if it has any."""
     folders = [*(pod.mounts or {})]
     lines = ["  volumes:"] if folders or pod.cached else []
     for number, folder in enumerate(folders):
@@ -197,7 +197,7 @@ def volumes(pod: Pod) -> list[str]:
 
 
 def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> Pod:
-    """The pod of a launch. Raises UsageError for GPUs that cannot be divided."""
+    """Return the pod of a launch. Raises UsageError for GPUs that cannot be divided."""
     box = Container(launch)
     if launch.host and launch.private:
         launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
@@ -248,7 +248,7 @@ def deployment(
 
 
 def service(name: str, port: int, app: str = "", key: str = "app") -> str:
-    """A Service for the pods of an app, its own name's by default, or with another label."""
+    """Return a Service for the pods of an app, its own name's by default, or with another label."""
     return (
         f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    "
         f"{key}: {app or name}\n"
@@ -258,7 +258,7 @@ def service(name: str, port: int, app: str = "", key: str = "app") -> str:
 
 
 def label(text: str) -> str:
-    """A name as an RFC 1123 label."""
+    """Return a name as an RFC 1123 label."""
     return (
         "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
         .strip("-")[:40]
@@ -268,14 +268,14 @@ def label(text: str) -> str:
 
 
 def name_of(launch: LaunchFile) -> str:
-    """A Service's name (RFC 1035), which begins with a letter."""
+    """Return a Service's name (RFC 1035), which begins with a letter."""
     name = label(launch.name)
     return name if name[0].isalpha() else f"m-{name}"
 
 
 def write(launch: LaunchFile) -> str:
-    """Both objects, for a node that has the model's directory. Raises UsageError for a launch that
-    they cannot express."""
+    """Return both objects, for a node that has the model's directory. Raises UsageError for a
+    launch that they cannot express."""
     name = name_of(launch)
     pod = pod_of(launch, launch.shares)
     notes = [*launch.notes, *launch.secret_notes("the Secret llama-server")]

@@ -89,8 +89,8 @@ class LaunchFile:
         environ: Mapping[str, str] | None = None,
         config_files: Sequence[str] = (),
     ) -> LaunchFile:
-        """A llama-server with a plan's flags; `model` as the user named it, None: as the plan
-        does."""
+        """Return a llama-server with a plan's flags; `model` as the user named it, None: as the
+        plan does."""
         words = [] if "-m" in plan.flags else to_words(Params(model=model or plan.model.path))
         command = WrappedCommand(("llama-server",), (*words, *arguments.rest), "llama-server")
         return cls(command, plan.flags, plan, environ, config_files)
@@ -154,7 +154,7 @@ class LaunchFile:
         return "https" if self.arguments.value("--ssl-cert-file") else "http", path
 
     def secret_notes(self, where: str) -> list[str]:
-        """A comment for each omitted secret."""
+        """Return a comment for each omitted secret."""
         return [f"# {name} is read from {where}" for name in self.secrets]
 
     def check_expressed(self, fields: Container[str], flags: Container[str], target: str) -> None:
@@ -177,14 +177,14 @@ class LaunchFile:
 
 
 def _is_set(name: str, value: object) -> bool:
-    """Whether a field of Params says something; an expert cache of 0 MiB is none."""
+    """Return whether a field of Params says something; an expert cache of 0 MiB is none."""
     if value is None or value == ():
         return False
     return name != "moe_cache_mib" or bool(value)
 
 
 def _settles_projector(arguments: Arguments) -> bool:
-    """Whether a projector is named, wanted or refused."""
+    """Return whether a projector is named, wanted or refused."""
     if arguments.params.mmproj is not None:
         return True
     return any(arguments.value(flag) is not None for flag in ("--mmproj-auto", "--no-mmproj"))
@@ -195,7 +195,7 @@ def _downloads(model: str | None) -> bool:
 
 
 def _own_backend(plan: Plan) -> type[Backend]:
-    """The backend of this machine's first device."""
+    """Return the backend of this machine's first device."""
     own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
     return backend_of(next(own, HOST))
 
@@ -209,8 +209,8 @@ def _check_port(port: str) -> None:
 def _said_elsewhere(
     words: Sequence[str], environ: Mapping[str, str] | None, config_files: Sequence[str]
 ) -> list[str]:
-    """The settings of the environment and config files, as words. The plan's flags have all that
-    affects memory but the model."""
+    """Return the settings of the environment and config files, as words. The plan's flags have all
+    that affects memory but the model."""
     typed = parse(words, command=None)
     rows = {row[0].canonical for flag, _ in typed.given if (row := lookup(flag))}
     found: list[str] = []
@@ -224,22 +224,23 @@ def _said_elsewhere(
 
 
 def _values(argument: Argument, text: str) -> list[str]:
-    """The words behind a flag."""
+    """Return the words behind a flag."""
     if argument.kind.words > 1:
         return text.split(" ", 1)
     return [text] if argument.takes_value else []
 
 
 def own_gpus(plan: Plan) -> list[DeviceRow]:
-    """The GPUs of this machine up to the last that is used: a container that has fewer would call
-    them otherwise."""
+    """Return the GPUs of this machine up to the last that is used: a container that has fewer would
+    call them otherwise."""
     rows = [row for row in plan.devices if not backend_of(row.name).remote]
     last = max([at for at, row in enumerate(rows, 1) if row.used], default=0)
     return rows[:last]
 
 
 def one_sequence(arguments: Arguments, target: str) -> Params:
-    """The parameters for a program that runs one sequence. Raises UsageError if more are given."""
+    """Return the parameters for a program that runs one sequence. Raises UsageError if more are
+    given."""
     given = arguments.params.n_parallel
     if given is not None and given > 1:
         raise UsageError(f"{target} runs one sequence, but -np {given} requests {given}")
@@ -247,8 +248,8 @@ def one_sequence(arguments: Arguments, target: str) -> Params:
 
 
 def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
-    """The words with each path of this machine replaced by `where(path, whether it is written
-    to)`."""
+    """Return the words with each path of this machine replaced by `where(path, whether it is
+    written to)`."""
     found: list[str] = []
     for item in items(words):
         kind = item.flag.kind if isinstance(item.flag, Argument) else None
@@ -266,12 +267,12 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
 
 
 def plain_name(text: str) -> str:
-    """The text with dashes for characters that a file's or service's name should not have."""
+    """Return the text with dashes for characters that a file's or service's name should not have."""
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
 def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
-    """The launches under distinct names: numbered if two are the same."""
+    """Yield the launches under distinct names: numbered if two are the same."""
     seen: set[str] = set()
     for launch in launches:
         name, number = launch.name, 1
@@ -283,7 +284,7 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
 
 
 def sizes_note(launch: LaunchFile) -> str:
-    """The launch's memory per device, margins included."""
+    """Return the launch's memory per device, margins included."""
     plan = launch.plan
     parts = [
         f"{device.name} {human(device.used + device.margin)}"
@@ -299,7 +300,7 @@ def sizes_note(launch: LaunchFile) -> str:
 
 
 def without(words: Sequence[str], *flags: str) -> list[str]:
-    """The words without these arguments of llama-server, by their canonical names."""
+    """Return the words without these arguments of llama-server, by their canonical names."""
     return [
         word
         for item in items(words)

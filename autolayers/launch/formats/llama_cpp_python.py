@@ -101,7 +101,8 @@ def settle(arguments: Arguments) -> Params:
 
 
 def write(launch: LaunchFile) -> str:
-    """The source text that creates `llm`. Raises UsageError for a launch that it cannot express."""
+    """Return the source text that creates `llm`. Raises UsageError for a launch that it cannot
+    express."""
     launch.check_expressed(FIELDS, _FLAGS, _TARGET)
     p, use = launch.params, launch.plan.breakdown
     mapped, locked = _load_mode(p)
@@ -150,8 +151,8 @@ def write(launch: LaunchFile) -> str:
 
 
 def _literal(name: str, value: object) -> str:
-    """The value as Python reads it. Raises UsageError for numbers that have no literal: inf and
-    nan."""
+    """Return the value as Python reads it. Raises UsageError for numbers that have no literal: inf
+    and nan."""
     text = repr(value)
     try:
         ast.literal_eval(text)
@@ -165,7 +166,7 @@ def _embeds(params: Params) -> bool:
 
 
 def _load_mode(p: Params) -> tuple[bool, bool]:
-    """(use_mmap, use_mlock)."""
+    """Return (use_mmap, use_mlock)."""
     mode = p.load_mode or "auto"
     if mode == "dio":
         raise UsageError(f"{_TARGET} has nothing like -lm dio: plan without it")
@@ -176,7 +177,7 @@ def _load_mode(p: Params) -> tuple[bool, bool]:
 
 
 def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
-    """(split_mode, main_gpu), which can select one device or none of several."""
+    """Return (split_mode, main_gpu), which can select one device or none of several."""
     p = launch.params
     if p.device is None:
         return _number(SPLIT_MODE, p.split_mode), p.main_gpu
@@ -211,8 +212,8 @@ def _kv_value(text: str) -> object:
 
 
 def _number(kind: Kind, value: str | None) -> int | None:
-    """The value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose order the
-    flags' choices have."""
+    """Return the value of llama_split_mode, llama_pooling_type or llama_rope_scaling_type, whose
+    order the flags' choices have."""
     return None if value is None else kind.choices.index(value)
 
 

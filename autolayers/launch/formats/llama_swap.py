@@ -40,7 +40,7 @@ def write(
 
 
 def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], list[str]]:
-    """The lines of the section `models`, with each one's memory where it is `sized`, and the
+    """Return the lines of the section `models`, with each one's memory where it is `sized`, and the
     models' names."""
     notes = dict.fromkeys(
         note
@@ -69,8 +69,9 @@ def _command(launch: LaunchFile) -> str:
 
 
 def _split(words: Sequence[str]) -> str:
-    """The words as llama-swap splits them, without a shell (proxy/config: StripComments goes line
-    by line, then SanitizeCommand): by POSIX's quotes, on Windows by those of CommandLineToArgvW."""
+    """Return the words as llama-swap splits them, without a shell (proxy/config: StripComments goes
+    line by line, then SanitizeCommand): by POSIX's quotes, on Windows by those of
+    CommandLineToArgvW."""
     if os.name == "nt":
         from subprocess import list2cmdline
 
@@ -79,7 +80,7 @@ def _split(words: Sequence[str]) -> str:
 
 
 def _proxy(launch: LaunchFile) -> list[str]:
-    """How llama-swap reaches the server, if not at http://localhost:PORT/health."""
+    """Return how llama-swap reaches the server, if not at http://localhost:PORT/health."""
     scheme, path = launch.health
     host = launch.host or "localhost"
     if launch.private or host in ("0.0.0.0", "::"):

@@ -35,8 +35,8 @@ _SWITCHES = {"-cmoe": "moeCPUOffload", "-nkvo": "noKvOffload", "--no-warmup": "n
 
 
 def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
-    """Both resources, of the launch's or this name; paths are those of the node, of any or this
-    one."""
+    """Return both resources, of the launch's or this name; paths are those of the node, of any or
+    this one."""
     name = (
         re.sub(r"[^a-z0-9]+", "-", (name or launch.name).lower()).strip("-")[:60].strip("-")
         or "model"
@@ -89,35 +89,35 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
 
 
 def _without_layers(words: list[str], layers: int) -> list[str]:
-    """The words behind the number of layers, where they start with it."""
+    """Return the words behind the number of layers, where they start with it."""
     return words[2:] if words[:2] == ["-ngl", str(layers)] else words
 
 
 def _is_run(names: list[str]) -> bool:
-    """Whether all are one name."""
+    """Return whether all are one name."""
     return len(set(names)) == 1
 
 
 def _canonical(item: Item) -> str:
-    """The one name of a word's flag, "" of a word without."""
+    """Return the one name of a word's flag, "" of a word without."""
     return item.flag.canonical if isinstance(item.flag, Argument) else ""
 
 
 def _first_and_last(names: list[str], name: str) -> tuple[int, int]:
-    """The first and last place of a name."""
+    """Return the first and last place of a name."""
     return names.index(name), len(names) - 1 - names[::-1].index(name)
 
 
 def _resources(mib: int, gpus: int) -> list[str]:
-    """The lines of the pod's memory, its request and its limit. The operator takes hostMemory where
-    both are given."""
+    """Return the lines of the pod's memory, its request and its limit. The operator takes
+    hostMemory where both are given."""
     lines = ["  resources:", *([f"    gpu: {gpus}"] if gpus else [])]
     return [*lines, f"    {'hostMemory' if gpus else 'memory'}: {mib}Mi"]
 
 
 def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
-    """The lines of the fields that words have, and the words that have none. A word that is there
-    twice, or that the schema does not admit, stays a word."""
+    """Return the lines of the fields that words have, and the words that have none. A word that is
+    there twice, or that the schema does not admit, stays a word."""
     found = list(items(words))
     names = list(map(_canonical, found))
     lines: list[str] = []
@@ -139,7 +139,7 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
 
 
 def _field(name: str, value: str, on_gpu: bool) -> str:
-    """The line of a typed field; "": there is none for this value."""
+    """Return the line of a typed field; "": there is none for this value."""
     if name in _NUMBERS:
         field, least, most = _NUMBERS[name]
         return (
@@ -158,7 +158,8 @@ def _listed(field: str, values: Iterable[str]) -> list[str]:
 
 
 def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
-    """The layers of each GPU, where each has a run of them; -ts in extraArgs says it exactly."""
+    """Return the layers of each GPU, where each has a run of them; -ts in extraArgs says it
+    exactly."""
     where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
     runs = [_first_and_last(where, row.name) for row in gpus if row.name in where]
     if launch.params.split_mode not in (None, "layer") or not 2 <= len(gpus) == len(runs):
@@ -174,6 +175,6 @@ def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
 
 
 def _source(model: str) -> str:
-    """The model where the operator gets it."""
+    """Return the model where the operator gets it."""
     file = _FILE.fullmatch(model)
     return f"https://huggingface.co/{file[1]}/resolve/main/{file[2]}" if file else model

@@ -19,8 +19,8 @@ _PLAIN = re.compile(r"[\w/.+@,=-]+")
 
 
 def write(launch: LaunchFile) -> str:
-    """An attribute set to import or to merge into a configuration. Raises UsageError for a text
-    that Nix cannot hold."""
+    """Return an attribute set to import or to merge into a configuration. Raises UsageError for a
+    text that Nix cannot hold."""
     own = _address(launch)
     words = without(launch.words, "--host", "--port")
     if not launch.downloads and launch.params.model is not None:
@@ -52,13 +52,13 @@ def write(launch: LaunchFile) -> str:
 
 
 def _address(launch: LaunchFile) -> list[str]:
-    """The attributes of the host and the port that are given."""
+    """Return the attributes of the host and the port that are given."""
     host = [f"host = {nix(launch.host)};"] if launch.host else []
     return [*host, *([f"port = {int(launch.port)};"] if launch.arguments.value("--port") else [])]
 
 
 def _unit(launch: LaunchFile) -> list[str]:
-    """The attributes of the service's unit: its cache, its files and its memory."""
+    """Return the attributes of the service's unit: its cache, its files and its memory."""
     cache = [
         'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
         'serviceConfig.CacheDirectory = "llama-cpp";',
@@ -71,8 +71,8 @@ def _unit(launch: LaunchFile) -> list[str]:
 
 
 def _readable(launch: LaunchFile) -> list[str]:
-    """The unit's attributes with which the service sees the launch's files in homes and temporary
-    directories; a warning for what stays out of reach."""
+    """Return the unit's attributes with which the service sees the launch's files in homes and
+    temporary directories; a warning for what stays out of reach."""
     hidden: dict[str, None] = {}
 
     def seen(path: str, written: bool) -> str:
@@ -105,7 +105,7 @@ def _readable(launch: LaunchFile) -> list[str]:
 
 
 def _bound(places: list[str]) -> list[str]:
-    """The unit's attributes that show it these places."""
+    """Return the unit's attributes that show it these places."""
     homes = any(_below(place, _HOMES) for place in places)
     return [
         *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
@@ -114,12 +114,12 @@ def _bound(places: list[str]) -> list[str]:
 
 
 def _is_hidden(place: str) -> bool:
-    """Whether the service does not see it by itself."""
+    """Return whether the service does not see it by itself."""
     return _below(place, (*_HOMES, *_TEMPORARY))
 
 
 def _parts(launch: LaunchFile, path: str) -> list[str]:
-    """The files of a split model, or the file."""
+    """Return the files of a split model, or the file."""
     files = launch.plan.model.header.files
     if path != launch.params.model or len(files) < 2:
         return [path]

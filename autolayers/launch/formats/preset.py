@@ -37,8 +37,8 @@ def write(
     groups: Sequence[Sequence[int]] = (),
     most: int = 0,
 ) -> str:
-    """A section for each model. The router unloads the least recently used model once --models-max
-    are loaded: `most` if any `most` of them fit, all if they fit `together`."""
+    """Return a section for each model. The router unloads the least recently used model once
+    --models-max are loaded: `most` if any `most` of them fit, all if they fit `together`."""
     notes = dict.fromkeys(
         note
         for launch in launches
@@ -78,8 +78,8 @@ def write(
 
 
 def section(name: str, words: Sequence[str]) -> str:
-    """One [section]: long names without dashes. Raises UsageError for values that an INI file
-    cannot express."""
+    """Return one [section]: long names without dashes. Raises UsageError for values that an INI
+    file cannot express."""
     if "]" in name:
         raise UsageError(f"-a {name!r}: a preset cannot hold it (] ends a section's name)")
     lines = [f"[{ini('-a', name)}]"]
@@ -109,8 +109,8 @@ def _of_model(launch: LaunchFile, name: str) -> list[str]:
 
 
 def _flat(words: Sequence[str]) -> Iterator[Item]:
-    """The words of today's llama-server, overrides as one argument: a preset keeps one value per
-    argument, in its own order."""
+    """Yield the words of today's llama-server, overrides as one argument: a preset keeps one value
+    per argument, in its own order."""
     params = parse(words, command=None).params
     found = list(items(words))
     kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {

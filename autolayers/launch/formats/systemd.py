@@ -14,7 +14,7 @@ _PREFIXES = tuple("-@:+!|")  # of ExecStart=, also within quotes
 
 
 def write(launch: LaunchFile) -> str:
-    """The unit's text; the service runs as the user who writes it."""
+    """Return the unit's text; the service runs as the user who writes it."""
     name, program = plain_name(launch.name), launch.program
     if program[0][:1] in _PREFIXES:
         raise UsageError(
@@ -57,7 +57,7 @@ def memory_of(launch: LaunchFile) -> list[str]:
 
 
 def _user() -> list[str]:
-    """The user who writes the file, and can read the model; root needs no User= line."""
+    """Return the user who writes the file, and can read the model; root needs no User= line."""
     if os.name != "posix" or not os.getuid():
         return []
     import pwd

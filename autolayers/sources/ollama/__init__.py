@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def stored_or_shown(
     text: str, environ: Mapping[str, str], server: Server
 ) -> Stored | Mapping[str, Any]:
-    """A model of the local store or, if that is unreadable or lacks it, the server's /api/show
-    answer.
+    """Return a model of the local store or, if that is unreadable or lacks it, the server's
+    /api/show answer.
 
     Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
     """
@@ -46,6 +46,7 @@ def stored_or_shown(
 
 
 def read_header(text: str, environ: Mapping[str, str]) -> Header:
-    """The header of the model that `ollama run TEXT` would load. Raises ModelError, OllamaError."""
+    """Return the header of the model that `ollama run TEXT` would load. Raises ModelError,
+    OllamaError."""
     found = stored_or_shown(text, environ, Server.from_environment(environ))
     return read(found.model) if isinstance(found, Stored) else header(text, found)

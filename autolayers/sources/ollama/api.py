@@ -74,7 +74,7 @@ class NoSuchModel(ModelError):
 
 
 def base_url(host: str) -> str:
-    """The address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port,
+    """Return the address a client connects to for a value of OLLAMA_HOST: host, :port, [v6]:port,
     scheme://host:port/path.
 
     Mirrors envconfig.Host and ConnectableHost of Ollama 0.33: an invalid port becomes the default
@@ -154,7 +154,7 @@ class Server:
         return _models(self._ask("GET", "/api/tags"))
 
     def has(self, name: Name) -> bool:
-        """Whether the server has this model, in any spelling of its name."""
+        """Return whether the server has this model, in any spelling of its name."""
         for entry in self.tags():
             try:
                 if Name.parse(str(entry.get("name"))).same(name):
@@ -170,7 +170,7 @@ class Server:
             raise NoSuchModel(f"{error}{self._others(name)}") from None
 
     def _others(self, name: str) -> str:
-        """The other tags of a model, as a hint."""
+        """Return the other tags of a model, as a hint."""
         try:
             wanted = Name.parse(name).model.lower()
             known = [str(entry.get("name")) for entry in self.tags()]
@@ -182,8 +182,8 @@ class Server:
         )
 
     def ps(self, patience: float | None = None) -> list[dict[str, Any]]:
-        """The loaded models: name, size and size_vram in bytes (0 where the answer has no possible
-        size), context_length."""
+        """Return the loaded models: name, size and size_vram in bytes (0 where the answer has no
+        possible size), context_length."""
         return [
             {**entry, **{key: _bytes(entry.get(key)) for key in ("size", "size_vram")}}
             for entry in _models(self._ask("GET", "/api/ps", timeout=patience))
@@ -253,7 +253,7 @@ class Server:
         timeout: float | None = None,
         model: str = "",
     ) -> dict[str, Any]:
-        """One call: its JSON object, the last one of a stream."""
+        """Return one call: its JSON object, the last one of a stream."""
         limit = Limit(self.timeout if timeout is None else timeout)
         try:
             with request(
@@ -322,7 +322,7 @@ def _error_of(objects: list[dict[str, Any]]) -> str:
 
 
 def _is_own(host: str) -> bool:
-    """Whether a program could listen on this address here; names are not resolved."""
+    """Return whether a program could listen on this address here; names are not resolved."""
     try:
         address = ipaddress.ip_address(host)
         with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
@@ -333,7 +333,7 @@ def _is_own(host: str) -> bool:
 
 
 def _said(text: str) -> str:
-    """The server's own words in a message."""
+    """Return the server's own words in a message."""
     return one_line(text, 400)
 
 
@@ -342,13 +342,13 @@ def _text(content: bytes) -> str:
 
 
 def _is_too_large(content: bytes) -> bool:
-    """Whether an answer has more of some mark than any answer of Ollama."""
+    """Return whether an answer has more of some mark than any answer of Ollama."""
     return any(sum(content.count(mark) for mark in marks) > most for marks, most in _MOST)
 
 
 def _objects(content: bytes) -> list[dict[str, Any]]:
-    """The JSON objects of an answer: one, or one per line in a stream; none if it is anything
-    else."""
+    """Return the JSON objects of an answer: one, or one per line in a stream; none if it is
+    anything else."""
     if _is_too_large(content):
         return []
     try:
@@ -379,7 +379,7 @@ def _models(answer: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _entry(loaded: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """The loaded model of that name."""
+    """Return the loaded model of that name."""
     for entry in loaded:
         try:
             if Name.parse(str(entry.get("name") or entry.get("model"))).same(Name.parse(name)):

@@ -47,8 +47,8 @@ def _refuse_other_format(name: str, details: object) -> None:
 
 
 def header(name: str, answer: Mapping[str, Any]) -> Header:
-    """The Header that the answer describes. Raises ModelError if it describes none (safetensors,
-    cloud models).
+    """Return the Header that the answer describes. Raises ModelError if it describes none
+    (safetensors, cloud models).
 
     Offsets assume consecutive tensors in the given order; nothing reads tensor data through them.
     """
@@ -90,7 +90,7 @@ def _value(value: Any) -> object:
 
 
 def _shape(value: object) -> list[Any] | None:
-    """The value if it is a list of extents that a tensor can have, otherwise None."""
+    """Return the value if it is a list of extents that a tensor can have, otherwise None."""
     if not isinstance(value, list) or len(value) > 4:
         return None
     if not all(isinstance(extent, int) and 0 <= extent < _MAX_ELEMENTS for extent in value):

@@ -136,7 +136,7 @@ def roots(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]
 
 
 def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = None) -> Stored:
-    """The stored model of a name, in the first store that has it.
+    """Return the stored model of a name, in the first store that has it.
 
     Raises NotInStore (with the searched directories), StoreUnreadable, and ModelError for a model
     without a GGUF: one that runs in the cloud, or in MLX from safetensors.
@@ -174,8 +174,8 @@ def _alike(name: Name, environ: Mapping[str, str], places: Sequence[str]) -> lis
 
 
 def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> list[Name]:
-    """Every model of the first store that has any. Raises StoreUnreadable where none has, and one
-    may not be read."""
+    """Return every model of the first store that has any. Raises StoreUnreadable where none has,
+    and one may not be read."""
     errors: list[OSError] = []
     for place in roots(environ) if places is None else places:
         found = []
@@ -228,7 +228,8 @@ def _manifest(place: str, name: Name) -> str | None:
 
 
 def _child(directory: str, part: str) -> str | None:
-    """An entry in any case, the exact one first. Raises PermissionError if it cannot be read."""
+    """Return an entry in any case, the exact one first. Raises PermissionError if it cannot be
+    read."""
     try:
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
@@ -272,7 +273,7 @@ def _read(place: str, name: Name, manifest: str) -> Stored:
 
 
 def _layers(manifest: str) -> Iterator[tuple[str, str]]:
-    """(kind, "sha256:HEX") of every layer that Ollama defines; others are ignored."""
+    """Yield (kind, "sha256:HEX") of every layer that Ollama defines; others are ignored."""
     content = _json(manifest)
     layers = content.get("layers") if isinstance(content, dict) else None
     if not isinstance(layers, list):
@@ -285,7 +286,8 @@ def _layers(manifest: str) -> Iterator[tuple[str, str]]:
 
 
 def _remote(place: str, name: Name, manifest: str) -> str:
-    """The host where a model without weights runs, by its configuration; "" if it names none."""
+    """Return the host where a model without weights runs, by its configuration; "" if it names
+    none."""
     content = _json(manifest)
     config = content.get("config") if isinstance(content, dict) else None
     digest = _DIGEST.fullmatch(str(config.get("digest"))) if isinstance(config, dict) else None
