@@ -1,4 +1,4 @@
-"""Runs other programs, and functions of this package in a process of their own, with bounded time
+"""Runs other programs, and functions of this package in their own process, with bounded time
 and output.
 
     answer = ask(["llama-server", "--version"], os.environ, 30)
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOST = 1 << 20  # bytes of each stream
 _LOOK = 0.05  # seconds between two polls
-_LEFT = 0.5  # seconds for its last output, if a child of its own keeps the pipes open
+_LEFT = 0.5  # seconds for its last output, if its own child keeps the pipes open
 
 
 class NoAnswer(AutolayersError):
@@ -123,7 +123,7 @@ def apart(
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[object]:
     """Yield the values that module.function(*words) yields, each as soon as it is there, from a
-    process without streams of its own: a library that it loads can neither end nor hang this
+    process without its own streams: a library that it loads can neither end nor hang this
     process, nor print. The values end where the process ends. Raises NoAnswer after `silence`
     seconds without one.
 

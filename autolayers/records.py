@@ -173,7 +173,7 @@ def _replace(record: Any, /, **changes: Any) -> Any:
     """Return a copy with some fields changed."""
     cls = record.__class__
     names = cls.__match_args__
-    # of a class with an __init__ of its own
+    # of a class with its own __init__
     if len(names) < 2 or cls.__init__.__module__ != __name__:
         return cls(**{**{name: record.__dict__[name] for name in names}, **changes})
     if not cls.__record_fields__.keys() >= changes.keys():

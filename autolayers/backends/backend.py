@@ -256,7 +256,7 @@ class Backend:
 
     def again(self, ops: Ops) -> int:
         """Return the part of this that one more llama_context on the device takes: each has
-        temporaries of its own."""
+        its own temporaries."""
         return 0
 
 

@@ -239,7 +239,7 @@ class Rules(RuleSet):
         "cache",
         8929,
         "",
-        "a sliding window's cache has rotations of its own; before, the other's, and none if the "
+        "a sliding window's cache has its own rotations; before, the other's, and none if the "
         "layers' caches differ",
         after=8672,
     )
@@ -559,7 +559,7 @@ class Rules(RuleSet):
         "graph",
         10615,
         "",
-        "CLAMP has a result of its own; before, it overwrote its source",
+        "CLAMP has its own result; before, it overwrote its source",
         after=10605,
     )
     minimax_alone = Rule(

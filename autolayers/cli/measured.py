@@ -1,4 +1,4 @@
-"""`autolayers measured [CARD] [MODEL]`: what was measured, beside what is predicted for it."""
+"""`autolayers measured [CARD] [MODEL]`: measured speeds, next to the prediction."""
 
 from __future__ import annotations
 

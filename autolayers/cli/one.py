@@ -41,7 +41,7 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     program = request.build.engine
     if program.written_by and form in ("text", "flags"):
         raise UsageError(
-            f"{program.name} has words of its own: {program.written_by}; --json prints the plan"
+            f"{program.name} has its own flags: {program.written_by}; --json prints the plan"
         )
     if arguments.own.get("why"):
         return _why(model, request, form)

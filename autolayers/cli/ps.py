@@ -1,4 +1,4 @@
-"""`autolayers ps`: what running servers hold, beside what was predicted."""
+"""`autolayers ps`: what running servers hold, next to the prediction."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
 
 def _ollama_line(row: dict[str, Any]) -> str:
     if not row["size"]:
-        return f"{'ollama':<12}{row['name']}   its server does not say what it takes"
+        return f"{'ollama':<12}{row['name']}   its server does not report its memory"
     size = row["size"]
     share = round(100 * row["on_gpu"] / size)
     return (
@@ -168,7 +168,7 @@ def _ollama_line(row: dict[str, Any]) -> str:
 def _other_line(row: Mapping[str, Any]) -> str:
     space = f"{human(row['guess'])} by its guess, {human(row['allowed'])} allowed"
     if row["keeps"]:
-        return f"{'':<12}{row['name']} would be loaded beside it: {space}"
+        return f"{'':<12}{row['name']} would be loaded as well: {space}"
     return (
         f"{'':<12}{row['name']} would unload "
         f"{row['evicts'] or 'the one with the shortest keep_alive'}: {space}"

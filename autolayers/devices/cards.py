@@ -66,7 +66,7 @@ _SHARED = {VULKAN: lambda gib: gib * 512, METAL: working_set}
 
 
 def _cards() -> dict[str, Card]:
-    """Return the rows of cards.csv; one without a size of its own has one for each size of RAM."""
+    """Return the rows of cards.csv; one without its own size has one for each size of RAM."""
     found = {}
     for row in rows("devices/cards.csv"):
         major, _, minor = row["compute_capability"].partition(".")
@@ -79,7 +79,7 @@ def _cards() -> dict[str, Card]:
 
 
 def _card_of(row: Mapping[str, str], capability: tuple[int, int] | None, gib: int) -> Card:
-    """Return the card of a row, with this RAM where it has none of its own."""
+    """Return the card of a row, with this RAM where it has none."""
     return Card(
         row["description"],
         int(row["mib"] or _SHARED[row["backend"]](gib)),

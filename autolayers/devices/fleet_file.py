@@ -68,7 +68,7 @@ class Kind:
 
     @property
     def gpus(self) -> int:
-        """How many equal parts it has: its GPUs where they are alike and have memory of their own,
+        """How many equal parts it has: its GPUs where they are alike and have their own memory,
         otherwise one."""
         first = next(iter(self.devices), None)
         if first is None or first.in_ram:
@@ -278,7 +278,7 @@ def _json(path: str, most: int = _MAX_SIZE) -> Any:
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            raise UsageError(f"{path}: {twice[:60]} is there twice: rename one")
+            raise UsageError(f"{path}: {twice[:60]} is listed twice: rename one")
         return found
 
     try:

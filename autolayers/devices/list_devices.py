@@ -103,7 +103,7 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         known = backend(prefix)
         total, free = int(match["total"]) * MiB, int(match["free"]) * MiB
         if total == 0:
-            # BLAS and the like compute in system RAM and have no memory of their own
+            # BLAS and the like compute in system RAM and have no memory
             if known.context_first or known.free_is_total:
                 notes.append(f"{name} ({description}) does not report its memory and is left out")
             continue

@@ -51,7 +51,7 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
 
 
 def _ask() -> tuple[str, int, bool] | None:
-    """Return what read_metal says in a process of its own, which a crash ends alone."""
+    """Return what read_metal says in its own process, which a crash ends alone."""
     try:
         for row in apart(__name__, "answers", silence=_TIMEOUT):
             if isinstance(row, list):

@@ -172,7 +172,7 @@ def _of_resource(
     size = mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
     if not size:
         raise UsageError(
-            f"{what}: no label says the memory of its {count} {resource}: "
+            f"{what}: no label gives the memory of its {count} {resource}: "
             f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's node labeller"
         )
     shown = product.replace("-", " ").removesuffix(" SHARED")[:60]

@@ -6,7 +6,7 @@ every Device from here has `includes_context=False`. Only the first version of t
 used, without its `used` field, whose meaning changed between drivers.
 
 No driver, a broken driver, a lost GPU, MIG or an integrated GPU gives a note, never an exception.
-The library is loaded in a process of its own: a crash, an exit or a hang costs the GPU that was
+The library is loaded in its own process: a crash, an exit or a hang costs the GPU that was
 asked.
 """
 

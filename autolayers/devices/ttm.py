@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..machine import Device
 
 _PAGE = 4096  # bytes
-# the first Linux whose amdgpu takes the limit from ttm and warns of its own, amdgpu.gttsize
+# the first Linux whose amdgpu takes the limit from ttm and warns of amdgpu.gttsize, its own
 _ALONE = 6, 15
 NEWEST = "ttm of Linux 6.15"
 _OWN_PACKAGE = "amdttm"  # ttm in the driver that AMD ships apart from Linux (amdgpu-dkms)

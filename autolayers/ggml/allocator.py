@@ -177,7 +177,7 @@ def allocate(
     live: dict[int, Tensor] = {}  # those that own memory now
     for tensor, backend in leafs:
         place(tensor, backend)
-    # of each node, those that are not in buffers of their own
+    # of each node, those that are not in their own buffers
     parents: list[list[Tensor]] = []
     for node, backend in nodes:
         root = node.view_src

@@ -125,7 +125,7 @@ class Tensor:
         # the backend that the graph builder pinned it to, if that can run it
         self.pinned = self.backend = -1
         self.n_children = self.n_views = 0
-        # has memory of its own now: `place` (backend, chunk, offset), `size` bytes
+        # has its own memory now: `place` (backend, chunk, offset), `size` bytes
         self.own = False
         self.copies: dict[int, list[Tensor]] | None = None
         self.view_src: Tensor | None = None
@@ -192,7 +192,7 @@ class Graph:
     (ggml_build_forward_expand)."""
 
     def __init__(self, clamp_copies: bool = True) -> None:
-        """`clamp_copies`: CLAMP has a result of its own; in older builds it overwrites its
+        """`clamp_copies`: CLAMP has its own result; in older builds it overwrites its
         source."""
         self.clamp_copies = clamp_copies
         self.nodes: list[Tensor] = []
@@ -302,7 +302,7 @@ class Graph:
         return Tensor("DUP", a.type, a.ne, (a,))
 
     def set_rows(self, a: Tensor, b: Tensor, ids: Tensor) -> Tensor:
-        """Write rows of `b` into `a`: a view of `a`, so no memory of its own."""
+        """Write rows of `b` into `a`: a view of `a`, without its own memory."""
         return Tensor("SET_ROWS", a.type, a.ne, (b, ids, a), a.nb, a)
 
     def cpy(self, a: Tensor, b: Tensor) -> Tensor:
@@ -311,7 +311,7 @@ class Graph:
     def scale_inplace(self, a: Tensor) -> Tensor:
         return Tensor("SCALE", a.type, a.ne, (a,), a.nb, a)
 
-    # operations with memory of their own
+    # operations with their own memory
 
     def like(self, op: str, a: Tensor, *more: Tensor, param: object = None) -> Tensor:
         """Return an operation whose result has `a`'s type and shape, laid out without gaps."""

@@ -185,9 +185,9 @@ _OTHERS = (  # how files begin that are often found instead
         b"PK\x03\x04",
         "an archive, as PyTorch saves models: convert_hf_to_gguf.py of llama.cpp converts them",
     ),
-    (b"lmgg", "in a format before GGUF: download the model anew"),
-    (b"fmgg", "in a format before GGUF: download the model anew"),
-    (b"tjgg", "in a format before GGUF: download the model anew"),
+    (b"lmgg", "in a format before GGUF: download the model again"),
+    (b"fmgg", "in a format before GGUF: download the model again"),
+    (b"tjgg", "in a format before GGUF: download the model again"),
 )
 
 

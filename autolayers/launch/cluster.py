@@ -97,7 +97,7 @@ def _comment() -> list[str]:
 
 def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
     """Return what the i-th server of a machine takes of its device, and needs of RAM: a message;
-    the largest is a tensor, and all that it holds if it has no memory of its own
+    the largest is a tensor, and all that it holds if it has no memory
     (rpc_server::set_tensor of ggml-rpc.cpp)."""
     message = max([tensor.n_bytes for tensor in use.plan.model.tensors.values()], default=0)
     rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])

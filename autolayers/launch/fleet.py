@@ -244,7 +244,7 @@ def _kubernetes(
 
 
 def _with_port(words: Sequence[str], port: int) -> list[str]:
-    """Return a pod has ports of its own."""
+    """Return the words with another port: each pod has its own ports."""
     found = [*words]
     found[found.index("--port") + 1] = str(port)
     return found

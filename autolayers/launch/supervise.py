@@ -260,7 +260,7 @@ def _signals_to_this_thread() -> Iterator[None]:
 
 
 def own_group(watcher: Watcher | None = None) -> dict[str, Any]:
-    """Popen's options for a child in a process group of its own that ends with us, and that a
+    """Popen's options for a child in its own process group that ends with us, and that a
     watcher knows."""
 
     def before_exec() -> None:

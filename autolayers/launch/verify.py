@@ -111,7 +111,7 @@ def compare(
     """
     observed, rounding, mapped = _sums(launch)
     lines = []
-    # drafting with MTP blocks, the first token reserves the model's own graph anew: their context
+    # drafting with MTP blocks, the first token reserves the model's own graph again: their context
     # has its hidden state
     anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
     devices = dict(predicted.devices)

@@ -183,7 +183,7 @@ class _Builder:
         v_width: Callable[[int], int] | None = None,
         tag: str = "",
     ) -> None:
-        """llama_kv_cache over those `wanted` layers that have a cache of their own."""
+        """llama_kv_cache over those `wanted` layers that have their own cache."""
         hp, context = self.hp, self.context
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
         n_stream = n_stream or context.n_stream
@@ -211,7 +211,7 @@ class _Builder:
         self.keep(kind, n_cells, n_stream, layers, reused)
 
     def reused(self, wanted: Filter, there: set[int]) -> dict[int, int]:
-        """Return the layers without a cache of their own, and the layer whose cache each reads."""
+        """Return the layers without their own cache, and the layer whose cache each reads."""
         hp, own = self.hp, self.hp.n_layer_kv_from_start
         found = {}
         for il in range(own, hp.n_layer_all) if own >= 2 else ():

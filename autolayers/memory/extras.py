@@ -41,7 +41,7 @@ SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
 _SMALLEST = 256  # the least bytes of a tensor, with the padding around it
 
-# tokens of the warm-up image, by projector; the others are warmed up with an image of their own
+# tokens of the warm-up image, by projector; the others are warmed up with their own image
 # size
 _WARMUP_TOKENS = {
     "phi4": 256,
@@ -225,7 +225,7 @@ def _draft(
     states: list[State] | None,
     meter: Meter | None,
 ) -> list[Extra]:
-    """common_speculative_init_result: a model of its own, or a second context on the target's MTP
+    """common_speculative_init_result: a separate model, or a second context on the target's MTP
     blocks. Its caches are f16 unless -ctkd and -ctvd say otherwise, whatever the target's are."""
     found: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
@@ -290,7 +290,7 @@ def _draft(
         GraphCache(meter=meter),
         measuring=measuring,
     )
-    # of the rules that were asked for till here
+    # of the rules that were read so far
     doubt = context.rules.warning_for(whose.row)
     exact = not doubt and not whose.inexact
     if draft is not None:

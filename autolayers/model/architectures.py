@@ -81,7 +81,7 @@ class Architecture:
     ] = "kv"
     window: SlidingWindow | None = None
     causal: bool = True
-    # layers with a cache of their own; 0: n_layer_all - attention.shared_kv_layers; -1: all
+    # layers with their own cache; 0: n_layer_all - attention.shared_kv_layers; -1: all
     shared_kv: int = -1
     trunk_only: bool = False  # the attention cache leaves the MTP blocks out
     # the same in builds in which not all architectures' do (Rules.nextn_apart)

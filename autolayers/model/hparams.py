@@ -630,7 +630,7 @@ class Hparams:
         return self.n_layer_kv_from_start < 0 or il < self.n_layer_kv_from_start
 
     def has_indexer(self, il: int) -> bool:
-        """Return whether layer `il` has an indexer of its own (is_indexer_full and the caches'
+        """Return whether layer `il` has its own indexer (is_indexer_full and the caches'
         layer filters)."""
         return il < len(self._indexer) and bool(self._indexer[il])
 

@@ -47,7 +47,7 @@ _NOT_OLLAMAS = (
     "--tensor-split",
     "--margin",
 )
-_OLD = (0, 30)  # before: engines of its own, which estimate the layers themselves
+_OLD = (0, 30)  # before: its own engines, which estimate the layers themselves
 # Ollama's form of a planner's alternative, by its first word
 _LEVERS = {
     "-c": "num_ctx {}",

@@ -145,7 +145,7 @@ class Log:
         try:
             with open(str(self.path), "rb") as stream:
                 end = stream.seek(0, os.SEEK_END)
-                # a log that was started anew is shorter
+                # a log that was started again is shorter
                 stream.seek(max(start if end >= start else 0, end - most))
                 return stream.read(most).decode("utf-8", "replace")
         except OSError:

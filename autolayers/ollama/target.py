@@ -155,7 +155,7 @@ def _weights(modelfile: Modelfile, directory: str, resolve: bool) -> tuple[list[
             continue
         name = command.args
         if resolve and _is_path(name):
-            hint = " (comments need a line of their own)" if " #" in name else ""
+            hint = " (comments need their own line)" if " #" in name else ""
             raise ModelError(f"{modelfile.source}:{command.line}: FROM {name}: no such file{hint}")
     return files, name
 

@@ -181,7 +181,7 @@ def _failing(found: FleetPlan, number: int) -> str:
     if each.again is None:
         return text
     again = f"up to {each.again} are served" if each.again else "a model is not served"
-    return f"{text}; planned anew without it, {again}"
+    return f"{text}; planned again without it, {again}"
 
 
 def _count(users: int) -> str:

@@ -669,7 +669,7 @@ def test_a_line_for_every_model(run, fake, tmp_path):
     ("content", "line"),
     [
         ("FROM ./nofile.gguf\n", "Modelfile:1: FROM ./nofile.gguf: no such file"),
-        ("FROM /x/y.gguf # mine\n", "comments need a line of their own"),
+        ("FROM /x/y.gguf # mine\n", "comments need their own line"),
         (f"FROM {LLAMA}\nDRAFT {LLAMA}\n", "Modelfile:2: DRAFT"),
     ],
 )

@@ -1,4 +1,4 @@
-"""GPUStack 2: a deployment on a llama.cpp backend of its own
+"""GPUStack 2: a deployment on its llama.cpp backend
 (docs/user-guide/inference-backend-management.md of 2026-08-21). Its scheduler places it by two
 variables, bytes; without them by 1.2 times the weights."""
 

@@ -11,7 +11,7 @@ from .launch_file import LaunchFile
 
 def write(launch: LaunchFile) -> str:
     """Return both objects. Raises UsageError for a launch that uses a GPU."""
-    # KServe has probes of its own
+    # KServe has its own probes
     pod = replace(pod_of(launch, name="kserve-container"), health=None)
     if pod.gpu:
         raise UsageError(

@@ -98,7 +98,7 @@ def _readable(launch: LaunchFile) -> list[str]:
     if not bound:
         return []
     launch.warnings.append(
-        "services.llama-cpp runs as a user of its own, who must be able to read "
+        "services.llama-cpp runs as its own user, who must be able to read "
         f"{', '.join(bound)} (chmod o+r)"
     )
     return _bound(bound)
