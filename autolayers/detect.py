@@ -81,7 +81,8 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
 
 
 def help_words(launcher: Sequence[str], environ: Mapping[str, str]) -> frozenset[str]:
-    """Return the words of a program's --help, in lower case, such as the cache types that it lists."""
+    """Return the words of a program's --help, in lower case, such as the cache types that it
+    lists."""
     return frozenset(re.findall(r"[a-z0-9_]+", _ask(launcher, "--help", environ).lower()))
 
 
@@ -143,7 +144,8 @@ def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
 
 
 def files(program: str) -> list[str]:
-    """Return the program with links resolved, then llama.cpp's libraries next to it or in ../lib."""
+    """Return the program with links resolved, then llama.cpp's libraries next to it or in
+    ../lib."""
     real = os.path.realpath(program)
     folder = os.path.dirname(real)
     found = [real]

@@ -169,7 +169,8 @@ class Machine:
         )
 
     def limited(self, ram: int) -> Machine:
-        """Return the same with at most this much RAM, which counts for devices that share it too."""
+        """Return the same with at most this much RAM, which counts for devices that share it
+        too."""
         shared = {device.name for device in self.devices if device.in_ram}
         limits = {
             name: min(size, ram) if name in shared else size for name, size in self.limits.items()

@@ -262,7 +262,8 @@ def meant(words: Sequence[str]) -> tuple[Sequence[str], Engine | None]:
 
 
 def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
-    """Return the build as the one that --engine names, or that its program is. Raises UsageError."""
+    """Return the build as the one that --engine names, or that its program is. Raises
+    UsageError."""
     found = of_program if policy.engine in ("", of_program.name) else engine(policy.engine)
     another = build.fork and not policy.engine and found.name != build.engine.name
     if found is build.engine or another:
@@ -321,7 +322,8 @@ def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None)
 
 
 def _has_another_way(name: str, params: Params, build: Build) -> bool:
-    """Return whether the build has other flags for the same: -lm none is --no-mmap, -ncmoe is -ot."""
+    """Return whether the build has other flags for the same: -lm none is --no-mmap, -ncmoe is
+    -ot."""
     row, _ = lookup(name) or (None, True)
     if row is None or not row.field:
         return False
@@ -398,7 +400,8 @@ def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Poli
 
 
 def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[str]:
-    """Return a note if a machine with more RAM than this one is planned with the cores of this one."""
+    """Return a note if a machine with more RAM than this one is planned with the cores of this
+    one."""
     if here is None or host is None or host.total <= here.total:
         return []
     said = policy.cores is not None or policy.machine is not None
@@ -413,7 +416,8 @@ def _cores_here(here: Host | None, host: Host | None, policy: Policy) -> list[st
 def _machine(
     devices: Sequence[Device], host: Host | None, policy: Policy, most: int = 0
 ) -> Machine:
-    """Return the machine within --budget and --margin, which may be for as many as `most` devices."""
+    """Return the machine within --budget and --margin, which may be for as many as `most`
+    devices."""
     policy.margins(max(most, len(devices)))
     budget = dict(policy.budget)
     # for an RPC server that does not answer, only the budget is known

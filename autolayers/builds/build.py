@@ -109,7 +109,8 @@ class Build:
         return rules(number, self._why_unsure(low, high), oldest, self.engine)
 
     def _why_unsure(self, low: int, high: int) -> str:
-        """Return why the build is only known to be from `low` to `high`; "" where nothing says so."""
+        """Return why the build is only known to be from `low` to `high`; "" where nothing says
+        so."""
         if self.doubt or self.flags is None:
             return self.doubt
         when = f"b{low} or newer" if high >= NEWEST else f"b{low} to b{high}"

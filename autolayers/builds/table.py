@@ -1052,7 +1052,8 @@ class Rules(RuleSet):
     )
 
     def lacks(self, after: int) -> bool:
-        """Return whether something is missing that the build `after` still lacked; 0: no build did."""
+        """Return whether something is missing that the build `after` still lacked; 0: no build
+        did."""
         return self.number <= after
 
     @property

@@ -177,7 +177,8 @@ def _why(model: Model, request: Request, form: str) -> int:
 def _measured(
     plan: Plan, model: Model, arguments: Arguments, make: Callable[[Arguments], Plan], form: str
 ) -> Plan:
-    """Return the plan that `autolayers tune` measured to be the fastest on this machine, if it did."""
+    """Return the plan that `autolayers tune` measured to be the fastest on this machine, if it
+    did."""
     own = arguments.own
     if own.get("gpu") or own.get("machine") or own.get("ram") or own.get("engine"):
         return plan

@@ -291,7 +291,8 @@ def _answer(
 
 
 def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) -> str:
-    """Return one line per launch, fastest first: seconds of the workload, measured and predicted."""
+    """Return one line per launch, fastest first: seconds of the workload, measured and
+    predicted."""
     if not measured:
         return ""
     work = rivals[0].speed.workload

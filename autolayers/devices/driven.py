@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def chosen(word: str) -> type[Backend]:
-    """Return the backend of that name or alias, in any case. Raises UsageError with the known ones."""
+    """Return the backend of that name or alias, in any case. Raises UsageError with the known
+    ones."""
     names = {
         name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote
     }

@@ -127,7 +127,8 @@ def ram(size: int) -> float:
 
 
 def _rates(copies: Mapping[str, Callable[[], None]]) -> dict[str, float]:
-    """Return the bytes per second of each copy that works. Raises CannotMeasure if `bus` does not."""
+    """Return the bytes per second of each copy that works. Raises CannotMeasure if `bus` does
+    not."""
     found = {}
     for name, copy in copies.items():
         try:

@@ -183,7 +183,8 @@ def _by_letters(description: str) -> list[Card]:
 
 
 def completed(device: Device) -> Device:
-    """Return the device, completed with known figures of its model that the driver does not report."""
+    """Return the device, completed with known figures of its model that the driver does not
+    report."""
     if device.kind == "igpu" and has_no_memory(device.description):
         device = replace(device, unified=True)
     card = described(device.description, device.total // MiB)

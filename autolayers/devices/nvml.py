@@ -218,7 +218,8 @@ class _Driver:
         return found
 
     def gpu(self, index: int) -> list[Device]:
-        """Return one GPU or its MIG instances; none, with a note, where its answers make no sense."""
+        """Return one GPU or its MIG instances; none, with a note, where its answers make no
+        sense."""
         try:
             handle = self.nvml.nvmlDeviceGetHandleByIndex(index)
         except self.nvml.NVMLError as error:

@@ -7,7 +7,8 @@ import sys
 
 
 def file_text(root: str, path: str) -> str:
-    """Return a file of the system below `root`, at most 1 MiB of it; empty where it cannot be read."""
+    """Return a file of the system below `root`, at most 1 MiB of it; empty where it cannot be
+    read."""
     try:
         with open(f"{root.rstrip('/')}/{path}", encoding="utf-8", errors="replace") as file:
             return file.read(1 << 20)

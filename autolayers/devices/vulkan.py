@@ -51,7 +51,8 @@ _FLOAT16, _MEMORY_MODEL, _SUBGROUP_SIZE, _BUDGET = 1000082000, 1000211000, 10002
 
 
 def query(environ: Mapping[str, str] | None = None) -> list[Device]:
-    """Return the GPUs that ggml-vulkan uses, in its order; none without a loader, driver or answer."""
+    """Return the GPUs that ggml-vulkan uses, in its order; none without a loader, driver or
+    answer."""
     rows: list[Any] = []
     with contextlib.suppress(NoAnswer):  # those that answered before
         rows += apart(
@@ -161,7 +162,8 @@ def answer() -> Iterator[dict[str, Any]]:
 
 
 def _struct(kind: int, *fields: tuple[Any, int]) -> ctypes.Array[ctypes.c_char]:
-    """Return a structure with sType `kind` and no pNext; fields with their sizes, padding included."""
+    """Return a structure with sType `kind` and no pNext; fields with their sizes, padding
+    included."""
     import ctypes
 
     raw = kind.to_bytes(8, "little") + bytes(8)

@@ -37,6 +37,7 @@ _INPLACE = frozenset(
         "SOFT_MAX_BACK",
     )
 )
+# GGML_VBUFFER_MAX_CHUNKS: a device may limit one allocation, so a buffer is several of them
 _MAX_CHUNKS = 16
 
 
@@ -81,6 +82,8 @@ class Arena:
         else fits."""
         found: list[int] | None = None
         where = 0
+        # ggml_dyn_tallocr_alloc: holes between live tensors first, as they cost nothing; the last
+        # block of a chunk is its open end, and taking from it may raise the peak
         for c, chunk in enumerate(self.chunks):
             best = ENDLESS
             for block in chunk.free[:-1]:
@@ -92,6 +95,8 @@ class Arena:
                 if not chunk.free:
                     continue
                 block = chunk.free[-1]
+                # above 0: the block ends below the peak, with so much of it left; below 0: the
+                # bytes by which the peak grows
                 reuse = chunk.peak - block[0] - size
                 better = (reuse_best < 0 and reuse > reuse_best) or 0 <= reuse < reuse_best
                 if block[1] >= size and better:
@@ -99,6 +104,7 @@ class Arena:
                     if self.first_fit:
                         break
         if found is None:
+            # nothing can follow the last chunk, so it has no limit: the driver refuses, not ggml
             last = len(self.chunks) == _MAX_CHUNKS - 1
             self.chunks.append(Chunk(ENDLESS if last else max(size, self.max_chunk)))
             where = len(self.chunks) - 1
@@ -115,6 +121,8 @@ class Arena:
 
     def give(self, c: int, offset: int, size: int) -> None:
         free = self.chunks[c].free
+        # ggml_dyn_tallocr_free_bytes: neighbours are joined at once, because a later tensor may fit
+        # into both together only
         for i, block in enumerate(free):
             if block[0] + block[1] == offset:
                 block[1] += size
@@ -153,6 +161,8 @@ def allocate(
             return
         tensor.own = True
         live[id(tensor)] = tensor
+        # ggml_gallocr_allocate_node: an operation that reads each element once may overwrite a
+        # parent that nobody else reads. Outputs stay, as the caller reads them after the graph
         if tensor.op in _INPLACE:
             for parent in tensor.src:
                 if not parent.own or parent.n_children != 1 or parent.n_views or parent.is_output:
@@ -162,6 +172,7 @@ def allocate(
                     parent.own = False
                     live.pop(id(parent), None)
                     tensor.size = arenas[owner].size_of(tensor)
+                    # ggml_gallocr_free_extra_space: the parent may have had padding for a matmul
                     if parent.size > tensor.size:
                         arenas[owner].give(chunk, offset + tensor.size, parent.size - tensor.size)
                     return
@@ -175,12 +186,14 @@ def allocate(
         live.pop(id(tensor), None)
 
     live: dict[int, Tensor] = {}  # those that own memory now
+    # leafs before nodes: the caller fills them before the graph runs, so nothing may lie there
     for tensor, backend in leafs:
         place(tensor, backend)
     # of each node, those that are not in their own buffers
     parents: list[list[Tensor]] = []
     for node, backend in nodes:
         root = node.view_src
+        # a view keeps its source alive, although no node reads the source itself
         if root is not None and node.op != "NONE":
             root.n_views += 1
         if node.is_input:

@@ -154,7 +154,8 @@ def _assign_given(
             t.backend = _of_buffer(t, t.buffer, readers)
             continue
         t.backend = cpu if t.is_input else -1
-        # ROPE reads its factors, flash attention its sinks, which are weights that do not decide
+        # the factors of ROPE and the sinks of flash attention are weights too, but so small that
+        # following them would only add a copy of the activations
         if t.is_input or t.op == "ROPE" or (t.op == "FLASH_ATTN_EXT" and sinks_follow):
             continue
         for source in t.src:
@@ -162,6 +163,8 @@ def _assign_given(
                 buffer = source.buffer
                 assert buffer is not None
                 t.backend = readers.from_buffer(buffer, t)
+                # ggml_backend_sched_backend_id_from_cur: with many tokens, copying a weight to a
+                # GPU and multiplying there is faster than multiplying on the CPU
                 if op_offload and t.backend == cpu and buffer.host:
                     t.backend = readers.offload(t)
                 break
@@ -170,6 +173,8 @@ def _assign_given(
 def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
     """Pass 2: nodes follow their neighbours, those of GPUs first."""
     cpu = len(supports) - 1
+    # each in both directions, and the CPU last: a node between one of a GPU and one of the CPU
+    # stays on the GPU, which saves a copy
     for skip_cpu in (True, False):
         for order in (real, real[::-1]):
             if all(t.backend != -1 for t in real):
@@ -187,6 +192,8 @@ def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
     """Pass 3: the rest goes where most of its sources can be read, others to a twin with the same
     buffer."""
     supports, backends = readers.supports, readers.backends
+    # backends that share a buffer type read each other's tensors without a copy, so the one that
+    # comes first in the list takes what it supports: BLAS before the CPU
     twins = [
         [b for b in range(i) if backends[b].buffer is backend.buffer]
         for i, backend in enumerate(backends)
@@ -250,6 +257,8 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
         made = []
         for c in range(n_copies):
             copy = t if keep_first and c == 0 else Tensor("NONE", t.type, t.ne, (), t.nb)
+            # with pipeline parallelism the next micro-batch fills one copy while another is read:
+            # the flags keep the allocator from using their memory for anything else
             if n_copies > 1:
                 copy.is_input = copy.is_output = True
             copy.name = t.name
@@ -274,6 +283,7 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
     # pass 5: where the graph is cut, and what each split copies from other backends
     parts: list[tuple[int, int, list[Tensor]]] = []  # (start, backend, inputs)
     start = 0
+    # views compute nothing, so they never decide where a split begins
     while start < len(nodes) and nodes[start].op in VIEW_OPS:
         start += 1
     current = nodes[start].backend
@@ -289,6 +299,8 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
                 if s.backend == current or readable(s, current):
                     continue
                 full = most and len(inputs) >= most
+                # a weight that is copied starts a split, so that the memory of the previous copy
+                # is free again: one weight of the layer is on the device at a time, not all
                 if s.weight or (full and (s.copies is None or current not in s.copies)):
                     new = True
                     break

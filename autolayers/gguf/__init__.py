@@ -143,7 +143,8 @@ def split_of(header: Header) -> tuple[int, int]:
 
 
 def join_parts(parts: list[Header]) -> Header:
-    """Return the Header of a whole model from those of all its parts, in order. Raises ModelError."""
+    """Return the Header of a whole model from those of all its parts, in order. Raises
+    ModelError."""
     name = parts[0].files[0].path
     index, count = split_of(parts[0])
     if count < 2 and len(parts) == 1:

@@ -171,7 +171,8 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
 
 
 def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: float = 30) -> Program:
-    """Return the llama-bench that these words start, described by its --help. Raises BenchFailed."""
+    """Return the llama-bench that these words start, described by its --help. Raises
+    BenchFailed."""
     commit = ""
     try:
         answer = ask([*words, "--help"], environ, timeout)
@@ -333,7 +334,8 @@ def fits_itself(words: Sequence[str]) -> bool:
 
 
 def for_bench(name: str, words: list[str]) -> list[str]:
-    """Return the words of a plan's field for `autolayers run llama-bench`: its tests set the rest."""
+    """Return the words of a plan's field for `autolayers run llama-bench`: its tests set the
+    rest."""
     if name not in _PLACEMENT or not words:
         return []
     value = getattr(parse(words, command=None).params, name)

@@ -65,7 +65,8 @@ class Kept:
 
 
 def _of(entry: Any) -> Kept:
-    """Return an entry of the file. Raises where it is not one, or its flags are not llama-server's."""
+    """Return an entry of the file. Raises where it is not one, or its flags are not
+    llama-server's."""
     kept = Kept(
         str(entry["model"]),
         str(entry["question"]),

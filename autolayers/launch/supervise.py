@@ -412,7 +412,8 @@ class Watcher:
 
 
 def _oom_kills() -> int:
-    """Return the number of processes that the kernel has killed for lack of memory, 0 if unknown."""
+    """Return the number of processes that the kernel has killed for lack of memory, 0 if
+    unknown."""
     try:
         with open("/proc/vmstat", encoding="ascii") as file:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)

@@ -172,7 +172,8 @@ def _outcome(found: Mapping[int, Measured], test: Trial, interrupted: bool = Fal
 
 
 def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
-    """Return how many times slower than predicted the first measurable launch is, by a short test."""
+    """Return how many times slower than predicted the first measurable launch is, by a short
+    test."""
     for rival in rivals:
         left = end - time.monotonic()
         if left <= 0:

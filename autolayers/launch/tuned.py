@@ -51,7 +51,8 @@ class Tuned:
 
 
 def _of(entry: Any) -> Tuned:
-    """Return an entry of the file. Raises where it is not one, or its flags are not llama-server's."""
+    """Return an entry of the file. Raises where it is not one, or its flags are not
+    llama-server's."""
     tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
     launch = parse(tuned.flags, command=None)
     texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)

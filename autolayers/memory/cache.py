@@ -114,6 +114,7 @@ class _Builder:
         self.sizes: dict[tuple[object, ...], int] = {}
 
     def tensor(self, name: str, il: int, type_: str, *dims: int) -> CacheTensor:
+        # llama_kv_cache: on the device of the layer's weights, so that attention needs no copy
         buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
         ne = (dims[0], dims[1], dims[2] if len(dims) > 2 else 1, 1)
         key = (type_, ne, buffer)
@@ -185,10 +186,12 @@ class _Builder:
     ) -> None:
         """llama_kv_cache over those `wanted` layers that have their own cache."""
         hp, context = self.hp, self.context
+        # MLA: what V needs is a part of each cell of K (the compressed row)
         k_only = hp.is_mla and context.rules.mla_keys_only if k_only is None else k_only
         n_stream = n_stream or context.n_stream
         width = width or hp.n_embd_k_gqa
         if v_width is None:
+            # a transposed V is written as one tensor of rows with one length, the widest layer's
             v_width = (lambda il: hp.n_embd_v_gqa_max) if context.v_trans else hp.n_embd_v_gqa
         layers = []
         for il in range(hp.n_layer_all):
@@ -243,6 +246,8 @@ class _Builder:
         context = self.context
         if context.swa_full:
             return context.n_ctx_seq
+        # a window for each sequence that shares the cache, and the micro-batch that is written
+        # before the oldest cells may be dropped
         windows = self.hp.n_swa * (context.n_seq_max if unified else 1)
         block = cell_block(context.flash_attn, context.rules)
         if not context.rules.cells_by_256:
@@ -280,6 +285,8 @@ class _Builder:
     def recurrent(self, wanted: Filter) -> None:
         """llama_memory_recurrent: always f32, independent of the context's length."""
         hp, context = self.hp, self.context
+        # a state cannot be cut back as cells can, so a draft keeps one more for each step that may
+        # be taken back
         rows = max(1, context.n_seq_max) * (1 + context.n_rs_seq)
         r, s, p = hp.n_embd_r(), hp.n_embd_s(), hp.ple_conv_state()
         layers = []

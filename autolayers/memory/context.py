@@ -115,6 +115,7 @@ def resolve(
     n_ctx = _wanted_context(model, params, n_seq_max, unified)
     causal = hp.causal
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
+    # llama_context::llama_context: causal attention cannot use a batch longer than the context
     n_batch = min(n_ctx, n_batch) if causal else n_batch
     if rules.engine.whole_batches or not rules.output_limit:
         n_outputs_max = n_batch  # the head's buffer holds every token of a micro-batch
@@ -130,6 +131,7 @@ def resolve(
         model, params.flash_attn or "auto", type_k, type_v, split_mode, rules
     )
     block = cell_block(flash_attn, rules)
+    # kernels read the cache in blocks of cells, so the last block is always whole
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
     if row.memory == "hybrid" and not rules.cells_by_256:
@@ -394,13 +396,17 @@ def _flash_attention(
     flash_attn = asked if row.flash_attn else "off"
     if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
         flash_attn = "off"
+    # the meta backend cuts attention by heads, for which it has the fused operation alone
     if split_mode == "tensor":
         _refuse_split(model, flash_attn, rules)
         flash_attn = "on"
+    # with latent attention V is a view of K's cells, so both have one type
     if (hp.is_mla or row.memory == "dsv4") and type_k != type_v and rules.mla_one_type:
         raise LaunchRefused(
             f"model does not support different K ({type_k}) and V ({type_v}) cache types"
         )
+    # without flash attention V is stored transposed, a row for each channel: a new token would
+    # write one element into each row, which a quantised block cannot take
     if BY_NAME[type_v].blck_size > 1:
         if flash_attn == "off":
             reason = "quantized V cache requires flash_attn to be enabled"

@@ -251,7 +251,8 @@ class Estimator:
     def _caches_by_layer(
         self, params: Params, context: Context, device: Device, count: int
     ) -> list[int]:
-        """Return the bytes that the caches of each layer take on `device`, the output layer last."""
+        """Return the bytes that the caches of each layer take on `device`, the output layer
+        last."""
         key = (context, device)
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one

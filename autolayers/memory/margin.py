@@ -60,7 +60,8 @@ def parts(
 
 
 def least(device: Device) -> int:
-    """Return the bytes that stay free on a device in any launch that uses it, mainly its context."""
+    """Return the bytes that stay free on a device in any launch that uses it, mainly its
+    context."""
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
@@ -175,7 +176,8 @@ def ops_of(
 def _matmuls(
     model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
 ) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
-    """Return each shape once: of the matrices for every token, and of those for output tokens only."""
+    """Return each shape once: of the matrices for every token, and of those for output tokens
+    only."""
     body: set[Matmul] = set()
     head: set[Matmul] = set()
     used = model.hparams.n_expert_used_max

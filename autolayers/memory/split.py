@@ -112,6 +112,7 @@ def layer_devices(
     """Return the device of each of the `n` layers, the output layer last; in float32, whose
     rounding decides at the boundaries."""
     start = max((n if rules.output_first else n - 1) - n_gpu_layers, 0)
+    # load_tensors: shares are of the offloaded layers, the output among them, not of all layers
     count = min(n_gpu_layers, n) if devices else 0
     layers = [HOST] * n
     if not count:
@@ -140,6 +141,8 @@ def _all_on_last(layers: list[str], start: int, count: int, devices: Sequence[De
 
 
 def _splits(devices: Sequence[Device], tensor_split: Sequence[float]) -> list[float]:
+    # load_tensors: by what is free when the model loads, not by the devices' sizes; zeros alone
+    # count as no -ts
     given = list(tensor_split[: len(devices)]) + [0.0] * max(0, len(devices) - len(tensor_split))
     return given if any(given) else [float(device.free) for device in devices]
 

@@ -212,6 +212,7 @@ class WeightPlacer:
         for group in groups:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
+        # the meta device holds each tensor once; the real devices' parts of it are in `buffers`
         if slices:
             whole = sum(
                 [
@@ -343,8 +344,11 @@ class _Table:
             self.slices[slices.key] = slices
         pinned = None
         if not params.no_host:
+            # make_cpu_buft_list: pinned memory of the first device that has such a type, as
+            # copies from it run at twice the rate; --no-host leaves it out, for extra buffer types
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
+        # one device that cannot leave the file mapped turns mmap off for all (load_tensors)
         maps = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
         use_mmap = maps and all(_maps(parts[d.name], d, slices is not None) for d in used)
         for _, target in params.overrides:
@@ -437,7 +441,7 @@ class _Table:
 
                 self._matcher = TensorMatcher([item.weight.info.name for item in self.created])
             found: dict[int, str] = {}
-            # the first of several counts
+            # llama.cpp stops at the first pattern that matches: in reverse, the first wins here too
             for pattern, target in reversed(overrides):
                 found.update(dict.fromkeys(self._matcher.find(pattern), target))
             group_of = {

@@ -165,7 +165,8 @@ class Model:
         return list(dict.fromkeys([*self._loader.unread(), *unknown]))
 
     def read_by(self, rules: Rules) -> Model:
-        """Return this model as a possibly older build reads it, which may use less of its header."""
+        """Return this model as a possibly older build reads it, which may use less of its
+        header."""
         row, header, window = self.row, self.header, self.row.window
         for rule, facts in row.before:
             if not rules.has(rule):

@@ -407,7 +407,8 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
 
 @cache
 def _created(architecture: str) -> dict[str, Created]:
-    """Return the architecture's row of the table, by the names of its tensors; {} if it has none."""
+    """Return the architecture's row of the table, by the names of its tensors; {} if it has
+    none."""
     usual = dict([text.split(":") for text in SHAPES.split()])
     found = {}
     for text in CREATED.get(architecture, "").split():

@@ -105,7 +105,8 @@ class Log:
         )
 
     def arguments(self) -> tuple[str, ...]:
-        """Return the words of the last llama-server started since, () if no readable log has them."""
+        """Return the words of the last llama-server started since, () if no readable log has
+        them."""
         return self._last()[0]
 
     def on_gpu(self) -> int:

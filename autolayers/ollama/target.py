@@ -242,7 +242,8 @@ def _listed_size(text: str, server: Server) -> int:
 
 
 def _shown_parameters(text: str) -> dict[str, int]:
-    """Return the numbers of /api/show's lines such as "num_ctx 8192" (large ones as 1.048576e+06)."""
+    """Return the numbers of /api/show's lines such as "num_ctx 8192" (large ones as
+    1.048576e+06)."""
     found = {}
     for line in text.splitlines():
         name, _, value = line.partition(" ")

@@ -1,4 +1,5 @@
-"""Measurements, as text: a line next to a prediction, and `autolayers measured`'s table and plot."""
+"""Measurements, as text: a line next to a prediction, and `autolayers measured`'s table and
+plot."""
 
 from __future__ import annotations
 

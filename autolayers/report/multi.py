@@ -68,7 +68,8 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
 
 
 def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str]:
-    """Return the plans' warnings, each line once; with the model's path if not all plans have it."""
+    """Return the plans' warnings, each line once; with the model's path if not all plans have
+    it."""
     common = [line for line in lines[0] if all(line in own for own in lines)]
     named = [
         line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"

@@ -122,7 +122,8 @@ def what_there_is(found: Cached) -> str:
 
 
 def what_is_unfinished(found: Cached) -> str:
-    """Return the unfinished download of the repository, and how to resume it; "" if there is none."""
+    """Return the unfinished download of the repository, and how to resume it; "" if there is
+    none."""
     return (
         f"only partly downloaded: {found.unfinished[0]} is not finished; `llama-server -hf "
         f"{shell([found.repository])}` resumes it"

@@ -172,7 +172,8 @@ class Remote:
         return first == self._at and last >= first and (size is None or last < size)
 
     def _whole_size(self, answer: Response) -> int | None:
-        """Return the same of a server that sends the whole file. Raises if it sent a part before."""
+        """Return the same of a server that sends the whole file. Raises if it sent a part
+        before."""
         if self._at:
             answer.close()
             raise self.get.error("the server stopped answering with ranges: try again")

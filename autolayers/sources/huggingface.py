@@ -211,7 +211,8 @@ def parse_name(name: str) -> tuple[str, str, str, str]:
 
 
 def models_of(files: list[str]) -> list[str]:
-    """Return the models among the files, a split one by its first shard (gguf_filename_is_model)."""
+    """Return the models among the files, a split one by its first shard
+    (gguf_filename_is_model)."""
 
     def is_model(path: str) -> bool:
         part = _PART.search(path)

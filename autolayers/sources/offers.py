@@ -40,7 +40,8 @@ class Offer:
 
 
 def offers(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], list[str]]:
-    """Return the models of a name, and notes about the list. Raises ModelError if there are none."""
+    """Return the models of a name, and notes about the list. Raises ModelError if there are
+    none."""
     if os.path.isdir(name):
         return _directory(name), []
     if os.path.exists(name) or not needs_download(name):

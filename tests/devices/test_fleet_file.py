@@ -162,7 +162,10 @@ def test_nodes_of_a_cluster(tmp_path: Path) -> None:
         ([], "not an object"),
         ({"machines": {"a": PC}, "link": {"bandwidth": "fast"}}, "link: bandwidth must be"),
         ({"items": [{"kind": "Pod"}]}, "item 1 is no Node"),
-        ({"items": [node("a", mib=0)]}, "node a: no label gives the memory of its 2 nvidia.com/gpu"),
+        (
+            {"items": [node("a", mib=0)]},
+            "node a: no label gives the memory of its 2 nvidia.com/gpu",
+        ),
         ({"items": [node("a", "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb")]}, "is a part of a GPU"),
         (
             {"items": [{"kind": "Node", "metadata": {"name": "a"}}]},

@@ -122,7 +122,8 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
 
 
 def _reads_directly(weight: Matmul, n: int, cc: tuple[int, int]) -> bool:
-    """Return whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by f32."""
+    """Return whether a kernel reads the weight as it is: mmf.cu, mmvf.cu, or cuBLAS for f32 by
+    f32."""
     if n <= (16 if cc >= (7, 5) else 8):
         return True
     return weight.type == "f32" and not weight.n_used

@@ -39,7 +39,8 @@ def run(nodes: list[Tensor], start: int) -> int:
 
 
 def _joins(node: Tensor, after: Tensor) -> bool:
-    """Return whether `after`, a norm, product or sum of the same shape, is all that reads `node`."""
+    """Return whether `after`, a norm, product or sum of the same shape, is all that reads
+    `node`."""
     if node.uses != 1 or node.is_output or node.view_src is not None:
         return False
     if after.op not in _PACKED or node.ne != after.ne:

@@ -150,7 +150,8 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
 
 
 def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
-    """Return whether a shader reads it where it lies: plain numbers anywhere, others without gaps."""
+    """Return whether a shader reads it where it lies: plain numbers anywhere, others without
+    gaps."""
     return t.type in plain or _dim01_contiguous(t)
 
 

@@ -267,7 +267,8 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
 
 
 def plain_name(text: str) -> str:
-    """Return the text with dashes for characters that a file's or service's name should not have."""
+    """Return the text with dashes for characters that a file's or service's name should not
+    have."""
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
