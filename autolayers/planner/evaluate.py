@@ -147,12 +147,9 @@ class Evaluator:
         `refusal`), or if the budget is spent and it is not the `last`."""
         if params in self._candidates:
             known = self._candidates[params]
-            if (
-                known is None
-                or isinstance(known.breakdown, Breakdown)
-                or fidelity == PROMPT
-                or (fidelity == FIT and not known.fits_devices)
-            ):
+            if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT:
+                return known
+            if fidelity == FIT and not known.fits_devices:
                 return known
         if not last and self.exhausted:
             return None

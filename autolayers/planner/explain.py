@@ -182,12 +182,9 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     whole = chosen.params.layers_wanted(everything) == everything and len(
         chosen.params.overrides
     ) == len(given.overrides)
-    if (
-        (given.cache_type_k, given.cache_type_v) == (None, None)
-        and not policy.kv_types
-        and given.flash_attn != "off"
-        and not (whole and (not open_context or use.n_ctx_seq >= trained))
-    ):
+    open_types = given.cache_type_k is None and given.cache_type_v is None and not policy.kv_types
+    gains_nothing = whole and (not open_context or use.n_ctx_seq >= trained)
+    if open_types and given.flash_attn != "off" and not gains_nothing:
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
     if (
         given.overrides

@@ -279,13 +279,9 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     names = problem.evaluator.device_names(given)
     fixed = given.device is not None or given.tensor_split is not None or given.main_gpu is not None
     engine = problem.evaluator.engine
-    if (
-        fixed
-        or given.split_mode is not None
-        or len(names) < 2
-        or given.n_gpu_layers == 0
-        or engine.cuts
-    ):
+    if fixed or given.split_mode is not None or engine.cuts:
+        return [given.device]
+    if len(names) < 2 or given.n_gpu_layers == 0:
         return [given.device]
     by_name = {device.name: device for device in problem.machine.devices}
     limits, figures = problem.machine.limits, problem.cost.devices

@@ -501,13 +501,9 @@ class Search:
     def _next_context(self, node: _Node) -> int | None:
         """The next larger context to try with the same kind, None if this launch has as much."""
         span, launch, n_ctx = node.kind.frame.contexts, node.launch, node.n_ctx
-        if (
-            span.fixed
-            or span.most is None
-            or launch is None
-            or n_ctx is None
-            or node.kind.name == "none"
-        ):
+        if span.fixed or span.most is None or node.kind.name == "none":
+            return None
+        if launch is None or n_ctx is None:
             return None
         reached = launch.params.n_ctx or 0
         while n_ctx <= reached < span.most:
@@ -565,13 +561,9 @@ class Search:
         """Other splits, for contexts between that of this one and the next that was tried."""
         frame, use = winner.kind.frame, winner.measured
         span = frame.contexts
-        if (
-            not frame.splits
-            or span.fixed
-            or span.most is None
-            or winner.n_ctx is None
-            or use is None
-        ):
+        if not frame.splits or span.fixed or span.most is None:
+            return False
+        if winner.n_ctx is None or use is None:
             return False
         here = use.breakdown.n_ctx
         most = min(2 * here, span.most)
@@ -599,13 +591,9 @@ class Search:
         """Layers placed by --fit's rules: parts of them on each device."""
         frame, found = winner.kind.frame, winner.measured
         given = self.problem.given
-        if (
-            found is None
-            or self.policy.strategy == "layers"
-            or given.overrides
-            or frame.ladders.literal
-            or not self.cost.in_ram(found)
-        ):
+        if self.policy.strategy == "layers" or given.overrides or frame.ladders.literal:
+            return False
+        if found is None or not self.cost.in_ram(found):
             return False
         before = len(self.heap)
         for candidate in parts(

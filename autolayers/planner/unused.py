@@ -24,13 +24,9 @@ def unused(
     evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
 ) -> Iterator[str]:
     """A line for each device that the launch has nothing on, one for all that are alike."""
-    if (
-        not chosen.fits
-        or given.tensor_split
-        or given.device is not None
-        or given.n_gpu_layers is not None
-        or given.split_mode == "none"
-    ):
+    if not chosen.fits or given.n_gpu_layers is not None:
+        return
+    if given.tensor_split or given.device is not None or given.split_mode == "none":
         return
     alike: dict[tuple[object, ...], list[Device]] = {}
     for device in evaluator.machine.devices:

@@ -135,9 +135,9 @@ class Clock:
         shared, host = self.shared, self.host
         few = few and n > 1
         many = n >= MANY and not few
-        in_tokens = (
-            not many and (n < MANY or not self.on_cpu) and (self.cached is None or n <= MOST_TOKENS)
-        )
+        keeps_kernels = n < MANY or not self.on_cpu
+        uses_cache = self.cached is None or n <= MOST_TOKENS
+        in_tokens = not many and keeps_kernels and uses_cache
         sums = self.tokens if in_tokens else self.prompts
         used = self.weights.used
         chosen = self._chosen(n, CPU.spread if few else 1.0)

@@ -177,12 +177,9 @@ def read_of(model: Model, head: bool = False) -> tuple[float, int]:
     used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
     size, matrices = 0.0, 0
     for weight in model.weights:
-        mine = weight.op.startswith("MUL_MAT") and (
-            not head
-            or weight.layer == "output"
-            or (weight.layer == "repeating" and weight.block >= hparams.n_layer)
-        )
-        if mine:
+        in_head = weight.layer == "repeating" and weight.block >= hparams.n_layer
+        is_read = not head or in_head or weight.layer == "output"
+        if is_read and weight.op.startswith("MUL_MAT"):
             size += weight.info.n_bytes * (used if weight.op == "MUL_MAT_ID" else 1.0)
             matrices += 1
     tied = model.tensors.get("token_embd.weight")

@@ -327,14 +327,14 @@ class CostModel:
         fused = params if use.flash_attn else replace(params, flash_attn="off")
         devices = {device.name: self.devices[device.name] for device in placement.devices}
         rules = self.estimator.rules
-        pipelined = (
-            len(devices) > 1
-            and params.kv_offload is not False
-            and not params.overrides
-            and not any(device.network for device in devices.values())
-            and all(on(device, rules=rules).pipelines() for device in placement.devices)
-            and params.split_mode in (None, "layer")
-            and placement.n_gpu_layers > len(placement.dev_layer)
+        by_layers = params.split_mode in (None, "layer") and not params.overrides
+        offloaded = params.kv_offload is not False and placement.n_gpu_layers > len(
+            placement.dev_layer
+        )
+        local = not any(device.network for device in devices.values())
+        pipelined = len(devices) > 1 and by_layers and offloaded and local
+        pipelined = pipelined and all(
+            on(device, rules=rules).pipelines() for device in placement.devices
         )
         cached = self._expert_cache(params, placement)
         if work is None:

@@ -441,13 +441,9 @@ class Builder:
             v = g.view(v_l, (n_kv, head_v, heads), (size * n_kv, size * n_kv * head_v))
         whole = k.ne[1] * q.ne[1] * q.ne[2] * 4 // (1 << 20)
         most = self.said.attention_mib
-        if (
-            most == 0
-            or most >= whole
-            or k.ne[2] != q.ne[2]
-            or v.ne[2] != q.ne[2]
-            or sinks is not None
-        ):
+        fits_at_once = most == 0 or most >= whole
+        groups_heads = k.ne[2] != q.ne[2] or v.ne[2] != q.ne[2]
+        if fits_at_once or groups_heads or sinks is not None:
             merged = g.permute(
                 g.mul_mat(v, self._weighted(g.mul_mat(k, q), mask, sinks, softcap)), 0, 2, 1, 3
             )

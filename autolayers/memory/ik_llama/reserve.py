@@ -86,9 +86,8 @@ def _modelled(model: Model, context: Context, placement: Placement, said: Said) 
     heads = placement.heads if isinstance(placement.heads, Heads) else None
     plain = context.flash_attn != "off" and context.offload_kqv and not is_latent(model)
     turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
-    cut = heads is not None and (
-        turns or not plain or not heads.whole or model.architecture not in CUT
-    )
+    follows_rules = plain and not turns and model.architecture in CUT
+    cut = heads is not None and not (follows_rules and heads.whole)
     pooled = context.embeddings or not context.causal
     turned = said.k_hadamard and is_latent(model)
     return not (cut or pooled or turned)

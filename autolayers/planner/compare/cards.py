@@ -202,12 +202,9 @@ def find(
                 largest = max(sizes)
             if largest is not None and size > largest and name not in USUAL:
                 continue
-            if (
-                card.unified != unified
-                or name in alone
-                or (kind == TWO and _built_in(name))
-                or not card.bandwidth
-            ):  # as fast as unknown RAM
+            if card.unified != unified or name in alone:
+                continue
+            if not card.bandwidth or (kind == TWO and _built_in(name)):  # as fast as unknown RAM
                 continue
             if wanted.exhausted:
                 say(

@@ -113,10 +113,7 @@ def _size(candidate: Candidate) -> int:
 
 def _shifts(evaluator: Evaluator, params: Params) -> bool:
     """Whether positions in the cache can be shifted: llama_memory_can_shift, and no images."""
-    model = evaluator.model
-    return (
-        model.row.memory == "kv"
-        and "mrope" not in model.row.rope
-        and not params.mmproj
-        and (not model.hparams.is_swa_any or bool(params.swa_full))
-    )
+    row = evaluator.model.row
+    if row.memory != "kv" or "mrope" in row.rope or params.mmproj:
+        return False
+    return not evaluator.model.hparams.is_swa_any or bool(params.swa_full)

@@ -140,17 +140,13 @@ class Ladders:
 def may_split_tensors(evaluator: Evaluator, given: Params) -> bool:
     """Whether -sm tensor may be added: it needs several local devices of one backend, a build and
     an architecture that support it, and no contrary flag."""
-    devices = evaluator.machine.devices
-    return (
-        len(devices) > 1
-        and len({device.backend for device in devices}) == 1
-        and not any(backend(device.backend).remote for device in devices)
-        and given.split_mode is None
-        and given.tensor_split is None
-        and given.device is None
-        and given.n_gpu_layers is None
-        and not given.overrides
-        and given.flash_attn != "off"
-        and evaluator.estimator.model.row.split_tensor
-        and evaluator.estimator.rules.splits_tensors
-    )
+    devices, estimator = evaluator.machine.devices, evaluator.estimator
+    if not estimator.model.row.split_tensor or not estimator.rules.splits_tensors:
+        return False
+    places = (given.split_mode, given.tensor_split, given.device, given.n_gpu_layers)
+    if given.overrides or any(value is not None for value in places):
+        return False
+    if given.flash_attn == "off" or len(devices) < 2:
+        return False
+    is_local = not any(backend(device.backend).remote for device in devices)
+    return is_local and len({device.backend for device in devices}) == 1

@@ -203,13 +203,9 @@ class Launches:
 
     def _batches(self, base: Params) -> list[Params]:
         """The flags, and with a larger micro-batch unless that is given."""
-        if (
-            base.n_ubatch is not None
-            or base.n_batch is not None
-            or base.embedding
-            or base.reranking
-            or self.policy.strategy == "layers"
-        ):
+        given = base.n_ubatch is not None or base.n_batch is not None
+        embeds = base.embedding or base.reranking
+        if given or embeds or self.policy.strategy == "layers":
             return [base]
         return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
 
