@@ -27,7 +27,7 @@ _KINDS = {
     "every format",
     "machines": "plans in every format for machine files with wrong values, of models with hostile "
     "names",
-    "starts": "`run --dry-run` beside state files that anybody may have written",
+    "starts": "`run --dry-run` with state files that anybody may have written",
 }
 
 # What an attack in November 2026 found (F1 to F16, and two of the round before it) -> its tests
@@ -103,7 +103,7 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("F10", "COLUMNS of 10^9 did not end", ("tests/test_output.py::test_any_columns_end_at_once",)),
     (
         "F11",
-        "descendants in a session of their own survived",
+        "descendants in their own session survived",
         (
             "tests/launch/test_supervise.py::test_a_descendant_that_left_the_group_ends_too",
             "tests/launch/test_supervise.py::test_a_server_that_ignores_sigterm_is_killed",

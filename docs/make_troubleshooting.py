@@ -23,7 +23,7 @@ Made by `python docs/make.py troubleshooting`; do not edit.
 The log is read here and sent nowhere. One line names the cause; then come the figures, what else the log shows, what to
 try, the launch that works and the numbers of the lines that say so. The exit code is 0 if the log is explained, 1 if it
 is not, 3 if there is no log. `autolayers run` on a terminal prints the same when a launch dies, and `--retry` takes the
-remedy. Where the log has the rates of answers, and the model and the GPU are known, they stand beside what is
+remedy. Where the log has the rates of answers, and the model and the GPU are known, they stand next to what is
 predicted for that launch, with the launch that is much faster, if there is one (`rates` in `--json`). A command that
 fails for another reason than memory comes back with as few words changed as may be: another port, the flag that is
 meant, the first part of a split model. In `--json` the causes have these names:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import socket
 import struct
 import sys
 import textwrap
@@ -67,6 +68,13 @@ WHOLE = pytest.mark.parametrize(
     "whole",
     [pytest.param(False, id="sample"), pytest.param(True, id="whole", marks=pytest.mark.slow)],
 )
+
+
+def free_port() -> int:
+    """Return a port of this machine on which nothing listens."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
 def slow(*case: Any, **more: Any) -> Any:
@@ -151,8 +159,13 @@ def first_layers(whole: Header, n: int) -> Model:
 
 
 def gpus(*mib: float) -> list[Device]:
-    """CUDA0, CUDA1, ... with so many MiB each, all of it free."""
+    """Return CUDA0, CUDA1, ... with these MiB, all free."""
     return [Device(f"CUDA{i}", int(size * MiB), int(size * MiB)) for i, size in enumerate(mib)]
+
+
+def hypothetical_gpus(mib: Iterable[float]) -> list[Device]:
+    """Return CUDA0, CUDA1, ... with these MiB, as --gpu SIZE makes them."""
+    return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
 
 
 def header(

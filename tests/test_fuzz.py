@@ -28,7 +28,7 @@ PATIENT = 20.0  # a limit here only ends a case that hangs; `python tests/fuzz.p
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(10, marks=pytest.mark.slow)])
-def test_hostile_input(times: int) -> None:
+def test_hostile_input_ends_in_an_answer_or_an_error(times: int) -> None:
     cases = {kind: times * count for kind, count in CASES.items()}
     totals, bad, peak = fuzz.run(fuzz.Budget(cases, patience=PATIENT), 1, 0, list(CASES))
     assert not bad, "\n".join(bad[:5])
@@ -40,7 +40,7 @@ def test_hostile_input(times: int) -> None:
 
 
 @pytest.mark.slow
-def test_whole_commands() -> None:
+def test_whole_commands_end_in_an_answer_or_an_error() -> None:
     """Advice, reasons and formats; up to 16 devices, and 512 layers: seconds each."""
     totals, bad, _ = fuzz.run(fuzz.Budget({"launches": 20}, patience=PATIENT), 1, 100, ["launches"])
     assert not bad, "\n".join(bad[:5])

@@ -393,7 +393,7 @@ def test_no_public_address_leads_inside(
 # --- who is asked
 
 
-def test_nobody_there() -> None:
+def test_a_missing_host_is_an_error() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         error = failure(f"http://127.0.0.1:{free.getsockname()[1]}/m")
@@ -510,7 +510,7 @@ def certificate(tmp_path: Path) -> Path:
     return file
 
 
-def test_certificates(
+def test_a_certificate_nobody_signed_is_refused(
     serve: Callable[..., Server],
     certificate: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -532,7 +532,7 @@ def test_certificates(
 # --- what an answer says
 
 
-def test_an_answer(serve: Callable[..., Server]) -> None:
+def test_an_answer_has_status_headers_and_body(serve: Callable[..., Server]) -> None:
     server = serve(reply(b"abc", "404 Not\x1b Found", Link='</next?x=1>; rel="next"', X_Y="z"))
     with request(
         "POST", server.url + "/a", Limit(10), headers={"Accept": "text/x"}, json={"k": 1}

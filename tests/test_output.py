@@ -68,7 +68,7 @@ def evil_model(path: Path) -> Path:
 
 
 @given(st.text())
-def test_printable(text: str) -> None:
+def test_only_printable_text_is_left(text: str) -> None:
     said = printable(text)
     assert said.isprintable()
     assert said == text or not text.isprintable()
@@ -118,7 +118,7 @@ def test_nothing_hostile_is_printed(tmp_path: Path, words: tuple[str, ...], name
         assert not any(line.strip() == "fits" for line in text.splitlines()) or words[-1] == "text"
 
 
-def test_closed_streams() -> None:
+def test_closed_streams_lose_no_answer_quietly() -> None:
     """Warnings never land among the flags, and an answer that cannot be written is a failure."""
     flags = autolayers(MODEL, "--gpu", "24GiB").stdout
     assert flags.startswith(b"-ngl 17")
@@ -142,7 +142,7 @@ def test_closed_streams() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8:strict"])
-def test_encodings(tmp_path: Path, encoding: str) -> None:
+def test_any_encoding_is_written(tmp_path: Path, encoding: str) -> None:
     """Text for people escapes what the terminal lacks; for programs a path is right or refused."""
     environ = {"PYTHONIOENCODING": encoding}
     assert (

@@ -89,7 +89,7 @@ def test_source_archive_can_run_its_own_tests(archives: tuple[set[str], set[str]
     assert not any("__pycache__" in name or name.startswith((".git/", ".venv/")) for name in sdist)
 
 
-def test_version() -> None:
+def test_the_version_is_the_packages() -> None:
     answer = _python("-m", "autolayers", "--version")
     assert (answer.returncode, answer.stdout.strip()) == (0, f"autolayers {autolayers.__version__}")
 

@@ -13,7 +13,7 @@ from support import until
 from autolayers.programs import NoAnswer, apart, ask
 
 
-def test_an_answer() -> None:
+def test_an_answer_has_output_and_exit_code() -> None:
     answer = ask(["sh", "-c", "echo out; echo err >&2; exit 3"], {"PATH": os.environ["PATH"]}, 30)
     assert (answer.code, answer.out, answer.err) == (3, "out\n", "err\n")
 
@@ -27,7 +27,7 @@ def test_an_answer() -> None:
         ("sleep 1000 & sleep 1000", "did not end within 1 s", 1),
     ],
 )
-def test_no_answer(script: str, says: str, limit: float) -> None:
+def test_a_program_without_an_answer_is_ended(script: str, says: str, limit: float) -> None:
     with pytest.raises(NoAnswer, match=says):
         ask(["sh", "-c", script], os.environ, limit)
 

@@ -27,7 +27,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")
 
 
 @given(TEXT)
-def test_yaml(text: str) -> None:
+def test_yaml_reads_back_any_text(text: str) -> None:
     quoted = yaml(text)
     assert yaml_reader.safe_load(f"models:\n  {quoted}:\n    cmd: {quoted}\n") == {
         "models": {text: {"cmd": text}}
@@ -36,7 +36,7 @@ def test_yaml(text: str) -> None:
 
 
 @given(TEXT)
-def test_systemd(text: str) -> None:
+def test_systemd_reads_back_any_text(text: str) -> None:
     quoted = systemd(text)
     assert quoted.isprintable()  # one line, and no line of its own
     (word,) = shlex.split(quoted) if quoted.startswith('"') else [quoted]
@@ -54,7 +54,7 @@ def test_systemd(text: str) -> None:
 
 
 @given(st.lists(TEXT, min_size=1))
-def test_posix(words: list[str]) -> None:
+def test_shells_read_back_any_text(words: list[str]) -> None:
     quoted = posix(words)
     assert quoted.isprintable()
     if all(word.isprintable() for word in words):
@@ -268,7 +268,7 @@ WORD = st.text(st.characters(codec="ascii", exclude_categories=["Cc"])) | st.tex
 
 
 @given(st.lists(WORD, min_size=1))
-def test_windows(words: list[str]) -> None:
+def test_windows_programs_read_back_any_text(words: list[str]) -> None:
     quoted = windows(words)
     assert in_powershell(powershell(words)) == words
     assert [found.rstrip("\\") for found in in_powershell(quoted)] == [
@@ -300,7 +300,7 @@ def test_a_plan_on_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(TEXT)
-def test_ini(text: str) -> None:
+def test_ini_files_read_back_any_text(text: str) -> None:
     try:
         said = ini("-a", text)
     except UsageError as error:

@@ -17,7 +17,7 @@ from autolayers.work.rates import GENERATIONS, RATES
 TABLES = ("devices/cards.csv", "work/rates.csv", "work/doubts.csv")
 
 
-def test_every_card() -> None:
+def test_every_card_has_plausible_figures() -> None:
     cards = rows("devices/cards.csv")
     assert len({row["name"] for row in cards}) == len(cards) > 300
     for row in cards:
@@ -34,7 +34,7 @@ def test_every_card() -> None:
         assert 0 <= card.fp16 <= 3000, name
 
 
-def test_every_rate() -> None:
+def test_every_rate_is_in_its_range() -> None:
     known = {"", "Gen9", *(name for name, _, _ in GENERATIONS)}
     assert {generation for _, generation in RATES} <= known
     assert {backend for backend, _ in RATES} <= {"", *BACKENDS} and ("", "") in RATES

@@ -47,9 +47,8 @@ LIBRARIES = (
     (
         r"(?:lib)?(?:cudart|cublas)",
         "CUDA's runtime of that version: on Windows the zip cudart-llama-bin-win-cuda-... of the "
-        "same "
-        "release, unpacked "
-        "beside llama-server.exe; on Linux the CUDA runtime's package, or a container image",
+        "same release, unpacked next to llama-server.exe; on Linux the CUDA runtime's package, or "
+        "a container image",
     ),
     (
         r"libcuda\.so|nvcuda",
@@ -128,7 +127,7 @@ def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
                     "",
                     "the build with your GPU's backend: the -cuda or -vulkan zip of the "
                     "release, not -cpu; for "
-                    "CUDA unpack the zip cudart-llama-bin-... of the same release beside it",
+                    "CUDA unpack the zip cudart-llama-bin-... of the same release next to it",
                 ),
                 _remedy("--list-devices", "what the program sees then"),
             ),
@@ -239,7 +238,7 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
                     "the projector in RAM: images take seconds more, text is as fast",
                 ),
                 _remedy("--image-max-tokens 1024", "smaller images, whose graph is smaller"),
-                _remedy("-fitt 2048", "more room beside the model"),
+                _remedy("-fitt 2048", "more room next to the model"),
             ),
             instead=True,
         )

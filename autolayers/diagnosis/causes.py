@@ -66,7 +66,7 @@ CAUSES = {
                 _remedy("-ngl auto", "fewer layers on the GPU, as many as fit", "load"),
                 _remedy("-cmoe", "of a mixture of experts, keep the experts in RAM", "load"),
                 _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache", "cache"),
-                _remedy("-np 1", "fewer slots, where each has a cache of its own", "cache"),
+                _remedy("-np 1", "fewer slots, where each has its own cache", "cache"),
                 _remedy("-c 8192", "a smaller context", "cache"),
                 _remedy("-ub 128", "smaller graph buffers, prompts are slower", "compute"),
                 _remedy("-fa on", "attention without a matrix of all scores", "compute"),
@@ -284,7 +284,7 @@ CAUSES = {
                 ),
                 _remedy("-c 0", "the trained context", "start"),
                 _remedy(
-                    "-np 1", "one slot has all of -c, where slots have caches of their own", "run"
+                    "-np 1", "one slot has all of -c, where slots have their own caches", "run"
                 ),
                 _remedy(
                     "-ctk q8_0 -ctv q8_0",

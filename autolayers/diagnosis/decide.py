@@ -527,7 +527,7 @@ def _device(
 
 
 def _of_command(facts: Facts) -> str:
-    """The device that the command names; of several that which has the draft model too, otherwise
+    """The device that the command names; of several the one with the draft model too, otherwise
     the first."""
     named_ = {
         flag: value.split(",")

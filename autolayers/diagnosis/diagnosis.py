@@ -48,7 +48,7 @@ _WIDTH = 100  # characters of the line that names the cause
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a log shows. `others`: what it shows beside the cause; `figures`: (what, how much, from
+    """What a log shows. `others`: what it shows besides the cause; `figures`: (what, how much, from
     what line)."""
 
     verdict: Verdict

@@ -176,7 +176,7 @@ class LaunchLog:
             part += " (second)"  # a second context on the same weights (MTP)
         sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
         if part.startswith(("compute", "output")):
-            # reserved anew: the new buffer replaces the old one
+            # reserved again: the new buffer replaces the old one
             sizes.clear()
         sizes.append(size)
 

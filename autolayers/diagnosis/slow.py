@@ -166,7 +166,7 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
 
 
 def _freed(given: Prepared) -> Launch | None:
-    """The launch with its layers, experts and batches placed anew, its context and cache as they
+    """The launch with its layers, experts and batches placed again, its context and cache as they
     were."""
     params = replace(given.request.params, **{**PLACING, **BUFFERS})  # type: ignore[arg-type]
     plan = plan_request(

@@ -72,7 +72,7 @@ class Saved:
 
     @property
     def count(self) -> int | None:
-        """How many are kept, whatever their checkpoints; None: as many as there is RAM for."""
+        """How many are kept, whatever their checkpoints; None: as many as the RAM holds."""
         return None if self.limit is None else self.limit // self.each
 
     def to_dict(self) -> dict[str, object]:

@@ -135,7 +135,7 @@ def _kept(each: float, n: int) -> float:
 
 
 class Step:
-    """One decoding step of a launch at a depth, for as many sequences as there are."""
+    """One decoding step of a launch at a depth, for all its sequences."""
 
     def __init__(self, clock: Clock, depth: float, sequences: int = 1) -> None:
         self.clock, self.depth, self.sequences = clock, depth, sequences

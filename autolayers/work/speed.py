@@ -215,7 +215,7 @@ class CostModel:
 
     def own(self, launch: Launch) -> Clock:
         """Seconds by the launch's own graphs, if they are known and the token graph has as many
-        tokens as there are requests: it is measured with one per slot."""
+        tokens as requests: it is measured with one per slot."""
         steps, use = getattr(launch.breakdown, "steps", None), launch.breakdown
         if steps is None or use.n_seq_max != self.workload.requests:
             return self.clock(launch.params, use)

@@ -105,7 +105,7 @@ QWEN = Ops(
         ({"flash_attn": False}, True, 12 + 96),  # K, and half the attention matrix
     ],
 )
-def test_temporaries(changes: dict, coopmat2: bool, mib: int) -> None:
+def test_temporaries_are_those_of_the_source(changes: dict, coopmat2: bool, mib: int) -> None:
     assert temporaries(replace(QWEN, **changes), coopmat2) == mib * MiB + SPLIT_K
 
 

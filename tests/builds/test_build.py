@@ -71,7 +71,9 @@ def program(folder: Path, version: str, *flags: str) -> list[str]:
         ),
     ],
 )
-def test_programs(tmp_path: Path, version: str, flags: tuple[str, ...], said: str) -> None:
+def test_a_program_is_dated_or_named(
+    tmp_path: Path, version: str, flags: tuple[str, ...], said: str
+) -> None:
     build = detect(program(tmp_path, version, *flags), {"PATH": "/usr/bin:/bin"})
     words = parse(["-ngl", "99", "-c", "4096"]).params
     found = estimate(model("llama-3.2-1b-q8_0"), words, [Device.hypothetical("24GiB")], build=build)

@@ -14,7 +14,7 @@ from autolayers.flags.parse import parse
 from autolayers.memory.estimate import Estimator
 
 
-def test_rows() -> None:
+def test_rows_are_in_order_and_dated() -> None:
     rows = list(Rules.rows())
     assert [row.part for row in rows] == sorted(
         (row.part for row in rows), key=[row.part for row in rows].index
@@ -67,7 +67,9 @@ class Few(RuleSet):
         (310, True, False, []),
     ],
 )
-def test_dates(number: int, came: bool, went: bool, doubts: list[str]) -> None:
+def test_a_build_has_the_rules_of_its_date(
+    number: int, came: bool, went: bool, doubts: list[str]
+) -> None:
     few = Few(number)
     for _ in "twice":
         assert (few.came, few.went, [row.name for row in few.doubts]) == (came, went, doubts)

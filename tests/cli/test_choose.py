@@ -266,7 +266,9 @@ def test_without_the_network_what_is_here(
     assert "refused" in err and err.endswith("these are the files on this machine\n")
 
 
-def test_ollamas_store(chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_models_of_ollamas_store_are_compared(
+    chosen, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifests = tmp_path / "manifests/registry.ollama.ai/library/my"
     manifests.mkdir(parents=True)
     (tmp_path / "blobs").mkdir()

@@ -77,7 +77,7 @@ def test_a_flag_that_the_build_lacks_is_refused(answer) -> None:
 
 
 @pytest.mark.slow
-def test_compose(answer, tmp_path: Path) -> None:
+def test_compose_files_start_each_machine(answer, tmp_path: Path) -> None:
     yaml = pytest.importorskip("yaml")
     written = files(tmp_path, "compose", answer, "--image", "example.org/llama:rpc")
     assert sorted(written) == ["desk/compose.yaml", "shed/compose.yaml"]
@@ -106,7 +106,7 @@ def test_compose(answer, tmp_path: Path) -> None:
     assert head["deploy"]["resources"]["reservations"]["devices"][0]["driver"] == "nvidia"
 
 
-def test_systemd(answer, tmp_path: Path) -> None:
+def test_systemd_units_start_each_machine(answer, tmp_path: Path) -> None:
     written = files(tmp_path, "systemd", answer)
     assert sorted(written) == [
         "desk/llama-server.service",
@@ -128,7 +128,7 @@ def test_systemd(answer, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_kubernetes(answer, tmp_path: Path) -> None:
+def test_kubernetes_manifests_start_each_machine(answer, tmp_path: Path) -> None:
     yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
     (text,) = files(tmp_path, "kubernetes", answer).values()
     documents = list(yaml.safe_load_all(text))
@@ -175,7 +175,7 @@ _LWS = {"replicas": int, "leaderWorkerTemplate": dict}
 _LWS_TEMPLATE = {"size": int, "restartPolicy": str, "leaderTemplate": dict, "workerTemplate": dict}
 
 
-def test_lws(answer, tmp_path: Path) -> None:
+def test_a_leader_worker_set_starts_each_machine(answer, tmp_path: Path) -> None:
     yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
     (text,) = files(tmp_path, "lws", answer, "--gpumem", "hami").values()
     group, *others = yaml.safe_load_all(text)

@@ -131,7 +131,7 @@ def test_every_flag_is_offered(offers) -> None:  # type: ignore[no-untyped-def]
         ("autolayers m.gguf --gpu 24GiB,rtx-309", {"rtx-3090", "rtx-3090-ti"}),
     ],
 )
-def test_values(offers, line: str, values: set[str]) -> None:  # type: ignore[no-untyped-def]
+def test_values_are_completed(offers, line: str, values: set[str]) -> None:  # type: ignore[no-untyped-def]
     assert offers(line) == values
 
 
@@ -156,7 +156,7 @@ def test_a_flag_that_takes_a_file(offers) -> None:  # type: ignore[no-untyped-de
         (["$(touch x)", "`y`", "-fa", "o"], {"on", "off"}),
     ],
 )
-def test_offers(words: list[str], offer: set[str]) -> None:
+def test_words_are_offered_at_their_place(words: list[str], offer: set[str]) -> None:
     assert {word for word, _ in offered(words)} == offer
 
 
@@ -173,7 +173,7 @@ def test_what_has_a_meaning_says_it(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.skipif(shutil.which("pwsh") is None, reason="no PowerShell here")
-def test_powershell(tmp_path: Path) -> None:
+def test_powershell_completes_words(tmp_path: Path) -> None:
     script = (
         "autolayers completion powershell | Out-String | Invoke-Expression; "
         "(TabExpansion2 'autolayers m.gguf -fa o' 23).CompletionMatches.CompletionText"
@@ -193,7 +193,9 @@ def test_powershell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
-def test_which_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_known_shells_have_a_script(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["completion", *words]) == 2
     assert (
         "name the shell: autolayers completion bash|zsh|fish|powershell" in capsys.readouterr().err

@@ -99,7 +99,7 @@ def test_bad_input_is_one_line(words: tuple[str, ...], code: int, said: str, ans
     assert found[2].count("\n") == 1
 
 
-def test_bad_machines(answer) -> None:
+def test_bad_machines_are_one_line(answer) -> None:
     code, _, err = answer({"pc": {}}, ONE)
     assert code == 2 and err.count("\n") == 1 and "pc: a machine without memory" in err
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 import pytest
 from fake_rpc import FakeRpc
-from support import HEADERS, TESTS, slow, until
+from support import HEADERS, TESTS, free_port, slow, until
 
 from autolayers.cli.run import main
 from autolayers.errors import UsageError
@@ -189,12 +189,6 @@ def running(pid: int) -> bool:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return os.path.isdir("/proc/1") is False
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 OOM = """load_tensors: offloaded {n}/11 layers to GPU
@@ -505,7 +499,7 @@ def test_the_environment_reaches_the_server_and_the_plan(fake: Fake) -> None:
         ("--gpu 1GiB --format json true -m MODEL", "--format 'json': expected one of systemd"),
     ],
 )
-def test_usage(line: str, message: str) -> None:
+def test_wrong_usage_is_one_line(line: str, message: str) -> None:
     with pytest.raises(UsageError) as error:
         main([word.replace("MODEL", str(HEADER)) for word in line.split()])
     assert message in str(error.value)
@@ -626,7 +620,7 @@ def test_a_retry_halves_margins_before_it_gives_a_device_up(
 
 
 @pytest.mark.slow
-def test_retries_end(fake: Fake) -> None:
+def test_retries_end_with_the_last_failure(fake: Fake) -> None:
     fake.scenario(
         {"log": oom(900), "code": 1}, {"log": oom(450), "code": 1}, {"log": oom(100), "code": 1}
     )
@@ -1063,7 +1057,7 @@ def test_wait_for_a_server_that_ends_by_itself_is_no_success(fake: Fake) -> None
     )
 
 
-def test_wait_retries(fake: Fake) -> None:
+def test_wait_starts_again_after_a_failure(fake: Fake) -> None:
     fake.scenario({"log": oom(450), "code": 1}, {"serve": True})
     done = fake.run(f"--gpu 1010MiB --wait --retry 1 llama-server -m MODEL --port {free_port()}")
     assert (

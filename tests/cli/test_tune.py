@@ -329,7 +329,7 @@ def test_state_that_is_nonsense_counts_for_nothing(fakes: Fakes) -> None:
         (("--budget", "CUDA0=1MiB", "--margin", "2000GiB"), 5, ""),
     ],
 )
-def test_usage(fakes: Fakes, own: tuple[str, ...], code: int, line: str) -> None:
+def test_wrong_usage_is_one_line(fakes: Fakes, own: tuple[str, ...], code: int, line: str) -> None:
     done = fakes.run(own=own)
     assert (done.returncode, line in done.stderr) == (code, True), done.stderr
 

@@ -52,7 +52,7 @@ def prediction(
 # --- formats of builds
 
 
-def test_today() -> None:
+def test_a_log_of_today_is_read() -> None:
     launch = log("today")
     (load,) = launch.loads
     assert load.buffers == {
@@ -69,7 +69,7 @@ def test_today() -> None:
     assert launch.out_of_memory is None
 
 
-def test_2025() -> None:
+def test_a_log_of_2025_is_read() -> None:
     launch = log("2025")
     assert launch.loads[0].buffers["model"] == {"CPU_Mapped": [281.81], "CUDA0": [4403.49]}
     assert launch.loads[0].buffers["compute"] == {"CUDA0": [266.50], "CUDA_Host": [24.01]}
@@ -86,7 +86,7 @@ def test_a_server_that_listens_before_it_has_loaded_is_not_ready() -> None:
     assert not read(text[: text.index("main: model loaded")]).ready
 
 
-def test_2024() -> None:
+def test_a_log_of_2024_is_read() -> None:
     launch = log("2024")
     assert launch.loads[0].buffers == {
         "model": {"CPU": [281.81], "CUDA0": [4403.49]},
@@ -97,7 +97,7 @@ def test_2024() -> None:
     assert launch.ready
 
 
-def test_2023() -> None:
+def test_a_log_of_2023_is_read() -> None:
     launch = log("2023")
     assert launch.old == {"mem required": 70.42, "VRAM used": 3577.55, "kv self size": 256.0}
     assert (
@@ -402,7 +402,7 @@ def test_equal_within_the_rounding_of_the_log() -> None:
     assert not more.equal and abs(more.differences["CUDA0"] - MiB // 50) < MiB // 100
 
 
-def test_the_table() -> None:
+def test_the_table_at_exit_is_read() -> None:
     launch = log("2025")
     extras = (Extra("output buffer", "Host", 2052096, True),)
     table = compare(

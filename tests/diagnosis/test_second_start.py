@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from support import FIXTURES
+from support import FIXTURES, free_port
 
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
 from autolayers.machine import Host
@@ -28,12 +28,6 @@ pytestmark = [
 TINY = FIXTURES / "tiny"
 CHAT = str(TINY / "chat.gguf")
 GiB = 1 << 30
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 class Start:

@@ -107,7 +107,7 @@ def test_canonical_names_of_memory_flags_are_the_short_ones() -> None:
         ("--draft-max 5", "draft_n_max", 5),
     ],
 )
-def test_reads(line: str, field: str, value: object) -> None:
+def test_words_are_read(line: str, field: str, value: object) -> None:
     assert getattr(params(line), field) == value
 
 
@@ -317,7 +317,7 @@ def test_nonsense_in_the_environment(environ: dict[str, str], message: str) -> N
 # --- config files
 
 
-def test_config_files(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_config_files_are_read_in_order(tmp_path) -> None:  # type: ignore[no-untyped-def]
     config = tmp_path / "llama.cpp" / "config.ini"
     config.parent.mkdir()
     config.write_text(

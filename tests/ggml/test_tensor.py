@@ -79,12 +79,12 @@ def test_a_view_of_a_view_looks_at_the_root(g: Graph) -> None:
         ),
     ],
 )
-def test_results(g: Graph, make, ne, type_) -> None:
+def test_results_have_ggmls_shapes(g: Graph, make, ne, type_) -> None:
     t = make(g, g.new("f16", 64, 32), g.new("f32", 64, 5))
     assert (t.ne, t.type) == (ne, type_)
 
 
-def test_experts(g: Graph) -> None:
+def test_a_matmul_of_experts_has_ggmls_shape(g: Graph) -> None:
     experts, x, ids = g.new("q4_K", 256, 768, 128), g.new("f32", 256, 1, 512), g.new("i32", 8, 512)
     assert g.mul_mat_id(experts, x, ids).ne == (768, 8, 512, 1)
 

@@ -191,7 +191,7 @@ class Stream:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str, tmp_path: Path) -> None:
+def test_a_hostile_file_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     data, reason = REFUSED[name]
     path = tmp_path / "model.gguf"
     path.write_bytes(data)

@@ -130,7 +130,7 @@ def test_a_string_ends_near_the_end(
     n=st.integers(0, 1000),
 )
 @settings(max_examples=400, deadline=None)
-def test_any_bytes(buf: bytes, copies: int, start: int, n: int) -> None:
+def test_any_bytes_are_walked_alike(buf: bytes, copies: int, start: int, n: int) -> None:
     assert (
         skip_strings(buf * copies, start, n)
         == step_strings(buf * copies, start, n)

@@ -107,7 +107,7 @@ def test_commands_that_are_none(line: str, message: str) -> None:
         split(line)
 
 
-def test_containers() -> None:
+def test_a_command_in_a_container_is_split() -> None:
     command = split(
         "docker run --rm -it --gpus all -p 8080:8080 -e A=b -v /data/m:/models:ro --mount "
         "type=bind,src=/d,dst=/draft "
@@ -187,7 +187,7 @@ def test_overrides_beyond_the_given_ones_are_added() -> None:
     )
 
 
-def test_old_builds() -> None:
+def test_old_builds_get_words_that_they_know() -> None:
     assert (
         whole("llama-server -m m", "-ngl 5 -fa on -kvu -ncmoe 3", Build(5000))
         == "llama-server -m m -ngl 5 -fa"
@@ -224,7 +224,7 @@ def test_flags_of_builds() -> None:
     assert Build(5).knows("-ngl")
 
 
-def test_help_texts() -> None:
+def test_help_texts_of_builds_are_read() -> None:
     new = (
         "-ngl,  --gpu-layers, --n-gpu-layers N   max. number\n-fa,   --flash-attn [on|off|auto]    "
         "   set\n"

@@ -70,7 +70,7 @@ def slots(found: FleetPlan, model: str) -> int:
     )
 
 
-def test_compose(fleet: FleetPlan) -> None:
+def test_compose_files_serve_the_fleet(fleet: FleetPlan) -> None:
     yaml = pytest.importorskip("yaml")
     texts = written("compose", fleet)
     assert sorted(texts) == ["rack-1/compose.yaml", "rack-2/compose.yaml"]
@@ -92,7 +92,7 @@ def test_compose(fleet: FleetPlan) -> None:
         )
 
 
-def test_kubernetes(fleet: FleetPlan) -> None:
+def test_kubernetes_manifests_serve_the_fleet(fleet: FleetPlan) -> None:
     yaml, validator = pytest.importorskip("yaml"), pytest.importorskip("kubernetes_validate")
     (text,) = written("kubernetes", fleet).values()
     documents = list(yaml.safe_load_all(text))
@@ -117,7 +117,7 @@ def test_kubernetes(fleet: FleetPlan) -> None:
     ) == 2
 
 
-def test_llmkube(fleet: FleetPlan) -> None:
+def test_llmkube_resources_serve_the_fleet(fleet: FleetPlan) -> None:
     yaml = pytest.importorskip("yaml")
     (text,) = written("llmkube", fleet).values()
     documents = list(yaml.safe_load_all(text))
@@ -131,7 +131,7 @@ def test_llmkube(fleet: FleetPlan) -> None:
             )
 
 
-def test_llama_swap(fleet: FleetPlan) -> None:
+def test_llama_swap_files_serve_the_fleet(fleet: FleetPlan) -> None:
     yaml = pytest.importorskip("yaml")
     texts = written("llama-swap", fleet)
     assert sorted(texts) == ["peers/config.yaml", "rack-1/config.yaml", "rack-2/config.yaml"]
@@ -161,7 +161,7 @@ def test_llama_swap(fleet: FleetPlan) -> None:
         assert all(model["cmd"].count("--port") == 1 for model in own["models"].values())
 
 
-def test_litellm(fleet: FleetPlan) -> None:
+def test_litellm_balances_the_fleet(fleet: FleetPlan) -> None:
     yaml = pytest.importorskip("yaml")
     config = yaml.safe_load(written("litellm", fleet)["litellm.yaml"])
     assert {row["model_name"] for row in config["model_list"]} == set(NAMES) and len(

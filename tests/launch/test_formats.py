@@ -70,7 +70,7 @@ def written(
     return formats.write(kind, plan, parse(["-m", path, *words]), command, added, warn=warn)
 
 
-def test_systemd() -> None:
+def test_a_systemd_unit_starts_the_launch() -> None:
     lines = written(
         "systemd", ("--api-key", "secret", "--port", "80", "-p", "a;b\n'c' \\")
     ).splitlines()
@@ -100,7 +100,7 @@ def test_systemd_itself_takes_the_service(tmp_path: Path, monkeypatch: pytest.Mo
         assert (done.returncode, str(unit) in done.stderr) == (0, False), done.stderr
 
 
-def test_docker() -> None:
+def test_a_docker_command_starts_the_launch() -> None:
     words = shlex.split(written("docker", ("--port", "81", "--hf-token=x")))
     assert words == [
         "docker",
@@ -232,7 +232,7 @@ def test_compose_by_its_own_specification() -> None:
     ]
 
 
-def test_llama_swap() -> None:
+def test_llama_swap_starts_the_launch() -> None:
     lines = written("llama-swap", ("--port", "99", "-a", "my-model,other")).splitlines()
     assert lines[:2] == ["models:", '  "my-model":']
     line = json.loads(lines[2].partition("cmd: ")[2])
@@ -257,7 +257,7 @@ def test_llama_swap() -> None:
     )
 
 
-def test_preset() -> None:
+def test_a_preset_starts_the_launch() -> None:
     text = written(
         "preset",
         ("--port", "99", "--jinja", "--no-cont-batching", "-ctk", "q8_0", "-kvu", "--temp", "0.5"),

@@ -29,7 +29,7 @@ from typing import Any, cast
 import launch_targets
 import pytest
 from random_launches import written
-from support import FIXTURES, requested
+from support import FIXTURES, free_port, requested
 
 import autolayers
 from autolayers.cli import main
@@ -49,12 +49,6 @@ pytestmark = [
 ]
 CHAT = FIXTURES / "tiny" / "chat.gguf"
 MiB = 1 << 20
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def until(condition: Callable[[], object], seconds: float = 90) -> None:
@@ -225,7 +219,9 @@ def test_a_terminals_interrupt(binaries: pathlib.Path, tmp_path: pathlib.Path) -
         assert children("llama-server", port) == []
 
 
-def test_wait(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_wait_returns_when_the_server_is_ready(
+    binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     port = free_port()
     run = Run(
         tmp_path,
@@ -455,7 +451,7 @@ def test_two_devices_as_one(
 
 @pytest.mark.parametrize("pipeline", [False, True])
 @pytest.mark.parametrize("name", ["chat", "qwen3-dense", "gemma3-dense"])
-def test_two_devices(
+def test_two_devices_are_filled_as_predicted(
     binaries: pathlib.Path, tmp_path: pathlib.Path, name: str, pipeline: bool
 ) -> None:
     servers = [Rpc(binaries), Rpc(binaries)]

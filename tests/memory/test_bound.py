@@ -8,13 +8,12 @@ import json
 from itertools import chain
 
 import pytest
-from support import FIXTURES, WHOLE, model, sample
+from support import FIXTURES, WHOLE, hypothetical_gpus, model, sample
 
 import autolayers
 from autolayers import estimate
 from autolayers.builds import rules
 from autolayers.flags.parse import parse
-from autolayers.machine import Device
 from autolayers.memory.bound import upper_bound
 from autolayers.memory.breakdown import LowerBound
 from autolayers.memory.cache import allocate
@@ -22,10 +21,6 @@ from autolayers.memory.context import resolve
 from autolayers.memory.estimate import Estimator
 from autolayers.memory.graphs import compute
 from autolayers.memory.weights import place_weights
-
-
-def gpus(mib: list[int]) -> list[Device]:
-    return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
 
 
 @WHOLE
@@ -42,7 +37,7 @@ def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
         m, params, devices = (
             model(case["model"]),
             parse(case["args"].split()).params,
-            gpus(case["gpus_mib"]),
+            hypothetical_gpus(case["gpus_mib"]),
         )
         context = resolve(m, params, rules(case.get("build")))
         placement = place_weights(m, params, devices, context.load_mtp)
@@ -64,7 +59,11 @@ def test_it_is_never_below_the_truth(kind: str, whole: bool) -> None:
 
 
 def test_an_unknown_graph_is_bounded_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    m, params, devices = model("llama-3.1-8b-q4_k_m"), parse(["-c", "8192"]).params, gpus([24576])
+    m, params, devices = (
+        model("llama-3.1-8b-q4_k_m"),
+        parse(["-c", "8192"]).params,
+        hypothetical_gpus([24576]),
+    )
     known = estimate(m, params, devices)
     monkeypatch.setattr(compute, "builder", lambda name, mtp: None)
     unknown = estimate(m, params, devices)
@@ -97,7 +96,7 @@ def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(
             found = estimate(
                 m,
                 parse([*words, "--override-kv", override]).params,
-                gpus([24576, 24576]),
+                hypothetical_gpus([24576, 24576]),
                 runtime=True,
             )
         except autolayers.AutolayersError:
@@ -117,14 +116,14 @@ def test_keys_that_contradict_the_tensors_end_in_a_bound_or_a_refusal(
 def test_experts_that_llama_cpp_asserts_against(override: str) -> None:
     m = model("qwen3-30b-a3b-q4_k_m")
     with pytest.raises(autolayers.ModelError, match="does not load that"):
-        estimate(m, parse(["--override-kv", override]).params, gpus([24576]))
+        estimate(m, parse(["--override-kv", override]).params, hypothetical_gpus([24576]))
 
 
 def test_measuring_ends_where_the_prompt_graph_is_enough_to_know() -> None:
     m, params, devices = (
         model("qwen3-30b-a3b-q4_k_m"),
         parse(["-c", "8192", "-ncmoe", "20"]).params,
-        gpus([24576]),
+        hypothetical_gpus([24576]),
     )
     whole = estimate(m, params, devices, runtime=True)
     asked = []

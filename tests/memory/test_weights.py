@@ -49,7 +49,9 @@ def llama() -> Model:
         ("-ngl 99 -dev none", (8192,), "CPU CPU CPU CPU CPU"),
     ],
 )
-def test_layers(llama: Model, words: str, mib: tuple[int, ...], layers: str) -> None:
+def test_layers_are_on_their_devices(
+    llama: Model, words: str, mib: tuple[int, ...], layers: str
+) -> None:
     placement = place(llama, words, *mib)
     assert " ".join((*placement.dev_layer, placement.dev_output)) == layers
 
@@ -87,7 +89,7 @@ def test_which_devices_are_used() -> None:
         ("-ncffn 2", {f"blk.{i}.ffn_up.weight" for i in (0, 1)}),
     ],
 )
-def test_overrides(llama: Model, words: str, on_cpu: set[str] | None) -> None:
+def test_overrides_move_tensors(llama: Model, words: str, on_cpu: set[str] | None) -> None:
     placement = place(llama, words)
     found = {placed.name for placed in placement.tensors if placed.buffer != "CUDA0"}
     everything = set(llama.tensors)

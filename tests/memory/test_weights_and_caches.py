@@ -95,7 +95,7 @@ def test_the_truth_covers_what_it_is_meant_to() -> None:
         ("gpt-oss-20b-mxfp4", "-c 65536 --swa-full", "swa", 12 * 2 * 512 * 2 * 65536),
     ],
 )
-def test_cache_sizes(name: str, words: str, cache: str, bytes_: int) -> None:
+def test_cache_sizes_are_llama_cpps(name: str, words: str, cache: str, bytes_: int) -> None:
     _, _, memory = launch(name, "-ngl 99 " + words, 1 << 20)
     found = memory.cache(cache)
     assert found is not None
@@ -115,7 +115,7 @@ def test_cache_sizes(name: str, words: str, cache: str, bytes_: int) -> None:
         ("--kv-unified-per-slot 2048 -np 8 -kvu", 16384, 16384, 8, True),
     ],
 )
-def test_context_sizes(
+def test_contexts_are_padded_as_llama_cpp_does(
     words: str, n_ctx: int, n_ctx_seq: int, n_seq_max: int, unified: bool
 ) -> None:
     context, _, _ = launch("llama-3.1-8b-q4_k_m", "-ngl 99 " + words, 49152)
@@ -139,7 +139,9 @@ def test_context_sizes(
         ("-c 8192 -np 2 -md draft.gguf --spec-type draft-simple", 2048, 512, 8),
     ],
 )
-def test_batches(words: str, n_batch: int, n_ubatch: int, n_outputs_max: int) -> None:
+def test_batches_are_limited_as_llama_cpp_does(
+    words: str, n_batch: int, n_ubatch: int, n_outputs_max: int
+) -> None:
     context = resolve(model("llama-3.1-8b-q4_k_m"), parse(words.split()).params)
     assert (context.n_batch, context.n_ubatch, context.n_outputs_max) == (
         n_batch,

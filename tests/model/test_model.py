@@ -96,11 +96,11 @@ def test_files_that_are_no_models_are_named(
         ("plamo3", {"attention__sliding_window": 32, "nextn_predict_layers": 2}, "ssssssff 32"),
     ],
 )
-def test_sliding_windows(architecture: str, keys: dict[str, object], pattern: str) -> None:
+def test_sliding_windows_are_read(architecture: str, keys: dict[str, object], pattern: str) -> None:
     assert swa(architecture, **keys) == pattern
 
 
-def test_heads() -> None:
+def test_heads_are_read_for_each_layer() -> None:
     hp = hparams(
         "llama",
         block_count=2,
@@ -118,7 +118,7 @@ def test_heads() -> None:
         _ = hp.no_such_parameter
 
 
-def test_recurrent_layers() -> None:
+def test_recurrent_layers_are_read() -> None:
     ssm = {
         "ssm__conv_kernel": 4,
         "ssm__inner_size": 512,
@@ -221,7 +221,7 @@ def test_layers_that_share_a_cache() -> None:
         ("dec.blk.3.cross_attn_rel_b.weight", ("repeating", 3, "NONE")),
     ],
 )
-def test_tensor_classes(name: str, found: tuple[str, int, str]) -> None:
+def test_tensors_have_their_classes(name: str, found: tuple[str, int, str]) -> None:
     assert classify(architecture("llama"), name) == (*found, True)
 
 
@@ -265,7 +265,7 @@ def test_files_that_are_no_model() -> None:
         )
 
 
-def test_overridden_keys() -> None:
+def test_overridden_keys_count() -> None:
     model = Model(header("llama", blocks(2)), "m.gguf")
     other = model.overridden((("llama.context_length", "int:1024"), ("general.name", "str:other")))
     assert (other.n_ctx_train, other.name, model.n_ctx_train, model.name) == (

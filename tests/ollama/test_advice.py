@@ -118,7 +118,7 @@ def test_overhead_counts_for_the_default_context_alone():
         (4096, 8, "off", 512),
     ],
 )
-def test_automatic_batch(llama, n_ctx, size, flash, batch):
+def test_the_batch_is_chosen_as_ollama_does(llama, n_ctx, size, flash, batch):
     assert rules.automatic_batch(llama.model, llama.size, n_ctx, [gpu(size)], flash) == batch
 
 

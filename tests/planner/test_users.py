@@ -85,7 +85,7 @@ def test_caches_are_smaller_only_where_weights_would_leave_the_gpu() -> None:
         (["--ctx-per-user", "4k"], "is of --users"),
     ],
 )
-def test_bad_words(words: list[str], why: str) -> None:
+def test_bad_words_are_refused(words: list[str], why: str) -> None:
     with pytest.raises(UsageError, match=why):
         autolayers.plan(model("llama-3.1-8b-q4_k_m:4"), [*DENSE, *words])
 

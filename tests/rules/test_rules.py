@@ -73,14 +73,16 @@ def _same(value: float, figure: str) -> bool:
 @pytest.mark.parametrize(
     ("rule", "given", "figure"), WORKED, ids=[f"{rule} {figure}" for rule, _, figure in WORKED]
 )
-def test_worked_example(rule: str, given: dict[str, object], figure: str) -> None:
+def test_a_worked_example_has_its_published_figure(
+    rule: str, given: dict[str, object], figure: str
+) -> None:
     assert _same(rules.evaluate(rule, **given).value, figure)
 
 
 @pytest.mark.parametrize(
     ("rule", "example"), [(r.name, e) for r in RULES.values() for e in r.examples]
 )
-def test_documented_example(rule: str, example: rules.Example) -> None:
+def test_a_documented_example_prints_what_it_says(rule: str, example: rules.Example) -> None:
     result = rules.evaluate(rule, **example.given)
     value = result.as_published if example.published else result.value
     assert value is not None
@@ -168,7 +170,7 @@ def test_every_rule_says_what_it_is() -> None:
         ("kv_cache", {**CACHE, "hidden": 16, "heads": 32}, "hidden size"),
     ],
 )
-def test_refused(rule: str, given: dict[str, object], word: str) -> None:
+def test_impossible_inputs_are_refused(rule: str, given: dict[str, object], word: str) -> None:
     with pytest.raises(UsageError) as caught:
         rules.evaluate(rule, **given)
     assert word in str(caught.value)
@@ -204,7 +206,7 @@ def test_command_prints_one_line_per_rule(capsys: pytest.CaptureFixture[str]) ->
     assert "kv_cache needs --layers" in err
 
 
-def test_command_explains(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_explains_its_rules(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--params", "70B", "--bits", "16", "--explain"])
     out = capsys.readouterr().out
     assert "70B × 4 bytes / (32 / 16) × 1.2" in out
@@ -235,7 +237,7 @@ def test_json_is_keyed_by_the_rules_names(capsys: pytest.CaptureFixture[str]) ->
         ["--params", "8"],
     ],
 )
-def test_command_refuses(words: list[str]) -> None:
+def test_the_command_refuses_in_one_line(words: list[str]) -> None:
     with pytest.raises(UsageError):
         main(words)
 

@@ -73,7 +73,7 @@ def test_what_is_no_host(host):
     assert "\n" not in str(error.value) and "secret" not in str(error.value)
 
 
-def test_the_calls(fake, server):
+def test_each_call_is_answered(fake, server):
     assert server.version() == "0.33.0"
     assert server.has(Name.parse("LLAMA3.1:8B")) and not server.has(Name.parse("llama3.1"))
     server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192})
@@ -94,7 +94,7 @@ def test_a_path_before_the_api(fake):
     )
 
 
-def test_nobody_there():
+def test_a_missing_server_is_one_line():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]

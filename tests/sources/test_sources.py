@@ -362,7 +362,7 @@ def test_a_password_in_hf_endpoint_is_never_shown(web: Web) -> None:
     assert web.url in text and "secret" not in text
 
 
-def test_nobody_there() -> None:
+def test_a_missing_host_is_one_line() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/m.gguf"

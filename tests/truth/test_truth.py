@@ -12,10 +12,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from support import FIXTURES, RECORDED, WHOLE, model, sample
+from support import FIXTURES, RECORDED, WHOLE, hypothetical_gpus, model, sample
 
 import autolayers
-from autolayers import Device, estimate
+from autolayers import estimate
 from autolayers.flags.parse import parse
 
 PARTS = ("model", "context", "compute")
@@ -36,10 +36,6 @@ def by_model(name: str) -> dict[str, list[dict]]:
     for case in lines(name):
         groups.setdefault(case["model"], []).append(case)
     return groups
-
-
-def gpus(mib: list[int]) -> list[Device]:
-    return [Device.hypothetical(f"{size}MiB", f"CUDA{i}") for i, size in enumerate(mib)]
 
 
 REAL, OTHER = by_model("cases_models"), by_model("cases_archs")
@@ -81,7 +77,7 @@ def differences(name: str, cases: list[dict]) -> list[str]:
     wrong = []
     for case in cases:
         params = parse(case["args"].split()).params
-        devices = gpus(case["gpus_mib"])
+        devices = hypothetical_gpus(case["gpus_mib"])
         if "error" in case:
             with pytest.raises(autolayers.LaunchRefused):
                 estimate(model(name), params, devices, build=build(case))
@@ -123,7 +119,7 @@ def test_the_largest_n_gpu_layers_that_fits(
             "--llama-build",
             str(build(case)),
         ]
-        plan = autolayers.plan(model(name), words, devices=gpus([case["vram_mib"]]))
+        plan = autolayers.plan(model(name), words, devices=hypothetical_gpus([case["vram_mib"]]))
         right, of = figures.get("decisions, right", (0, 0))
         chosen = min(plan.n_gpu_layers, case["n_layer"] + 1)
         good = not plan.fits if case["max_ngl"] is None else chosen == case["max_ngl"]
@@ -136,7 +132,10 @@ def test_the_largest_n_gpu_layers_that_fits(
 
 def test_older_builds_reserve_logits_for_a_whole_micro_batch() -> None:
     """The "CUDA0 compute buffer size = 258.50 MiB" of many public logs of Llama 3 8B."""
-    words, devices = parse(["-ngl", "99", "-c", "8192", "-fa", "on"]).params, gpus([24576])
+    words, devices = (
+        parse(["-ngl", "99", "-c", "8192", "-fa", "on"]).params,
+        hypothetical_gpus([24576]),
+    )
     llama = model("llama-3.1-8b-q4_k_m")
     old, new = (estimate(llama, words, devices, build=build) for build in (6000, None))
     assert old.devices["CUDA0"].compute == 258.5 * 2**20 and old.n_seq_max == 1

@@ -334,7 +334,7 @@ def test_the_answer_is_saved_as_a_picture(page: Any) -> None:
     assert download.value.suggested_filename.endswith(".png") and data.startswith(b"\x89PNG")
 
 
-def test_nothing_jumps(page: Any) -> None:
+def test_nothing_jumps_while_the_page_loads(page: Any) -> None:
     """The layout shifts by less than 0.1 from the first paint to the last table, as Web Vitals want
     it."""
     page.add_init_script("""window.shifted = 0;

@@ -12,7 +12,6 @@ import json
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import threading
 import urllib.error
@@ -20,7 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 
 import pytest
-from support import FIXTURES, until
+from support import FIXTURES, free_port, until
 
 from autolayers.web.engine import Engine
 
@@ -71,12 +70,6 @@ def hub() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()
-
-
-def free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def test_the_command_of_the_page_serves(

@@ -18,7 +18,7 @@ TSC = pathlib.Path(os.environ.get("AUTOLAYERS_NODE_MODULES", "")) / "typescript"
 
 
 @pytest.mark.skipif(NODE is None, reason="no node here")
-def test_modules() -> None:
+def test_modules_run_under_node() -> None:
     done = subprocess.run(
         [str(NODE), "--test", str(pathlib.Path(__file__).with_name("modules.test.mjs"))],
         capture_output=True,
@@ -31,7 +31,7 @@ def test_modules() -> None:
 @pytest.mark.skipif(
     not TSC.is_file(), reason="no typescript: AUTOLAYERS_NODE_MODULES names npm's folder"
 )
-def test_types() -> None:
+def test_types_of_the_modules_agree() -> None:
     words = [
         "--noEmit",
         "--checkJs",

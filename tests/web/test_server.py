@@ -102,7 +102,9 @@ def test_no_token_no_answer(server: PageServer, token: str) -> None:
         ("OPTIONS", "/call/plan", "", 501),
     ],
 )
-def test_bad_requests(server: PageServer, method: str, path: str, body: str, status: int) -> None:
+def test_bad_requests_are_refused(
+    server: PageServer, method: str, path: str, body: str, status: int
+) -> None:
     assert ask(server, method, path, body, **{TOKEN_HEADER: server.token})[0] == status
 
 

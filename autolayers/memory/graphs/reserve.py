@@ -176,7 +176,7 @@ def _shorter(
     Each of `n_seqs` sequences has as many tokens as the others.
 
     After a graph that ran elsewhere (a token's, for which weights in RAM are not copied),
-    ggml_gallocr_alloc_graph plans a micro-batch anew, for the tokens that it has. Weights that are
+    ggml_gallocr_alloc_graph plans a micro-batch again, for the tokens that it has. Weights that are
     copied may then not fit into what activations left free, and the buffer grows: its size is
     linear in the tokens, but for such jumps. One token less and half of them show whether there is
     one; if so, the line through half and three quarters is followed, at the latest to `n_tokens`.

@@ -73,7 +73,7 @@ class Unserved:
 @dataclass(frozen=True)
 class Failing:
     """A machine of a kind that fails: users that have no slot until it is back, and how many are
-    served where the fleet is planned anew without it, None if not computed."""
+    served where the fleet is planned again without it, None if not computed."""
 
     kind: int
     machine: str
