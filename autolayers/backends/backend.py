@@ -198,8 +198,8 @@ class Backend:
         return self.reaches(op)
 
     def reaches(self, op: Tensor) -> bool:
-        """Return no source is in another device's memory. Views do not have a buffer yet when
-        llama.cpp asks."""
+        """Return whether no source is in another device's memory. Views do not have a buffer yet
+        when llama.cpp asks."""
         for source in op.src:
             buffer = source.buffer
             if (

@@ -79,7 +79,8 @@ class Cpu(Backend):
 
 
 def _repack_supports(op: Tensor, rules: Rules) -> bool:
-    """Matrices of some types with a multiple of eight rows, times f32."""
+    """Return whether a repacked matrix is multiplied: some types, a multiple of eight rows, times
+    f32."""
     weight = op.src[0]
     ne = weight.ne
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1

@@ -23,7 +23,7 @@ class Unknown(CudaBuffers):
         return max(super().alloc_size(tensor), scratch(tensor, tensor.nbytes, self.rules))
 
     def supports_op(self, op: Tensor) -> bool:
-        """Return what all run, as far as it costs memory."""
+        """Return whether all backends run it, as far as it costs memory."""
         # slots' own streams with -fa off: gigabytes go to the CPU
         if op.op == "MUL_MAT" and not multiplies(op):
             return False

@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _is_model(name: str) -> bool:
-    """Return a GGUF file, or a name that only a model has."""
+    """Return whether it is a GGUF file, or a name that only a model has."""
     try:
         with open(name, "rb") as file:
             return file.read(4) == b"GGUF"

@@ -117,7 +117,7 @@ def _flags(command: str) -> list[tuple[str, str]]:
 
 
 def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
-    """Terms and their help; a term that is too long gets its own line."""
+    """Return the lines of terms and their help; a term that is too long gets its own line."""
     lines: list[str] = []
     for term, meaning in rows:
         head = f"  {term}"

@@ -56,7 +56,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def one(pid: int, as_json: bool = False) -> int:
-    """`autolayers explain PID`."""
+    """Print what one server holds, for `autolayers explain PID`. Raises AutolayersError."""
     found = discover(os.environ)
     server = next(servers(pid), None)
     if server is None:

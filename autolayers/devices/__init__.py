@@ -118,7 +118,7 @@ def _enriched(listed: list[Device], environ: Mapping[str, str], root: str) -> li
 def _calibrated(
     devices: Sequence[Device], ram: Host, notes: Sequence[str], environ: Mapping[str, str]
 ) -> Inventory:
-    """With what was measured on this machine."""
+    """Return the inventory with the speeds that were measured on this machine."""
     from .calibrated import load, with_ratios
 
     rows, old = load(devices, environ)

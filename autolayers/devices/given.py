@@ -55,7 +55,7 @@ Device.hypothetical = staticmethod(_hypothetical)
 
 
 def _usable(card: Card, name: str) -> int:
-    """MiB that the card's GPU may use, on a Mac by the macOS that its name has. Raises
+    """Return the MiB that a card's GPU may use; on a Mac, by the macOS in its name. Raises
     UsageError."""
     macos = macos_of(name)
     if macos is None:

@@ -283,8 +283,8 @@ class Attempts:
         )
 
     def _coloured(self) -> list[str]:
-        """Return its log comes through a pipe, which llama.cpp gives no colours: on where they go
-        to a terminal after all."""
+        """Return the words for colours: the log comes through a pipe, which llama.cpp gives no
+        colours: on where they go to a terminal after all."""
         environ, given = self.session.environ, self.given.value("--log-colors") is not None
         unwanted = environ.get("NO_COLOR") or environ.get("TERM") == "dumb"
         if self.wait or given or unwanted:

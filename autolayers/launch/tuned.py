@@ -51,7 +51,7 @@ class Tuned:
 
 
 def _of(entry: Any) -> Tuned:
-    """Return an entry of the file. Raises where it is not one, or its flags are not
+    """Return an entry of the file. Raises if it is not one, or its flags are not
     llama-server's."""
     tuned = Tuned(**{**entry, "flags": tuple(entry["flags"])})
     launch = parse(tuned.flags, command=None)

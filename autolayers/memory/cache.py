@@ -325,8 +325,8 @@ class _Builder:
 
 
 def _lent(hp: Hparams, target: Target) -> Memory:
-    """Return the assistant's layers read the target's last ones: its second to last if they slide,
-    otherwise its last."""
+    """Return the target's caches. The assistant's layers read its last ones: its second to last
+    if they slide, otherwise its last."""
     theirs, context, memory = target
     caches = []
     for cache in memory.caches:

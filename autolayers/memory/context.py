@@ -89,7 +89,7 @@ def pad(n: int, to: int) -> int:
 
 
 def cell_block(flash_attn: str, rules: Rules) -> int:
-    """Return the number of a cache's cells is a multiple of this."""
+    """Return the number that a cache's cells are a multiple of."""
     return CELL_BLOCK if rules.cells_by_256 or flash_attn != "off" else 32
 
 

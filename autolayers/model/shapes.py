@@ -143,8 +143,8 @@ class Loader:
         return f"{self.wrong_number(len(deep))}: block_count is {count}, and there is {deep[0]}"
 
     def _wrong_shape(self) -> str:
-        """Of the tensor that llama.cpp comes to first: those outside of blocks, then block by
-        block."""
+        """Return what is wrong with the first tensor in llama.cpp's order: those outside of
+        blocks, then block by block. "" if nothing is."""
         wrong = [info for info in self.tensors.values() if not self._fits(info)]
         if not wrong:
             return ""
@@ -268,7 +268,7 @@ def _extents(text: str, values: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _value(text: str, values: Mapping[str, int]) -> int:
-    """Of a sum of products and quotients: "2*n_embd+n_rot/2"."""
+    """Return the value of a sum of products and quotients: "2*n_embd+n_rot/2"."""
     total = 0
     for term in text.replace("-", "+-").split("+"):
         sign = -1 if term.startswith("-") else 1

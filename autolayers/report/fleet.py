@@ -204,7 +204,7 @@ def _next(found: FleetPlan) -> list[str]:
 
 
 def _warnings(found: FleetPlan) -> Sequence[str]:
-    """Of the plans, each once."""
+    """Return the warnings of the plans, each once."""
     return [
         *dict.fromkeys(
             f"{found.names[server.model]}: {warning}"

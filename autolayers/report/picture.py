@@ -217,7 +217,7 @@ def _mark(i: int, style: Style) -> str:
 
 
 def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
-    """Return each part gets the columns that its share rounds to, and at least one."""
+    """Return the columns of each part: those that its share rounds to, and at least one."""
     total = sum(max(0, size) for size in sizes)
     shares = [max(0, size) * width / total for size in sizes]
     counts = [max(1, int(share)) if share else 0 for share in shares]

@@ -175,7 +175,8 @@ def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
 
 
 def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
-    """Return the states that GATED_DELTA_NET puts after its output, copied to the cache."""
+    """Return whether these are the states that GATED_DELTA_NET puts after its output, copied to
+    the cache."""
     gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
     if gdn.is_output or cpy.is_output or gdn.type != "f32":
         return False

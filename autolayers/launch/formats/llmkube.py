@@ -117,7 +117,7 @@ def _resources(mib: int, gpus: int) -> list[str]:
 
 def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], list[str]]:
     """Return the lines of the fields that words have, and the words that have none. A word that is
-    there twice, or that the schema does not admit, stays a word."""
+    given twice, or that the schema does not admit, stays a word."""
     found = list(items(words))
     names = list(map(_canonical, found))
     lines: list[str] = []
