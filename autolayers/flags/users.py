@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Users:
     """How many (None: as many as the promise allows), the context of each (0: what the workload
     takes), and the promise: tokens per second of an answer, seconds to its first token. `grows`: a
-    launch that stays on the GPUs gets more slots and is not searched anew for them, and only the
+    launch that stays on the GPUs gets more slots and is not searched again for them, and only the
     number that is asked for, or kept, is priced."""
 
     count: int | None = None
