@@ -191,7 +191,7 @@ class _Builder:
         n_stream = n_stream or context.n_stream
         width = width or hp.n_embd_k_gqa
         if v_width is None:
-            # a transposed V is written as one tensor of rows with one length, the widest layer's
+            # a transposed V has the widest layer's rows in all, as layers share the row indices
             v_width = (lambda il: hp.n_embd_v_gqa_max) if context.v_trans else hp.n_embd_v_gqa
         layers = []
         for il in range(hp.n_layer_all):

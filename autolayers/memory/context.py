@@ -396,7 +396,6 @@ def _flash_attention(
     flash_attn = asked if row.flash_attn else "off"
     if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
         flash_attn = "off"
-    # the meta backend cuts attention by heads, for which it has the fused operation alone
     if split_mode == "tensor":
         _refuse_split(model, flash_attn, rules)
         flash_attn = "on"

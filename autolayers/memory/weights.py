@@ -344,8 +344,7 @@ class _Table:
             self.slices[slices.key] = slices
         pinned = None
         if not params.no_host:
-            # make_cpu_buft_list: pinned memory of the first device that has such a type, as
-            # copies from it run at twice the rate; --no-host leaves it out, for extra buffer types
+            # make_cpu_buft_list: pinned memory of the first device that has such a type
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
         # one device that cannot leave the file mapped turns mmap off for all (load_tensors)
