@@ -96,7 +96,7 @@ def search(problem: Problem) -> Found:
     back = {
         name: value for name, value in changes.items() if vars(params)[name] == vars(given)[name]
     }
-    if params.n_gpu_layers is None:  # of --fit's launches; llama-server would decide anew
+    if params.n_gpu_layers is None:  # of --fit's launches; llama-server would decide again
         back["n_gpu_layers"] = params.layers_wanted(problem.everything) * bool(
             problem.machine.devices
         )
