@@ -6,6 +6,7 @@ kills, full disks.
     # `serve` and `web` in one process, asked by many clients
     python benchmarks/soak.py servers --questions 5000
     python benchmarks/soak.py kills --times 100           # `run`, killed at random moments
+    python benchmarks/soak.py slow   # deep headers: seconds and memory
     python benchmarks/soak.py edges  # a full disk, no home, a clock that goes back
     python docs/make.py reliability                       # docs/reliability.md
 
@@ -567,11 +568,47 @@ def edges() -> int:
     return failed
 
 
+# --- headers that once took long
+
+MIXED = "1MiB,80GiB,2GiB,3GiB,1MiB,12GiB,200MiB,6GiB"
+CACHES = "f16,q8_0,q4_0,q5_0,q5_1,q4_1,iq4_nl,bf16"
+# architecture, layers, flags: the kinds that an attack found in November 2026
+SLOW = (
+    ("glm4moe-moe", 512, "--gpu 24GiB --ram 64GiB --format flags"),
+    ("gpt-oss-moe", 512, "--gpu 2GiB,3GiB --backend vulkan --ram 64GiB --format flags"),
+    ("deepseek2-moe", 300, f"--gpu 4x1GiB --backend vulkan --kv-types {CACHES} --format text"),
+    ("gemma3-dense", 128, f"--gpu {MIXED} --backend metal --ram 1GiB --format text"),
+    ("llama-moe", 128, f"--gpu {MIXED} --ram 1GiB --users 256 --min-rate 1 --format text"),
+    ("falcon-h1-dense", 300, "--gpu 1GiB,1GiB --backend rocm --ram 1GiB --format text"),
+)
+
+
+def slow() -> int:
+    """Processor seconds and the largest memory of whole commands on deep headers."""
+    over = 0
+    for name, layers, flags in SLOW:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, f"{name}-{layers}.gguf")
+            path.write_bytes(fuzz.deeper(ROOT / "fixtures" / "headers" / f"{name}.gguf", layers))
+            words = [sys.executable, "-m", "autolayers", str(path), *flags.split()]
+            child = subprocess.Popen(
+                words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            _, status, used = os.wait4(child.pid, 0)
+            seconds, mib = used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
+            over += seconds > 10 or mib > 300
+            row = f"{path.stat().st_size / 1000:.0f} kB|exit {os.waitstatus_to_exitcode(status)}"
+            found = {f"{name}|{layers}|{flags}": f"{row}|{seconds:.1f}|{mib:.0f}"}
+        add("slow", {"rows": found})
+        print(found, flush=True)
+    return over
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=("commands", "servers", "kills", "edges"))
+    parser.add_argument("part", choices=("commands", "servers", "kills", "edges", "slow"))
     parser.add_argument("--minutes", type=float, default=1.0)
     parser.add_argument("--questions", type=int, default=1000)
     parser.add_argument("--times", type=int, default=20)
@@ -585,6 +622,8 @@ def main() -> int:
             return min(
                 1, servers(given.questions, figures().get("servers", {}).get("questions", 0))
             )
+        if given.part == "slow":
+            return min(1, slow())
         return min(1, kills(given.times) if given.part == "kills" else edges())
 
 

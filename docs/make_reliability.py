@@ -275,6 +275,30 @@ def _edges(part: dict[str, Any]) -> list[str]:
     ]
 
 
+def _slow(part: dict[str, Any]) -> list[str]:
+    rows = []
+    for words, figures in sorted(part["rows"].items()):
+        name, layers, flags = words.split("|")
+        size, ended, seconds, mib = figures.split("|")
+        rows.append(
+            f"| {name}, {layers} layers, {size} | `{flags}` | {ended} | {seconds} | {mib} |"
+        )
+    return [
+        "## Deep headers",
+        "",
+        "Whole commands on headers of many layers, with the start of Python. In November 2026 such "
+        "ones took up to 42.6 processor seconds and 448 MiB, and `choose --for cards` of a real "
+        "model 16.4 s.",
+        "",
+        "| header | flags | ended | processor seconds | MiB |",
+        "|---|---|---|---|---|",
+        *rows,
+        "",
+        f"Last run {part['date']}.",
+        "",
+    ]
+
+
 def _wrong(part: dict[str, Any]) -> str:
     found = _defects(part)
     if not found:
@@ -285,7 +309,13 @@ def _wrong(part: dict[str, Any]) -> str:
 def render() -> str:
     """The whole document, ending with a newline."""
     figures = json.loads(FIGURES.read_text("utf-8"))
-    parts = {"commands": _commands, "servers": _servers, "kills": _kills, "edges": _edges}
+    parts = {
+        "commands": _commands,
+        "servers": _servers,
+        "kills": _kills,
+        "edges": _edges,
+        "slow": _slow,
+    }
     lines = [
         line for name, write in parts.items() if name in figures for line in write(figures[name])
     ]

@@ -308,13 +308,16 @@ class _Advice:
     # --- file
 
     def file(self) -> Iterator[Remedy]:
-        """The largest quantisation of the model that fits."""
+        """The largest quantisation of the model that fits, where one fits no worse than a larger
+        one."""
+        smaller = list(below(self.model))
+        first = 1 + last(-1, len(smaller) - 1, lambda i: not self.fits(model=smaller[i][1]))
+        if first == len(smaller):
+            return
+        kind, model = smaller[first]
         elements = sum(info.n_elements for info in self.model.tensors.values())
-        for kind, smaller in below(self.model):
-            if self.fits(model=smaller):
-                bits = round(8 * smaller.size / elements, 2)
-                yield Remedy("file", file=smaller.size, type=kind, bits_per_weight=bits)
-                return
+        bits = round(8 * model.size / elements, 2)
+        yield Remedy("file", file=model.size, type=kind, bits_per_weight=bits)
 
 
 def _solution(problem: Problem) -> Candidate | None:

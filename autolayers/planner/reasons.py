@@ -223,7 +223,7 @@ class Explained(Reasons):
 
     @lazy
     def remedies(self) -> tuple[Remedy, ...]:
-        return without_gc(tuple)(self.parts.advice())
+        return tuple(self.parts.advice())  # what a search held is collected before the next
 
     @lazy
     def faster(self) -> Faster | None:
@@ -278,7 +278,7 @@ class Explained(Reasons):
         for other in self._alternatives():
             yield (known := replace(known, alternatives=(*known.alternatives, other)))
         advice = self.parts.advice()
-        while (remedy := without_gc(next)(advice, None)) is not None:
+        while (remedy := next(advice, None)) is not None:
             yield (known := replace(known, remedies=(*known.remedies, remedy)))
         smaller = self.smaller
         cut = (NO_MORE,) if self.meter.refused and not self.ended else ()
