@@ -86,5 +86,6 @@ class RuleSet:
 
     @classmethod
     def rows(cls) -> Iterator[Rule]:
-        """Return the table, in its own order."""
-        return (row for row in vars(cls).values() if isinstance(row, Rule))
+        """Return the table: the rows of each class, those of its base first."""
+        for owner in reversed(cls.__mro__):
+            yield from (row for row in vars(owner).values() if isinstance(row, Rule))

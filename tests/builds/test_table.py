@@ -10,16 +10,16 @@ from support import ROOT, gpus, model
 
 from autolayers import AutolayersError, estimate
 from autolayers.builds import NEWEST, OLDEST_EXACT, Build, Rule, Rules, RuleSet, rules, sources
+from autolayers.builds.early import EarlyRules
 from autolayers.flags.parse import parse
 from autolayers.memory.estimate import Estimator
 
 
 def test_rows_are_in_order_and_dated() -> None:
-    rows = list(Rules.rows())
-    assert [row.part for row in rows] == sorted(
-        (row.part for row in rows), key=[row.part for row in rows].index
-    )
-    for row in rows:
+    for table in (Rules, EarlyRules):
+        parts = [row.part for row in vars(table).values() if isinstance(row, Rule)]
+        assert parts == sorted(parts, key=parts.index)
+    for row in Rules.rows():
         assert row.after < row.first and (not row.last or row.first <= row.last < row.until), (
             row.name
         )
@@ -35,6 +35,13 @@ def test_rows_are_in_order_and_dated() -> None:
 def test_the_newest_build_is_the_last_whose_source_is_known() -> None:
     numbers = [int(number) for number in sources._TEXT.split()]
     assert numbers == sorted(set(numbers)) and (numbers[0], numbers[-1]) == (OLDEST_EXACT, NEWEST)
+
+
+def test_rules_that_all_exact_builds_share_stand_in_a_file_of_their_own() -> None:
+    for row in Rules.rows():
+        begins = row.first > OLDEST_EXACT
+        ends = row.last > 0 and row.until > OLDEST_EXACT
+        assert (begins or ends) != (row.name in vars(EarlyRules)), row.name
 
 
 def test_every_rule_is_read_by_its_name() -> None:
