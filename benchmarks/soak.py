@@ -4,7 +4,7 @@ kills, full disks.
     # hostile whole commands, from where the last run ended
     python benchmarks/soak.py commands --minutes 10
     # `serve` and `web` in one process, asked by many clients
-    python benchmarks/soak.py servers --questions 5000
+    python benchmarks/soak.py servers --minutes 60
     python benchmarks/soak.py kills --times 100           # `run`, killed at random moments
     python benchmarks/soak.py slow   # deep headers: seconds and memory
     python benchmarks/soak.py edges  # a full disk, no home, a clock that goes back
@@ -45,7 +45,11 @@ import psutil  # noqa: E402
 
 FIGURES = ROOT / "benchmarks" / "soak.json"
 MODEL = str(ROOT / "fixtures" / "headers" / "llama-3.2-1b-q8_0.gguf")
-SLICE = {"launches": 4}  # cases of a slice; 400 of the other kinds
+# cases of a slice; of the other kinds, and how many of those start a process of their own too
+SLICE = {"launches": 20}
+CASES, PROCESSES = 2000, 20
+# how long a kind may take compared with the others: launches are seconds each
+SHARES = {**{kind: fuzz.KINDS[kind][1] for kind in fuzz.WHOLE}, "launches": 1}
 TODAY = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
 COMMAND = [sys.executable, "-m", "autolayers"]
 
@@ -82,21 +86,53 @@ def joined(old: Any, new: Any) -> Any:
 
 
 def commands(minutes: float) -> int:
-    """Slices of each kind in turn, each from the case where its last one ended."""
+    """Slices of each kind in turn, each from the case where its last one ended; 1 of 100 cases is
+    a process of its own, which has to end as the same words do in this one."""
     end, failed = time.monotonic() + 60 * minutes, 0
     spent = dict.fromkeys(fuzz.WHOLE, 0.0)
+    for path in fuzz.paths():  # read once, for all slices
+        fuzz.header(path), fuzz.whole(path)
     while time.monotonic() < end:
-        kind = min(fuzz.WHOLE, key=lambda kind: spent[kind] / fuzz.KINDS[kind][1])
+        kind = min(fuzz.WHOLE, key=lambda kind: spent[kind] / SHARES[kind])
         begun = time.monotonic()
         first = sum(figures().get("commands", {}).get(kind, {}).get("ended", {}).values())
-        cases = SLICE.get(kind, 400)
+        cases = SLICE.get(kind, CASES)
         totals, bad, _ = fuzz.run(fuzz.Budget({kind: cases}, patience=4), 1, first, [kind])
+        tried, differ = processes(kind, first, cases * PROCESSES // CASES)
+        bad += differ
         spent[kind] += time.monotonic() - begun
         failed += len(bad)
-        add("commands", {kind: {"ended": totals[kind], "defects": bad}})
+        add("commands", {kind: {"ended": totals[kind], "processes": tried, "defects": bad}})
         for line in bad:
             print(line, flush=True)
     return failed
+
+
+def processes(kind: str, first: int, cases: int) -> tuple[int, list[str]]:
+    """(how many of the cases from `first` on a process can be started with, those that end in
+    another way than within this process)."""
+    within, differ, tried = fuzz._command, [], 0
+
+    def both(words: list[str], environ: Mapping[str, str] = {}) -> str:
+        nonlocal tried
+        if {"\0", "\ud800"} & set("".join(words)):  # no process can be given these
+            return within(words, environ)
+        # the state files of before, which a command may change
+        state = Path(environ.get("XDG_STATE_HOME") or tempfile.mkdtemp())
+        kept = {path: path.read_bytes() for path in state.rglob("*.json")}
+        expected = within(words, environ)
+        for path, data in kept.items():
+            path.write_bytes(data)
+        wrong = said_of(tuple(words), {**os.environ, "PYTHONPATH": str(ROOT), **environ}, expected)
+        tried += 1
+        if wrong:
+            differ.append(f"{kind}:{number}, a process of its own: {wrong}")
+        return expected
+
+    with mock.patch.object(fuzz, "_command", both):
+        for number in range(first, first + cases):
+            fuzz.KINDS[kind][0](random.Random(f"{kind}:{number}"))
+    return tried, differ
 
 
 # --- serve and web in one process
@@ -143,17 +179,19 @@ def question(pick: random.Random) -> tuple[int, str, Any]:
     model = str(pick.choice(fuzz.paths()))
     kind = pick.randrange(20)
     if kind < 8:
-        return 0, "/plan", {"model": model, "flags": words, "explain": kind == 0}
-    if kind < 11:
+        return 0, "/plan", {"model": model, "flags": words, "explain": pick.random() < 0.05}
+    if kind < 13:
         return 0, "/explain", {"log": pick.choice(fuzz.LABELLED)}
-    if kind == 11:
+    if kind == 13:
         return 0, "/choose", {"models": [model], "flags": words}
     if kind < 15:
         return 1, "/call/plan", {**words, "model": pick.choice(BUNDLED)}
     if kind < 17:
+        # the curve is some 100 plans
+        calls = ("start", "name", "machine", "file", "row", "explain")
         return (
             1,
-            f"/call/{pick.choice(('start', 'name', 'machine', 'file', 'curve', 'row', 'explain'))}",
+            f"/call/{'curve' if pick.random() < 0.02 else pick.choice(calls)}",
             {
                 **words,
                 "model": pick.choice(BUNDLED),
@@ -209,9 +247,9 @@ def _state(process: psutil.Process) -> dict[str, float]:
     }
 
 
-def servers(questions: int, first: int = 0) -> int:
-    """Memory, threads and handles of the process before, after a fifth of the questions, and at the
-    end."""
+def servers(questions: int, minutes: float, first: int) -> int:
+    """Memory, threads and handles of the process before, after each fifth of the questions, or of
+    the time."""
     child = subprocess.Popen(
         [sys.executable, "-c", SERVERS],
         stdin=subprocess.PIPE,
@@ -227,9 +265,15 @@ def servers(questions: int, first: int = 0) -> int:
     process, statuses, lock = psutil.Process(child.pid), dict[str, int](), threading.Lock()
     samples, begun = [_state(process)], time.monotonic()
 
-    def client(numbers: range) -> None:
-        for number in numbers:
-            pick = random.Random(f"servers:{number}")
+    done = 0
+
+    def client(until: int, end: float) -> None:
+        nonlocal done
+        while time.monotonic() < end:
+            with lock:
+                if done >= until:
+                    return
+                pick, done = random.Random(f"servers:{first + done}"), done + 1
             which, path, asked = question(pick)
             try:
                 status = str(ask(ports[which], path, asked, pick.random() < 0.03) or "left")
@@ -238,20 +282,13 @@ def servers(questions: int, first: int = 0) -> int:
             with lock:
                 statuses[status] = statuses.get(status, 0) + 1
 
-    done = 0
-    for part in range(5):
-        until = questions * (part + 1) // 5
-        threads = [
-            threading.Thread(
-                target=client, args=(range(first + done + at, first + until, CLIENTS),)
-            )
-            for at in range(CLIENTS)
-        ]
+    for part in range(1, 6):
+        limits = questions * part // 5, begun + 60 * minutes * part / 5
+        threads = [threading.Thread(target=client, args=limits) for _ in range(CLIENTS)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        done = until
         samples.append(_state(process))
         print(done, samples[-1], flush=True)
     took = time.monotonic() - begun
@@ -262,11 +299,11 @@ def servers(questions: int, first: int = 0) -> int:
     add(
         "servers",
         {
-            "questions": questions,
+            "questions": done,
             "statuses": statuses,
             "defects": lines[:5],
             "runs": [
-                {"date": TODAY, "questions": questions, "seconds": round(took), "samples": samples}
+                {"date": TODAY, "questions": done, "seconds": round(took), "samples": samples}
             ],
         },
     )
@@ -422,10 +459,14 @@ QUESTIONS: tuple[tuple[str, ...], ...] = (
 
 
 def said_of(
-    words: tuple[str, ...], environ: Mapping[str, str], before: tuple[str, ...] = (), **options: Any
+    words: tuple[str, ...],
+    environ: Mapping[str, str],
+    expected: str = "",
+    before: tuple[str, ...] = (),
+    **options: Any,
 ) -> str:
-    """What a command did wrong: "" if it ended in an answer or in one line. `before`: the program
-    that starts it."""
+    """What a command did wrong: "" if it ended in an answer or in one line, and as `expected`.
+    `before`: the program that starts it."""
     done = subprocess.run(
         [*before, *COMMAND, *words],
         env=dict(environ),
@@ -438,6 +479,8 @@ def said_of(
     error = done.stderr.decode("utf-8", "replace")
     if "Traceback" in error or done.returncode not in (0, 1, 2, 3, 4, 5):
         return f"{' '.join(words[:2])}: exit {done.returncode}: {error.strip()[-300:]}"
+    if expected not in ("", f"exit {done.returncode}"):
+        return f"{' '.join(words[:2])}: exit {done.returncode}, not {expected}"
     return ""
 
 
@@ -610,7 +653,7 @@ def main() -> int:
     )
     parser.add_argument("part", choices=("commands", "servers", "kills", "edges", "slow"))
     parser.add_argument("--minutes", type=float, default=1.0)
-    parser.add_argument("--questions", type=int, default=1000)
+    parser.add_argument("--questions", type=int, default=100_000, help="at most, in the minutes")
     parser.add_argument("--times", type=int, default=20)
     given = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -619,9 +662,8 @@ def main() -> int:
         if given.part == "commands":
             return min(1, commands(given.minutes))
         if given.part == "servers":
-            return min(
-                1, servers(given.questions, figures().get("servers", {}).get("questions", 0))
-            )
+            before = figures().get("servers", {}).get("questions", 0)
+            return min(1, servers(given.questions, given.minutes, before))
         if given.part == "slow":
             return min(1, slow())
         return min(1, kills(given.times) if given.part == "kills" else edges())

@@ -729,6 +729,64 @@ def _kept(model: str) -> str:
     return file.read_text("utf-8") if file.is_file() else "[]"
 
 
+def headers(seed: random.Random) -> str:
+    """`inspect`, and the plan's number of layers, of a header with bytes changed or keys that no
+    model has."""
+    file = Path(_folder(), "m.gguf")
+    data = bytearray(whole(seed.choice(paths())))
+    if seed.random() < 0.3:  # a value of the metadata, which the header's own lengths still fit
+        at = seed.randrange(24, len(data))
+        data[at : at + 4] = struct.pack("<I", seed.choice(SIZES) & 0xFFFFFFFF)[: len(data) - at]
+        file.write_bytes(data)
+    else:
+        file.write_bytes(mutated(data, seed))
+    if seed.random() < 0.9:
+        return _command(["inspect", str(file), *seed.choice(([], [], ["--json"]))])
+    return _command(["plan", str(file), "--gpu", "8GiB", "--ram", "32GiB", "-q"])
+
+
+SETTINGS = {
+    "LLAMA_ARG_N_GPU_LAYERS": WORDS,
+    "LLAMA_ARG_CTX_SIZE": WORDS,
+    "LLAMA_ARG_CACHE_TYPE_K": WORDS,
+    "LLAMA_ARG_FLASH_ATTN": WORDS,
+    "LLAMA_CACHE": WORDS,
+    "CUDA_VISIBLE_DEVICES": WORDS,
+    "COLUMNS": WORDS,
+    "TERM": WORDS,
+    "NO_COLOR": WORDS,
+    "FORCE_COLOR": WORDS,
+    "HOME": WORDS,
+    "XDG_CACHE_HOME": WORDS,
+    "HF_ENDPOINT": WORDS,
+    "OLLAMA_HOST": ("127.0.0.1:1", "[", "http://[", *HOSTILE),
+}
+
+
+def settings(seed: random.Random) -> str:
+    """Short commands with an environment, a config file and state files that anybody may have
+    written."""
+    home = Path(_folder(), "home")
+    environ = {"XDG_STATE_HOME": str(home), "XDG_CONFIG_HOME": str(home)}
+    for name in seed.sample(list(SETTINGS), seed.randrange(4)):
+        value = seed.choice(SETTINGS[name])
+        if "\0" not in value and "\ud800" not in value:
+            environ[name] = value
+    for name in ("autolayers/measured.json", "llama.cpp/config.ini"):
+        file = home / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        good = CONFIG if name.endswith(".ini") else json.dumps(MACHINE["measured"]).encode()
+        if seed.random() < 0.2 and name.endswith(".json"):
+            good = json.dumps(_json(seed)).encode("utf-8", "surrogatepass")
+        file.write_bytes(mutated(bytearray(good), seed))
+    kind, model = seed.randrange(20), str(seed.choice(paths()))
+    if kind < 2:
+        return _command(["measured", *seed.choice(([], ["--json"]))], environ)
+    if kind < 19:
+        return _command(["inspect", model, *seed.choice(([], ["--json"]))], environ)
+    return _command(["plan", model, "--gpu", "8GiB", "--ram", "32GiB", "-q"], environ)
+
+
 # and its share of the time
 KINDS: dict[str, tuple[Callable[[random.Random], str | None], float]] = {
     "reading": (reading, 1),
@@ -744,9 +802,11 @@ KINDS: dict[str, tuple[Callable[[random.Random], str | None], float]] = {
     "explaining": (explaining, 3),
     "machines": (machines, 2),
     "starts": (starts, 2),
+    "headers": (headers, 3),
+    "settings": (settings, 1),
 }
 # the command line from words to exit code
-WHOLE = ("commands", "launches", "explaining", "machines", "starts")
+WHOLE = ("commands", "launches", "explaining", "machines", "starts", "headers", "settings")
 
 
 # --- limits

@@ -111,6 +111,7 @@ class Backend:
     # `major` and `minor` of the compute capability, `mib` or `mb`
     device_lines: tuple[tuple[str, str], ...] = ()
     nvidia = False  # its GPUs have a compute capability
+    numbered = True  # logs call its devices by name and number
     ollama = ""  # Ollama's name of its library
     signs: tuple[Sign, ...] = ()  # what it and its driver print when something fails
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from ..builds import NEWEST_RULES
 from ..ggml.types import BY_NAME
 from .backend import ALIGNMENT, SIZE, Backend
-from .sign import Sign
+from .sign import MIB, Sign
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,10 +22,29 @@ _GAPS = 4  # of the parts that a quantised weight is cut into
 class OpenCl(Backend):
     name = "OpenCL"
     mmap = False
+    numbered = False
     free_doubt = "free is a guess: total less 1 GiB"
     signs = (
         Sign("oom_device", "CL_MEM_OBJECT_ALLOCATION_FAILURE"),
+        Sign(
+            "oom_device",
+            "opencl_buffer_type_alloc_buffer",
+            rf"alloc_buffer: failed to allocate {MIB} MiB",
+        ),
+        Sign(
+            "oom_device", "ggml_opencl:", r"ggml_opencl: .{1,200} error -4 at"
+        ),  # the same by number
         Sign("buffer_limit", "CL_INVALID_BUFFER_SIZE"),
+        Sign("gpu_build", "ggml_opencl: kernel compile error", "", "start"),
+        Sign(
+            "no_gpu",
+            "ggml_opencl:",
+            r"ggml_opencl: (?:platform IDs not available|could find any OpenCL devices"
+            r"|selected platform .{1,80} does not have any devices|unsupported GPU)",
+            "start",
+            weight=6,
+            fatal=False,
+        ),
     )
     limits_are = (("mem_base_addr_align", ALIGNMENT), ("max_mem_alloc_size", SIZE))
 

@@ -200,6 +200,7 @@ class Sycl(CudaBuffers):
             "run",
         ),
         Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
+        Sign("no_gpu", "No device of requested type", r"what\(\): +No device", "start", weight=8),
         Sign(
             "no_gpu",
             "No device of requested type",

@@ -136,8 +136,12 @@ def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 
 def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
-    device = facts.devices.get(verdict.device or "")
-    capability = device.compute_capability if device is not None else None
+    named = facts.devices.get(verdict.device or "")
+    # of several cards the oldest, where the line does not say which
+    cards = [named] if named is not None else [*facts.devices.values()]
+    capability = min(
+        (card.compute_capability for card in cards if card.compute_capability), default=None
+    )
     chip = facts.chip
     if chip in SIBLINGS:
         yield Advice(

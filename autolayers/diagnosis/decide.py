@@ -198,10 +198,11 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     survived = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit") and _survived(
         chosen, facts
     )
-    fatal = (
-        chosen.sign.fatal and chosen.weight >= 8 and not survived and not _ignored(chosen, lines)
-    )
+    ended = not survived and not _ignored(chosen, lines)
+    fatal = chosen.sign.fatal and chosen.weight >= 8 and ended
     phase = _phase(chosen, near, lines, facts)
+    if _ended_by_image(chosen, lines):
+        phase, fatal = "run", True
     if part := _part(chosen, phase, fatal, lines):
         chosen = replace(chosen, groups={**chosen.groups, "part": part})
     if chosen.cause == "partial_offload" and size and not facts.offloaded:
@@ -292,7 +293,15 @@ def _ignored(chosen: Found, lines: Sequence[Line]) -> bool:
     )
 
 
+def _ended_by_image(chosen: Found, lines: Sequence[Line]) -> bool:
+    """Whether it went on from that until the first image (alloc_compute_meta reserves no graph)."""
+    return _ignored(chosen, lines) and any(
+        _CRASHED.search(line.text) for line in lines[chosen.at + 1 :]
+    )
+
+
 _WARMED = re.compile(r"(?:alloc|reserve)_compute_meta|\bwarmup: ")
+_CRASHED = re.compile(r"[Ss]egmentation fault|SIGSEGV|core dumped")
 _LOST = re.compile(
     r"failed to load|unable to allocate|GGML_ASSERT|Aborted|failed to "
     r"create|llama_context"
@@ -522,6 +531,8 @@ def _device(
         index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), None)
         if index is None and (only := _of_command(facts)):
             return only
+        if index is None and cause == "gpu_build" and len(facts.devices) > 1:
+            return None  # the line does not say which
     name = facts.gpu(int(index or 0), BACKENDS.get(chosen.sign, ()))
     return old_name(name) or name or None
 

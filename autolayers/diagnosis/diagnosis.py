@@ -431,6 +431,8 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
         return f": {said['what'][:40]}{known}"
     if "type" in said:
         return f": tensors of type {said['type']}"
+    if cause == "bad_file" and "tensor" in said and "file bounds" in said["sign"]:
+        return f": it ends before its tensor {said['tensor'][:40]} does"
     if "tensor" in said:
         return f": tensor {said['tensor'][:40]}"
     if cause == "bad_flag" and "flag" in said:

@@ -114,7 +114,9 @@ class Facts:
         """Name a GPU that the log does not show, "" where it shows no backend either."""
         theirs = [name for name in self.backends if canonical(name) in printed_by]
         backends = theirs or self.backends or printed_by
-        return f"{backends[0]}{index}" if backends else ""
+        if not backends:
+            return ""
+        return f"{backends[0]}{index if backend(canonical(backends[0])).numbered else ''}"
 
     # --- one line: a method for each field
 

@@ -55,8 +55,7 @@ SIGNS = (
     Sign(
         "oom_device",
         "failed to allocate",
-        rf"[fF]ailed to allocate {NAME} buffer\b(?! of "
-        rf"size)(?! for)",
+        r"[fF]ailed to allocate (?P<name>[A-Z]\S{0,79}) buffer\b(?! of size)(?! for)",
     ),
     Sign("oom_device", "error loading model: failed to allocate buffer", "", "load", last=2500),
     Sign(
@@ -202,6 +201,7 @@ SIGNS = (
     Sign("old_build", "unsupported GGUF version", "", "load"),
     Sign("old_build", "only supports up to version", "", "load"),
     Sign("old_build", "too many tensors created", "", "load"),
+    Sign("old_build", "unrecognized tensor type", "", "load", last=A_LAST),
     Sign("old_build", "unknown file version", "", "load", last=A_LAST),
     Sign("bad_model", "GGUFv1 is no longer supported", "", "load"),
     Sign("bad_model", "host and model endianness", "", "load"),
@@ -314,7 +314,7 @@ SIGNS = (
     Sign(
         "bad_file",
         "illegal split file",
-        r"illegal split file idx: (?P<idx>\d{1,5})(?: \(file: "
+        r"illegal split file(?: idx)?: (?P<idx>\d{1,5})(?: \(file: "
         r"[^)]{0,300}?"
         r"(?P<split>[^/\\)]{1,120}-\d{5}-of-\d{5}\.gguf)\))?",
         "load",
@@ -513,6 +513,15 @@ SIGNS = (
         weight=6,
         fatal=False,
     ),
+    # minja's errors
+    Sign(
+        "template",
+        "at row ",
+        r"(?:\"message\": ?\")?(?P<why>[^\"\n]{1,120}?) at row \d{1,6}, column \d{1,6}:",
+        "run",
+        weight=6,
+        fatal=False,
+    ),
     Sign("template", "generate parser for this template", "", "run", weight=6, fatal=False),
     Sign("template", "failed to initialize chat template", "", "start"),
     Sign(
@@ -577,6 +586,7 @@ SIGNS = (
         "start",
     ),
     Sign("cpu_build", "SIGILL", r"\bSIGILL\b", "start"),
+    Sign("cpu_build", "signal: illegal instruction", "", "start"),  # Ollama, as Go says it
     *(Sign("cpu_build", code, "", "start") for code in ("0xC000001D", "3221225501", "-1073741795")),
     *(Sign("cpu_build", code, rf"{EXIT}{code}\b", "start") for code in ("132", "-4")),  # SIGILL
     # --- the GPU, its driver, the binary
@@ -658,6 +668,7 @@ SIGNS = (
     ),
     # --- other machines, other files, the port
     Sign("pair_mismatch", "mismatch between text model", "", "load"),
+    Sign("pair_mismatch", "mmproj embedding mismatch", "", "load"),  # KoboldCpp
     Sign(
         "pair_mismatch",
         "draft model",
@@ -727,6 +738,15 @@ SIGNS = (
         fatal=False,
     ),
     Sign("no_gpu", "no compatible GPUs", "", "start", weight=6, fatal=False),
+    # LM Studio's survey
+    Sign(
+        "no_gpu",
+        "gpus found",
+        r"[Nn]o (?:supported )?(?:CUDA |ROCm |Vulkan )?[Gg][Pp][Uu]s found",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
     Sign("no_gpu", "library=cpu", r"\blibrary=cpu\b", "start", weight=6, fatal=False),
     Sign("no_gpu", "offloaded 0/", r"offloaded 0/\d+ layers to GPU", "load", weight=6, fatal=False),
     # ik_llama.cpp

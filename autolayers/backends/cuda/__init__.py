@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _DEVICE = r"^ *Device (?P<index>\d{1,3}): (?P<description>[^,]{1,90}), "
 _VRAM = r"(?:.{0,80}VRAM: (?P<mib>\d{1,12}) MiB)?"
+# "CUDA error 2 at FILE:LINE: ..." of 2023, "CUDA error: ..." since
+_AT = r"(?: \d{1,4} at .{1,200})?"
 
 TURING = 750
 # of a device's limits: is its llama.cpp built with GGML_CUDA_FA_ALL_QUANTS?
@@ -94,8 +96,7 @@ class Cuda(CudaBuffers):
         Sign(
             "oom_device",
             "out of memory",
-            r"(?:CUDA|ROCm|MUSA|HIP) error(?: 2 at .{1,200})?: out "
-            r"of memory"
+            rf"(?:CUDA|ROCm|MUSA|HIP) error{_AT}: out of memory"
             r"|ggml-cuda\.cu:\d{1,6}: out of memory",
             "run",
         ),
@@ -117,9 +118,8 @@ class Cuda(CudaBuffers):
         Sign("device_lost", "fallen off the bus", "", "run"),
         Sign(
             "device_lost",
-            "error:",
-            r"(?:CUDA|ROCm|MUSA) error: (?:unspecified launch "
-            r"failure|misaligned address"
+            "error",
+            rf"(?:CUDA|ROCm|MUSA) error{_AT}: (?:unspecified launch failure|misaligned address"
             r"|an illegal (?:memory access|instruction)|the launch timed out|uncorrectable ECC "
             r"error)",
             "run",
@@ -133,6 +133,14 @@ class Cuda(CudaBuffers):
             "start",
             weight=6,
             fatal=False,
+        ),
+        # of 2023, which ended with it
+        Sign(
+            "no_gpu",
+            "driver version is insufficient",
+            rf"CUDA error{_AT}: (?P<why>CUDA driver version is insufficient.{{0,40}})",
+            "start",
+            weight=8,
         ),
         Sign(
             "no_gpu",

@@ -81,7 +81,7 @@ class Metal(Backend):
             r"kIOGPUCommandBufferCallbackError(?:Timeout|Hang|PageFault|InnocentVictim)",
             "run",
         ),
-        Sign("oom_device", "failed with status 5", "", "run", weight=8),
+        Sign("oom_device", "failed with status 5", r"failed with status 5\b", "run", weight=8),
         Sign("buffer_limit", "Buffer Validation"),
         Sign(
             "buffer_limit",

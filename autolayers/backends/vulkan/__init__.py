@@ -79,6 +79,9 @@ class Vulkan(Backend):
         ),
         Sign("oom_device", "ErrorOutOfDeviceMemory"),
         Sign("oom_device", "VK_ERROR_OUT_OF_DEVICE_MEMORY"),
+        # Mesa's driver, before llama.cpp's own line
+        Sign("oom_device", "radv/amdgpu:", rf"radv/amdgpu: +size +: {BYTES} bytes", weight=8),
+        Sign("buffer_limit", "Requested preallocation size is too large", "", "run"),
         Sign("oom_host", "ErrorOutOfHostMemory"),
         Sign("device_lost", "DeviceLost", r"ErrorDeviceLost|DeviceLostError", "run"),
         Sign("device_lost", "VK_ERROR_DEVICE_LOST", "", "run"),
