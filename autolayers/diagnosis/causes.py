@@ -214,6 +214,7 @@ CAUSES = {
             "ones do.",
             "this build is too old for the file{detail}",
             (_remedy("", "a newer llama.cpp or Ollama; downloading the file again does not help"),),
+            {"projector": "this build is too old for the projector's file{detail}"},
         ),
         Cause(
             "bad_model",
@@ -226,6 +227,7 @@ CAUSES = {
                     "", "a newer conversion of the model, or the program that the file was made for"
                 ),
             ),
+            {"projector": "llama.cpp cannot load the projector's file{detail}"},
         ),
         Cause(
             "bad_file",
@@ -243,6 +245,7 @@ CAUSES = {
                 ),
                 _remedy("", "in a container: does the path exist there?"),
             ),
+            {"projector": "the projector's file cannot be read{detail}"},
         ),
         Cause(
             "bad_flag",
@@ -340,6 +343,7 @@ CAUSES = {
             "The projector, draft model or adapter belongs to another model.",
             "mmproj, draft or adapter is of another model{detail}",
             (_remedy("", "take both files from the same repository"),),
+            {"no reason": "the projector's file is not loaded: cut, too new or of another kind"},
         ),
         Cause(
             "port_busy",

@@ -255,6 +255,7 @@ _PROJECTOR = re.compile(
     r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal "
     r"model|mmproj"
 )
+_OF_FILE = ("old_build", "bad_model", "bad_file")  # causes that are a file's
 _OF_MODEL = re.compile(
     r"llama_context|llama_init|create.context|kv cache|error loading "
     r"model|llama_model_lo"
@@ -273,6 +274,10 @@ def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
     if chosen.cause == "oom_host":
         word = chosen.sign.word
         return word if word in ("killed", "137") else "killed" if word in _KILLED else ""
+    if chosen.cause in _OF_FILE:
+        return "projector" if _of_projector(chosen, lines) else ""
+    if chosen.sign.word == "failed to load clip model":
+        return "no reason"
     if chosen.cause != "oom_device":
         return ""
     if _of_projector(chosen, lines):

@@ -290,7 +290,7 @@ def explain(
     elif missing:
         remedies.append(Remedy((), missing))
     remedies += rates.remedies() if rates is not None else ()
-    other = mended(verdict, facts) if launch is None else None
+    other = mended(verdict, facts, machine) if launch is None else None
     if other is not None:
         remedies = [remedy for remedy in remedies if not remedy.flags]
         remedies.insert(0, Remedy(other.changed, other.why + ", in the command below"))
@@ -422,6 +422,10 @@ def _size(size: int) -> str:
     return f"{size / MiB:.0f} MiB" if size >= MiB else mib(size)
 
 
+# signs of a file that ends too early
+_ENDS = ("not within the file bounds", "not within file bounds", "failed to seek for tensor")
+
+
 def _detail(verdict: Verdict, facts: Facts) -> str:
     """What the sign says besides: an architecture, a flag, a file."""
     said, cause = verdict.detail, verdict.cause
@@ -431,7 +435,7 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
         return f": {said['what'][:40]}{known}"
     if "type" in said:
         return f": tensors of type {said['type']}"
-    if cause == "bad_file" and "tensor" in said and "file bounds" in said["sign"]:
+    if cause == "bad_file" and "tensor" in said and said["sign"] in _ENDS:
         return f": it ends before its tensor {said['tensor'][:40]} does"
     if "tensor" in said:
         return f": tensor {said['tensor'][:40]}"

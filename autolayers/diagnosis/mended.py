@@ -1,7 +1,7 @@
 """The launch that starts where memory is not the reason: the command of a log, with as few words
 changed as may be.
 
-    found = mended(verdict, facts)  # None where no other command helps: a cut file, an old build
+    found = mended(verdict, facts, asked)  # None where no command helps: a cut file, an old build
     found.words, found.changed, found.dropped
 """
 
@@ -14,7 +14,7 @@ from ..flags.check import nearest
 from ..flags.parse import items
 from ..flags.table import ARGUMENTS, Argument
 from ..records import dataclass
-from .working import SECRET
+from .working import SECRET, with_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..flags.parse import Item
     from .decide import Verdict
     from .facts import Facts
+    from .working import Asked
 
 
 @dataclass(frozen=True)
@@ -48,14 +49,15 @@ class Mended:
         }
 
 
-def mended(verdict: Verdict, facts: Facts) -> Mended | None:
+def mended(verdict: Verdict, facts: Facts, asked: Asked) -> Mended | None:
     """The command that helps against a cause; None without a command in the log, or where none
     helps."""
     rule = _RULES.get(verdict.cause)
     if rule is None or not facts.words:
         return None
+    path = facts.model or (asked.model.path if asked.model is not None else "")
     try:
-        return rule(verdict, [*items(facts.words)])
+        return rule(verdict, [*items(with_model(facts.words, path))])
     except UsageError:  # a command that was cut
         return None
 
@@ -117,7 +119,9 @@ def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
 
 
 def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
-    """The first part of a split model."""
+    """The model without a projector that cannot be loaded; the first part of a split model."""
+    if verdict.detail.get("part") == "projector":
+        return _without_projector(given)
     if "idx" not in verdict.detail:
         return None
     return _made(
@@ -131,14 +135,26 @@ def _file(verdict: Verdict, given: list[Item]) -> Mended | None:
     )
 
 
+def _without_projector(given: list[Item]) -> Mended | None:
+    """The model alone: its projector is in the command, or -hf brings it."""
+    named = any(_is(item, *_PROJECTOR) for item in given)
+    return _made(
+        given,
+        lambda item: () if _is(item, *_PROJECTOR) else None,
+        "without the projector: text alone",
+        () if named else ("--no-mmproj",),
+    )
+
+
+_PROJECTOR = ("-mm", "--mmproj", "-mmu", "--mmproj-url")
+
+
 def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
     """The model without the file that is of another one."""
-    what = {
-        "mismatch between text model": ("-mm", "--mmproj"),
-        "failed to load clip model": ("-mm", "--mmproj"),
-    }
     word = verdict.detail.get("sign", "")
-    names = what.get(word) or (
+    if re.search("text model|clip|mmproj", word):
+        return _without_projector(given)
+    names = (
         ("-md", "--model-draft")
         if "draft" in word or "vocab_type" in word
         else ("--lora", "--lora-scaled", "--control-vector")
@@ -187,6 +203,8 @@ _RULES = {
     "port_busy": _port,
     "bad_flag": _flag,
     "bad_file": _file,
+    "bad_model": _file,
+    "old_build": _file,
     "pair_mismatch": _pair,
     "bad_combo": _combination,
 }

@@ -306,6 +306,13 @@ SIGNS = (
         "load",
     ),
     Sign("bad_file", "not within file bounds", "", "load"),
+    # a projector that ends too early (clip.cpp)
+    Sign(
+        "bad_file",
+        "failed to seek for tensor",
+        r"failed to seek for tensor (?P<tensor>\S{1,80})",
+        "load",
+    ),
     Sign("bad_file", "failed to read key-value pairs", "", "load", weight=8),
     Sign("bad_file", "failed to read tensor info", "", "load", weight=8),
     Sign("bad_file", "failed to read tensor data", "", "load"),

@@ -220,7 +220,7 @@ def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
     """The launch as it was given, or what is missing for planning it. Raises UsageError for a
     command that no build reads, other AutolayersErrors for a model that cannot be read."""
     path = facts.model or (asked.model.path if asked.model is not None else "")
-    words = _with_model(facts.words or _known(facts), path)
+    words = with_model(facts.words or _known(facts), path)
     arguments = parse(words, command=None)
     model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
     if model is None:
@@ -298,7 +298,7 @@ def _known(facts: Facts) -> tuple[str, ...]:
     return tuple(words)
 
 
-def _with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
+def with_model(words: tuple[str, ...], path: str) -> tuple[str, ...]:
     """The words, and the model's file where they have none."""
     named = {item.name for item in items(words, None)} & _MODELS
     if named or "://" in path or not path.endswith(".gguf"):
@@ -355,7 +355,13 @@ def _machine(
     if own.get("gpu") or own.get("machine"):
         request = Request.of(replace(parse((), command=None), own=dict(own)), checked=False)
         return list(request.machine.devices), asked.host or request.host or host
-    devices = [device for device in facts.devices.values() if device.total and device.kind != "rpc"]
+    # A server's devices, where the command has their servers
+    served = "--rpc" in facts.words
+    devices = [
+        device
+        for device in facts.devices.values()
+        if device.total and (served or device.kind != "rpc")
+    ]
     # Free memory where it is known; a card's own size else
     devices = [
         device if device.free else replace(device, free=device.total, includes_context=False)

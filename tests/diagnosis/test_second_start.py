@@ -123,6 +123,45 @@ def test_ram_that_is_full(binaries: pathlib.Path, tmp_path: pathlib.Path) -> Non
     assert second.serves, found.text() + second.log.read_text(errors="replace")[-2000:]
 
 
+@pytest.mark.parametrize("kind", ["other", "new", "cut", "missing"])
+def test_a_projector_that_is_not_the_models(
+    kind: str, binaries: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "mmproj.gguf"
+    projector(file, "nobodys" if kind == "new" else "mlp")
+    if kind == "cut":
+        file.write_bytes(file.read_bytes()[:20_000])
+    elif kind == "missing":
+        file.unlink()
+    words = ["-m", CHAT, "--mmproj", str(file), "--port", str(free_port())]
+    found, second = twice(binaries, tmp_path, words)
+    cause = {"other": "pair_mismatch", "new": "old_build"}.get(kind, "bad_file")
+    assert found.cause == cause and second.serves, found.text()
+    assert found.mended is not None and found.mended.dropped == ("--mmproj", str(file))
+
+
+def test_a_servers_memory_that_is_full(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    port = free_port()
+    server = subprocess.Popen(
+        [binaries / "ggml-rpc-server", "-H", "127.0.0.1", "-p", str(port)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (3 * GiB, 3 * GiB)),
+    )
+    try:
+        time.sleep(1)
+        words = ["-m", CHAT, "--rpc", f"127.0.0.1:{port}", "-ngl", "99", "-c", "4000000"]
+        words += ["-np", "1", "--no-warmup", "-lv", "4", "--port", str(free_port())]
+        found, second = twice(binaries, tmp_path, words)
+    finally:
+        server.kill()
+        server.wait()
+    assert found.cause == "oom_device" and found.device == "RPC0" and found.launch is not None
+    # an upper bound: the log does not say how the server aligns
+    assert found.bytes is not None and found.launch.predicted is not None
+    assert 0 <= found.launch.predicted - found.bytes < 1024 and second.serves, found.text()
+
+
 @pytest.mark.parametrize("broken", ["cut", "architecture", "part", "magic"])
 def test_what_no_launch_mends_gets_none(
     broken: str, binaries: pathlib.Path, tmp_path: pathlib.Path
@@ -177,3 +216,48 @@ def split(model: pathlib.Path, folder: pathlib.Path) -> list[pathlib.Path]:
         writer.write_tensors_to_file()
         writer.close()
     return paths
+
+
+def projector(path: pathlib.Path, kind: str) -> None:
+    """A projector of images for models with an embedding of 48, which chat.gguf has not."""
+    gguf, np = pytest.importorskip("gguf"), pytest.importorskip("numpy")
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_bool("clip.use_gelu", True)
+    writer.add_string("clip.projector_type", kind)
+    for key, value in {
+        "embedding_length": 32,
+        "feed_forward_length": 64,
+        "block_count": 1,
+        "projection_dim": 48,
+        "attention.head_count": 2,
+        "image_size": 28,
+        "patch_size": 14,
+    }.items():
+        writer.add_uint32(f"clip.vision.{key}", value)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-5)
+    writer.add_array("clip.vision.image_mean", [0.5] * 3)
+    writer.add_array("clip.vision.image_std", [0.5] * 3)
+    shapes: dict[str, tuple[int, ...]] = {
+        "v.class_embd": (32,),
+        "v.patch_embd.weight": (32, 3, 14, 14),
+        "v.position_embd.weight": (5, 32),
+        "v.blk.0.ffn_up.weight": (64, 32),
+        "v.blk.0.ffn_up.bias": (64,),
+        "v.blk.0.ffn_down.weight": (32, 64),
+        "v.blk.0.ffn_down.bias": (32,),
+        "mm.0.weight": (48, 32),
+        "mm.0.bias": (48,),
+        "mm.2.weight": (48, 48),
+        "mm.2.bias": (48,),
+    }
+    for name in ("blk.0.ln1", "blk.0.ln2", "pre_ln"):
+        shapes |= {f"v.{name}.weight": (32,), f"v.{name}.bias": (32,)}
+    for name in ("q", "k", "v", "out"):
+        shapes |= {f"v.blk.0.attn_{name}.weight": (32, 32), f"v.blk.0.attn_{name}.bias": (32,)}
+    for name, shape in shapes.items():
+        writer.add_tensor(name, np.zeros(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
