@@ -266,7 +266,10 @@ class _Advice:
             if kind == "vram" and of_ram:
                 return None
             if kind == "vram" and not missing:
-                missing = {max(limits, key=lambda name: limits[name]): found.ram_missing << i}
+                own = [device.name for device in self.machine.devices if not device.in_ram]
+                if not own:
+                    return None  # nothing that a GPU may use more of leaves RAM
+                missing = {max(own, key=lambda name: limits[name]): found.ram_missing << i}
             if kind != "vram":
                 ram += _step(max(found.ram_missing, *of_ram, 0))
             devices = {

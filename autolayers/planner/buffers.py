@@ -36,7 +36,8 @@ class Taken:
     fixed: Mapping[str, int]
     compute: Mapping[str, int]
     ram: int
-    flash: bool  # without flash attention graph buffers grow with the context
+    flash: bool  # without flash attention graph buffers grow with the context,
+    cached: bool  # or with a cache in RAM, as they hold a layer's part of it
 
 
 class Buffers:
@@ -71,7 +72,8 @@ class Buffers:
                 name: max(size, before.compute.get(name, 0)) for name, size in compute.items()
             }
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
-        self.known[point] = Taken(fixed, compute, ram, flash)
+        cached = candidate.params.kv_offload is not False
+        self.known[point] = Taken(fixed, compute, ram, flash, cached)
 
     def record_output(self, point: Point, name: str, candidate: Candidate) -> None:
         """Notes what a device takes that has the output layer alone."""
@@ -164,7 +166,7 @@ class Buffers:
                 points[here],
                 MASK * nearest * (n_ctx - here) * (MASKS if n_ctx < here else 1),
             )
-            if not near.flash:
+            if not near.flash or (n_ctx < here and not near.cached):
                 return self._sum(near, near.compute, share * n_ctx / max(1, here))
             compute = {
                 name: max(int(LEAST * size), size + more) if size else 0

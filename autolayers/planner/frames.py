@@ -131,38 +131,17 @@ class Frames:
         self.evaluator = problem.evaluator
 
     def all(self) -> Iterator[Frame]:
-        """All devices in their best order, and one of them alone, with the slots and shares to
-        try."""
+        """All devices in their best order, and one of them alone, with the shares to try."""
         for given in self._typed():
             yield from self._devices(given)
 
     def _typed(self) -> Iterator[Params]:
-        """The given flags with slots and shares of slices."""
-        for slots in self._slots(self.given):
-            for shares in choices(self.evaluator, self.problem.cost, self.at_least(slots)):
-                yield replace(slots, tensor_split=shares)
+        """The given flags with shares of slices."""
+        for shares in choices(self.evaluator, self.problem.cost, self.at_least(self.given)):
+            yield replace(self.given, tensor_split=shares)
 
     def at_least(self, given: Params) -> Params:
         return replace(given, n_ctx=contexts(self.problem, given).least)
-
-    def _slots(self, given: Params) -> Iterator[Params]:
-        """Concurrent requests want a slot each, with its own cache: attention reads the cells of
-        all slots in a unified one."""
-        work = self.problem.policy.workload
-        requests = work.requests
-        if given.n_parallel is not None or requests == 1:
-            yield given
-            return
-        cells = given.n_ctx or (
-            self.problem.policy.n_ctx if isinstance(self.problem.policy.n_ctx, int) else 0
-        )
-        each = work.prompt + work.generate + work.depth
-        most = min(requests, max(1, cells // each)) if cells else requests
-        counts = (
-            (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
-        )
-        for count in dict.fromkeys(counts):
-            yield replace(given, n_parallel=count)
 
     def _devices(self, given: Params) -> Iterator[Frame]:
         """All devices in their best order, and one of them alone."""
@@ -225,6 +204,21 @@ class Frames:
 
     def _may_leave_out(self, given: Params) -> bool:
         return may_leave_out(self.problem, given) and bool(self.evaluator.machine.devices)
+
+
+def slots(problem: Problem, given: Params) -> Iterator[Params]:
+    """The given flags with the slots to try: concurrent requests want one each, with its own cache,
+    as attention reads the cells of all slots in a unified one."""
+    work, policy = problem.policy.workload, problem.policy
+    if given.n_parallel is not None or work.requests == 1:
+        yield given
+        return
+    cells = given.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
+    each = work.prompt + work.generate + work.depth
+    most = min(work.requests, max(1, cells // each)) if cells else work.requests
+    counts = (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
+    for count in dict.fromkeys(counts):
+        yield replace(given, n_parallel=count)
 
 
 def plain(problem: Problem) -> Params:

@@ -16,16 +16,16 @@ import heapq
 import itertools
 from functools import partial
 
-from ..flags.params import FIT_PARAMS_MIN_CTX, N_BATCH
+from ..flags.params import N_BATCH
 from ..garbage import without_gc
 from ..memory.context import CELL_BLOCK
 from ..records import dataclass, replace
 from .buffers import Buffers
 from .candidates import PATIENCE, RAM_SHARE, Kind
 from .evaluate import FIT, FULL, PROMPT
-from .frames import Frame, Frames, orders, plain, streams
+from .frames import Frame, Frames, orders, plain, slots, streams
 from .one.bisection import largest_context, last
-from .one.contexts import MIXTURE, contexts
+from .one.contexts import contexts
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
 from .one.parts import parts
@@ -86,9 +86,6 @@ def search(problem: Problem) -> Found:
     given = plain(problem)
     asked = problem.with_given(given)
     found = _with_most_context(asked) if asked.policy.n_ctx == "max" else _by_cache_type(asked)
-    if _asks_much(asked) and not _reaches_all_layers(asked, found.candidate):
-        less = _by_cache_type(asked.with_goals(n_ctx_min=FIT_PARAMS_MIN_CTX))
-        found = _better(asked, found, less)
     if found.candidate is None:
         return found
     changes = _changes(given, problem.given)
@@ -104,32 +101,6 @@ def search(problem: Problem) -> Found:
         return found
     same = problem.evaluator.candidate(replace(params, **back), FULL, last=True)  # type: ignore[arg-type]
     return replace(found, candidate=same or found.candidate)
-
-
-def _asks_much(problem: Problem) -> bool:
-    """Whether nobody asked for the least context that a mixture of experts should have."""
-    least = contexts(problem, problem.given).least
-    return least == MIXTURE and problem.policy.n_ctx_min is None
-
-
-def _reaches_all_layers(problem: Problem, found: Candidate | None) -> bool:
-    """Whether a launch fits and has all layers on the devices, if there are any, or as many as were
-    given."""
-    if found is None or not found.fits:
-        return False
-    free = problem.given.n_gpu_layers in (None, -1) and problem.machine.devices
-    return not free or found.params.layers_wanted(problem.everything) == problem.everything
-
-
-def _better(problem: Problem, one: Found, other: Found) -> Found:
-    """The one that fits, or is worth more; `other` where neither fits."""
-    if other.candidate is None:
-        return one
-    if one.candidate is None or not one.candidate.fits:
-        return other
-    if not other.candidate.fits:
-        return one
-    return min(one, other, key=lambda found: _worth(problem, found.candidate))
 
 
 def _with_most_context(problem: Problem) -> Found:
@@ -155,17 +126,28 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     is in RAM."""
     given, types = problem.given, problem.policy.kv_types
     if not types or given.cache_type_k or given.cache_type_v:
-        return Search(problem, given, whole).best()
+        return _by_slots(problem, given, whole)
     answers = []
     for name in types:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
         least = contexts(problem, typed).least or 0
         if low(name) and not all(map(low, types)) and least > FINE_ABOVE * streams(typed):
             continue
-        found = Search(problem, typed, whole).best()
+        found = _by_slots(problem, typed, whole)
         if found.candidate is not None and found.candidate.fits and problem.whole(found.candidate):
             return found
         answers.append(found)
+    return _best(problem, answers)
+
+
+def _by_slots(problem: Problem, given: Params, whole: bool) -> Found:
+    """The best launch with as many slots as are worth most."""
+    answers = [Search(problem, slotted, whole).best() for slotted in slots(problem, given)]
+    return _best(problem, answers)
+
+
+def _best(problem: Problem, answers: list[Found]) -> Found:
+    """The one that is worth most, or the first if none fits."""
     fitting = [found for found in answers if found.candidate is not None and found.candidate.fits]
     if fitting:
         return min(fitting, key=lambda found: _worth(problem, found.candidate))
@@ -204,6 +186,7 @@ class _Node:
         )
         self.tries = self.failed = self.hopes = self.version = 0
         self.price = 1.0  # of another order of the devices
+        self.first = True  # the smallest context that is tried of its kind
         self.guessed = False  # opened before anything was measured
         self.later = False  # of no interest while what has more on the devices may fit
 
@@ -342,7 +325,7 @@ class Search:
         if further is not None and (node.kind, further) not in self.opened and launch != before:
             self.opened.add((node.kind, further))
             larger = _Node(node.kind, further)
-            larger.price = node.price
+            larger.price, larger.first = node.price, False
             self._push(larger, launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1])
         return launch
 
@@ -354,11 +337,7 @@ class Search:
             return
         kind = node.kind
         key = kind.frame.key, kind.name, kind.shape.n_ubatch
-        if (
-            node.n_ctx != kind.frame.contexts.least
-            or key in self.probed
-            or node.measured is not None
-        ):
+        if not node.first or key in self.probed or node.measured is not None:
             return
         self.probed.add(key)
         smallest = kind.smallest(node.n_ctx)
@@ -536,11 +515,10 @@ class Search:
         if self.problem.given.device is not None or not others:
             return False
         before = len(self.heap)
-        for device in others:
+        names = [name for name in frame.names_of_kinds if name != "none"]
+        for device, name in itertools.product(others, names):
             given = replace(frame.given, device=device)
-            kind = Kind(
-                Frame(self.problem, given, self.whole), winner.kind.name, given, self.buffers
-            )
+            kind = Kind(Frame(self.problem, given, self.whole), name, given, self.buffers)
             sizes = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
             for size in sizes:
                 own = size == given.n_ubatch
@@ -596,11 +574,20 @@ class Search:
         if found is None or not self.cost.in_ram(found):
             return False
         before = len(self.heap)
-        for candidate in parts(
-            self.evaluator, self.cost, replace(frame.given, n_ctx=given.n_ctx), found, self.fidelity
-        ):
-            node = _Node(winner.kind, found.params.n_ctx, winner.launch, candidate)
-            self._push(node, self._worth(node))
+        listed = replace(
+            frame.given,
+            device=given.device,
+            split_mode=given.split_mode,
+            main_gpu=given.main_gpu,
+        )
+        contexts = (given.n_ctx or found.params.n_ctx, winner.n_ctx)
+        for of, n_ctx in dict.fromkeys(itertools.product((frame.given, listed), contexts)):
+            kind = winner.kind
+            if of != frame.given:
+                kind = Kind(Frame(self.problem, of, self.whole), kind.name, of, self.buffers)
+            for candidate in parts(self.problem, replace(of, n_ctx=n_ctx), found, self.fidelity):
+                node = _Node(kind, n_ctx, winner.launch, candidate)
+                self._push(node, self._worth(node))
         return len(self.heap) > before
 
     # --- the answer

@@ -6,10 +6,10 @@ each number is one.
     back        a plan's own flags are the same plan
     memory      more memory on a GPU, or more RAM, is never worth less
     contexts    --ctx max has at least the default context, and that at least the floor
-    fit         never slower than what --fit chooses with as much context, by more than its patterns of -ot count
+    fit         what --fit chooses is never worth more
     idle        a GPU that a launch does not use is named, with the reason
     remedies    a launch that does not fit does with each change that is named
-    requests    twice as many requests at once do not shorten one
+    requests    in as many slots, twice as many requests at once are never worth more; given slots neither
 """  # noqa: E501
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import collections
 import random
 import sys
 from collections.abc import Iterator
-from math import log2
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -32,17 +31,9 @@ from autolayers.devices import Host
 from autolayers.devices.given import hypothetical, numbered
 from autolayers.flags.policy import read
 from autolayers.ggml.types import row_size
-from autolayers.planner.one.contexts import MIXTURE, contexts
-from autolayers.planner.prices import (
-    ENOUGH,
-    IDLE,
-    LONG,
-    MICRO_BATCH,
-    PARTS,
-    SHORT,
-    SHORT_MIXTURE,
-    worth,
-)
+from autolayers.planner.one.contexts import contexts
+from autolayers.planner.plan import FitChoice
+from autolayers.planner.prices import worth
 from autolayers.planner.problem import Problem
 from autolayers.records import dataclass, replace
 from autolayers.request import Request
@@ -168,16 +159,9 @@ def told(plan: Plan) -> str:
     )
 
 
-def price(larger: Plan, smaller: Plan) -> float:
-    """What the larger context may cost, of a launch that need not be the fastest."""
-    row = SHORT_MIXTURE if larger.model.is_moe else SHORT
-    few, many = smaller.breakdown.n_ctx_seq, larger.breakdown.n_ctx_seq
-    below = max(0.0, log2(min(many, ENOUGH) / few))
-    above = max(0.0, log2(many / max(few, ENOUGH)))
-    return float(row.factor**below * LONG.factor**above * MICRO_BATCH.factor * PARTS.factor)
-
-
-def less(asked: Question, rich: Plan, poor: Plan, larger: Question | None = None) -> bool:
+def less(
+    asked: Question, rich: Plan, poor: Plan | FitChoice, larger: Question | None = None
+) -> bool:
     """Whether a plan, of a `larger` machine, is worth less than another one, by more than a search
     may miss."""
     if not rich.fits:
@@ -189,7 +173,7 @@ def problem_of(asked: Question) -> Problem:
     return Problem(asked.model, Request.of(asked.words, devices=asked.devices, host=asked.host))
 
 
-def worth_of(asked: Question, plan: Plan) -> float:
+def worth_of(asked: Question, plan: Plan | FitChoice) -> float:
     """Seconds times the prices."""
     return worth(problem_of(asked), replace(plan.params, n_threads=None), plan.breakdown)
 
@@ -248,9 +232,7 @@ def _wider(one: Plan, other: Plan) -> bool:
 def least(asked: Question) -> int:
     """The least context that the plan may have."""
     problem = problem_of(asked)
-    found = contexts(problem, problem.given).least or 0
-    usual = found == MIXTURE and problem.policy.n_ctx_min is None
-    return min(found, 4096) if asked.model.is_moe and usual else found
+    return contexts(problem, problem.given).least or 0
 
 
 def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:
@@ -266,21 +248,17 @@ def contexts_grow(asked: Question, found: Plan) -> Iterator[str]:
 
 
 def fit(asked: Question, found: Plan) -> Iterator[str]:
-    if {"--strategy", "-ngl", "--kv-types", "--ctx", "--ctx-min"} & set(
-        asked.words
-    ) or asked.model.size < TINY:
-        return  # less is asked for
+    if asked.model.size < TINY or "--strategy" in asked.words:
+        return  # whole layers are asked for, whatever they are worth
     rival = fit_choice(asked.model, asked.words, asked.devices, asked.host)
     if rival is None or not rival.fits or rival.breakdown.n_ctx < least(asked):
         return
-    slower = found.speed.compared / rival.speed.compared
-    here, there = found.breakdown.n_ctx, rival.breakdown.n_ctx
-    if found.breakdown.host.context:  # above 32k tokens that take long to read are left out
-        there = min(there, ENOUGH)
-    if not any(usage.total for usage in rival.breakdown.devices.values()):
-        slower /= IDLE.factor  # nobody expects that a card is left idle
-    if not found.fits or slower > (PARTS.factor if here <= there else price(found, rival)):
-        yield f"{told(found)}, --fit {rival.placement}, {there}, {rival.speed.request:.4f} s"
+    if less(asked, found, rival):
+        yield (
+            f"{told(found)}, --fit {rival.placement}, {rival.breakdown.n_ctx}, "
+            f"{rival.speed.request:.4f} s: worth {worth_of(asked, found):.4f} instead of "
+            f"{worth_of(asked, rival):.4f}"
+        )
 
 
 def idle(asked: Question, found: Plan) -> Iterator[str]:
@@ -328,16 +306,17 @@ def requests(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
     if {"--workload", "-np"} & set(asked.words) or asked.model.size < TINY:
         return
     count = rng.choice((1, 2, 3, 4, 8))
-    one, two = (asked.plan("--workload", f"512+64x{n}") for n in (count, 2 * count))
-    if one is None or two is None or not one.fits or not two.fits:
+    once = replace(asked, words=(*asked.words, "--workload", f"512+64x{count}"))
+    slots = replace(once, words=(*once.words, "-np", str(count)))
+    twice = replace(asked, words=(*slots.words, "--workload", f"512+64x{2 * count}"))
+    free, one, two = (each.plan() for each in (once, slots, twice))
+    if one is None or two is None or not two.fits:
         return
-    caches = [
-        sum(usage.context for usage in each.breakdown.devices.values()) for each in (one, two)
-    ]
-    if caches[1] < caches[0]:
-        return  # fewer or shorter slots leave room for more layers
-    if two.speed.request < one.speed.request * (1 - 1e-9):
+    if not one.fits or worth_of(slots, one) > worth_of(twice, two) * MISSED:
         yield f"{count}: {told(one)}, {2 * count}: {told(two)}"
+    # the slots of one request are llama.cpp's
+    if count > 1 and (free is None or less(slots, free, one, once)):
+        yield f"{count}: {told(free) if free else 'refused'}, -np {count}: {told(one)}"
 
 
 def failures(seed: int) -> list[tuple[str, str]]:

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from ..problem import Problem
 
 
-MIXTURE = 8192  # least of a mixture of experts where that fits: more experts in RAM cost little
-
-
 @dataclass(frozen=True)
 class Contexts:
     """The contexts to choose from: `most` is preferred, `least` the minimum; equal if the context
@@ -52,8 +49,6 @@ def contexts(problem: Problem, params: Params) -> Contexts:
         if streams > 1 and work.requests > 1:
             # the workload says what each slot must hold; one slot would have the usual minimum
             least = params.fit_ctx or max(wanted, FIT_PARAMS_MIN_CTX // streams)
-        elif model.hparams.n_expert and streams == 1 and policy.strategy != "layers":
-            least = params.fit_ctx or MIXTURE
         else:
             least = params.fit_ctx or FIT_PARAMS_MIN_CTX
         floor = min(max(least, work.context, pad(wanted, CELL_BLOCK)), trained)

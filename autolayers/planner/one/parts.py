@@ -4,45 +4,38 @@ its own."""
 from __future__ import annotations
 
 from ...flags.kinds import MOST_SHARES
-from ...flags.params import FIT_PARAMS_TARGET, N_BATCH, N_UBATCH
+from ...flags.params import FIT_PARAMS_TARGET
 from ...records import replace
-from ..prices import PARTS
+from ..prices import worth
 from . import overrides
 from .fit import fit_estimated, fit_with_overheads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ...flags.params import Params
-    from ...work.speed import CostModel
     from ..evaluate import Candidate, Evaluator, Fidelity
+    from ..problem import Problem
 
 
-def parts(
-    evaluator: Evaluator, cost: CostModel, given: Params, best: Candidate, fidelity: Fidelity
-) -> list[Candidate]:
-    """What is faster than the best launch so far by --fit's rules: with our margins, with its own,
-    or with smaller graph buffers than it measures, if that still fits. Nothing if even that is no
-    faster."""
+def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) -> list[Candidate]:
+    """What is worth more than the best launch so far by --fit's rules, with the given context:
+    with our margins, with its own, or with smaller graph buffers than it measures, if that still
+    fits."""
+    evaluator = problem.evaluator
     if _covered(evaluator, given, best):
         return []
-    at = (
-        given
-        if given.n_ctx is not None
-        else replace(given, n_ctx=best.params.n_ctx, n_gpu_layers=None)
-    )
+    at = given if problem.given.n_ctx is not None else replace(given, n_gpu_layers=None)
     ours = replace(at, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch)
+    limit = worth(problem, best.params, best.breakdown)
     found: list[Candidate] = []
-    fastest = [best]
 
-    def measured(shape: Params | None, gain: float = 1.0) -> Candidate | None:
-        """The candidate for a shape that is predicted faster than everything that fits so far."""
+    def measured(shape: Params | None) -> Candidate | None:
+        """The candidate for a shape that should be worth more than all that fits so far."""
+        nonlocal limit
         if shape is None:
             return None
-        now = cost.fastest(fastest)
-        use = replace(
-            now.breakdown, n_ubatch=shape.n_ubatch or N_UBATCH, n_batch=shape.n_batch or N_BATCH
-        )
-        if cost.predict(shape, use).compared * gain >= cost.speed(now).compared:
+        static = evaluator.static(shape)
+        if static is None or worth(problem, shape, static) >= limit:
             return None
         candidate = evaluator.candidate(shape, fidelity)
         if (
@@ -52,13 +45,13 @@ def parts(
             and len(shape.tensor_split or ()) <= MOST_SHARES
         ):
             found.append(candidate)
-            fastest.append(candidate)
+            limit = min(limit, worth(problem, candidate.params, candidate.breakdown))
         return candidate
 
     limits = evaluator.machine.limits
     overheads = best.overheads(limits)
     for _ in range(4):
-        candidate = measured(fit_with_overheads(evaluator, ours, overheads, limits), PARTS.factor)
+        candidate = measured(fit_with_overheads(evaluator, ours, overheads, limits))
         if candidate is None or candidate.fits:
             break
         grown = candidate.overheads(limits)
