@@ -374,6 +374,7 @@ _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "fit_gave_up": _fit,
     "op_unsupported": _unfused,
     "partial_offload": _unfused,
+    "slow": _unfused,
     "template": _template,
     "context_limit": _context,
 }

@@ -426,7 +426,10 @@ CAUSES = {
             "launch is much faster.",
             "nothing failed, but the server is slower than is predicted for this launch",
             (),
-            {"launch": "nothing failed, but another launch is much faster on this machine"},
+            {
+                "launch": "nothing failed, but another launch is much faster on this machine",
+                "prompts": "nothing failed, but prompts are read slower than is predicted",
+            },
         ),
         Cause(
             "template",

@@ -185,6 +185,8 @@ class Diagnosis:
             )
         if self.rates is not None:
             found.append(("speed", self.rates.text, ""))
+            if self.rates.prompts is not None:
+                found.append(("prompts", self.rates.prompts.text, ""))
         if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
             found.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
         return found
@@ -303,6 +305,8 @@ def _slow(verdict: Verdict, rates: Compared) -> Verdict:
     if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
         return verdict
     detail = {"part": "launch"} if rates.launch is not None else {}
+    if not detail and not rates.answers.slow:
+        detail = {"part": "prompts"}
     return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
 
 

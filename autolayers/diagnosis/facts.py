@@ -69,8 +69,9 @@ class Facts:
     measured: int = 0  # the last line with a rate
     # the line that says that a fused operation is off
     unfused: int = 0
-    # tokens/s of "prompt" and "answer", the last of each
+    # tokens/s of "prompt" and "answer", the last of each, and of how many tokens
     rates: dict[str, float] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     backends: tuple[str, ...] = ()  # named anywhere
     threads: tuple[int, int] = (0, 0)  # that compute, of the CPU's
     # of an AMD GPU, as the compiler calls it: gfx1031
@@ -227,6 +228,7 @@ class Facts:
         self.measured = line.number
         if "n" in said and int(said["n"]) >= _FEW_TOKENS:
             self.rates[said["value"]] = float(said["rate"])
+            self.counts[said["value"]] = int(said["n"])
 
     def _threads(self, said: dict[str, str], _: Line) -> None:
         self.threads = int(said["n"]), int(said["total"])

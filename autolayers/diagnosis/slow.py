@@ -1,12 +1,13 @@
-"""How fast the server of a log is, beside what is predicted for it, and what helps most.
+"""How fast the server of a log is, next to what is predicted for it, and what helps most.
 
-found = compared(verdict, facts, asked, launch)       # None where model, machine or rates are not
-known found.measured, found.predicted, found.better         # tokens/s
+found = compared(verdict, facts, asked, launch)  # None: model, machine or rates are not known
+found.answers, found.prompts  # Rate: measured, predicted, lowest, in tokens/s
 """
 
 from __future__ import annotations
 
 from ..errors import AutolayersError
+from ..flags.workload import Workload
 from ..planner import plan_request
 from ..records import dataclass, replace
 from .causes import Remedy
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
     from ..planner import Plan
+    from ..work.speed import Speed
     from .decide import Verdict
     from .facts import Facts
     from .working import Asked, Prepared
@@ -28,21 +30,17 @@ _IN_RAM = 0.25  # of the weights: more than the embeddings
 _MANY = 4  # threads; with fewer each may be a core
 _SPLITS = 100  # of a graph: an operation of each layer is on the other side
 _CAUSES = ("healthy", "not_in_log", "partial_offload", "op_unsupported")
+_PROMPT = 512  # tokens; shorter ones are not whole micro-batches
+_LONGEST = 16384  # later tokens of a prompt are slower, which no log shows apart
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Tokens/s of an answer: measured (of the log), predicted for that launch with its lowest, and
-    predicted for `launch`, which is another one; None where none is much faster."""
+class Rate:
+    """Tokens/s: measured (of the log), predicted for that launch, and the lowest that is."""
 
     measured: float
     predicted: float
     lowest: float
-    launch: Launch | None = None
-    better: float = 0.0
-    in_ram: bool = False
-    threads: tuple[int, int] = (0, 0)  # that compute, of the CPU's
-    splits: bool = False
 
     @property
     def slow(self) -> bool:
@@ -52,20 +50,55 @@ class Compared:
     @property
     def text(self) -> str:
         """The rates on one line."""
-        more = f", {self.better:.1f} for the launch below" if self.launch is not None else ""
         return (
-            f"{self.measured:.1f} tokens/s measured, {self.predicted:.1f} predicted for this "
-            f"launch "
-            f"(from {self.lowest:.1f}){more}"
+            f"{self.measured:.1f} tokens/s measured, {self.predicted:.1f} predicted for this launch"
+            f" (from {self.lowest:.1f})"
         )
 
     def to_dict(self) -> dict[str, object]:
-        """Tokens/s of an answer."""
+        """Tokens/s."""
         return {
             "measured": self.measured,
             "predicted": round(self.predicted, 2),
             "lowest": round(self.lowest, 2),
+        }
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The answers' rate, and the prompts' where the log has a long one; `better`: tokens/s of an
+    answer by `launch`, which is another one; None where none is much faster."""
+
+    answers: Rate
+    prompts: Rate | None = None
+    launch: Launch | None = None
+    better: float = 0.0
+    in_ram: bool = False
+    threads: tuple[int, int] = (0, 0)  # that compute, of the CPU's
+    splits: bool = False
+
+    @property
+    def slow(self) -> bool:
+        """Whether answers or prompts are slower than the machine can."""
+        return self.answers.slow or self.slow_prompts
+
+    @property
+    def slow_prompts(self) -> bool:
+        """Whether prompts are."""
+        return self.prompts is not None and self.prompts.slow
+
+    @property
+    def text(self) -> str:
+        """The answers' rates on one line."""
+        more = f", {self.better:.1f} for the launch below" if self.launch is not None else ""
+        return self.answers.text + more
+
+    def to_dict(self) -> dict[str, object]:
+        """Tokens/s of an answer, and of a prompt."""
+        return {
+            **self.answers.to_dict(),
             "better": round(self.better, 2) if self.launch is not None else None,
+            "prompts": self.prompts.to_dict() if self.prompts is not None else None,
         }
 
     def remedies(self) -> Iterator[Remedy]:
@@ -79,13 +112,20 @@ class Compared:
                 "on the other side; a "
                 "newer build or driver may have its kernel",
             )
+        if self.in_ram and self.slow_prompts and self.launch is None:
+            yield Remedy(
+                ("-b", "2048", "-ub", "2048"),
+                "what lies in RAM is copied to the GPU for each micro-batch of a prompt: larger "
+                "ones copy less often",
+            )
         threads, of = self.threads
-        if self.in_ram and threads >= of > _MANY:
+        ram = self.in_ram and self.answers.slow
+        if ram and threads >= of > _MANY:
             yield Remedy(
                 ("-t", str(of // 2)),
                 f"all {of} threads of the CPU compute, two on each core: they wait for each other",
             )
-        if self.in_ram:
+        if ram:
             yield Remedy(
                 (),
                 "RAM decides here: both channels filled, XMP or EXPO on (autolayers "
@@ -123,9 +163,8 @@ def compared(
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
         rates = Compared(
-            measured,
-            speed.generation,
-            speed.generation / speed.generation_spread,
+            Rate(measured, speed.generation, speed.generation / speed.generation_spread),
+            _prompts(speed, facts),
             in_ram=host > _IN_RAM,
             threads=facts.threads,
             splits=bool(facts.splits and facts.splits[0] >= _SPLITS),
@@ -149,10 +188,19 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         changes["n_gpu_layers"] = facts.offloaded[0]
         if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
             changes["overrides"] = _experts(model, facts)
-    params = replace(params, **changes)  # type: ignore[arg-type]
-    return plan_request(
-        model, given.request.asking(replace(given.request.arguments, params=params))
-    )
+    arguments = replace(given.request.arguments, params=replace(params, **changes))  # type: ignore[arg-type]
+    prompt = facts.counts.get("prompt", 0)
+    if _PROMPT <= prompt <= _LONGEST:
+        work = Workload(prompt, facts.counts.get("answer", 512))
+        arguments = replace(arguments, own={**arguments.own, "workload": work})
+    return plan_request(model, given.request.asking(arguments))
+
+
+def _prompts(speed: Speed, facts: Facts) -> Rate | None:
+    """The rate of a prompt that is long enough to say something of it."""
+    if not _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
+        return None
+    return Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)
 
 
 def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:

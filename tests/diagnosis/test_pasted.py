@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from autolayers.diagnosis.causes import CAUSES
-from autolayers.diagnosis.diagnosis import explain
+from autolayers.diagnosis.diagnosis import Diagnosis, explain
 from autolayers.machine import Device, Host
 
 CASES = [
@@ -442,7 +442,7 @@ def test_a_slow_server_is_compared_with_its_prediction() -> None:
         slow.cause == "slow" and slow.rates is not None and slow.launch is None and not slow.fatal
     )
     assert (
-        slow.rates.lowest > 46
+        slow.rates.answers.lowest > 46
         and "power limit" in slow.text()
         and "40.0 tokens/s measured" in slow.text()
     )
@@ -452,7 +452,7 @@ def test_a_slow_server_is_compared_with_its_prediction() -> None:
     assert (
         ram.rates is not None
         and ram.rates.launch is not None
-        and ram.rates.better > 1.3 * ram.rates.predicted
+        and ram.rates.better > 1.3 * ram.rates.answers.predicted
     )
     assert ram.launch is not None and "-ncmoe" not in ram.launch.words and ram.launch.plan.fits
     assert ram.cause == "slow" and "another launch is much faster" in ram.line
@@ -473,6 +473,23 @@ def test_a_slow_server_is_compared_with_its_prediction() -> None:
         r"predicted",
         cold.text(),
     )
+
+
+def test_prompts_are_compared_too() -> None:
+    host = Host.hypothetical("64GiB")
+
+    def with_prompts(rate: float, tokens: int = 2048) -> Diagnosis:
+        line = f"prompt eval time = 999.00 ms / {tokens} tokens ( 0.49 ms per token, {rate:.2f} "
+        return explain(served(140.0, WHOLE, f"{line}tokens per second)"), host=host)
+
+    well, cold = with_prompts(2500.0), with_prompts(150.0)
+    assert well.cause == "healthy" and well.rates is not None and well.rates.prompts is not None
+    assert cold.cause == "slow" and "prompts are read slower" in cold.line
+    assert "150.0 tokens/s measured" in cold.text() and "power limit" in cold.text()
+    prompts = cold.to_dict()["rates"]["prompts"]  # type: ignore[index, call-overload]
+    assert prompts["measured"] == 150.0 and prompts["predicted"] > prompts["lowest"] > 172.5
+    # a few tokens are no whole micro-batch
+    assert with_prompts(150.0, 64).cause == "healthy"
 
 
 def test_a_rate_of_an_unknown_machine_or_model_is_left_alone() -> None:
