@@ -300,10 +300,12 @@ class _Advice:
             for device in self.machine.devices
         )
         limits = {name: limit + more.get(name, 0) for name, limit in self.machine.limits.items()}
+        known = self.machine.ram
         for device in devices:
             if device.name in self._of_ram():
                 limits[device.name] = min(device.total, limits[device.name] + ram)
-        known = self.machine.ram
+            elif device.in_ram and known is not None:
+                limits[device.name] = min(limits[device.name], known + ram)
         return replace(
             self.machine, devices=devices, limits=limits, ram=None if known is None else known + ram
         )
