@@ -805,7 +805,7 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped",
+    r"dumped|not enough space|exited with code (?!0\b)",
     re.IGNORECASE,
 )
 
@@ -814,8 +814,8 @@ _STRUCK = re.compile(
 _GONE = re.compile(
     r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit "
     r"(?:code|status):? ?(?!0\b)[\dx]|"
-    r"GGML_ASSERT|Aborted|core dumped|Segmentation fault|failed to load (?:the "
-    r")?model|"
+    r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|"
+    r"failed to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error",
     re.IGNORECASE,
 )

@@ -108,7 +108,7 @@ SIGNS = (
     ),
     Sign("oom_host", "Out of memory: Killed process"),
     Sign("oom_host", "oom-kill"),
-    Sign("oom_host", "OOMKilled"),
+    Sign("oom_host", "OOMKilled", r"OOMKilled(?!['\"]?\s{0,3}[:=]\s{0,3}false)"),
     Sign("oom_host", "OOM killer"),
     Sign("oom_host", "signal: killed"),
     Sign(

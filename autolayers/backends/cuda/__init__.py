@@ -115,6 +115,8 @@ class Cuda(CudaBuffers):
             r"arch",
             "start",
         ),
+        # flash attention without a kernel for the cache's types or the heads' size
+        Sign("op_unsupported", "fattn", r"fattn[\w-]{0,20}\.cuh?:\d{1,6}: fatal error", "run"),
         Sign("device_lost", "fallen off the bus", "", "run"),
         Sign(
             "device_lost",
