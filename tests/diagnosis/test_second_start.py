@@ -13,9 +13,10 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from control_groups import group_of
 from support import FIXTURES, free_port
 
 from autolayers.diagnosis.diagnosis import Diagnosis, explain
@@ -34,13 +35,17 @@ class Start:
     """One start of llama-server: its log, and whether it serves."""
 
     def __init__(
-        self, program: pathlib.Path, words: tuple[str, ...], log: pathlib.Path, limit: int = 0
+        self,
+        program: pathlib.Path,
+        words: tuple[str, ...],
+        log: pathlib.Path,
+        lower: Callable[[], None] | None = None,
+        shell: tuple[str, ...] = (),
     ) -> None:
         self.log, self.serves = log, False
-        lower = (lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))) if limit else None
         with open(log, "wb") as file:
             process = subprocess.Popen(
-                [program, *words], stdout=file, stderr=file, preexec_fn=lower
+                [*shell, program, *words], stdout=file, stderr=file, preexec_fn=lower
             )
         port = words[words.index("--port") + 1]
         end = time.monotonic() + 120
@@ -73,17 +78,18 @@ def twice(
     binaries: pathlib.Path,
     path: pathlib.Path,
     words: list[str],
-    limit: int = 0,
+    lower: Callable[[], None] | None = None,
     host: Host | None = None,
+    shell: tuple[str, ...] = (),
 ) -> tuple[Diagnosis, Start]:
     """What `explain` says of a start that fails, and the start of the launch that it hands over."""
     program = binaries / "llama-server"
-    first = Start(program, tuple(words), path / "first.log", limit)
+    first = Start(program, tuple(words), path / "first.log", lower, shell)
     assert not first.serves, first.log.read_text(errors="replace")[-2000:]
     found = explain(first.log, words=words, host=host)
     works = found.launch or found.mended
     assert works is not None, found.text() + first.log.read_text(errors="replace")[-2000:]
-    return found, Start(program, works.words, path / "second.log", limit)
+    return found, Start(program, works.words, path / "second.log", lower)
 
 
 @pytest.mark.parametrize(
@@ -118,9 +124,32 @@ def test_a_port_that_is_taken(binaries: pathlib.Path, tmp_path: pathlib.Path, ta
 
 def test_ram_that_is_full(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
     words = ["-m", CHAT, "-c", "4000000", "-np", "1", "--no-warmup", "--port", str(free_port())]
-    found, second = twice(binaries, tmp_path, words, limit=3 * GiB, host=Host(GiB, GiB, "test"))
+    found, second = twice(
+        binaries,
+        tmp_path,
+        words,
+        lambda: resource.setrlimit(resource.RLIMIT_AS, (3 * GiB, 3 * GiB)),
+        Host(GiB, GiB, "test"),
+    )
     assert found.cause == "oom_host" and found.launch is not None and found.launch.plan.fits
     assert second.serves, found.text() + second.log.read_text(errors="replace")[-2000:]
+
+
+def test_what_the_kernel_killed(binaries: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    group = group_of("-second")
+    if group is None:
+        pytest.skip("no right to make control groups")
+    try:
+        group.holds(GiB)
+        words = ["-m", CHAT, "-c", "4000000", "-np", "1", "--no-warmup", "--port", str(free_port())]
+        # which says that its child was killed
+        shell = ("bash", "-c", '"$0" "$@"; true')
+        host = Host(GiB, GiB, "test")
+        found, second = twice(binaries, tmp_path, words, group.enter, host, shell)
+    finally:
+        group.remove()
+    assert found.cause == "oom_host" and "killed from outside" in found.line
+    assert found.launch is not None and found.launch.plan.fits and second.serves, found.text()
 
 
 @pytest.mark.parametrize("kind", ["other", "new", "cut", "missing"])
