@@ -47,7 +47,7 @@ FIGURES = ROOT / "benchmarks" / "soak.json"
 MODEL = str(ROOT / "fixtures" / "headers" / "llama-3.2-1b-q8_0.gguf")
 # cases of a slice; of the other kinds, and how many of those start a process of their own too
 SLICE = {"launches": 20}
-CASES, PROCESSES = 2000, 20
+CASES, PROCESSES = 2000, 4
 # how long a kind may take compared with the others: launches are seconds each
 SHARES = {**{kind: fuzz.KINDS[kind][1] for kind in fuzz.WHOLE}, "launches": 1}
 TODAY = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
@@ -86,7 +86,7 @@ def joined(old: Any, new: Any) -> Any:
 
 
 def commands(minutes: float) -> int:
-    """Slices of each kind in turn, each from the case where its last one ended; 1 of 100 cases is
+    """Slices of each kind in turn, each from the case where its last one ended; 1 of 500 cases is
     a process of its own, which has to end as the same words do in this one."""
     end, failed = time.monotonic() + 60 * minutes, 0
     spent = dict.fromkeys(fuzz.WHOLE, 0.0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 FIGURES = Path(__file__).resolve().parent.parent / "benchmarks" / "soak.json"
-AIM = 1_000_000
+AIM, QUESTIONS, KILLS = 1_000_000, 100_000, 1_000
 
 _INTRODUCTION = """\
 # Reliability
@@ -28,6 +28,9 @@ _KINDS = {
     "machines": "plans in every format for machine files with wrong values, of models with hostile "
     "names",
     "starts": "`run --dry-run` with state files that anybody may have written",
+    "headers": "`inspect` of headers with bytes changed, and the number of layers of a plan",
+    "settings": "`inspect`, `measured` and plans with an environment, a config file and state "
+    "files that anybody may have written",
 }
 
 # What an attack in November 2026 found (F1 to F16, and two of the round before it) -> its tests
@@ -174,6 +177,7 @@ def _defects(part: Any) -> list[str]:
 def _commands(part: dict[str, Any]) -> list[str]:
     kinds = {kind: part[kind]["ended"] for kind in _KINDS if kind in part}
     total = sum(sum(ended.values()) for ended in kinds.values())
+    alone = sum(part[kind].get("processes", 0) for kind in kinds)
     lines = [
         f"## Hostile whole commands: {total:,} of {AIM:,}",
         "",
@@ -186,7 +190,8 @@ def _commands(part: dict[str, Any]) -> list[str]:
         "an idle core: these runs find what "
         "hangs, not what is slow. "
         "`python tests/fuzz.py --case KIND:NUMBER` repeats a case with the",
-        "sources of that day.",
+        f"sources of that day. New processes repeated {alone:,} cases, and ended with the same "
+        "exit codes.",
         "",
         "| kind | what | cases | exit codes |",
         "|---|---|---|---|",
@@ -201,7 +206,7 @@ def _commands(part: dict[str, Any]) -> list[str]:
 
 def _servers(part: dict[str, Any]) -> list[str]:
     lines = [
-        f"## `serve` and `web`: {part['questions']:,} questions",
+        f"## `serve` and `web`: {part['questions']:,} questions of {QUESTIONS:,}",
         "",
         "Both servers in one process, asked by four clients at once: plans, logs, choices, "
         "the page's own calls, "
@@ -235,8 +240,9 @@ def _servers(part: dict[str, Any]) -> list[str]:
 
 def _kills(part: dict[str, Any]) -> list[str]:
     ways = part["ways"]
+    times = sum(row["killed"] for row in ways.values())
     lines = [
-        f"## `run` under SIGKILL: {sum(row['killed'] for row in ways.values()):,} times",
+        f"## `run` under SIGKILL: {times:,} times of {KILLS:,}",
         "",
         "At a random moment of a start. After it no process of the server is left, and each "
         "state file is whole "
