@@ -13,6 +13,9 @@ from __future__ import annotations
 import re
 
 from ..backends import METAL, canonical
+from ..builds import Build
+from ..flags.check import nearest
+from ..flags.table import ARGUMENTS
 from ..records import dataclass
 from .causes import Remedy
 
@@ -343,6 +346,30 @@ def _apart(facts: Facts) -> int:
     )
 
 
+def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    part, cache = verdict.detail.get("part", ""), verdict.detail.get("cache", "").lower()
+    flash = "-fa" if facts.build and Build(facts.build).bare_flash else "-fa on"
+    helps = {
+        "v cache": (
+            _remedy(flash, "flash attention, which reads a quantised V cache"),
+            _remedy("-ctv f16", "where flash attention cannot be had"),
+        ),
+        "blocks": (_remedy(f"-ct{cache} f16", "a type without blocks"),),
+        "split": (_remedy("-sm layer", "the split that every model and backend has"),),
+    }
+    if part in helps:
+        yield Advice(helps[part], instead=True)
+
+
+def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    """The flag that is most like one that no build has."""
+    refused = verdict.detail.get("flag", "")
+    known = [name for row in ARGUMENTS for name in row.names]
+    meant = None if refused in known else nearest(refused, known)
+    if meant:
+        yield Advice((_remedy(meant, f"instead of {refused[:40]}, if that is meant"),))
+
+
 def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     whole, asked = context_needed(verdict, facts), verdict.detail.get("asked")
     if not whole:
@@ -370,6 +397,8 @@ _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "no_gpu": _no_gpu,
     "gpu_build": _gpu_build,
     "bad_file": _file,
+    "bad_flag": _flag,
+    "bad_combo": _combined,
     "oom_device": _full,
     "fit_gave_up": _fit,
     "op_unsupported": _unfused,

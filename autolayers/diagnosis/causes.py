@@ -271,6 +271,11 @@ CAUSES = {
                 _remedy("-ctv f16", "where flash attention cannot be had"),
                 _remedy("-sm layer", "the split that every model and backend has"),
             ),
+            {
+                "v cache": "a quantised V cache needs flash attention, which is off",
+                "blocks": "the cache's type does not divide this model's heads",
+                "split": "the split mode does not go with this model or these devices",
+            },
         ),
         Cause(
             "context_limit",

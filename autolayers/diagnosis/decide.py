@@ -255,6 +255,17 @@ _PROJECTOR = re.compile(
     r"\bclip\w*:|\bmtmd_|(?:alloc|reserve)_compute_meta|\bwarmup: |multimodal "
     r"model|mmproj"
 )
+# what does not go together, by sign
+_COMBINED = {
+    "v cache quantization requires flash_attn": "v cache",
+    "quantized v cache": "v cache",
+    "cache type": "blocks",
+    "llama_split_mode_": "split",
+    "does not support split buffers": "split",
+    "suffix_fallback.empty()": "split",
+    "ggml_backend_split_axis_unknown": "split",
+    "with less than 2 devices": "split",
+}
 _OF_FILE = ("old_build", "bad_model", "bad_file")  # causes that are a file's
 _OF_MODEL = re.compile(
     r"llama_context|llama_init|create.context|kv cache|error loading "
@@ -274,6 +285,8 @@ def _part(chosen: Found, phase: str, fatal: bool, lines: Sequence[Line]) -> str:
     if chosen.cause == "oom_host":
         word = chosen.sign.word
         return word if word in ("killed", "137") else "killed" if word in _KILLED else ""
+    if chosen.cause == "bad_combo":
+        return _COMBINED.get(chosen.sign.word, "")
     if chosen.cause in _OF_FILE:
         return "projector" if _of_projector(chosen, lines) else ""
     if chosen.sign.word == "failed to load clip model":

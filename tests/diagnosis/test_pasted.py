@@ -138,6 +138,22 @@ def test_a_log_that_people_paste(case: dict[str, object]) -> None:
             "context_limit",
             "was cut",
         ),
+        (
+            "llama_init_from_model: K cache type q8_0 with block size 32 does not divide "
+            "n_embd_head_k=80",
+            "bad_combo",
+            "does not divide",
+        ),
+        (
+            "llama_init_from_model: simultaneous use of SPLIT_MODE_TENSOR requires flash_attn",
+            "bad_combo",
+            "do not go together",
+        ),
+        (
+            "It is not possible to use split mode 'graph' with less than 2 devices",
+            "bad_combo",
+            "the split mode does not go with this model or these devices",
+        ),
     ],
 )
 def test_the_same_in_other_words(line: str, cause: str, line_has: str) -> None:
