@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .cards import Card
 
+DIGITS = 2  # of a number that is memory rather than a GPU's name
+
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
     """Return a hypothetical device: a size such as "24GiB", or a GPU's name such as "rtx-3090". Of
@@ -75,8 +77,11 @@ def _size(text: str) -> int | None:
     number = text.rstrip("mM ")
     if number != text and number.isdigit() and (keys := candidates(text) or candidates(number)):
         raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}MiB")
-    if not text.isdigit() or size >= MiB or candidates(text):
-        return None if candidates(text) else size
+    short = text.isdigit() and len(text) <= DIGITS
+    if candidates(text) and not short:
+        return None
+    if not text.isdigit() or size >= MiB:
+        return size
     _refuse_without_unit(text)
     return None
 

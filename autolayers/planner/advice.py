@@ -194,7 +194,8 @@ class _Advice:
 
     def _may_shorten(self) -> bool:
         """Whether nothing that was given asks for more than the smallest context."""
-        asked = self.given.n_ctx, self.policy.n_ctx, self.policy.n_ctx_min
+        work = self.policy.workload
+        asked = self.given.n_ctx, self.policy.n_ctx, self.policy.n_ctx_min, work.depth, work.context
         return not any(asked) and self.short.breakdown.n_ctx > SMALLEST
 
     def _largest_context(self) -> int:

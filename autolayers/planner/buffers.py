@@ -58,8 +58,9 @@ class Buffers:
         if any(left < 0 and not use[name].model for name, left in candidate.spare.items()):
             self.full.add((point[0], *point[2:]))
         flash = candidate.breakdown.flash_attn
+        cached = candidate.params.kv_offload is not False
         compute = {
-            name: use[name].compute + (0 if flash else _temporaries(candidate, name))
+            name: use[name].compute + (0 if flash and cached else _temporaries(candidate, name))
             for name in candidate.spare
         }
         fixed = {
@@ -72,7 +73,6 @@ class Buffers:
                 name: max(size, before.compute.get(name, 0)) for name, size in compute.items()
             }
             fixed = {name: max(size, before.fixed.get(name, 0)) for name, size in fixed.items()}
-        cached = candidate.params.kv_offload is not False
         self.known[point] = Taken(fixed, compute, ram, flash, cached)
 
     def record_output(self, point: Point, name: str, candidate: Candidate) -> None:

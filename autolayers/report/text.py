@@ -331,6 +331,11 @@ def fit_words(plan: Plan) -> list[str]:
         for device, usage in rival.breakdown.devices.items()
     )
     said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+    if plan.speed.requests is not None:
+        said = (
+            f", {tokens(rival.speed.generation)} tokens/s in all, here "
+            f"{tokens(plan.speed.generation)}"
+        )
     if plan.inputs is not None:
         said = f", {tokens(rival.speed.prompt)} tokens/s of inputs"
     if short:
@@ -356,10 +361,9 @@ def bought(plan: Plan, other: Alternative) -> str:
         gains.append(f"prompts {tokens(speed.prompt)} instead of {tokens(here.prompt)}")
     # its price comes as it fills
     if len(gains) + len(losses) == 1 and other.n_ctx > plan.breakdown.n_ctx:
-        losses.append(
-            f"{tokens(speed.generation_full)} tokens/s with a full context instead of "
-            f"{tokens(here.generation_full)}"
-        )
+        then, now = tokens(speed.generation_full), tokens(here.generation_full)
+        slower = f"{then} tokens/s with a full context instead of {now}"
+        losses.append("as fast" if then == now else slower)
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
     return ", ".join([*gains, *losses, *where, *filter(None, [other.note])])

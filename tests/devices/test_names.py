@@ -125,6 +125,12 @@ def test_a_number_with_m_that_is_a_gpu_too_is_a_question(name: str) -> None:
     assert keys and all(key in CARDS for key in keys)
 
 
+@pytest.mark.parametrize("number", ["8", "12", "24"])
+def test_a_short_number_is_memory_without_a_unit(number: str) -> None:
+    with pytest.raises(UsageError, match=f"^{number} bytes of memory. write {number}GiB"):
+        hypothetical(number)
+
+
 @pytest.mark.parametrize(
     "name", ["700m", "2048m", "8192m", "24576M", "24GiB", "12g", "11.5G", "512MiB"]
 )
