@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .cards import Card
 
-DIGITS = 2  # of a number that is memory rather than a GPU's name
+DIGITS = 2  # of a number that is rather memory than a GPU's name
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
@@ -75,13 +75,13 @@ def _size(text: str) -> int | None:
     except UsageError:
         return None
     number = text.rstrip("mM ")
-    if number != text and number.isdigit() and (keys := candidates(text) or candidates(number)):
-        raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}MiB")
     short = text.isdigit() and len(text) <= DIGITS
-    if candidates(text) and not short:
-        return None
-    if not text.isdigit() or size >= MiB:
-        return size
+    either = short or (number != text and number.isdigit())
+    if either and (keys := candidates(text) or candidates(number)):
+        unit = "GiB" if short else "MiB"
+        raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}{unit}")
+    if not text.isdigit() or size >= MiB or candidates(text):
+        return None if candidates(text) else size
     _refuse_without_unit(text)
     return None
 

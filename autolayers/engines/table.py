@@ -45,7 +45,8 @@ def engine(name: str) -> Engine:
     """The program of this name. Raises UsageError."""
     found = ENGINES.get(name)
     if found is None:
-        raise UsageError(f"--engine {name}: expected one of {', '.join(ENGINES)}")
+        other = "; for Ollama: autolayers ollama" if name == "ollama" else ""
+        raise UsageError(f"--engine {name}: expected one of {', '.join(ENGINES)}{other}")
     return found
 
 
