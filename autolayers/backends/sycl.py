@@ -284,13 +284,22 @@ def _one_dnn(op: Tensor, prompt: bool) -> bool:
     mask, alibi, softcap = _facts(op)
     if alibi or softcap or len(op.src) > 4:
         return False
-    if mask is None or mask.type != "f16" or mask.ne[2:] != (1, 1):
+    if not _is_one_of_halves(mask) or v.ne[0] != k.ne[0] or q.ne[3] != 1:
         return False
     halves = k.type == v.type == "f16"
     if not halves and not {k.type, v.type} <= _ONEDNN:
         return False
-    enough = q.ne[1] >= 32 and (halves or k.ne[1] >= 1024)
-    return (enough or not prompt) and v.ne[0] == k.ne[0] and q.ne[3] == 1
+    return not prompt or _is_long(q, k, halves)
+
+
+def _is_one_of_halves(mask: Tensor | None) -> bool:
+    """Return whether there is one mask, of f16, for all heads and sequences."""
+    return mask is not None and mask.type == "f16" and mask.ne[2:] == (1, 1)
+
+
+def _is_long(q: Tensor, k: Tensor, halves: bool) -> bool:
+    """Return whether a prompt is long enough for oneDNN, by the type of its keys and values."""
+    return q.ne[1] >= 32 and (halves or k.ne[1] >= 1024)
 
 
 def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
@@ -303,7 +312,14 @@ def _flash_attn(op: Tensor, one_dnn: bool) -> bool:
     plain = not softcap and len(op.src) < 5
     if grouped and plain and _mkl(q, k, v):
         return True
-    if k.type != v.type or k.type not in _FLASH_ATTN or (mask is not None and mask.ne[2] != 1):
+    return _has_kernel(q, k, v, mask, grouped)
+
+
+def _has_kernel(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, grouped: bool) -> bool:
+    """Return whether a kernel of llama.cpp's own reads these types and heads."""
+    if k.type != v.type or k.type not in _FLASH_ATTN:
+        return False
+    if mask is not None and mask.ne[2] != 1:
         return False
     if k.ne[0] == 576:
         return grouped and _latent(q, k, v, mask)
@@ -333,19 +349,31 @@ def _unaligned(t: Tensor) -> bool:
 
 
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
-    """ggml_sycl_fattn_get_extra: f16 copies of Q, K, V and the result, each aligned to 128
-    bytes."""
+    """ggml_sycl_fattn_get_extra: f16 copies, each aligned to 128 bytes."""
     q, k, v = op.src[:3]
-    one_dnn = one_dnn and _one_dnn(op, False)
-    copied = one_dnn and not (_is_halves(k) and _is_halves(v))
-    keys, values = (t.nelements if copied or t.type != "f16" else 0 for t in (k, v))
-    if is_part_of(v, k) and not one_dnn:
-        values = 0
-    queries = q.ne[2] * q.ne[1] * k.ne[0] if one_dnn else 0
-    for halves in (queries, keys, values, int(one_dnn), queries):
+    copies = _one_dnn_copies(q, k, v) if one_dnn and _one_dnn(op, False) else _kv_copies(k, v)
+    for halves in copies:
         if halves:
             size = -(-size // 128) * 128 + 2 * halves
     return size
+
+
+def _one_dnn_copies(q: Tensor, k: Tensor, v: Tensor) -> tuple[int, ...]:
+    """Return the numbers in each f16 copy of oneDNN: Q, K, V, a single one and the result."""
+    queries = q.ne[2] * q.ne[1] * k.ne[0]
+    if _is_halves(k) and _is_halves(v):
+        return queries, 0, 0, 1, queries
+    return queries, k.nelements, v.nelements, 1, queries
+
+
+def _kv_copies(k: Tensor, v: Tensor) -> tuple[int, ...]:
+    """Return the numbers in the f16 copies of K and V."""
+    return _converted(k), 0 if is_part_of(v, k) else _converted(v)
+
+
+def _converted(t: Tensor) -> int:
+    """Return the numbers in the f16 copy of a tensor; 0 if it has that type."""
+    return 0 if t.type == "f16" else t.nelements
 
 
 def _is_halves(t: Tensor) -> bool:

@@ -149,15 +149,7 @@ def dates(flags: frozenset[str]) -> tuple[int, int]:
     unless a name rules it out."""
     if not flags:
         return 1, NEWEST
-    present: list[Argument] = []
-    absent: list[Argument] = []
-    for row in (*ARGUMENTS, *LEGACY):
-        if not (row.first or row.last):
-            continue  # every build has it
-        if not flags.isdisjoint((*row.names, *row.negated)):
-            present.append(row)
-        elif not (row.first and row.last):
-            absent.append(row)
+    present, absent = _dated(flags)
     oldest = [row.first for row in present] + [row.last + 1 for row in absent if row.last]
     low = max([1, *oldest])
     newest = [row.last for row in present if row.last]
@@ -165,16 +157,29 @@ def dates(flags: frozenset[str]) -> tuple[int, int]:
     return low, max(low, min([NEWEST, *newest]))
 
 
+def _dated(flags: frozenset[str]) -> tuple[list[Argument], list[Argument]]:
+    """Return the rows that only some builds have: those with one of these names, and those whose
+    absence dates a build."""
+    present: list[Argument] = []
+    absent: list[Argument] = []
+    for row in (*ARGUMENTS, *LEGACY):
+        if not (row.first or row.last):
+            continue  # every build has it
+        if _has_name(row, flags):
+            present.append(row)
+        elif not (row.first and row.last):
+            absent.append(row)
+    return present, absent
+
+
+def _has_name(row: Argument, flags: frozenset[str]) -> bool:
+    return not flags.isdisjoint((*row.names, *row.negated))
+
+
 def oldest_with(flags: frozenset[str]) -> int:
     """Return the oldest build that has all of these names, whatever others it lacks."""
-    return max(
-        (
-            row.first
-            for row in (*ARGUMENTS, *LEGACY)
-            if not flags.isdisjoint((*row.names, *row.negated))
-        ),
-        default=0,
-    )
+    named = (row.first for row in (*ARGUMENTS, *LEGACY) if _has_name(row, flags))
+    return max(named, default=0)
 
 
 TODAY = Build()

@@ -28,19 +28,24 @@ _MASKS = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], list[str]]:
     """AMD's GPUs, named ROCm0... as in a ROCm build of llama.cpp, and notes. `root`: see
     Host.read."""
-    base = f"{root.rstrip('/')}/sys/class/drm"
-    try:
-        names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
-    except OSError:
-        return [], []
-    paths = [f"{base}/{name}/device" for name in sorted(names, key=lambda name: int(name[4:]))]
-    cards = [card for path in paths if (card := _card(path, root))]
+    cards = _cards(root)
     mask = next((name for name in _MASKS if name in environ), None)
     if mask and environ[mask] in ("", "-1"):
         return [], [f"{mask}={environ[mask]} hides every AMD GPU"] if cards else []
     notes = _order_notes(cards, mask)
     discrete = [card for card in cards if card.kind == "gpu"]
     return [replace(card, name=f"{Hip.name}{i}") for i, card in enumerate(discrete or cards)], notes
+
+
+def _cards(root: str) -> list[Device]:
+    """Return AMD's GPUs in the kernel's order."""
+    base = f"{root.rstrip('/')}/sys/class/drm"
+    try:
+        names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
+    except OSError:
+        return []
+    names.sort(key=lambda name: int(name[len("card") :]))
+    return [card for name in names if (card := _card(f"{base}/{name}/device", root))]
 
 
 def _order_notes(cards: list[Device], mask: str | None) -> list[str]:

@@ -44,11 +44,18 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
             "such as --gpu m2-max-32g"
         )
     changed = [_under(device, wanted, word) for device in own]
-    if wanted.name == VULKAN and any(device.source != "given" for device in changed):
-        from .vulkan import query, with_limits
-
-        changed = with_limits(changed, query())
+    if wanted.name == VULKAN:
+        changed = _with_vulkan_limits(changed)
     return [*remote, *numbered(changed)]
+
+
+def _with_vulkan_limits(devices: list[Device]) -> list[Device]:
+    """Return the devices with the limits that Vulkan reports here; given ones need none."""
+    if all(device.source == "given" for device in devices):
+        return devices
+    from .vulkan import query, with_limits
+
+    return with_limits(devices, query())
 
 
 def _under(device: Device, wanted: type[Backend], word: str) -> Device:

@@ -207,9 +207,7 @@ def _directory(path: str) -> Iterator[Box]:
 def _listed(path: str, rows: Any) -> Iterator[Box]:
     """Yield the machines of a list or of an object under their names."""
     if isinstance(rows, dict):
-        rows = [
-            {**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()
-        ]
+        rows = _with_names(rows)
     if not isinstance(rows, list):
         raise UsageError(
             f'{path}: "machines" must be an object with one object for each machine under its name'
@@ -227,14 +225,15 @@ def _listed(path: str, rows: Any) -> Iterator[Box]:
             yield box
 
 
+def _with_names(rows: dict[str, Any]) -> list[Any]:
+    """Return the rows of an object, each with its key as its name."""
+    return [{**row, "name": name} if isinstance(row, dict) else row for name, row in rows.items()]
+
+
 def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
     what = f"{path}: machine {name}"
     _known(path, row, (*_MACHINE, "name"), f"machine {name}")
-    described = {key: row[key] for key in ("devices", "host") if key in row}
-    if file := row.get("machine"):
-        if described or not isinstance(file, str):
-            raise UsageError(f"{what}: either a machine file or its devices and host")
-        described = _json(os.path.join(os.path.dirname(path), file), _ONE)
+    described = _described(path, row, what)
     address = row.get("address", name if "count" not in row else name + "-{}")
     if not isinstance(address, str) or not re.fullmatch(r"[\w.:{}-]+", address):
         raise UsageError(f"{what}: address must be a host name or an IP address")
@@ -244,6 +243,17 @@ def _of_row(path: str, name: str, row: dict[str, Any]) -> Iterator[Box]:
         return
     for number in range(1, _count(row["count"], address, what) + 1):
         yield replace(box, name=f"{name}-{number}", address=address.replace("{}", str(number)))
+
+
+def _described(path: str, row: dict[str, Any], what: str) -> Any:
+    """Return the description of a row's machine: its own, or that of the file it names."""
+    described = {key: row[key] for key in ("devices", "host") if key in row}
+    file = row.get("machine")
+    if not file:
+        return described
+    if described or not isinstance(file, str):
+        raise UsageError(f"{what}: either a machine file or its devices and host")
+    return _json(os.path.join(os.path.dirname(path), file), _ONE)
 
 
 def _count(count: Any, address: str, what: str) -> int:

@@ -229,13 +229,16 @@ def _complete(
         values.setdefault("kind", "igpu")
     if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
         raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
-    if card is not None:
-        if row_of(backend) is not DEFAULT:  # the compute capability selects CUDA's kernels
-            card = replace(card, compute_capability=None, n_sm=None)
-        if values.get("kind") == "rpc":  # its link is the network
-            card = replace(card, link=None)
-        return replace(card, **values)
-    return completed(Device(**values))
+    return completed(Device(**values)) if card is None else _changed(card, values)
+
+
+def _changed(card: Device, values: dict[str, Any]) -> Device:
+    """Return a known card with the file's figures, without those that no longer hold."""
+    if row_of(values["backend"]) is not DEFAULT:  # the compute capability selects CUDA's kernels
+        card = replace(card, compute_capability=None, n_sm=None)
+    if values.get("kind") == "rpc":  # its link is the network
+        card = replace(card, link=None)
+    return replace(card, **values)
 
 
 def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:

@@ -191,6 +191,12 @@ def completed(device: Device) -> Device:
     # a MIG instance has a share of the GPU
     if card is None or (device.uuid or "").startswith("MIG-"):
         return device
+    figures = _figures(card, device)
+    return replace(device, **{key: getattr(device, key) or figures[key] for key in figures})
+
+
+def _figures(card: Card, device: Device) -> dict[str, Any]:
+    """Return the figures of a model that hold for a device of its kind and backend."""
     figures: dict[str, Any] = {
         "bandwidth": card.bandwidth * 1e9 or None,
         "fp16_tflops": card.fp16 or None,
@@ -202,7 +208,7 @@ def completed(device: Device) -> Device:
     if device.backend == card.backend == DEFAULT.name:
         figures["compute_capability"] = card.compute_capability
         figures["n_sm"] = card.n_sm
-    return replace(device, **{key: getattr(device, key) or figures[key] for key in figures})
+    return figures
 
 
 # --- words and letters

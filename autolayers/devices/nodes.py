@@ -167,14 +167,13 @@ def _of_resource(
     """Return the `count` GPUs of a resource, by the labels of its node. Raises UsageError."""
     # time-slicing offers each GPU several times
     count //= max(1, whole(str(labels.get(f"{resource}.replicas", "1")), 4) or 1)
-    product = str(labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or "")
-    mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
-    size = mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
+    size = _memory(resource, labels)
     if not size:
         raise UsageError(
             f"{what}: no label gives the memory of its {count} {resource}: "
             f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's node labeller"
         )
+    product = str(labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or "")
     shown = product.replace("-", " ").removesuffix(" SHARED")[:60]
     if "MIG" in product:
         raise UsageError(
@@ -189,6 +188,12 @@ def _of_resource(
         f"GPU {shown or 'without a name'} is not known: its memory is that of its "
         "label, its speed is assumed"
     )
+
+
+def _memory(resource: str, labels: Mapping[str, Any]) -> int | None:
+    """Return the bytes of each GPU of a resource: NVIDIA's label has MiB, AMD's a quantity."""
+    mib = whole(str(labels.get(f"{resource}.memory", "")), 8)
+    return mib * MiB if mib else quantity(labels.get(f"{resource}.vram"))
 
 
 def _capability(resource: str, labels: Mapping[str, Any]) -> tuple[int, int] | None:

@@ -299,16 +299,8 @@ class _Driver:
 
     def device(self, name: str, handle: object, total: int, free: int) -> Device:
         pci = self.ask("nvmlDeviceGetPciInfo", handle)
-        capability = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
-        if capability and not _plausible(*capability):
-            capability = None
-        cores = self.ask("nvmlDeviceGetNumGpuCores", handle)
-        cores = cores if cores and cores <= _MOST_CORES else None
+        capability = self.capability(handle)
         display = self.ask("nvmlDeviceGetDisplayActive", handle)
-        bits = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
-        mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
-        driver = self.ask("nvmlSystemGetDriverVersion") or ""
-        mhz, bits = (value if value and value <= _MOST_RATE else None for value in (mhz, bits))
         return Device(
             name="",
             total=total,
@@ -319,14 +311,34 @@ class _Driver:
             uuid=self.ask("nvmlDeviceGetUUID", handle),
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability,
-            driver=driver,
+            driver=self.ask("nvmlSystemGetDriverVersion") or "",
             power_limit=self.watts("nvmlDeviceGetPowerManagementLimit", handle),
             power_default=self.watts("nvmlDeviceGetPowerManagementDefaultLimit", handle),
             display=None if display is None else bool(display),
-            # double data rate: NVML gives the clock of one edge
-            bandwidth=mhz * 1e6 * 2 * bits / 8 if mhz and bits else None,
-            n_sm=cores // _CORES_PER_SM.get(capability, 128) if cores and capability else None,
+            bandwidth=self.bandwidth(handle),
+            n_sm=self.multiprocessors(handle, capability),
         )
+
+    def capability(self, handle: object) -> tuple[int, int] | None:
+        """Return the compute capability, if it is one that a GPU may have."""
+        capability: tuple[int, int] | None = self.ask("nvmlDeviceGetCudaComputeCapability", handle)
+        return capability if capability and _plausible(*capability) else None
+
+    def bandwidth(self, handle: object) -> float | None:
+        """Return the memory's bytes a second, if its width and clock are plausible."""
+        bits = self.ask("nvmlDeviceGetMemoryBusWidth", handle)
+        mhz = self.ask("nvmlDeviceGetMaxClockInfo", handle, self.nvml.NVML_CLOCK_MEM)
+        if not bits or not mhz or max(bits, mhz) > _MOST_RATE:
+            return None
+        # double data rate: NVML gives the clock of one edge
+        return float(mhz * 1e6 * 2 * bits / 8)
+
+    def multiprocessors(self, handle: object, capability: tuple[int, int] | None) -> int | None:
+        """Return the number of multiprocessors, by that of the cores."""
+        cores = self.ask("nvmlDeviceGetNumGpuCores", handle)
+        if not cores or cores > _MOST_CORES or capability is None:
+            return None
+        return int(cores // _CORES_PER_SM.get(capability, 128))
 
     def watts(self, question: str, handle: object) -> int | None:
         """Return a limit of power that is plausible; NVML says milliwatts."""
@@ -376,26 +388,38 @@ def in_cuda_order(
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
     cards = sorted(cards, key=lambda card: card.pci_id or "")
-    uuids = [card.uuid or "" for card in cards]
-    notes: list[str] = []
     if cards and visible.parse(mask) == ():
         return [], [f"CUDA_VISIBLE_DEVICES={mask} hides every GPU"]
-    instances = [card for card in cards if (card.uuid or "").startswith("MIG-")]
-    if visible.by_uuid(mask) or (_has_one_order(cards, environ) and not instances):
-        shown = [cards[i] for i in visible.pick(mask, uuids)]
-    elif (answer := ask(environ)) is not None:
-        shown = _by_digits(cards, answer)
-    else:
-        # a process gets at most one MIG instance, and none if it has full GPUs
-        usable = [card for card in cards if card not in instances] or instances[:1]
-        shown = [usable[i] for i in visible.pick(mask, [card.uuid or "" for card in usable])]
-        notes.append(
-            "the GPUs differ and CUDA could not be asked for their order: assuming PCI order (set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be certain)"
-        )
+    shown, notes = _shown(cards, environ, ask)
     if mask and cards and not shown:
         notes.append(f"CUDA_VISIBLE_DEVICES={mask} matches no GPU")
     return [card for card in shown if card.total], notes
+
+
+def _shown(
+    cards: list[Device],
+    environ: Mapping[str, str],
+    ask: Callable[[Mapping[str, str]], list[str] | None],
+) -> tuple[list[Device], list[str]]:
+    """Return the GPUs that the mask shows in CUDA's order, and a note if that is assumed."""
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    instances = [card for card in cards if (card.uuid or "").startswith("MIG-")]
+    if visible.by_uuid(mask) or (_has_one_order(cards, environ) and not instances):
+        return _picked(cards, mask), []
+    answer = ask(environ)
+    if answer is not None:
+        return _by_digits(cards, answer), []
+    # a process gets at most one MIG instance, and none if it has full GPUs
+    usable = [card for card in cards if card not in instances] or instances[:1]
+    return _picked(usable, mask), [
+        "the GPUs differ and CUDA could not be asked for their order: assuming PCI order (set "
+        "CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be certain)"
+    ]
+
+
+def _picked(cards: list[Device], mask: str | None) -> list[Device]:
+    """Return the GPUs that a mask picks, in its order."""
+    return [cards[i] for i in visible.pick(mask, [card.uuid or "" for card in cards])]
 
 
 def _has_one_order(cards: Sequence[Device], environ: Mapping[str, str]) -> bool:

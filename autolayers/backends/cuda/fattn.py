@@ -35,18 +35,28 @@ def flash_kernel(op: Tensor, cc: int, rules: Rules, all_quants: bool = False) ->
     GGML_CUDA_FA_ALL_QUANTS."""
     q, k, v = op.src[0], op.src[1], op.src[2]
     mask, alibi = op.param[0], op.param[1]  # type: ignore[index]
-    ratio = q.ne[2] // k.ne[2]
     if not rules.flash_by_kernel:
         return "mma" if by_head(q, k, v, mask, cc if cc < AMD else 0, rules) else "none"
+    ratio = q.ne[2] // k.ne[2]
     grouped = ratio >= 2 and not alibi and _shares_keys(q, k, v, mask)
     if not _has_heads(k.ne[0], v.ne[0], ratio, grouped) or not _has_types(k, v, mask):
         return "none"
     if lacks(k, v, ratio, rules, all_quants):
         return "none"
+    return _fastest_kernel(q, k, v, grouped, cc)
+
+
+def _fastest_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
+    """Return the kernel that a GPU runs, of those that are compiled for these heads and types."""
     if cc >= AMD:
         return _amd_kernel(q, k, v, grouped, cc)
     if cc >= 700 and q.ne[0] not in _NO_MATRIX_CORES:
         return _tensor_core_kernel(q, k, v, grouped, cc)
+    return _plain_kernel(q, k, v, grouped)
+
+
+def _plain_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> str:
+    """Return the kernel of a GPU without tensor cores for these heads."""
     return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
 
 
@@ -55,7 +65,7 @@ def _amd_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:
     # of an unknown GPU, the kernel that needs more memory
     if cc == AMD or _amd_matrix_cores(head, q.ne[1] * _effective(ratio, head), grouped, cc):
         return "mma"
-    return "vec" if _has_vector(q, k) and _few_columns(q, k, v, grouped) else "tile"
+    return _plain_kernel(q, k, v, grouped)
 
 
 def _tensor_core_kernel(q: Tensor, k: Tensor, v: Tensor, grouped: bool, cc: int) -> str:

@@ -106,10 +106,15 @@ def _shared_expert(routed: list[Tensor], shared: list[Tensor]) -> bool:
     if ours.param != theirs.param or not _fusible([*routed, *shared], (ours, theirs)):
         return False
     (experts, source, _), (up, read) = ours.src[1].src, theirs.src[1].src
-    gate = theirs.src[0].src[0]
     quantised = experts.buffer is not None and block_size(experts.type) > 1
-    weights = up.op == gate.op == "NONE" and up.contiguous() and gate.contiguous()
-    return quantised and weights and _same_token(source, read) and _same_matrix(experts, up)
+    if not quantised or not _is_matrix(up) or not _is_matrix(theirs.src[0].src[0]):
+        return False
+    return _same_token(source, read) and _same_matrix(experts, up)
+
+
+def _is_matrix(weight: Tensor) -> bool:
+    """Return whether a factor is a whole weight, not a result."""
+    return weight.op == "NONE" and weight.contiguous()
 
 
 def _is_gated(first: Tensor, second: Tensor, act: Tensor) -> bool:
@@ -143,20 +148,26 @@ def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
     """ggml_can_fuse_subgraph: nothing inside is used outside, except the outputs."""
     if len(group) > 31:
         return False
-    inside = {id(node): 0 for node in group}  # how often the others read each
+    reads = _reads_within(group)
+    return all(_stays_within(node, reads) for node in group if node not in outputs)
+
+
+def _reads_within(group: list[Tensor]) -> dict[int, int]:
+    """Return how often the others of a group read each node, by its id."""
+    reads = {id(node): 0 for node in group}
     for node in group:
         for source in node.src:
-            if id(source) in inside:
-                inside[id(source)] += 1
-    for node in group:
-        if node in outputs:
-            continue
-        if node.is_output or inside[id(node)] != node.uses:
-            return False
-        root = node.view_src
-        if root is not None and not root.weight and id(root) not in inside:
-            return False
-    return True
+            if id(source) in reads:
+                reads[id(source)] += 1
+    return reads
+
+
+def _stays_within(node: Tensor, reads: dict[int, int]) -> bool:
+    """Return whether only the group reads a node and the memory that it is a view of."""
+    if node.is_output or reads[id(node)] != node.uses:
+        return False
+    root = node.view_src
+    return root is None or root.weight or id(root) in reads
 
 
 def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], int] | None:
@@ -199,25 +210,29 @@ def _factors(mul: Tensor) -> tuple[Tensor, Tensor] | None:
 
 
 def _sum_of_views(nodes: list[Tensor], weighted: Tensor) -> Tensor | None:
-    """Return the last ADD if the nodes add up each used expert's part of `weighted`."""
+    """Return the last ADD if the nodes add up the parts of `weighted` of all used experts, two or
+    more."""
     used = weighted.ne[1]
     views: list[Tensor] = []
-    total: Tensor | None = None
-    adds = 0
+    sums: list[Tensor] = []
     for node in nodes:
         if node.op == "VIEW":
             if len(views) >= used or not _is_part(node, weighted, len(views)):
                 return None
             views.append(node)
-            continue
-        if node.op != "ADD" or node.type != "f32" or adds + 1 >= len(views):
+        elif _adds_next(node, views, sums):
+            sums.append(node)
+        else:
             return None
-        left = views[0] if total is None else total
-        if node.src[0] is not left or node.src[1] is not views[adds + 1]:
-            return None
-        total = node
-        adds += 1
-    return total if len(views) == used and adds == used - 1 else None
+    return sums[-1] if len(views) == used and len(sums) == used - 1 else None
+
+
+def _adds_next(node: Tensor, views: list[Tensor], sums: list[Tensor]) -> bool:
+    """Return whether a node adds the next view to the sum of those before it."""
+    if node.op != "ADD" or node.type != "f32" or len(sums) + 1 >= len(views):
+        return False
+    left = sums[-1] if sums else views[0]
+    return node.src[0] is left and node.src[1] is views[len(sums) + 1]
 
 
 def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:

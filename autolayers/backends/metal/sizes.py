@@ -56,29 +56,41 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     batches."""
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
-    v_is_k = is_part_of(v, k)
-    # ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask
-    row_k, row_v = k.nb[1], v.nb[1]
+    masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
     vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
     batch = q.ne[1] >= 32 or (large and q.ne[0] >= 512 and not vector)
-    if copies and batch and block_size(k.type) > 1:
-        row_k = 2 * k.ne[0]
-        row_v = 2 * (k.ne[0] if v_is_k else v.ne[0])
-    masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
-    size = _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
+    size = _extra_pad(k, v, masked, copies and batch)
     if mask is not None:
         size += _blocks(q, mask, vector)
     # ..._extra_tmp: 32 workgroups' results
     size += 4 * min(q.ne[1], 32) * q.ne[2] * q.ne[3] * 32 * (v.ne[0] + 2)
-    if not copies:
-        return size
-    size += _pad(2 * k.nelements, 16)  # ..._extra_kv_f16
-    if not v_is_k:
-        size += _pad(2 * v.nelements, 16)
-    sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
-    if sparse and mask is not None and 0 < n_kv_max <= 4096:
-        size += _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)  # ..._extra_idx
+    if copies:
+        size += _extra_kv_f16(k, v) + _extra_idx(k, v, masked, n_kv_max)
     return size
+
+
+def _extra_pad(k: Tensor, v: Tensor, masked: int, copied: bool) -> int:
+    """ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask;
+    `copied`: of the f16 copies."""
+    row_k, row_v = k.nb[1], v.nb[1]
+    if copied and block_size(k.type) > 1:
+        row_k = 2 * k.ne[0]
+        row_v = 2 * (k.ne[0] if is_part_of(v, k) else v.ne[0])
+    return _NCPSG * (row_k * k.ne[2] * k.ne[3] + row_v * v.ne[2] * v.ne[3] + 2 * masked)
+
+
+def _extra_kv_f16(k: Tensor, v: Tensor) -> int:
+    """..._extra_kv_f16: f16 copies of the keys, and of the values if they are not part of those."""
+    size = _pad(2 * k.nelements, 16)
+    return size if is_part_of(v, k) else size + _pad(2 * v.nelements, 16)
+
+
+def _extra_idx(k: Tensor, v: Tensor, masked: int, n_kv_max: int) -> int:
+    """..._extra_idx: the cells that each row of the mask shows, if a kernel reads no others."""
+    sparse = (k.ne[0], v.ne[0]) in _SPARSE_HEADS and k.type in _SPARSE_TYPES
+    if not sparse or not 0 < n_kv_max <= 4096:
+        return 0
+    return _pad(4 * _pad(n_kv_max, _VEC_NCPSG) * masked, 16)
 
 
 def _blocks(q: Tensor, mask: Tensor, vector: bool) -> int:

@@ -201,15 +201,11 @@ class _Order:
 
     def pull_followers(self, j: int, taken: list[int]) -> None:
         """Put what is fused with `j` directly after it."""
-        ops, nodes, node = self.ops, self.nodes, self.nodes[j]
-        op, before = ops[j], ops[j - 1]
+        node, op, before = self.nodes[j], self.ops[j], self.ops[j - 1]
         rope = j
         if op == "MUL" and before == "RMS_NORM":
-            k = self.follower(j, "ROPE", lambda t: t.src[0] is node and needs_no_other(t))
-            if k:
-                rope = k
-                self.pull(taken, k)
-        if ops[rope] in ("ROPE", "RMS_NORM"):
+            rope = self.pull_rope(j, taken)
+        if self.ops[rope] in ("ROPE", "RMS_NORM"):
             self.pull_set_rows(rope, taken)
         kind = FOLLOWS_BIAS.get((before, op))
         if kind:
@@ -219,7 +215,14 @@ class _Order:
         if op == "ADD" and before == "SSM_CONV":
             self.pull(taken, self.follower(j, "UNARY", lambda t: t.src[0] is node))
         if op == "UNARY":
-            self.pull(taken, self.follower(j, "MUL", lambda t: self.is_unary_mul(nodes[j], t)))
+            self.pull(taken, self.follower(j, "MUL", lambda t: self.is_unary_mul(node, t)))
+
+    def pull_rope(self, j: int, taken: list[int]) -> int:
+        """Put the ROPE of a normed vector after it, and return where that is; `j` without one."""
+        node = self.nodes[j]
+        k = self.follower(j, "ROPE", lambda t: t.src[0] is node and needs_no_other(t))
+        self.pull(taken, k)
+        return k or j
 
     def follower(self, j: int, op: str, fits: Callable[[Tensor], bool]) -> int:
         """Return the first matching node within reach of `j`, used or not; 0: none."""
