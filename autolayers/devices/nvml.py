@@ -403,18 +403,23 @@ def _shown(
 ) -> tuple[list[Device], list[str]]:
     """Return the GPUs that the mask shows in CUDA's order, and a note if that is assumed."""
     mask = environ.get("CUDA_VISIBLE_DEVICES")
-    instances = [card for card in cards if (card.uuid or "").startswith("MIG-")]
+    instances = [card for card in cards if _is_instance(card)]
     if visible.by_uuid(mask) or (_has_one_order(cards, environ) and not instances):
         return _picked(cards, mask), []
     answer = ask(environ)
     if answer is not None:
         return _by_digits(cards, answer), []
     # a process gets at most one MIG instance, and none if it has full GPUs
-    usable = [card for card in cards if card not in instances] or instances[:1]
+    usable = [card for card in cards if not _is_instance(card)] or instances[:1]
     return _picked(usable, mask), [
         "the GPUs differ and CUDA could not be asked for their order: assuming PCI order (set "
         "CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs in CUDA_VISIBLE_DEVICES, to be certain)"
     ]
+
+
+def _is_instance(card: Device) -> bool:
+    """Return whether a card is a MIG instance, a part of a GPU."""
+    return card.uuid is not None and card.uuid.startswith("MIG-")
 
 
 def _picked(cards: list[Device], mask: str | None) -> list[Device]:

@@ -165,37 +165,73 @@ def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
     Raises UsageError."""
     own = {} if command is None else own_flags(command)
     llama = command is None or COMMANDS[command].llama
-    i, n = 0, len(words)
-    while i < n:
-        start, word = i, words[i]
-        i += 1
-        if word == "--" and command is not None:
-            yield from (Item(None, "", [word]) for word in words[i:])
+    i = 0
+    while i < len(words):
+        if words[i] == "--" and command is not None:
+            yield from (Item(None, "", [word]) for word in words[i + 1 :])
             return
-        if not _is_flag(word):
-            yield Item(None, "", [word])
-            continue
-        name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        name = name.replace("_", "-") if name.startswith("--") else name
-        flag: Argument | OwnFlag | None = own.get(name)
-        positive = True
-        if flag is None and llama and (found := lookup(name)):
-            flag, positive = found
-        if flag is None:
-            if not equals and i < n and not _is_flag(words[i]):
-                i += 1
-            yield Item(None, word, [name, value] if equals else words[start:i])
-            continue
-        if not flag.takes_value and equals:
-            raise UsageError(f"{name} takes no value, got {value!r}")
-        if flag.takes_value and not equals:
-            value, i = _value(flag, name, words, i)
-        said = [name, value] if equals else words[start:i]  # llama.cpp knows no --flag=value
-        if isinstance(flag, Argument) and flag.kind.plain is not None:
-            plain = _read(flag.kind.plain, name, value)
-            if plain != value:
-                value, said = plain, [name, plain]
-        yield Item(flag, name, said, value, positive)
+        item, i = _item(words, i, own, llama)
+        yield item
+
+
+def _item(
+    words: Sequence[str], i: int, own: Mapping[str, OwnFlag], llama: bool
+) -> tuple[Item, int]:
+    """Return the flag or plain word at `i`, and the index after it; `llama`: may be one of
+    llama-server's."""
+    if not _is_flag(words[i]):
+        return Item(None, "", [words[i]]), i + 1
+    name, joined = _name_and_value(words[i])
+    flag, positive = _flag(name, own, llama)
+    if flag is None:
+        return _unknown(words, i)
+    value, end = joined or "", i + 1
+    if not flag.takes_value and joined is not None:
+        raise UsageError(f"{name} takes no value, got {joined!r}")
+    if flag.takes_value and joined is None:
+        value, end = _value(flag, name, words, i + 1)
+    # llama.cpp knows no --flag=value
+    written = words[i:end] if joined is None else [name, value]
+    plain = _plain(flag, name, value)
+    if plain != value:
+        value, written = plain, [name, plain]
+    return Item(flag, name, written, value, positive), end
+
+
+def _plain(flag: Argument | OwnFlag, name: str, value: str) -> str:
+    """Return a value as llama-server reads it."""
+    if not isinstance(flag, Argument) or flag.kind.plain is None:
+        return value
+    plain: str = _read(flag.kind.plain, name, value)
+    return plain
+
+
+def _name_and_value(word: str) -> tuple[str, str | None]:
+    """Return a flag's name with dashes for underscores, and the value after its "="."""
+    if not word.startswith("--"):
+        return word, None
+    name, equals, value = word.partition("=")
+    return name.replace("_", "-"), value if equals else None
+
+
+def _flag(
+    name: str, own: Mapping[str, OwnFlag], llama: bool
+) -> tuple[Argument | OwnFlag | None, bool]:
+    """Return the flag of a name, and whether the name switches it on."""
+    if name in own:
+        return own[name], True
+    found = lookup(name) if llama else None
+    return found or (None, True)
+
+
+def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
+    """Return the unknown flag at `i` with the word after it, if that may be its value."""
+    name, joined = _name_and_value(words[i])
+    if joined is not None:
+        return Item(None, words[i], [name, joined]), i + 1
+    has_value = i + 1 < len(words) and not _is_flag(words[i + 1])
+    end = i + 2 if has_value else i + 1
+    return Item(None, words[i], words[i:end]), end
 
 
 def _is_flag(word: str) -> bool:
@@ -311,17 +347,22 @@ def _read_config(path: str, state: _State) -> None:
             text = file.read(1 << 20)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
+    sections = _sections(path, text)
+    for section in ("*", "default"):
+        _apply_section(path, sections.get(section, {}), state)
+
+
+def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
+    """Return the keys and values of each section. Raises UsageError."""
     sections: dict[str, dict[str, str]] = {}
     current = "default"
     for number, line in enumerate(text.splitlines(), 1):
-        bare = line[
-            : min((line.find(mark) for mark in ";#" if mark in line), default=len(line))
-        ].rstrip(" \t")
-        if not bare.strip():
+        content = _without_comment(line)
+        if not content.strip():
             continue
-        key, equals, value = bare.partition("=")
-        if bare[0] == "[" and bare[-1] == "]" and bare[1:-1].strip():
-            current = bare[1:-1].strip()
+        key, equals, value = content.partition("=")
+        if section := _section_name(content):
+            current = section
             sections[current] = {}
         elif equals and key and not key[0].isspace():
             sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
@@ -330,18 +371,33 @@ def _read_config(path: str, state: _State) -> None:
                 f"{path}, line {number}: llama.cpp cannot read {line.strip()[:60]!r}, write key = "
                 "value"
             )
-    for section in ("*", "default"):
-        chosen = []
-        for key, value in sections.get(section, {}).items():
-            found = _config_key(key)
-            if found is not None:
-                chosen.append((found[0], key, value, found[1]))
-        for row, key, value, positive in sorted(chosen, key=lambda item: item[0].names):
-            name = f"{path}: {key}"
-            if row.kind is SWITCH:
-                state.apply(row, name, "", (value in TRUE) == positive)
-            else:
-                state.apply(row, name, value if row.takes_value else "")
+    return sections
+
+
+def _without_comment(line: str) -> str:
+    """Return a line up to its comment, without blanks at the end."""
+    marks = [line.find(mark) for mark in ";#" if mark in line]
+    return line[: min(marks, default=len(line))].rstrip(" \t")
+
+
+def _section_name(line: str) -> str:
+    """Return the name of the section that a line begins; empty for another line."""
+    return line[1:-1].strip() if line[0] == "[" and line[-1] == "]" else ""
+
+
+def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None:
+    """Applies the known keys of a section, in the order of the arguments' first names."""
+    known = []
+    for key, value in section.items():
+        found = _config_key(key)
+        if found is not None:
+            known.append((*found, key, value))
+    for row, positive, key, value in sorted(known, key=lambda item: item[0].names):
+        name = f"{path}: {key}"
+        if row.kind is SWITCH:
+            state.apply(row, name, "", (value in TRUE) == positive)
+        else:
+            state.apply(row, name, value if row.takes_value else "")
 
 
 def _config_key(key: str) -> tuple[Argument, bool] | None:

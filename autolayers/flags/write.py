@@ -53,22 +53,34 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
         if not row.field or row.kind.write is None:
             continue
         value: Any = getattr(params, row.field)
-        is_unset = value is None or (value == () and row.kind is not DEVICES)
-        if is_unset or _writer(row.field, value) is not row:
-            continue
-        if row.field == "mmproj_offload" and value and params.mmproj_device is not None:
-            continue  # -mmdev sets it
-        if row.kind is OVERRIDES:
-            found[row.canonical] = _override_words(value, row, knows)
-        elif row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
-            found[row.canonical] = list(_OLD_LOAD_MODES[value])
-        elif row.kind is REPOSITORY:
-            found[row.canonical] = _repository_words(value, row)
-        elif row.takes_value:
-            found[row.canonical] = [row.canonical, row.kind.write(value)]
-        elif value or row.negated:
-            found[row.canonical] = [row.written(value)]
+        if value is not None and _is_written(row, value, params):
+            found[row.canonical] = _words(row, value, knows)
     return found
+
+
+def _is_written(row: Argument, value: Any, params: Params) -> bool:
+    """Return whether an argument, of those of its field, expresses this value."""
+    if value == () and row.kind is not DEVICES:
+        return False
+    if _writer(row.field, value) is not row:
+        return False
+    if row.field == "mmproj_offload" and value:
+        return params.mmproj_device is None  # otherwise -mmdev sets it
+    return bool(row.takes_value or value or row.negated)
+
+
+def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> list[str]:
+    """Return the words of an argument with this value."""
+    if not row.takes_value:
+        return [row.written(value)]
+    if row.kind is OVERRIDES:
+        return _override_words(value, row, knows)
+    if row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
+        return list(_OLD_LOAD_MODES[value])
+    if row.kind is REPOSITORY:
+        return _repository_words(value, row)
+    assert row.kind.write is not None  # only such rows have words
+    return [row.canonical, row.kind.write(value)]
 
 
 def _writer(field: str, value: Any) -> Argument:
@@ -109,18 +121,26 @@ def _override_words(
     i = 0
     while i < len(pairs):
         short, length = _short_form(pairs, i, flags)
-        if short and pending:
-            words += [row.canonical, ",".join(pending)]
+        if short:
+            words += [*_one_flag(row, pending), *short]
             pending = []
-        if not short:
-            pattern, buffer_type = pairs[i]
-            if "," in pattern + buffer_type or "=" in pattern:
-                raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
-            pending.append(f"{pattern}={buffer_type}")
-            length = 1
-        words += short
-        i += length
-    return words + ([row.canonical, ",".join(pending)] if pending else [])
+            i += length
+        else:
+            pending.append(_pattern_and_buffer(*pairs[i]))
+            i += 1
+    return words + _one_flag(row, pending)
+
+
+def _one_flag(row: Argument, values: list[str]) -> list[str]:
+    """Return the words of one flag with all of these values; none without a value."""
+    return [row.canonical, ",".join(values)] if values else []
+
+
+def _pattern_and_buffer(pattern: str, buffer_type: str) -> str:
+    """Return an override as -ot takes it. Raises ValueError if it cannot."""
+    if "," in pattern + buffer_type or "=" in pattern:
+        raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
+    return f"{pattern}={buffer_type}"
 
 
 def _short_form(

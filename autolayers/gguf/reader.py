@@ -17,7 +17,7 @@ from .strings import skip_strings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from typing import Protocol
 
     class Readable(Protocol):
@@ -236,73 +236,102 @@ def _check_version(window: ReadWindow, version: int) -> None:
 
 
 def _read_metadata(window: ReadWindow, n_keys: int) -> dict[str, object]:
-    metadata: dict[str, object] = {}
-    kept = strings = 0
+    reader = _MetadataReader(window)
     for _ in range(n_keys):
+        reader.read_pair()
+    return reader.metadata
+
+
+class _MetadataReader:
+    """The metadata read so far, and what it takes."""
+
+    def __init__(self, window: ReadWindow) -> None:
+        self.window = window
+        self.metadata: dict[str, object] = {}
+        self.kept = 0  # bytes as Python objects
+        self.strings = 0  # entries of all string arrays
+
+    def read_pair(self) -> None:
+        """Read a key and its value."""
+        window = self.window
         n = window.u64()
         if not 0 < n <= MAX_KEY:
             raise window.error(f"metadata key of {n} bytes")
         key = window.label(n)
-        if key in metadata:
+        if key in self.metadata:
             raise window.error(f"duplicate metadata key {key[:80]!r}")
         type_ = window.u32()
-        kept += 200 + 4 * n
+        self.kept += 200 + 4 * n
         if type_ == ARRAY:
-            type_, n = window.u32(), window.u64()
-            if n > MAX_ELEMENTS:
-                raise window.error(
-                    f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's "
-                    f"{MAX_ELEMENTS}"
-                )
-            if type_ == STRING:
-                strings += n
-                if strings > MAX_STRINGS:
-                    raise window.error(
-                        f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary"
-                    )
-                window.claim(n * 8)
-                skip_array(window, n, key)
-                metadata[key] = ArrayInfo("str", n)
-                continue
-            format_ = FORMAT[type_] if type_ < len(FORMAT) else None
-            if format_ is None:
-                raise window.error(
-                    f"metadata key {key[:80]!r} is an array of the invalid type {type_}"
-                )
-            if n > MAX_KEPT_ARRAY:
-                window.skip(n * format_.size)
-                metadata[key] = ArrayInfo(_NAME[type_], n)
-                continue
-            size = n * format_.size
-            window.need(size)
-            metadata[key] = unpack_from(f"<{n}{format_.format[1:]}", window.buf, window.pos)
-            window.pos += size
-            kept += 40 * n
+            self.metadata[key] = self.array(key)
         elif type_ == STRING:
-            n = window.u64()
-            if n > MAX_STRING:
-                raise window.error(
-                    f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
-                    f"{MAX_STRING}"
-                )
-            if n > MAX_KEPT_STRING:
-                window.skip(n)
-                metadata[key] = ArrayInfo("u8", n)
-                continue
-            metadata[key] = window.text(n)
-            kept += 4 * n
+            self.metadata[key] = self.string(key)
         else:
-            format_ = FORMAT[type_] if type_ < len(FORMAT) else None
-            if format_ is None:
-                raise window.error(f"metadata key {key[:80]!r} has the invalid type {type_}")
-            if key == ALIGNMENT and type_ != 4:
-                raise window.error(f"{ALIGNMENT} must be of type u32 but is {_NAME[type_]}")
-            window.need(format_.size)
-            metadata[key] = format_.unpack_from(window.buf, window.pos)[0]
-            window.pos += format_.size
-        if kept > MAX_KEPT:
+            self.metadata[key] = self.number(key, type_)
+        if self.kept > MAX_KEPT:
             raise window.error(f"more than {MAX_KEPT >> 20} MiB of metadata outside the vocabulary")
-    return metadata
+
+    def array(self, key: str) -> object:
+        """Return the numbers of an array; of a long one and of strings, only how many there are."""
+        window = self.window
+        type_, n = window.u32(), window.u64()
+        if n > MAX_ELEMENTS:
+            raise window.error(
+                f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's {MAX_ELEMENTS}"
+            )
+        if type_ == STRING:
+            return self.string_array(key, n)
+        format_ = FORMAT[type_] if type_ < len(FORMAT) else None
+        if format_ is None:
+            raise window.error(f"metadata key {key[:80]!r} is an array of the invalid type {type_}")
+        if n > MAX_KEPT_ARRAY:
+            window.skip(n * format_.size)
+            return ArrayInfo(_NAME[type_], n)
+        size = n * format_.size
+        window.need(size)
+        values = unpack_from(f"<{n}{format_.format[1:]}", window.buf, window.pos)
+        window.pos += size
+        self.kept += 40 * n
+        return values
+
+    def string_array(self, key: str, n: int) -> ArrayInfo:
+        """Skip `n` strings."""
+        self.strings += n
+        if self.strings > MAX_STRINGS:
+            raise self.window.error(
+                f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary"
+            )
+        self.window.claim(n * 8)
+        skip_array(self.window, n, key)
+        return ArrayInfo("str", n)
+
+    def string(self, key: str) -> object:
+        """Return a text; of a very long one, only its length."""
+        window = self.window
+        n = window.u64()
+        if n > MAX_STRING:
+            raise window.error(
+                f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
+                f"{MAX_STRING}"
+            )
+        if n > MAX_KEPT_STRING:
+            window.skip(n)
+            return ArrayInfo("u8", n)
+        self.kept += 4 * n
+        return window.text(n)
+
+    def number(self, key: str, type_: int) -> object:
+        """Return a number or a truth value."""
+        window = self.window
+        format_ = FORMAT[type_] if type_ < len(FORMAT) else None
+        if format_ is None:
+            raise window.error(f"metadata key {key[:80]!r} has the invalid type {type_}")
+        if key == ALIGNMENT and type_ != 4:
+            raise window.error(f"{ALIGNMENT} must be of type u32 but is {_NAME[type_]}")
+        window.need(format_.size)
+        value: object = format_.unpack_from(window.buf, window.pos)[0]
+        window.pos += format_.size
+        return value
 
 
 def skip_array(window: ReadWindow, n: int, key: str) -> None:
@@ -339,8 +368,6 @@ def _read_tensors(
     window: ReadWindow, version: int, alignment: int, metadata: dict[str, object], n_tensors: int
 ) -> Header:
     tensors: dict[str, TensorInfo] = {}
-    unknown: list[TensorInfo] = []
-    by_id = types.BY_ID
     buf, pos = window.buf, window.pos
     try:
         for _ in range(n_tensors):
@@ -364,33 +391,7 @@ def _read_tensors(
             pos += 4 + 8 * n_dims
             type_id, offset = _TYPE_OFFSET(buf, pos)
             pos += 12
-            n_elements = 1
-            for extent in ne:
-                n_elements *= extent
-                if extent > INT64_MAX or n_elements > INT64_MAX:
-                    raise window.error(f"tensor {name!r} has an impossible shape {list(ne)}")
-            type_ = by_id.get(type_id)
-            if type_ is not None:
-                if ne[0] % type_.blck_size:
-                    raise window.error(
-                        f"tensor {name!r} of type {type_.name} has {ne[0]} elements per row, not a "
-                        f"multiple of {type_.blck_size}"
-                    )
-                size = n_elements // type_.blck_size * type_.type_size
-                if type_.meta:
-                    size += n_elements // ne[0] * type_.meta if ne[0] else 0
-                tensors[name] = TensorInfo(name, type_.name, ne, n_dims, offset, size)
-            elif type_id in types.REMOVED:
-                raise window.error(
-                    f"tensor {name!r} has the type {types.REMOVED[type_id]}, "
-                    "which llama.cpp no longer reads; get a newer conversion of the "
-                    "model"
-                )
-            elif type_id < 0:
-                raise window.error(f"tensor {name!r} has the invalid type {type_id}")
-            else:
-                tensors[name] = TensorInfo(name, f"type_{type_id}", ne, n_dims, offset, 0, 0, False)
-                unknown.append(tensors[name])
+            tensors[name] = _tensor(window, name, type_id, ne, n_dims, offset)
     except StructError:
         raise window.end() from None
     window.pos = pos
@@ -398,16 +399,63 @@ def _read_tensors(
     if n_tensors:
         data_offset = -(-data_offset // alignment) * alignment
     end = _place(window, data_offset, alignment, list(tensors.values()))
-    notes: tuple[str, ...] = ()
-    if unknown:
-        some = f"{len(unknown)} tensors" if len(unknown) > 1 else "1 tensor"
-        first, they = unknown[0], "they" if len(unknown) > 1 else "it"
-        notes = (
-            f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in "
-            f"{first.name!r}), counted with all the space {they} may take",
-        )
     file = FileInfo(window.name, window.size, end, data_offset)
+    notes = _unknown_types(window, tensors)
     return Header(version, alignment, metadata, tensors, (file,), notes)
+
+
+def _tensor(
+    window: ReadWindow,
+    name: str,
+    type_id: int,
+    ne: tuple[int, int, int, int],
+    n_dims: int,
+    offset: int,
+) -> TensorInfo:
+    """Return a tensor with its size; 0 of an unknown type, whose size its successor tells."""
+    n_elements = 1
+    for extent in ne:
+        n_elements *= extent
+        if extent > INT64_MAX or n_elements > INT64_MAX:
+            raise window.error(f"tensor {name!r} has an impossible shape {list(ne)}")
+    type_ = types.BY_ID.get(type_id)
+    if type_ is None:
+        _check_newer(window, name, type_id)
+        return TensorInfo(name, f"type_{type_id}", ne, n_dims, offset, 0, 0, False)
+    if ne[0] % type_.blck_size:
+        raise window.error(
+            f"tensor {name!r} of type {type_.name} has {ne[0]} elements per row, not a "
+            f"multiple of {type_.blck_size}"
+        )
+    size = n_elements // type_.blck_size * type_.type_size
+    if type_.meta and ne[0]:
+        size += n_elements // ne[0] * type_.meta
+    return TensorInfo(name, type_.name, ne, n_dims, offset, size)
+
+
+def _check_newer(window: ReadWindow, name: str, type_id: int) -> None:
+    """Raises ModelError if an unknown type is none that a newer llama.cpp may have."""
+    if type_id in types.REMOVED:
+        raise window.error(
+            f"tensor {name!r} has the type {types.REMOVED[type_id]}, "
+            "which llama.cpp no longer reads; get a newer conversion of the "
+            "model"
+        )
+    if type_id < 0:
+        raise window.error(f"tensor {name!r} has the invalid type {type_id}")
+
+
+def _unknown_types(window: ReadWindow, tensors: Mapping[str, TensorInfo]) -> tuple[str, ...]:
+    """Return a note if there are tensors of unknown types."""
+    unknown = [tensor for tensor in tensors.values() if not tensor.exact]
+    if not unknown:
+        return ()
+    some = f"{len(unknown)} tensors" if len(unknown) > 1 else "1 tensor"
+    first, they = unknown[0], "they" if len(unknown) > 1 else "it"
+    return (
+        f"{window.name}: {some} of a type newer than autolayers knows ({first.type} in "
+        f"{first.name!r}), counted with all the space {they} may take",
+    )
 
 
 def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[TensorInfo]) -> int:
