@@ -241,16 +241,8 @@ def estimate(
     from .flags.params import Params
 
     model, words, known = _read(model), _all(params, flags), build
-    given = (
-        [device for device in devices if isinstance(device, Device)]
-        if isinstance(devices, (list, tuple))
-        else []
-    )
-    if (
-        isinstance(words, Params)
-        and isinstance(devices, (list, tuple))
-        and len(given) == len(devices)
-    ):
+    given = _records(devices)
+    if isinstance(words, Params) and given is not None:
         params, companions = words, companions_of(words)
     else:
         asked = Request.of(words, devices=devices)
@@ -264,6 +256,14 @@ def estimate(
     if compute:
         return estimator.breakdown(params, given, runtime, measuring)
     return Breakdown(**vars(estimator.static(params, given)))
+
+
+def _records(devices: Sequence[Device | str] | None) -> list[Device] | None:
+    """Return the devices if all of them are records, otherwise None."""
+    if not isinstance(devices, (list, tuple)):
+        return None
+    records = [device for device in devices if isinstance(device, Device)]
+    return records if len(records) == len(devices) else None
 
 
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:

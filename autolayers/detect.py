@@ -115,19 +115,26 @@ def read_help(
     takes it."""
     # forks of 2024 indent every line, and explain a flag two blanks after it
     lines = [match[1] if (match := _INDENTED.match(line)) else line for line in text.splitlines()]
-    names = frozenset(
-        name for line in lines if line.startswith("-") for name in _FLAGS.findall(line)
-    )
+    names = _names(lines)
     if fork:
         names |= _OF_GPUS
     if "-ngl" not in names and "--n-gpu-layers" not in names:
         return None, None, None  # not llama.cpp's help
-    flash = next((line for line in lines if line.startswith("-fa")), None)
-    return (
-        names,
-        None if flash is None else "on|off" in flash or "<0|1>" in flash,
-        any(line.strip().startswith("- 4: trace") for line in lines),
+    traces = any(line.strip().startswith("- 4: trace") for line in lines)
+    return names, _flash_takes_word(lines), traces
+
+
+def _names(lines: list[str]) -> frozenset[str]:
+    """Return the names of all flags in a --help."""
+    return frozenset(
+        name for line in lines if line.startswith("-") for name in _FLAGS.findall(line)
     )
+
+
+def _flash_takes_word(lines: list[str]) -> bool | None:
+    """Return whether -fa takes a value; None without such a flag."""
+    flash = next((line for line in lines if line.startswith("-fa")), None)
+    return None if flash is None else "on|off" in flash or "<0|1>" in flash
 
 
 def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
@@ -186,7 +193,13 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
     )
     if b"\0llama\0" not in text or b"\0gpt2\0" not in text:
         return low, high  # no names of architectures there
-    first, last = low, high
+    first, last = _with_architectures(text, low, high)
+    return (first, last) if first <= last else (low, high)
+
+
+def _with_architectures(text: bytes, first: int, last: int) -> tuple[int, int]:
+    """Return (first, last) build of these that has the architectures whose names are in a library,
+    and no others."""
     for row in map(architecture, NAMES):
         if not (following(row.after) and seen(row.after)):
             continue
@@ -195,7 +208,7 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
             first = max(first, row.after + 1)
         elif b"%s\0" % name not in text:  # a linker may keep a string as the end of a longer one
             last = min(last, following(row.after) - 1)
-    return (first, last) if first <= last else (low, high)
+    return first, last
 
 
 def _read(path: str) -> bytes:

@@ -162,25 +162,29 @@ def request(
     if not authorization.isascii() or not authorization.isprintable():
         raise NetError("credentials", "the token has invalid characters")
     for _ in range(redirects + 1):
-        here = origin(url)
-        if here != first:
+        if origin(url) != first:
+            _check_elsewhere(first, url)
             authorization = ""
-            if (first[0], here[0]) == ("https", "http"):
-                raise NetError(
-                    "redirect",
-                    f"it leads from https to {public(url)}, which anybody may tamper with",
-                )
-            if is_inside(here[1]) and not is_inside(first[1]):
-                raise NetError(
-                    "redirect",
-                    f"it leads from {first[1]} to {public(url)}, an address inside this network",
-                )
         answer = _exchange(method, url, limit, headers or {}, json, authorization, own)
         if not redirects or answer.status not in _REDIRECTS or "Location" not in answer.headers:
             return answer
         answer.close()
         url = _target(url, answer.headers["Location"])
     raise NetError("redirect", f"more than {redirects} redirects")
+
+
+def _check_elsewhere(first: tuple[str, str, int], url: str) -> None:
+    """Raises NetError for a redirect to a less safe place than the first address."""
+    here = origin(url)
+    if (first[0], here[0]) == ("https", "http"):
+        raise NetError(
+            "redirect", f"it leads from https to {public(url)}, which anybody may tamper with"
+        )
+    if is_inside(here[1]) and not is_inside(first[1]):
+        raise NetError(
+            "redirect",
+            f"it leads from {first[1]} to {public(url)}, an address inside this network",
+        )
 
 
 def _target(url: str, location: str) -> str:

@@ -49,12 +49,32 @@ class Answer:
 def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Answer:
     """Return a program's output and exit code; afterwards none of its processes is left. Raises
     NoAnswer."""
-    import subprocess
-    import threading
     import time
 
+    child = _started(words, environ)
+    output = _Output(child)
+    end = time.monotonic() + timeout
     try:
-        child = subprocess.Popen(
+        while not output.flooded.is_set() and child.poll() is None and time.monotonic() < end:
+            output.readers[0].join(_LOOK)
+        for reader in output.readers:
+            reader.join(_LEFT)
+        if output.flooded.is_set():
+            raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
+        if child.poll() is None:
+            raise NoAnswer(f"it did not end within {timeout:g} s", output.texts()[0])
+    finally:
+        _kill(child)
+    out, err = output.texts()
+    return Answer(child.returncode, out, err)
+
+
+def _started(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Return a running program. Raises NoAnswer."""
+    import subprocess
+
+    try:
+        return subprocess.Popen(
             list(words),
             env=dict(environ),
             stdin=subprocess.DEVNULL,
@@ -65,39 +85,34 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
         )
     except (OSError, ValueError) as error:
         raise NoAnswer(str(getattr(error, "strerror", None) or error)) from None
-    said = bytearray(), bytearray()
-    flooded = threading.Event()
 
-    def read(pipe: IO[bytes], into: bytearray) -> None:
+
+class _Output:
+    """What a program prints, read while it runs; `flooded`: it was more than MOST bytes."""
+
+    def __init__(self, child: subprocess.Popen[bytes]) -> None:
+        import threading
+
+        assert child.stdout is not None and child.stderr is not None
+        self.streams = bytearray(), bytearray()
+        self.flooded = threading.Event()
+        self.readers = [
+            threading.Thread(target=self._read, args=(pipe, into), daemon=True)
+            for pipe, into in zip((child.stdout, child.stderr), self.streams, strict=True)
+        ]
+        for reader in self.readers:
+            reader.start()
+
+    def _read(self, pipe: IO[bytes], into: bytearray) -> None:
         while data := pipe.read(1 << 16):
             into += data
             if len(into) > MOST:
-                flooded.set()
+                self.flooded.set()
                 return
 
-    assert child.stdout is not None and child.stderr is not None
-    threads = [
-        threading.Thread(target=read, args=(pipe, into), daemon=True)
-        for pipe, into in zip((child.stdout, child.stderr), said, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    end = time.monotonic() + timeout
-    try:
-        while not flooded.is_set() and child.poll() is None and time.monotonic() < end:
-            threads[0].join(_LOOK)
-        for thread in threads:
-            thread.join(_LEFT)
-        if flooded.is_set():
-            raise NoAnswer(f"it prints more than {MOST >> 20} MiB")
-        if child.poll() is None:
-            raise NoAnswer(
-                f"it did not end within {timeout:g} s", bytes(said[0]).decode("utf-8", "replace")
-            )
-    finally:
-        _kill(child)
-    out, err = (bytes(text).decode("utf-8", "replace") for text in said)
-    return Answer(child.returncode, out, err)
+    def texts(self) -> list[str]:
+        """Return the text of each stream."""
+        return [bytes(stream).decode("utf-8", "replace") for stream in self.streams]
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -59,7 +59,7 @@ def _posix(word: str, bare: frozenset[str]) -> str:
         return word
     import re  # of words that are not plain alone
 
-    kinds = "".join("x" if not c.isprintable() else c if c in "'\\" else "a" for c in word)
+    kinds = "".join(map(_kind, word))
     found = []
     for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
         text = word[run.start() : run.end()]
@@ -70,6 +70,14 @@ def _posix(word: str, bare: frozenset[str]) -> str:
         else:
             found.append("".join(f"\\{c}" for c in text))
     return "".join(found) or "''"
+
+
+def _kind(c: str) -> str:
+    """Return "x" for a character that is not printable, itself for a quote or a backslash, "a" for
+    any other."""
+    if not c.isprintable():
+        return "x"
+    return c if c in "'\\" else "a"
 
 
 def _bytes(text: str) -> str:
@@ -189,14 +197,16 @@ def _yaml_escape(c: str) -> str:
     )
 
 
+_NIX = str.maketrans({"\n": "\\n", "\r": "\\r", "\t": "\\t", '"': '\\"', "\\": "\\\\", "$": "\\$"})
+
+
 def nix(text: str) -> str:
     """Return a string of the Nix language. Raises UsageError for what it cannot hold."""
     if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
         raise UsageError(f"{text!r}: a Nix string cannot hold it: rename it")
-    names = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-    if control := next((c for c in text if not c.isprintable() and c not in names), ""):
+    escaped = text.translate(_NIX)
+    if control := next((c for c in escaped if not c.isprintable()), ""):
         raise UsageError(f"{text!r}: a Nix string has no escape for {control!a}: rename it")
-    escaped = "".join(names.get(c) or (f"\\{c}" if c in '"\\$' else c) for c in text)
     return f'"{escaped}"'
 
 

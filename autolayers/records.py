@@ -91,70 +91,12 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     fields."""
     if cls is None:
         return lambda cls: _dataclass(cls, frozen=frozen)
-    fields: dict[str, Any] = {}
-    for base in reversed(cls.__mro__[1:]):
-        fields.update(base.__dict__.get("__record_fields__", {}))
-    for name, annotation in cls.__dict__.get("__annotations__", {}).items():  # noqa: RUF063
-        if not annotation.startswith("ClassVar"):
-            fields[name] = cls.__dict__.get(name, _MISSING)
-            if isinstance(fields[name], _Factory):
-                delattr(cls, name)
+    fields = _fields(cls)
     names = tuple(fields)
-    plain = {
-        name: value
-        for name, value in fields.items()
-        if value is not _MISSING and not isinstance(value, _Factory)
-    }
-    made = {name: value.make for name, value in fields.items() if isinstance(value, _Factory)}
-    known = frozenset(names)
-    title = cls.__name__
     values_of = itemgetter(*names) if names else lambda fields: ()
-
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
-        if len(args) == len(names) and not kwargs:
-            _set(self, "__dict__", dict(zip(names, args, strict=True)))
-            return
-        if len(args) > len(names):
-            raise TypeError(f"{title}() takes {len(names)} values but {len(args)} were given")
-        values = plain.copy()
-        if args:
-            values.update(zip(names, args, strict=False))
-        if kwargs:
-            if not known.issuperset(kwargs):
-                raise TypeError(
-                    f"{title}() got an unexpected keyword argument {min(kwargs.keys() - known)!r}"
-                )
-            if args and not kwargs.keys().isdisjoint(names[: len(args)]):
-                raise TypeError(f"{title}() got multiple values for one of {names[: len(args)]}")
-            values.update(kwargs)
-        for name, make in made.items():
-            if name not in values:
-                values[name] = make()
-        if len(values) < len(names):
-            raise TypeError(
-                f"{title}() is missing {[name for name in names if name not in values]}"
-            )
-        _set(self, "__dict__", values)
-
-    def __eq__(self: Any, other: Any) -> Any:
-        if other.__class__ is not self.__class__:
-            return NotImplemented
-        return values_of(self.__dict__) == values_of(other.__dict__)
-
-    def __hash__(self: Any) -> int:
-        return hash(values_of(self.__dict__))
-
-    def __repr__(self: Any) -> str:
-        return (
-            f"{cls.__qualname__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
-        )
-
-    methods = {
-        "__init__": __init__,
-        "__repr__": __repr__,
-        "__eq__": __eq__,
-        "__hash__": __hash__ if frozen else None,
-    }
+    methods = {"__init__": _init(cls.__name__, fields), **_by_values(cls, names, values_of)}
+    if not frozen:
+        methods["__hash__"] = None
     for name, method in methods.items():
         if name not in cls.__dict__ or (name == "__hash__" and "__eq__" not in cls.__dict__):
             setattr(cls, name, method)
@@ -167,6 +109,95 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     cls.__dataclass_fields__ = _Fields()
     cls.__signature__ = _Signature()
     return cls
+
+
+def _fields(cls: Any) -> dict[str, Any]:
+    """Return the default of each field, those of the base classes first; takes factories from the
+    class."""
+    fields: dict[str, Any] = {}
+    for base in reversed(cls.__mro__[1:]):
+        fields.update(base.__dict__.get("__record_fields__", {}))
+    for name, annotation in cls.__dict__.get("__annotations__", {}).items():  # noqa: RUF063
+        if not annotation.startswith("ClassVar"):
+            fields[name] = cls.__dict__.get(name, _MISSING)
+            if isinstance(fields[name], _Factory):
+                delattr(cls, name)
+    return fields
+
+
+def _defaults(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Callable[[], Any]]]:
+    """Return the default values by field, and what makes those of the others that have one."""
+    plain, made = {}, {}
+    for name, value in fields.items():
+        if isinstance(value, _Factory):
+            made[name] = value.make
+        elif value is not _MISSING:
+            plain[name] = value
+    return plain, made
+
+
+def _init(title: str, fields: dict[str, Any]) -> Any:
+    """Return __init__ of a class with these fields."""
+    names = tuple(fields)
+    plain, made = _defaults(fields)
+    known = frozenset(names)
+
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) == len(names) and not kwargs:
+            _set(self, "__dict__", dict(zip(names, args, strict=True)))
+            return
+        values = plain.copy()
+        if args:
+            _check_positions(title, names, args, kwargs)
+            values.update(zip(names, args, strict=False))
+        if kwargs:
+            if not known.issuperset(kwargs):
+                raise TypeError(
+                    f"{title}() got an unexpected keyword argument {min(kwargs.keys() - known)!r}"
+                )
+            values.update(kwargs)
+        for name, make in made.items():
+            if name not in values:
+                values[name] = make()
+        if len(values) < len(names):
+            raise TypeError(f"{title}() is missing {_without(names, values)}")
+        _set(self, "__dict__", values)
+
+    return __init__
+
+
+def _check_positions(
+    title: str, names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    """Raises TypeError for too many values, or a second one of a field."""
+    if len(args) > len(names):
+        raise TypeError(f"{title}() takes {len(names)} values but {len(args)} were given")
+    if kwargs and not kwargs.keys().isdisjoint(names[: len(args)]):
+        raise TypeError(f"{title}() got multiple values for one of {names[: len(args)]}")
+
+
+def _without(names: tuple[str, ...], values: dict[str, Any]) -> list[str]:
+    """Return the names that have no value."""
+    return [name for name in names if name not in values]
+
+
+def _by_values(cls: Any, names: tuple[str, ...], values_of: Callable[[Any], Any]) -> dict[str, Any]:
+    """Return __repr__, __eq__ and __hash__ of a class with these fields."""
+
+    def __repr__(self: Any) -> str:
+        return (
+            f"{cls.__qualname__}({', '.join(f'{name}={self.__dict__[name]!r}' for name in names)})"
+        )
+
+    def __eq__(self: Any, other: Any) -> Any:
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values_of(self.__dict__) == values_of(other.__dict__)
+
+    def __hash__(self: Any) -> int:
+        return hash(values_of(self.__dict__))
+
+    return {"__repr__": __repr__, "__eq__": __eq__, "__hash__": __hash__}
 
 
 def _replace(record: Any, /, **changes: Any) -> Any:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from .devices import Inventory
     from .engines import Engine
+    from .gguf import Header
     from .model import Model
 
     Found = tuple[Sequence[Device], Host | None, Sequence[str]]  # devices, RAM, notes
@@ -92,42 +93,30 @@ class Request:
             of_program = said or of_program
         arguments = arguments_of(words, environ)
         policy = read_policy(arguments.own)
-        for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
-            if value is not None and devices is not None:
-                raise UsageError(f"{name} and devices= both set the devices: give one of them")
+        _check_one_source(policy, devices)
         build = _of_engine(_build(policy, program, environ), policy, of_program)
         policy = replace(policy, build=_planned_for(build))
         arguments = _one_sequence(arguments, build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
+        params = arguments.params
+        lister = () if build.engine.lists_nothing else program
         found: Found = (
             (_named(devices, policy.ram or 0), None, ())
             if devices is not None
-            else _found(
-                policy,
-                arguments.params,
-                environ,
-                () if build.engine.lists_nothing else program,
-                amend,
-            )
+            else _found(policy, params, environ, lister, amend)
         )
-        there, beside, notes = found
-        there, beside, old = _calibrated(there, beside if host is None else host, build)
-        if policy.backend is not None:
-            from .devices.driven import driven
-
-            there = driven(there, policy.backend)
-        types = arguments.params.cache_type_k or arguments.params.cache_type_v or policy.kv_types
-        if program and types and build.rules.number < Rules.mixed_cache_types.first:
+        there, here, notes = found
+        there, here, old = _calibrated(there, here if host is None else host, build)
+        there = _under_backend(there, policy)
+        if program and _needs_quants(params, policy, build):
             there = _with_quants(there, program[-1])
-        host = _host(beside, there, policy, arguments.params)
-        if build.engine.lists_nothing and not there:
-            notes = tuple([note for note in notes if "no GPU found" not in note])
+        host = _host(here, there, policy, params)
         notes = (
-            *notes,
+            *_without_gpus(notes, build, there),
             *old,
             *doubts,
-            *_more_than_shared(there, beside, policy),
-            *_cores_here(beside, host, policy),
+            *_more_than_shared(there, here, policy),
+            *_cores_here(here, host, policy),
         )
         return cls(
             arguments,
@@ -135,7 +124,7 @@ class Request:
             build,
             _machine(there, host, policy, most),
             host,
-            companions_of(arguments.params, arguments),
+            companions_of(params, arguments),
             notes,
         )
 
@@ -197,23 +186,53 @@ def _calibrated(
     def holds(row: Ratio) -> bool:
         return row.build is None or row.build == number
 
-    old = [row for row in known if not holds(row)]
-    notes = []
-    if len(old) == len(known):
-        last = max(old, key=lambda row: row.date)
-        when = f" of {last.date[:10]}" if last.date else ""
-        notes.append(
-            f"the measured speeds{when} are old: of b{last.build}, not of "
-            f"{f'b{number}' if number else 'this build'} (tune --quick measures again)"
-        )
+    notes = [] if any(map(holds, known)) else [_old_speeds(known, number)]
     devices = [
         replace(device, measured=tuple(filter(holds, device.measured))) for device in devices
     ]
+    if host is not None:
+        host = replace(host, measured=tuple(filter(holds, host.measured)))
+    return devices, host, notes
+
+
+def _old_speeds(old: Sequence[Ratio], number: int) -> str:
+    """Say that all speeds were measured with another build than that of this number."""
+    last = max(old, key=lambda row: row.date)
+    when = f" of {last.date[:10]}" if last.date else ""
     return (
-        devices,
-        replace(host, measured=tuple(filter(holds, host.measured))) if host else None,
-        notes,
+        f"the measured speeds{when} are old: of b{last.build}, not of "
+        f"{f'b{number}' if number else 'this build'} (tune --quick measures again)"
     )
+
+
+def _check_one_source(policy: Policy, devices: Sequence[Device | str] | None) -> None:
+    """Raises UsageError if a flag and `devices` both set the devices."""
+    for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
+        if value is not None and devices is not None:
+            raise UsageError(f"{name} and devices= both set the devices: give one of them")
+
+
+def _under_backend(devices: Sequence[Device], policy: Policy) -> Sequence[Device]:
+    """Return the devices as --backend drives them."""
+    if policy.backend is None:
+        return devices
+    from .devices.driven import driven
+
+    return driven(devices, policy.backend)
+
+
+def _without_gpus(notes: Sequence[str], build: Build, devices: Sequence[Device]) -> Sequence[str]:
+    """Return the notes, without that on missing GPUs if the program cannot list any."""
+    if devices or not build.engine.lists_nothing:
+        return notes
+    return [note for note in notes if "no GPU found" not in note]
+
+
+def _needs_quants(params: Params, policy: Policy, build: Build) -> bool:
+    """Return whether the pairs of cache types with flash attention depend on how the program was
+    built."""
+    types = params.cache_type_k or params.cache_type_v or policy.kv_types
+    return bool(types) and build.rules.number < Rules.mixed_cache_types.first
 
 
 def _with_quants(devices: Sequence[Device], program: str) -> Sequence[Device]:
@@ -364,22 +383,27 @@ def _found(
 def _host(
     host: Host | None, devices: Sequence[Device], policy: Policy, params: Params
 ) -> Host | None:
-    """Return the RAM and the processor with what --ram, --cores and -t say. Less RAM than there is
-    limits this machine; more is that of another one, as is the RAM that a GPU of another one
-    shares."""
+    """Return the RAM and the processor with what --ram, --cores and -t say."""
     shared = _shared(devices) if host is None else None
     size = min(policy.ram or shared, shared) if shared else policy.ram
     if size is not None:
-        if host is not None and (size <= host.total or policy.machine is not None):
-            host = replace(host, total=size, available=size, source="given")
-        else:
-            host = host_of(size, devices, host)
-            host = replace(host, cores=max(host.cores or 0, params.n_threads or 0) or None)
+        host = _of_size(size, host, devices, policy, params)
     if host is None:
         return None
     if policy.ram_bandwidth is not None:
         host = replace(host, bandwidth=policy.ram_bandwidth, bandwidth_source="given")
     return replace(host, cores=policy.cores, threads=None) if policy.cores is not None else host
+
+
+def _of_size(
+    size: int, host: Host | None, devices: Sequence[Device], policy: Policy, params: Params
+) -> Host:
+    """Return RAM of this size. Less than there is limits this machine; more is that of another one,
+    as is the RAM that a GPU of another one shares."""
+    if host is not None and (size <= host.total or policy.machine is not None):
+        return replace(host, total=size, available=size, source="given")
+    other = host_of(size, devices, host)
+    return replace(other, cores=max(other.cores or 0, params.n_threads or 0) or None)
 
 
 def _shared(devices: Sequence[Device]) -> int | None:
@@ -463,22 +487,36 @@ def companions_of(params: Params, words: object = ()) -> Companions:
     from .sources import network_environ, open_source
 
     environ = network_environ(os.environ, words) if isinstance(words, Arguments) else os.environ
-    opened: Any = open_source(params.mmproj, environ) if params.mmproj else None
-    projector = read_header(opened) if params.mmproj else None
-    if projector is not None and not is_projector(projector):
-        raise LaunchRefused(f"--mmproj {params.mmproj}: not a projector for images or audio")
-    loras = tuple(map(read_header, params.lora))
-    for path, lora in zip(params.lora, loras, strict=True):
-        if not is_adapter(lora):
-            raise LaunchRefused(f"--lora {path}: not an adapter (general.type is not adapter)")
+    projector = _projector(params.mmproj, environ) if params.mmproj else None
+    loras = tuple(map(_adapter, params.lora))
     for path in params.control_vector:
-        if not is_control_vector(read_header(path)):
-            raise LaunchRefused(
-                f"--control-vector {path}: not a control vector, whose tensors are named "
-                "direction.N"
-            )
+        _check_control_vector(path)
     draft = read_model(open_source(params.model_draft, environ)) if params.model_draft else None
     return Companions(projector, draft, loras)
+
+
+def _projector(path: str, environ: Mapping[str, str]) -> Header:
+    from .sources import open_source
+
+    opened: Any = open_source(path, environ)
+    projector = read_header(opened)
+    if not is_projector(projector):
+        raise LaunchRefused(f"--mmproj {path}: not a projector for images or audio")
+    return projector
+
+
+def _adapter(path: str) -> Header:
+    adapter = read_header(path)
+    if not is_adapter(adapter):
+        raise LaunchRefused(f"--lora {path}: not an adapter (general.type is not adapter)")
+    return adapter
+
+
+def _check_control_vector(path: str) -> None:
+    if not is_control_vector(read_header(path)):
+        raise LaunchRefused(
+            f"--control-vector {path}: not a control vector, whose tensors are named direction.N"
+        )
 
 
 def for_model(model: Model, request: Request) -> Request:
