@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..gguf import TensorInfo
+    from .architectures import SlidingWindow
 
 MAX_LAYERS = 512
 MAX_EXPERTS = 1024
@@ -173,6 +174,13 @@ def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
 
 _NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
+
+
+def _in_window(il: int, period: int, dense_first: bool) -> bool:
+    """Return whether a layer is not the full one of its period; without a period none is full."""
+    if period == 0:
+        return True
+    return il % period != 0 if dense_first else il % period < period - 1
 
 
 class Hparams:
@@ -507,11 +515,19 @@ class Hparams:
         window = row.window
         if window is None:
             return
-        given = self.get("attention.sliding_window") is not None
         n_swa = self._size(
             "attention.sliding_window", window.size, required=window.when == "required"
         )
-        slides = {
+        if not self._slides(window, n_swa):
+            return
+        self.swa_type = window.kind
+        self.n_swa = window.fixed or n_swa
+        self._is_swa = self._sliding_layers(row, window)
+
+    def _slides(self, window: SlidingWindow, n_swa: int) -> bool:
+        """Return whether this model's attention has the window."""
+        given = self.get("attention.sliding_window") is not None
+        return {
             "required": True,
             "always": True,
             "window": n_swa > 0,
@@ -519,34 +535,32 @@ class Hparams:
             "not-zero": not given or n_swa > 0,
             "deep": self.n_layer == 64,
         }[window.when]
-        if not slides:
-            return
-        self.swa_type = window.kind
-        self.n_swa = window.fixed or n_swa
-        n, layers = self.n_layer, range(self.n_layer_all)
-        if row.memory == "dsv4" or (
-            window.all_with_streams and self._size("hyper_connection.count")
-        ):
-            self._is_swa = (True,) * self.n_layer_all
-            return
+
+    def _sliding_layers(self, row: Architecture, window: SlidingWindow) -> tuple[bool, ...]:
+        """Return whether each layer has the window, those of MTP blocks too."""
+        streams = window.all_with_streams and self._size("hyper_connection.count")
+        if row.memory == "dsv4" or streams:
+            return (True,) * self.n_layer_all
         if window.when == "attention":
-            self._is_swa = tuple(il < n and not self._is_recr[il] for il in layers)
-            return
+            return tuple(
+                il < self.n_layer and not self._is_recr[il] for il in range(self.n_layer_all)
+            )
+        return self._layers_of_pattern(window)
+
+    def _layers_of_pattern(self, window: SlidingWindow) -> tuple[bool, ...]:
+        """Return whether each layer has the window, by the file's list or by a period."""
         pattern = self.get("attention.sliding_window_pattern")
         # its length is not checked, and it may cover the MTP blocks
         if isinstance(pattern, tuple):
             flags = [bool(x) for x in pattern[: self.n_layer_all]]
-            self._is_swa = (*flags, *(False,) * (self.n_layer_all - len(flags)))
-        elif not window.array:
-            period = self._size("attention.sliding_window_pattern", window.period)
-            self._is_swa = tuple(
-                il < n
-                and (
-                    period == 0
-                    or (il % period != 0 if window.dense_first else il % period < period - 1)
-                )
-                for il in layers
-            )
+            return (*flags, *(False,) * (self.n_layer_all - len(flags)))
+        if window.array:
+            return (False,) * self.n_layer_all
+        period = self._size("attention.sliding_window_pattern", window.period)
+        return tuple(
+            il < self.n_layer and _in_window(il, period, window.dense_first)
+            for il in range(self.n_layer_all)
+        )
 
     def _load_indexer(self, row: Architecture) -> None:
         self.indexer_head_size = self._size("attention.indexer.key_length")

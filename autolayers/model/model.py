@@ -167,32 +167,37 @@ class Model:
     def read_by(self, rules: Rules) -> Model:
         """Return this model as a possibly older build reads it, which may use less of its
         header."""
-        row, header, window = self.row, self.header, self.row.window
-        for rule, facts in row.before:
-            if not rules.has(rule):
-                row = replace(row, **facts)
-        if (
-            "token_embd_norm.weight" in header.tensors
-            and "token_embd_norm" not in row.places
-            and not rules.embd_norm_in_block
-        ):
-            row = replace(row, places={**row.places, "token_embd_norm": "input"})
-        lists = []  # keys that this build does not read as a list
-        if (
-            not rules.window_lists
-            and window is not None
-            and not (window.array or window.list_before)
-        ):
-            lists.append(f"{self.architecture}.attention.sliding_window_pattern")
-        if row.recurrent == "interval" and not rules.recurrent_lists:
-            lists.append(f"{self.architecture}.attention.recurrent_layers")
-        if any(isinstance(header.metadata.get(key), (list, tuple)) for key in lists):
-            kept = {name: value for name, value in header.metadata.items() if name not in lists}
+        row, header = self._row_of(rules), self.header
+        unread = self._unread_lists(row, rules)
+        if any(isinstance(header.metadata.get(key), (list, tuple)) for key in unread):
+            kept = {name: value for name, value in header.metadata.items() if name not in unread}
             header = Header(
                 header.version, header.alignment, kept, header.tensors, header.files, header.notes
             )
         same = row is self.row and header is self.header
         return self if same else Model(header, self.path, row, checked=self.checked)
+
+    def _row_of(self, rules: Rules) -> Architecture:
+        """Return the architecture as a build of these rules has it."""
+        row = self.row
+        for rule, facts in row.before:
+            if not rules.has(rule):
+                row = replace(row, **facts)
+        has_norm = "token_embd_norm.weight" in self.header.tensors
+        if has_norm and "token_embd_norm" not in row.places and not rules.embd_norm_in_block:
+            row = replace(row, places={**row.places, "token_embd_norm": "input"})
+        return row
+
+    def _unread_lists(self, row: Architecture, rules: Rules) -> list[str]:
+        """Return the keys that a build of these rules does not read as a list."""
+        window = self.row.window
+        keys = []
+        always_read = window is None or window.array or window.list_before
+        if not rules.window_lists and not always_read:
+            keys.append(f"{self.architecture}.attention.sliding_window_pattern")
+        if row.recurrent == "interval" and not rules.recurrent_lists:
+            keys.append(f"{self.architecture}.attention.recurrent_layers")
+        return keys
 
     def overridden(self, override_kv: tuple[tuple[str, str], ...]) -> Model:
         """Return this model with --override-kv applied: ("key", "type:value") pairs; only scalars

@@ -258,33 +258,43 @@ class _Question:
         self, num_ctx: int | str | None, num_batch: int | None, notes: list[str]
     ) -> tuple[int, int, list[Device]]:
         """Return (num_ctx, num_batch, the GPUs that Ollama uses)."""
-        target, model = self.target, self.target.model
+        target = self.target
         given_batch = num_batch or _whole(target.parameters.get("num_batch"))
         if num_ctx == "max":
-            if not self.devices:
-                raise LaunchRefused(
-                    "the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE"
-                )
-            # the smallest batch leaves the most for the context; it is pinned, as Ollama would
-            # choose a larger one
-            batch = given_batch or min(rules.BATCH, model.n_ctx_train or rules.BATCH)
-            use = list(self.devices)
-            plan = self.ask(None, batch, use)
-            fewer = self.visible(plan.breakdown.n_ctx)
-            if len(fewer) < len(use):
-                use, plan = fewer, self.ask(None, batch, fewer)
-            n_ctx = plan.breakdown.n_ctx // self.parallel
-            if plan.n_gpu_layers < self.everything:
-                notes.append(f"no num_ctx keeps this model fully on the GPU; planned for {n_ctx}")
-            return n_ctx, batch, use
-        own = target.parameters.get("num_ctx")
-        if isinstance(num_ctx, int):
-            # 0 on the command line is the trained context
-            wanted: int | None = num_ctx or model.n_ctx_train
-        else:
-            wanted = max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
+            return self._largest(given_batch, notes)
+        n_ctx = self._context(num_ctx, notes)
+        use = self.visible(n_ctx * self.parallel)
+        batch = given_batch or rules.automatic_batch(
+            target.model, target.size, n_ctx * self.parallel, use, self.flash
+        )
+        return n_ctx, batch, use
+
+    def _largest(self, given_batch: int | None, notes: list[str]) -> tuple[int, int, list[Device]]:
+        """Return `launch` for the largest context that keeps the model on the GPUs."""
+        if not self.devices:
+            raise LaunchRefused(
+                "the largest num_ctx for a GPU needs a GPU: describe it with --gpu SIZE"
+            )
+        # the smallest batch leaves the most for the context; it is pinned, as Ollama would
+        # choose a larger one
+        batch = given_batch or min(rules.BATCH, self.target.model.n_ctx_train or rules.BATCH)
+        use = list(self.devices)
+        plan = self.ask(None, batch, use)
+        fewer = self.visible(plan.breakdown.n_ctx)
+        if len(fewer) < len(use):
+            use, plan = fewer, self.ask(None, batch, fewer)
+        n_ctx = plan.breakdown.n_ctx // self.parallel
+        if plan.n_gpu_layers < self.everything:
+            notes.append(f"no num_ctx keeps this model fully on the GPU; planned for {n_ctx}")
+        return n_ctx, batch, use
+
+    def _context(self, num_ctx: int | str | None, notes: list[str]) -> int:
+        """Return num_ctx as Ollama uses the given one, the Modelfile's or its own."""
+        model, vision = self.target.model, self.target.vision
+        own = self.target.parameters.get("num_ctx")
+        wanted = self._wanted(num_ctx, own)
         n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
-        n_ctx = rules.clamped(n_ctx, model, target.vision)
+        n_ctx = rules.clamped(n_ctx, model, vision)
         if wanted == 0 and not isinstance(num_ctx, int):
             notes.append(
                 f"num_ctx {own} means {n_ctx} to Ollama, not automatic: remove the line, "
@@ -293,14 +303,17 @@ class _Question:
         elif wanted is not None and n_ctx != wanted:
             notes.append(
                 f"num_ctx {wanted} becomes {n_ctx}: Ollama keeps it between "
-                f"{rules.clamped(0, model, target.vision)} and the trained "
+                f"{rules.clamped(0, model, vision)} and the trained "
                 f"{model.n_ctx_train}"
             )
-        use = self.visible(n_ctx * self.parallel)
-        batch = given_batch or rules.automatic_batch(
-            model, target.size, n_ctx * self.parallel, use, self.flash
-        )
-        return n_ctx, batch, use
+        return n_ctx
+
+    def _wanted(self, num_ctx: int | str | None, own: object) -> int | None:
+        """Return the context that was given, or that is the Modelfile's `own`."""
+        if isinstance(num_ctx, int):
+            # 0 on the command line is the trained context
+            return num_ctx or self.target.model.n_ctx_train
+        return max(0, own) if isinstance(own, int) and not isinstance(own, bool) else None
 
     @property
     def context_is_said(self) -> bool:
@@ -355,11 +368,7 @@ class _Question:
         """Return the number of layers, or why it is left to Ollama."""
         plan = self.ask(n_ctx, batch, use)
         if not use:
-            note = (
-                "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
-                "--gpu SIZE; --pin writes num_gpu 0)"
-            )
-            return _Choice(plan, 0 if pin else None, notes=() if pin else (note,))
+            return _on_cpu(plan, pin)
         more: tuple[str, ...] = ()
         if self.target.vision and plan.n_gpu_layers < self.everything:
             plan, more = self._without_projector(n_ctx, batch, use)
@@ -371,21 +380,19 @@ class _Question:
         layers = own.params.layers_wanted(self.everything) if own is not None else 0
         if len(use) > 1 and layers > plan.n_gpu_layers and own is not None:
             return self._several(n_ctx, batch, use, plan, pin, own, layers)
-        notes: tuple[str, ...] = ()
+        planned = plan.n_gpu_layers
         if more:
-            notes = (
-                f"num_gpu {plan.n_gpu_layers} sends the projector to the CPU, as any partial "
-                "num_gpu does; without num_gpu Ollama keeps it on the GPU and offloads fewer "
-                "layers",
-            )
-        elif own is not None or layers == plan.n_gpu_layers:
-            notes = (self._compared(layers, plan.n_gpu_layers),)
-        return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
+            note = _projector_on_cpu(planned)
+        else:
+            note = self._compared(layers, planned, own is not None)
+        return _Choice(plan, planned, more, notes=(note,) if note else (), own=own)
 
-    def _compared(self, layers: int, planned: int) -> str:
-        """Say how many layers Ollama would offload without num_gpu."""
+    def _compared(self, layers: int, planned: int, known: bool) -> str:
+        """Say how many layers Ollama would offload without num_gpu, if that is known."""
         if layers == planned:
             return f"Ollama would choose {layers} layers too: num_gpu only pins it"
+        if not known:
+            return ""
         return f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
 
     def _without_projector(
@@ -621,6 +628,24 @@ def _about_settings(
             "clients that send their own num_ctx or num_batch reload the model and undo this plan"
         )
     return notes
+
+
+def _on_cpu(plan: Plan, pin: bool) -> _Choice:
+    """Return a plan without a GPU, which Ollama may see nevertheless."""
+    if pin:
+        return _Choice(plan, 0)
+    note = (
+        "no GPU found, so num_gpu is left to Ollama, which may see one (describe it with "
+        "--gpu SIZE; --pin writes num_gpu 0)"
+    )
+    return _Choice(plan, None, notes=(note,))
+
+
+def _projector_on_cpu(layers: int) -> str:
+    return (
+        f"num_gpu {layers} sends the projector to the CPU, as any partial num_gpu does; without "
+        "num_gpu Ollama keeps it on the GPU and offloads fewer layers"
+    )
 
 
 def _whole(value: object) -> int | None:

@@ -65,9 +65,35 @@ def beside(
     # of equal keep_alive it is the first by its file's name, which the server does not say
     first = names[0] if len(names) == 1 else ""
     full = len(names) >= (most or _MODELS_A_GPU * max(1, len(devices)))
+    for model in _installed(server, names):
+        n_ctx = model.given.get("num_ctx") or default_context(settings, devices)
+        guess = _guess(model.info, model.size, n_ctx, settings)
+        allowed = _allowed(guess, devices, settings)
+        keeps = not full and (guess <= allowed or model.is_partial or not devices)
+        yield Other(model.name, guess, allowed, keeps, "" if keeps else first)
+
+
+@dataclass(frozen=True)
+class _Installed:
+    """A model that the server has: `given` are num_ctx and num_gpu of its Modelfile."""
+
+    name: str
+    size: int
+    info: Mapping[str, Any]
+    given: Mapping[str, int]
+
+    @property
+    def is_partial(self) -> bool:
+        """num_gpu keeps a part of it in RAM (explicitPartialGPUOffload)."""
+        layers = self.info.get(f"{self.info.get('general.architecture')}.block_count")
+        return isinstance(layers, int) and 0 <= self.given.get("num_gpu", -1) <= layers
+
+
+def _installed(server: Server, loaded: Sequence[str]) -> Iterator[_Installed]:
+    """Yield the server's own models that are not loaded and that it describes."""
     for entry in server.tags()[:_MOST]:
         name, size = str(entry.get("name")), entry.get("size")
-        if name in names or not isinstance(size, int):
+        if name in loaded or not isinstance(size, int):
             continue
         try:
             shown = server.show(name, verbose=False)
@@ -76,18 +102,8 @@ def beside(
         info = shown.get("model_info")
         if not isinstance(info, dict) or shown.get("remote_host"):
             continue
-        given = {
-            key: int(value) for key, value in _GIVEN.findall(str(shown.get("parameters") or ""))
-        }
-        guess = _guess(
-            info, size, given.get("num_ctx") or default_context(settings, devices), settings
-        )
-        allowed = _allowed(guess, devices, settings)
-        layers = info.get(f"{info.get('general.architecture')}.block_count")
-        # explicitPartialGPUOffload
-        partly = isinstance(layers, int) and 0 <= given.get("num_gpu", -1) <= layers
-        keeps = not full and (guess <= allowed or partly or not devices)
-        yield Other(name, guess, allowed, keeps, "" if keeps else first)
+        given = _GIVEN.findall(str(shown.get("parameters") or ""))
+        yield _Installed(name, size, info, {key: int(value) for key, value in given})
 
 
 def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -> int:

@@ -235,7 +235,7 @@ def parse(data: bytes, source: str = "Modelfile") -> Modelfile:
             1 + _lines(text, 0, match.start()),
             source,
         )
-    commands = tuple(_commands(text, _Offsets(text, encoding, bom), source))
+    commands = tuple(_Reader(text, _Offsets(text, encoding, bom), source).commands())
     if not any(command.name == "model" for command in commands):
         raise ModelfileError("no FROM line", 1, source)
     return Modelfile(data, encoding, commands, source)
@@ -352,61 +352,91 @@ def _unsure(text: str) -> re.Match[str] | None:
     return None
 
 
-def _commands(text: str, offset: _Offsets, source: str) -> Iterator[Instruction]:
-    at, size = 0, len(text)
-    line, counted = 1, 0
+class _Reader:
+    """Reads the commands of a text; `line` is that of the command being read."""
 
-    def fail(message: str, upto: int | None = None) -> ModelfileError:
-        if upto is not None:  # Ollama counts every \r and \n, including the rune that it stops at
-            seen = text[: upto + 1]
-            message = f"(line {1 + seen.count(chr(10)) + seen.count(chr(13))}): {message}"
-        return ModelfileError(message, line, source)
+    def __init__(self, text: str, offset: _Offsets, source: str) -> None:
+        self.text, self.offset, self.source = text, offset, source
+        self.line, self.counted = 1, 0
 
-    while at < size:
-        if text[at] in _SPACE:
-            at += 1
-            continue
-        if text[at] == "#":
-            newline = _NEWLINE.search(text, at)
-            at = newline.end() if newline else size
-            continue
-        start = at
-        line += _lines(text, counted, start)
-        counted = start
+    def commands(self) -> Iterator[Instruction]:
+        at = self.start(0)
+        while at < len(self.text):
+            command, at = self.command(at)
+            yield command
+            at = self.start(at)
+
+    def start(self, at: int) -> int:
+        """Return where the next command starts, after blanks and comments."""
+        text, size = self.text, len(self.text)
+        while at < size:
+            if text[at] in _SPACE:
+                at += 1
+            elif text[at] == "#":
+                newline = _NEWLINE.search(text, at)
+                at = newline.end() if newline else size
+            else:
+                break
+        return at
+
+    def command(self, start: int) -> tuple[Instruction, int]:
+        """Return the command that starts here, and the position after it."""
+        text, offset = self.text, self.offset
+        self.line += _lines(text, self.counted, start)
+        self.counted = start
+        keyword, stop = self.keyword(start)
+        name, role, stop = self.name_and_role(keyword.lower(), stop)
+        args, begin, end, newline_at = _value(text, stop + 1)
+        if args is None:
+            raise self.error("unexpected EOF")
+        ending = _newline_of(text, newline_at) if newline_at < len(text) else ""
+        at = newline_at + len(ending)
+        # in the order of the file, so that every byte is counted once
+        from_byte, value, to_byte = offset(start), (offset(begin), offset(end)), offset(at)
+        return Instruction(
+            name, role + args, keyword, self.line, from_byte, value, to_byte, ending
+        ), at
+
+    def keyword(self, start: int) -> tuple[str, int]:
+        """Return the word that names a command, and the position after it."""
+        text = self.text
         # Any rune starts a name; one that does not print is dropped again.
         rune = _rune(text, start)
         stop = _end_of(_LETTERS, text, start + len(rune))
         keyword = _printable(rune) + text[start + len(rune) : stop]
-        if stop == size:
-            raise fail("unexpected EOF")
+        if stop == len(text):
+            raise self.error("unexpected EOF")
         if text[stop] not in _BLANK or keyword.lower() not in _COMMANDS:
-            raise fail(_INVALID_COMMAND, stop)
-        name, role = keyword.lower(), ""
-        if name == "from":
-            name = "model"
-        elif name in ("parameter", "message"):
-            # Exactly one blank: a second one ends an empty name.
-            first = stop + 1
-            stop = _end_of(_PARAMETER_NAME if name == "parameter" else _LETTERS, text, first)
-            word = text[first:stop]
-            if stop == size:
-                raise fail("unexpected EOF")
-            if text[stop] not in _BLANK:
-                raise fail(f"unexpected EOF: {word}")
-            if name == "parameter":
-                name = word
-            elif word in _ROLES:
-                role = f"{word}: "
-            else:
-                raise fail(_INVALID_ROLE, stop)
-        args, begin, end, newline_at = _value(text, stop + 1)
-        if args is None:
-            raise fail("unexpected EOF")
-        ending = _newline_of(text, newline_at) if newline_at < size else ""
-        at = newline_at + len(ending)
-        # in the order of the file, so that every byte is counted once
-        from_byte, value, to_byte = offset(start), (offset(begin), offset(end)), offset(at)
-        yield Instruction(name, role + args, keyword, line, from_byte, value, to_byte, ending)
+            raise self.error(_INVALID_COMMAND, stop)
+        return keyword, stop
+
+    def name_and_role(self, keyword: str, stop: int) -> tuple[str, str, int]:
+        """Return the name of what a command sets, the role of a message, and the position after
+        both."""
+        if keyword == "from":
+            return "model", "", stop
+        if keyword not in ("parameter", "message"):
+            return keyword, "", stop
+        text = self.text
+        # Exactly one blank: a second one ends an empty name.
+        first = stop + 1
+        stop = _end_of(_PARAMETER_NAME if keyword == "parameter" else _LETTERS, text, first)
+        word = text[first:stop]
+        if stop == len(text):
+            raise self.error("unexpected EOF")
+        if text[stop] not in _BLANK:
+            raise self.error(f"unexpected EOF: {word}")
+        if keyword == "parameter":
+            return word, "", stop
+        if word not in _ROLES:
+            raise self.error(_INVALID_ROLE, stop)
+        return keyword, f"{word}: ", stop
+
+    def error(self, message: str, upto: int | None = None) -> ModelfileError:
+        if upto is not None:  # Ollama counts every \r and \n, including the rune that it stops at
+            seen = self.text[: upto + 1]
+            message = f"(line {1 + seen.count(chr(10)) + seen.count(chr(13))}): {message}"
+        return ModelfileError(message, self.line, self.source)
 
 
 def _value(text: str, at: int) -> tuple[str | None, int, int, int]:

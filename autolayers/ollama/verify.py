@@ -76,46 +76,71 @@ def verify(
     options = {**advice.parameters, "num_batch": advice.num_batch}
     if advice.num_gpu is None:
         options["num_gpu"] = -1
-    failures: list[str] = []
-    readers: list[Log | None] = [None]
-
-    def loads(num_gpu: int) -> bool:
-        options["num_gpu"] = num_gpu
-        readers[0] = Log(environ or {}, log) if server.is_local or log else None
-        try:
-            server.load(name, options)
-        except Refused as error:
-            if not error.out_of_memory:
-                raise
-            failures.append(str(error))
-            return False
-        return True
-
-    best = _most(options["num_gpu"], loads, say)
+    trials = _Trials(server, name, options, environ or {}, log)
+    best = _most(options["num_gpu"], trials.loads, say)
+    failures = tuple(trials.failures)
     if best is None:
         line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
-        return LoadResult(False, options, (line, *failures[-1:]), failures=tuple(failures))
-    reader = readers[0]
-    offloaded = reader.offloaded() if reader else None
-    kept = {key: value for key, value in options.items() if key != "num_batch" or advice.pin_batch}
-    if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
-        kept.pop("num_gpu")
+        return LoadResult(False, options, (line, *failures[-1:]), failures=failures)
+    reader = trials.reader
     entry = _loaded(server, name)
     size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
     result = LoadResult(
         True,
-        kept,
+        _stored(options, advice),
         (),
         max(size, on_gpu),
         on_gpu,
         0 if failures else _predicted(advice),
-        offloaded,
-        tuple(failures),
+        reader.offloaded() if reader else None,
+        failures,
         _differences(advice, reader.arguments() if reader else ()),
     )
     return replace(result, lines=tuple(_lines(result, advice, name, entry)))
+
+
+class _Trials:
+    """Loads a model with more or fewer layers on the GPU. `failures`: why some ran out of memory;
+    `reader`: of the server's log since the last."""
+
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        options: dict[str, int],
+        environ: Mapping[str, str],
+        log: str | None,
+    ) -> None:
+        self.server, self.name, self.options = server, name, options
+        self.environ, self.log = environ, log
+        self.failures: list[str] = []
+        self.reader: Log | None = None
+
+    def loads(self, num_gpu: int) -> bool:
+        """Load with so much on the GPU; false if memory runs out. Raises OllamaError."""
+        self.options["num_gpu"] = num_gpu
+        has_log = self.server.is_local or self.log
+        self.reader = Log(self.environ, self.log) if has_log else None
+        try:
+            self.server.load(self.name, self.options)
+        except Refused as error:
+            if not error.out_of_memory:
+                raise
+            self.failures.append(str(error))
+            return False
+        return True
+
+
+def _stored(options: Mapping[str, int], advice: Advice) -> dict[str, int]:
+    """Return the parameters that the Modelfile gets."""
+    stored = dict(options)
+    if not advice.pin_batch:
+        del stored["num_batch"]
+    if advice.num_gpu is None and "num_gpu" not in advice.target.parameters:
+        del stored["num_gpu"]
+    return stored
 
 
 def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None]) -> int | None:
@@ -215,18 +240,23 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     lines += _placed(result, advice)
     if result.predicted and result.size_vram:
         lines.append(_against_plan(result))
-    lines += result.differences
+    return [*lines, *result.differences, *_warnings(result, advice, entry)]
+
+
+def _warnings(result: LoadResult, advice: Advice, entry: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is not as planned, and a plan that does not fit."""
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
-        lines.append(f"num_ctx is {context}, not {advice.num_ctx} as planned")
-    wanted = (
-        advice.num_gpu is not None and advice.num_gpu >= advice.everything and not result.failures
-    )
-    if wanted and not result.whole and result.size:
-        lines.append("the plan has all layers on the GPU")
+        yield f"num_ctx is {context}, not {advice.num_ctx} as planned"
+    planned = advice.num_gpu is not None and advice.num_gpu >= advice.everything
+    if planned and not result.failures and _is_partial(result):
+        yield "the plan has all layers on the GPU"
     if not advice.plan.fits:
-        lines.append("the plan does not fit: it may run out of memory in use")
-    return lines
+        yield "the plan does not fit: it may run out of memory in use"
+
+
+def _is_partial(result: LoadResult) -> bool:
+    return result.size > 0 and not result.whole
 
 
 def _placed(result: LoadResult, advice: Advice) -> Iterator[str]:

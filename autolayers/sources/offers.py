@@ -23,7 +23,7 @@ from .ollama.store import StoreUnreadable, find, names
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 MAX_FILES = 10000  # of a directory tree
 
@@ -95,15 +95,19 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
             f"hf:{repository}: no GGUF model in it; look for a repository whose name "
             "ends with -GGUF"
         )
-    quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]
-    distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
     at = "" if revision == "main" else f"@{revision}"
     offers = []
-    for path, quant in zip(models, quants, strict=True):
-        label = quant if distinct else path
+    for path, label in zip(models, _labels(models), strict=True):
         source = f"hf:{repository}/{path}{at}"
         offers.append(Offer(label, source, words_of(repository, files, path)))
     return offers, notes
+
+
+def _labels(models: Sequence[str]) -> list[str]:
+    """Return the quantisation of each model, or the paths if that does not tell them apart."""
+    quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]
+    distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
+    return quants if distinct else list(models)
 
 
 def _files_of(

@@ -297,14 +297,18 @@ class Server:
         reason = _error_of(objects)
         if reason or status >= 400:
             reason = reason or _text(content).strip() or answer.reason or "no reason given"
-            if status == 404 and model and objects:
-                raise NoSuchModel(
-                    f"the Ollama server at {self.url} has no model {model}: {_said(reason)}"
-                )
-            raise self._refused(status, reason, path)
+            raise self._failure(status, reason, path, model if objects else "")
         if not objects:
             raise self._no_answer(content, path)
         return objects[-1]
+
+    def _failure(self, status: int, reason: str, path: str, model: str) -> NoSuchModel | Refused:
+        """Return the error that the server gives as a reason; `model`: the one it was asked for."""
+        if status == 404 and model:
+            return NoSuchModel(
+                f"the Ollama server at {self.url} has no model {model}: {_said(reason)}"
+            )
+        return self._refused(status, reason, path)
 
     def _no_answer(self, content: bytes, path: str) -> OllamaError:
         if content.strip():
