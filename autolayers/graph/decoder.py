@@ -254,9 +254,7 @@ class Decoder:
         if self.select == "norm":
             cur, residual = llm.select_outputs(il, out_ids, cur, residual)
         if self.parallel:
-            parts = {"f": self.feed_forward(llm, normed, il), "a": cur, "r": residual}
-            first, second, third = (parts[letter] for letter in self.parallel)
-            return g.add(g.add(first, second), third)
+            return self.parallel_sum(llm, normed, cur, residual, il)
         scaled = (
             bool(llm.hparams.f_residual_scale)
             if self.residual_scale is None
@@ -272,32 +270,28 @@ class Decoder:
             cur = g.scale(cur)
         return g.add(ffn_inp, cur) if self.ffn_residual_first else g.add(cur, ffn_inp)
 
+    def parallel_sum(
+        self, llm: Llm, normed: Tensor, attention: Tensor, residual: Tensor, il: int
+    ) -> Tensor:
+        """The sum of a layer whose FFN reads what its attention reads, in the order of
+        `parallel`."""
+        g = llm.graph
+        assert self.parallel is not None
+        parts = {"f": self.feed_forward(llm, normed, il), "a": attention, "r": residual}
+        first, second, third = (parts[letter] for letter in self.parallel)
+        return g.add(g.add(first, second), third)
+
     def attention(
         self, llm: Llm, cur: Tensor, il: int, inp: AttnInput, pos: Tensor | None
     ) -> Tensor:
         """Attention of the normed input, projected by wo."""
-        g, hp = llm.graph, llm.hparams
-        flat = self.qk_norm == "flat"
-        q, k, v = llm.build_qkv(
-            cur,
-            il,
-            reshape=not flat,
-            scales=self.qkv_scales,
-            plain=flat and not llm.rules.qkv_with_biases,
-            roped=self.rope != "none" and self.inp_pos,
-        )
-        kind = self.qk_norm_kind or self.norm
-        if self.qk_norm in ("flat", "head"):
-            q, k = self.qk_normed(llm, q, k, il, kind)
-        if flat:
-            q = g.reshape(q, hp.head_k(il), hp.n_head(il), llm.n_tokens)
-            k = g.reshape(k, hp.head_k(il), hp.n_head_kv(il), llm.n_tokens)
-            v = g.reshape(v, hp.head_v(il), hp.n_head_kv(il), llm.n_tokens)
-        if pos is not None and self.ropes(hp, il):
+        g = llm.graph
+        q, k, v = self.heads(llm, cur, il)
+        if pos is not None and self.ropes(llm.hparams, il):
             factors = llm.rope_factors(il) if self.rope_factors else None
             q, k = g.rope(q, pos, factors), g.rope(k, pos, factors)
         if self.qk_norm == "after":
-            q, k = self.qk_normed(llm, q, k, il, kind)
+            q, k = self.qk_normed(llm, q, k, il, self.qk_norm_kind or self.norm)
         if self.q_scale:
             q = g.scale(q)
         if llm.attn_temp is not None:
@@ -307,6 +301,26 @@ class Decoder:
             return llm.build_attn(inp, q, k, v, il, wo=self.wo, sinks=sinks, wo_bias=self.wo_bias)
         cur = llm.build_attn(inp, q, k, v, il, wo=None, sinks=sinks)
         return llm.project(self.normed(llm, cur, il, self.out_norm), il, self.wo, self.wo_bias)
+
+    def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Q, K and V by heads before rope, with the norms that come before it."""
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        flat = self.qk_norm == "flat"
+        q, k, v = llm.build_qkv(
+            cur,
+            il,
+            reshape=not flat,
+            scales=self.qkv_scales,
+            plain=flat and not llm.rules.qkv_with_biases,
+            roped=self.rope != "none" and self.inp_pos,
+        )
+        if self.qk_norm in ("flat", "head"):
+            q, k = self.qk_normed(llm, q, k, il, self.qk_norm_kind or self.norm)
+        if flat:
+            q = g.reshape(q, hp.head_k(il), hp.n_head(il), n)
+            k = g.reshape(k, hp.head_k(il), hp.n_head_kv(il), n)
+            v = g.reshape(v, hp.head_v(il), hp.n_head_kv(il), n)
+        return q, k, v
 
     def ropes(self, hp: Hparams, il: int) -> bool:
         """Whether layer `il` rotates Q and K by position."""

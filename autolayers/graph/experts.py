@@ -122,8 +122,6 @@ def _choose_experts(
     n_tokens])."""
     g, hp, n = llm.graph, llm.hparams, logits.ne[1]
     gating = routing.gating or _GATING[hp.expert_gating_func]
-    norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
-    w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
     bias = llm.layer_weight(il, "ffn_gate_inp", "bias") if routing.biases else None
     if bias is not None:
         logits = g.add(logits, bias)
@@ -138,11 +136,17 @@ def _choose_experts(
     weights = g.get_rows(g.reshape(probs, 1, llm.n_expert, n), selected)
     if gating == "softmax_weight":
         weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
+    return selected, _scaled(llm, weights, routing)
+
+
+def _scaled(llm: Llm, weights: Tensor, routing: Routing) -> Tensor:
+    """The chosen experts' weights [1, n_used, n_tokens], normalised and scaled if the model is."""
+    g, hp = llm.graph, llm.hparams
+    norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
+    w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
     if norm_w:
-        weights = _normalised(llm, g.reshape(weights, n_used, n))
-    if w_scale not in (0.0, 1.0):
-        weights = g.scale(weights)
-    return selected, weights
+        weights = _normalised(llm, g.reshape(weights, *weights.ne[1:3]))
+    return weights if w_scale in (0.0, 1.0) else g.scale(weights)
 
 
 def _probabilities(llm: Llm, logits: Tensor, gating: str) -> Tensor:
@@ -193,47 +197,59 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
     return g.reshape(g.set_rows(g.fill(selection), picked, chosen), n_expert, n)
 
 
+class _Chosen:
+    """The matrices of the chosen experts of one layer, for each token its own."""
+
+    def __init__(self, llm: Llm, il: int, routing: Routing, selected: Tensor) -> None:
+        self.llm, self.il, self.routing, self.selected = llm, il, routing, selected
+        names = (routing.up, routing.gate, routing.down, routing.gate_up)
+        self.slots = _slots(llm, il, names, selected) if llm.slots else None
+
+    def product(self, weight: Tensor, x: Tensor, name: str, param: str | None = None) -> Tensor:
+        """`x` multiplied with a matrix, and with the scale of that name."""
+        scale = self.llm.layer_weight(self.il, name, "scale") if self.routing.scales else None
+        return self.llm.build_lora_mm_id(
+            weight, x, self.selected, scale, param, self.slots, self.il
+        )
+
+    def biased(self, x: Tensor, name: str | None) -> Tensor:
+        if name is None or not self.routing.biases:
+            return x
+        bias = self.llm.layer_weight(self.il, name, "bias")
+        return x if bias is None else self.llm.graph.add_id(x, bias, self.selected)
+
+
 def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Tensor) -> Tensor:
     """The second half of build_moe_ffn: each chosen expert's output, [n_embd, n_used, n_tokens]."""
     g = llm.graph
-    names = (routing.up, routing.gate, routing.down, routing.gate_up)
-    slots = _slots(llm, il, names, selected) if llm.slots else None
-
-    def chosen(weight: Tensor, x: Tensor, name: str, param: str | None = None) -> Tensor:
-        return llm.build_lora_mm_id(weight, x, selected, scale(name), param, slots, il)
-
-    def scale(name: str) -> Tensor | None:
-        return llm.layer_weight(il, name, "scale") if routing.scales else None
-
-    def biased(x: Tensor, name: str | None) -> Tensor:
-        bias = llm.layer_weight(il, name, "bias") if routing.biases and name is not None else None
-        return x if bias is None else g.add_id(x, bias, selected)
-
+    chosen = _Chosen(llm, il, routing, selected)
     merged = llm.layer_weight(il, routing.gate_up) if routing.gate_up is not None else None
     gate = None
     if merged is not None:
-        both = biased(chosen(merged, cur, routing.up), routing.gate_up)
+        both = chosen.biased(chosen.product(merged, cur, routing.up), routing.gate_up)
         n_ff = both.ne[0] // 2
         cur, up = (
             g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0])
         )
     else:
-        up = biased(chosen(llm.need_layer(il, routing.up), cur, routing.up), routing.up)
+        up = chosen.biased(
+            chosen.product(llm.need_layer(il, routing.up), cur, routing.up), routing.up
+        )
         if routing.gate is not None:
             gate = llm.layer_weight(il, routing.gate)
         if gate is not None and routing.gate is not None:
-            cur = chosen(gate, cur, routing.gate)
+            cur = chosen.product(gate, cur, routing.gate)
         else:
             cur = up
-        cur = biased(cur, routing.gate)
+        cur = chosen.biased(cur, routing.gate)
     limit = llm.swiglu_limit("exp", il) if gate is not None else 0.0
     cur = _activate_experts(
         llm, cur, up, routing.act, gate is not None or merged is not None, limit
     )
     if llm.rules.expands_gates:
         g.expand(cur)
-    return biased(
-        chosen(llm.need_layer(il, routing.down), cur, routing.down, routing.down_param),
+    return chosen.biased(
+        chosen.product(llm.need_layer(il, routing.down), cur, routing.down, routing.down_param),
         routing.down,
     )
 

@@ -187,9 +187,9 @@ class Llm:
         cur = self.inp_embd = self._looked_up(hp.n_embd_inp)
         if hp.n_embd_inp != self.n_embd:
             cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
-        constant, stacked = hp.f_embedding_scale != 0.0, hp.n_deepstack_layers > 0
-        by_row = self.rules.mixed_input and (scale or (constant and stacked))
-        if constant and not (by_row and stacked):
+        by_row = self._scales_by_row(scale)
+        stacked = by_row and hp.n_deepstack_layers > 0
+        if hp.f_embedding_scale != 0.0 and not stacked:
             cur = g.scale(self.contiguous(cur))
         if by_row:
             factors = g.input("inp_scale_rows", "f32", 1, n)
@@ -202,29 +202,40 @@ class Llm:
         """Itself, or a copy without gaps."""
         return t if t.contiguous() else self.graph.cont(t)
 
+    def _scales_by_row(self, scale: bool) -> bool:
+        """Whether each row has its factor, because embeddings between the tokens have none."""
+        hp = self.hparams
+        constant = hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0
+        return self.rules.mixed_input and (scale or constant)
+
     def _looked_up(self, n_embd_inp: int) -> Tensor:
         """The rows of the tokens, with what takes their place in a batch of embeddings."""
         g, n, table = self.graph, self.n_tokens, self.need("token_embd.weight")
-        mixed = self.rules.mixed_input and self.row.mixed_batch and self.cparams.kind == "default"
         tokens = self.inp_tokens = g.input("inp_tokens", "i32", n)
         embd = g.input("inp_embd", "f32", n_embd_inp, n) if self.rules.embeddings_input else None
         rows = [g.get_rows(table, tokens)]
-        if mixed:
+        if self._is_mixed:
             rows.append(g.get_rows(table, g.input("inp_mixed_tokens", "i32", n)))
         if self.rules.embeddings_first:
-            for row in rows:
-                g.expand(row)
+            self.expand_all(*rows)
         if n_embd_inp != self.n_embd:
             rows = [g.pad(row, n_embd_inp - self.n_embd) for row in rows]
         cur = rows[0]
         if embd is not None:
             g.expand(cur)  # ggml_build_forward_select visits all alternatives
             g.expand(embd)
-        if mixed:
+        if self._is_mixed:
             slots = g.input("inp_mixed_slots", "i64", n)
             copy = g.dup(g.input("inp_mixed_embd", "f32", n_embd_inp, n))
             g.expand(g.set_rows(copy, rows[1], slots))
         return cur
+
+    @property
+    def _is_mixed(self) -> bool:
+        """A batch may hold tokens and embeddings."""
+        if not self.rules.mixed_input or self.cparams.kind != "default":
+            return False
+        return bool(self.row.mixed_batch)
 
     def build_mtp_inputs(self, il: int, streams: int = 1) -> tuple[Tensor, Tensor]:
         """What an MTP block reads: the next token's embedding, and the last hidden state of all
@@ -473,26 +484,27 @@ class Llm:
         head_q = head_q or head_k
         clamp = reshape and hp.f_clamp_kqv > 0.0
         if self.layer_weight(il, "attn_qkv") is not None:
-            qkv = self._fused_qkv(cur, il, scales)
-            if clamp:
-                qkv = g.clamp(qkv)
+            qkv = self._fused_qkv(cur, il, scales, clamp)
             at_k = head_q * n_head
             at_v = at_k + head_k * n_head_kv
             parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
             return self._by_heads(qkv, parts, roped) if reshape else self._flat(qkv, parts)
-        made = []
-        for x in "qkv":
-            t = self.linear(il, f"attn_{x}", cur, scale=not plain)
-            bias = None if plain else self.layer_weight(il, f"attn_{x}", "bias")
-            if bias is not None:
-                t = g.add(t, bias)
-            made.append(g.clamp(t) if clamp else t)
-        q, k, v = made
+        q = self._projected("attn_q", cur, il, plain, clamp)
+        k = self._projected("attn_k", cur, il, plain, clamp)
+        v = self._projected("attn_v", cur, il, plain, clamp)
         if reshape:
             q = g.reshape(q, head_q, n_head, n)
             k = g.reshape(k, head_k, n_head_kv, n)
             v = g.reshape(v, head_v, n_head_kv, n)
         return q, k, v
+
+    def _projected(self, name: str, cur: Tensor, il: int, plain: bool, clamp: bool) -> Tensor:
+        """Q, K or V by a projection of its own."""
+        t = self.linear(il, name, cur, scale=not plain)
+        bias = None if plain else self.layer_weight(il, name, "bias")
+        if bias is not None:
+            t = self.graph.add(t, bias)
+        return self.graph.clamp(t) if clamp else t
 
     def _by_heads(
         self, qkv: Tensor, parts: tuple[tuple[int, int, int], ...], roped: bool
@@ -517,17 +529,24 @@ class Llm:
         q, k, v = map(g.cont, views)
         return q, k, v
 
-    def _fused_qkv(self, cur: Tensor, il: int, scales: bool) -> Tensor:
+    def _fused_qkv(self, cur: Tensor, il: int, scales: bool, clamp: bool) -> Tensor:
         """The fused projection with its bias, or with the three of Q, K and V."""
         g = self.graph
         qkv = self.linear(il, "attn_qkv", cur, scales)
         bias = self.layer_weight(il, "attn_qkv", "bias")
         if bias is None:
-            q, k, v = (self.layer_weight(il, f"attn_{x}", "bias") for x in "qkv")
-            if q is None or k is None or v is None:
-                return qkv
-            bias = g.concat(g.concat(q, k, 0), v, 0)
-        return g.add(qkv, bias)
+            bias = self._joined_bias(il)
+        if bias is not None:
+            qkv = g.add(qkv, bias)
+        return g.clamp(qkv) if clamp else qkv
+
+    def _joined_bias(self, il: int) -> Tensor | None:
+        """The biases of Q, K and V one after the other; None if one is missing."""
+        g = self.graph
+        q, k, v = (self.layer_weight(il, f"attn_{x}", "bias") for x in "qkv")
+        if q is None or k is None or v is None:
+            return None
+        return g.concat(g.concat(q, k, 0), v, 0)
 
     def add_up(self, parts: list[Tensor]) -> Tensor:
         """The sum of one or more tensors, from the left."""
@@ -578,21 +597,11 @@ class Llm:
         `scales` (NVFP4): whether the architecture applies them here, if present.
         """
         g = self.graph
-
-        def linear(name: str, x: Tensor) -> Tensor | None:
-            weight = self.layer_weight(il, name)
-            if weight is None:
-                return None
-            x = g.mul_mat(weight, x)
-            bias = self.layer_weight(il, name, "bias") if biases else None
-            scale = self.layer_weight(il, name, "scale") if scales else None
-            if bias is not None:
-                x = g.add(x, bias)
-            return x if scale is None else g.mul(x, scale)
-
-        widened = linear(up, cur)
+        widened = self._ffn_linear(il, up, cur, biases, scales)
         tmp = cur if widened is None else widened
-        gated = linear(gate_name, tmp if gate == "seq" else cur) if gate is not None else None
+        gated = None
+        if gate is not None:
+            gated = self._ffn_linear(il, gate_name, tmp if gate == "seq" else cur, biases, scales)
         cur = tmp if gated is None else gated
         parallel = gated is not None and gate == "par"
         cur, parallel = self._activate(
@@ -602,8 +611,22 @@ class Llm:
             g.expand(cur)
         if parallel:
             cur = g.mul(cur, tmp)
-        last = linear(down, cur) if down is not None else None
+        last = self._ffn_linear(il, down, cur, biases, scales) if down is not None else None
         return cur if last is None else last
+
+    def _ffn_linear(
+        self, il: int, name: str, x: Tensor, biases: bool, scales: bool
+    ) -> Tensor | None:
+        """`x` multiplied with blk.<il>.<name>, with bias and scale; None without that tensor."""
+        g, weight = self.graph, self.layer_weight(il, name)
+        if weight is None:
+            return None
+        x = g.mul_mat(weight, x)
+        bias = self.layer_weight(il, name, "bias") if biases else None
+        scale = self.layer_weight(il, name, "scale") if scales else None
+        if bias is not None:
+            x = g.add(x, bias)
+        return x if scale is None else g.mul(x, scale)
 
     def _activate(
         self,
@@ -617,11 +640,7 @@ class Llm:
         """The activation, and whether gate and up still have to be multiplied."""
         g = self.graph
         if act == "silu" and parallel and limit > 1e-6:
-            if self.row.swiglu_clamp == "fused":
-                return g.glu("SWIGLU_CLAMP", cur, tmp), False
-            tmp = g.clamp(tmp)
-            cur = g.clamp(g.unary("SILU", cur))
-            return g.mul(cur, tmp), False
+            return self._clamped_swiglu(cur, tmp), False
         if act in SPLIT_GLU:
             if parallel and self.rules.glu_op:
                 return g.glu(SPLIT_GLU[act], cur, tmp), False
@@ -632,6 +651,14 @@ class Llm:
         if act == "swiglu_oai":
             return g.glu("SWIGLU_OAI", cur, tmp), False
         return self._activate_one(cur, act), parallel
+
+    def _clamped_swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
+        """SwiGLU of bounded values (swiglu_limit)."""
+        g = self.graph
+        if self.row.swiglu_clamp == "fused":
+            return g.glu("SWIGLU_CLAMP", gate, up)
+        up = g.clamp(up)
+        return g.mul(g.clamp(g.unary("SILU", gate)), up)
 
     def _activate_one(self, cur: Tensor, act: Activation) -> Tensor:
         """The activation of one tensor; of a GLU, both of its halves."""
@@ -757,24 +784,20 @@ class Llm:
         iswa = inp.swa is not None
         cache = a.cache
         mla = mla and self.rules.mla_keys_only
+        keys_only = mla and iswa
         q, k, v = self._rotated(a, q, k, v, mla)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and
         # no cache v last
         late_k = cache is not None and not iswa and self.rules.keys_last
         if late_k:
             self.expand_all(q, v, k)
-        elif mla and iswa:
+        elif keys_only:
             self.expand_all(q, k)
         else:
             self.expand_all(q, k, v)
         if cache is None:
             assert k is not None and v is not None
-            keys, values = k, v
-            if a.padded:
-                keys, values = (
-                    self.graph.pad(part, 0, 0, -part.ne[2] % _PADDED) for part in (k, v)
-                )
-                kq_b = kq_b and self.graph.pad(kq_b, -kq_b.ne[0] % _PADDED)
+            keys, values, kq_b = self._uncached(a, k, v, kq_b)
         else:
             keys, values = self._cached(a, cache, k, v, il, mla)
         cur = self.build_attn_mha(
@@ -788,11 +811,25 @@ class Llm:
             v_mla=v_mla,
             cached=cache is not None,
         )
-        if mla and iswa and a.k_rot is not None:
-            cur = self.hadamard(cur, a.k_rot)
-        elif a.v_rot is not None:
-            cur = self.hadamard(cur, a.v_rot)
+        cur = self._rotated_back(cur, a, keys_only)
         return self.project(cur, il, wo, wo_bias)
+
+    def _uncached(
+        self, a: AttnInput, k: Tensor, v: Tensor, kq_b: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Keys, values and the bias of their scores, padded to a multiple of tokens where the
+        input wants it."""
+        if not a.padded:
+            return k, v, kq_b
+        g = self.graph
+        keys, values = g.pad(k, 0, 0, -k.ne[2] % _PADDED), g.pad(v, 0, 0, -v.ne[2] % _PADDED)
+        return keys, values, kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
+
+    def _rotated_back(self, cur: Tensor, a: AttnInput, of_keys: bool) -> Tensor:
+        """Attention's result without the rotation of the values in the cache; `of_keys`: the values
+        are a part of the keys."""
+        rot = a.k_rot if of_keys and a.k_rot is not None else a.v_rot
+        return cur if rot is None else self.hadamard(cur, rot)
 
     def expand_all(self, *tensors: Tensor | None) -> None:
         """Add the given tensors to the graph, in this order."""

@@ -377,22 +377,33 @@ class _Question:
         own = self.left_alone(n_ctx, batch, use)
         if self.target.model.is_moe:
             return self._experts(n_ctx, batch, use, more, plan, pin, own)
+        return self._dense(n_ctx, batch, use, more, plan, pin, own)
+
+    def _dense(
+        self,
+        n_ctx: int,
+        batch: int,
+        use: Sequence[Device],
+        more: tuple[str, ...],
+        plan: Plan,
+        pin: bool,
+        own: FitChoice | None,
+    ) -> _Choice:
+        """Return a dense model that does not fit."""
         layers = own.params.layers_wanted(self.everything) if own is not None else 0
         if len(use) > 1 and layers > plan.n_gpu_layers and own is not None:
             return self._several(n_ctx, batch, use, plan, pin, own, layers)
-        planned = plan.n_gpu_layers
+        notes: tuple[str, ...] = ()
         if more:
-            note = _projector_on_cpu(planned)
-        else:
-            note = self._compared(layers, planned, own is not None)
-        return _Choice(plan, planned, more, notes=(note,) if note else (), own=own)
+            notes = (_projector_on_cpu(plan.n_gpu_layers),)
+        elif own is not None or layers == plan.n_gpu_layers:
+            notes = (self._compared(layers, plan.n_gpu_layers),)
+        return _Choice(plan, plan.n_gpu_layers, more, notes=notes, own=own)
 
-    def _compared(self, layers: int, planned: int, known: bool) -> str:
-        """Say how many layers Ollama would offload without num_gpu, if that is known."""
+    def _compared(self, layers: int, planned: int) -> str:
+        """Say how many layers Ollama would offload without num_gpu."""
         if layers == planned:
             return f"Ollama would choose {layers} layers too: num_gpu only pins it"
-        if not known:
-            return ""
         return f"without num_gpu Ollama would offload {layers} of {self.everything} layers"
 
     def _without_projector(

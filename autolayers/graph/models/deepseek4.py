@@ -8,7 +8,7 @@ src/llama-kv-cache-dsv4.cpp, build_inp_dsv4 of src/llama-graph.cpp (as modelled)
 
 from __future__ import annotations
 
-from ...ggml.tensor import Tensor
+from ...ggml.tensor import Graph, Tensor
 from ...model.hparams import CSA_RATIO, HCA_RATIO
 from ...records import replace
 from ..decoder import Decoder
@@ -57,6 +57,23 @@ class _Compressed:
         )
         side = self.cache.k_rot
         self.k_rot = g.input("attn_inp_k_rot", "f32", side, side) if side else None
+
+    def stored(self, g: Graph, il: int, i: int) -> Tensor:
+        """A layer's state of all generations: of the values (0) or the scores (1)."""
+        state = self.state.layers[il][i]
+        assert state is not None
+        return g.view(state, (state.ne[0], self.all_rows), (state.nb[1],))
+
+    def written(
+        self, g: Graph, il: int, rows: list[Tensor], ids: tuple[Tensor, Tensor]
+    ) -> list[Tensor]:
+        """A layer's states with rows of values and scores written to them; `ids`: (which rows, to
+        where)."""
+        source, target = ids
+        return [
+            g.set_rows(self.stored(g, il, i), g.get_rows(t, source), target)
+            for i, t in enumerate(rows)
+        ]
 
 
 class Dsv4Input(AttnInput):
@@ -175,22 +192,9 @@ class DeepSeek4(Decoder):
         kv = llm.linear(il, f"{name}_kv", cur)
         score = llm.linear(il, f"{name}_gate", cur)
         score = g.add(score, g.get_rows(llm.need_layer(il, f"{name}_ape"), inp.pos))
-        tensors = inp.state.layers[il]
-
-        def everything(i: int) -> Tensor:
-            state = tensors[i]
-            assert state is not None
-            return g.view(state, (state.ne[0], inp.all_rows), (state.nb[1],))
-
-        def written(rows: list[Tensor], ids: tuple[Tensor, Tensor]) -> list[Tensor]:
-            source, target = ids
-            return [
-                g.set_rows(everything(i), g.get_rows(t, source), target) for i, t in enumerate(rows)
-            ]
-
-        restored = [everything(0), everything(1)]
+        restored = [inp.stored(g, il, 0), inp.stored(g, il, 1)]
         if inp.restore is not None:
-            restored = written(restored, inp.restore)
+            restored = inp.written(g, il, restored, inp.restore)
         sources = [
             g.concat(g.view(t, (t.ne[0], inp.rows), (t.nb[1],)), new, 1)
             for t, new in zip(restored, (kv, score), strict=True)
@@ -206,10 +210,8 @@ class DeepSeek4(Decoder):
         g.expand(inp.cache.cpy_k(comp, inp.write, il))
         if inp.snapshot is not None:
             both = [g.concat(t, new, 1) for t, new in zip(restored, (kv, score), strict=True)]
-            for t in written(both, inp.snapshot):
-                g.expand(t)
-        for t in written([kv, score], inp.persist):
-            g.expand(t)
+            llm.expand_all(*inp.written(g, il, both, inp.snapshot))
+        llm.expand_all(*inp.written(g, il, [kv, score], inp.persist))
 
     def _blocks(self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int) -> list[Tensor]:
         """Values and scores of each block: [ratio, head, blocks]."""

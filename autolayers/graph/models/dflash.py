@@ -31,10 +31,8 @@ class DFlash:
         hidden = llm.finish(llm.build_norm(cur, llm.weight("output_norm.weight")), head=None)
         logits = self.logits(llm, hidden)
         selects = llm.weight("selector_hidden.weight") is not None
-        if selects and hp.f_logit_scale:
-            logits = g.scale(logits)
-        if selects and hp.f_final_logit_softcapping > 0.0:
-            logits = g.scale(g.unary("TANH", g.scale(logits)))
+        if selects:
+            logits = self.scaled(llm, logits)
         logits = scattered(llm, logits)
         if not (selects and llm.rules.selects_first):
             g.expand(logits)
@@ -42,6 +40,15 @@ class DFlash:
             logits = self.markov(llm, logits, hidden, tokens)
         if selects:
             g.expand(llm.output(self.selector(llm, logits, hidden, tokens)))
+        return logits
+
+    def scaled(self, llm: Llm, logits: Tensor) -> Tensor:
+        """The logits that a selector reads."""
+        g, hp = llm.graph, llm.hparams
+        if hp.f_logit_scale:
+            logits = g.scale(logits)
+        if hp.f_final_logit_softcapping > 0.0:
+            logits = g.scale(g.unary("TANH", g.scale(logits)))
         return logits
 
     def of_deepseek4(self, llm: Llm) -> Tensor:

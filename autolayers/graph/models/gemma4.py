@@ -68,26 +68,38 @@ class Gemma4:
         for il in llm.layers:
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
-            attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)
-            if llm.crops_early:
-                attn, cur = llm.select_outputs(il, out_ids, attn, cur)
-            attn = llm.rms_norm(il, "post_attention_norm", attn)
-            early = il == llm.n_layer - 1 and not llm.rules.gemma4_last_rows
-            if early:
-                attn, cur = g.get_rows(attn, out_ids), g.get_rows(cur, out_ids)
-            attn_out = g.add(attn, cur)
-            cur = self.feed_forward(llm, attn_out, il)
-            cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
-            if per_layer is not None:
-                cropped = early or (llm.crops_early and il == llm.n_layer - 1)
-                cur = self.with_embeddings(llm, cur, per_layer, il, out_ids if cropped else None)
-            scale = llm.layer_weight(il, "layer_output_scale")
-            if scale is not None:
-                cur = g.mul(cur, scale)
+            cur = self.layer(llm, cur, il, inp, pos, out_ids, per_layer)
         cur = llm.build_norm(cur, llm.weight("output_norm.weight"))
         if llm.rules.gemma4_last_rows and not llm.crops_early:
             cur = g.get_rows(llm.output(cur), out_ids)
         return self.head(llm, cur)
+
+    def layer(
+        self,
+        llm: Llm,
+        cur: Tensor,
+        il: int,
+        inp: AttnInput,
+        pos: Tensor,
+        out_ids: Tensor,
+        per_layer: Tensor | None,
+    ) -> Tensor:
+        g = llm.graph
+        attn = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), il, inp, pos)
+        if llm.crops_early:
+            attn, cur = llm.select_outputs(il, out_ids, attn, cur)
+        attn = llm.rms_norm(il, "post_attention_norm", attn)
+        early = il == llm.n_layer - 1 and not llm.rules.gemma4_last_rows
+        if early:
+            attn, cur = g.get_rows(attn, out_ids), g.get_rows(cur, out_ids)
+        attn_out = g.add(attn, cur)
+        cur = self.feed_forward(llm, attn_out, il)
+        cur = g.add(llm.build_norm(cur, llm.layer_weight(il, "post_ffw_norm")), attn_out)
+        if per_layer is not None:
+            cropped = early or (llm.crops_early and il == llm.n_layer - 1)
+            cur = self.with_embeddings(llm, cur, per_layer, il, out_ids if cropped else None)
+        scale = llm.layer_weight(il, "layer_output_scale")
+        return cur if scale is None else g.mul(cur, scale)
 
     def head(self, llm: Llm, cur: Tensor) -> Tensor:
         """The logits of the normed hidden state."""

@@ -75,7 +75,7 @@ def _ratio(hp: Hparams, il: int) -> int:
 
 class Qwen4Exp(GatedDeltaNet):
     def __call__(self, llm: Llm) -> Tensor | None:
-        g, hp, n_embd = llm.graph, llm.hparams, llm.n_embd
+        g, hp = llm.graph, llm.hparams
         grams = self.grams(llm) if llm.rules.grams_first else None
         embd = llm.build_inp_embd()
         inp = QsaInput(llm)
@@ -88,25 +88,32 @@ class Qwen4Exp(GatedDeltaNet):
         x = expand_streams(llm, embd)
         if llm.rules.qsa_pools:
             g.expand(x)
-        streams = x.ne[1]
         for il in llm.layers:
             if grams is not None and il in hp.ple_layers:
                 x = self.ple(llm, x, grams, il)
-            cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
-            assert inject is not None
-            cur = self.attention(llm, cur, il, inp, pos)
-            if il == llm.n_layer - 1:
-                cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
-                x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
-                x = g.reshape(x, n_embd, streams, x.ne[1])
-            x = self.hc_combine(llm, x, cur, inject, il)
-            cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_ffn", il)
-            assert inject is not None
-            x = self.hc_combine(llm, x, self.feed_forward(llm, cur, il), inject, il)
+            x = self.layer_of_streams(llm, x, il, inp, pos, out_ids)
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
-            g.expand(g.reshape(x, n_embd * streams, x.ne[2]))  # what an MTP block would read
+            # what an MTP block would read
+            g.expand(g.reshape(x, llm.n_embd * x.ne[1], x.ne[2]))
         return self.head(llm, self.hc_mix(llm, x, "output_hc", -1)[0])
+
+    def layer_of_streams(
+        self, llm: Llm, x: Tensor, il: int, inp: QsaInput, pos: Tensor, out_ids: Tensor
+    ) -> Tensor:
+        """The streams after a layer: [n_embd, streams, n_tokens]."""
+        g, n_embd, streams = llm.graph, llm.n_embd, x.ne[1]
+        cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
+        assert inject is not None
+        cur = self.attention(llm, cur, il, inp, pos)
+        if il == llm.n_layer - 1:
+            cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
+            x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
+            x = g.reshape(x, n_embd, streams, x.ne[1])
+        x = self.hc_combine(llm, x, cur, inject, il)
+        cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_ffn", il)
+        assert inject is not None
+        return self.hc_combine(llm, x, self.feed_forward(llm, cur, il), inject, il)
 
     def pool_size(self, llm: Llm) -> int:
         """Cells that one pooled key of the indexer stands for; 0 if this build or file pools

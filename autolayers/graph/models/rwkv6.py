@@ -40,24 +40,7 @@ class Rwkv6(Rwkv):
 
         # gated linear attention in place of RWKV's own
         gated = llm.layer_weight(il, "time_mix_first") is None
-        sx = g.reshape(g.sub(prev, cur), n_embd, n)
-        cur = g.reshape(cur, n_embd, n)
-        x = g.add(g.mul(sx, w("lerp_x")), cur)
-        w1, w2 = w("w1"), w("w2")
-        x = g.reshape(g.unary("TANH", g.mul_mat(w1, x)), w1.ne[1] // 5, 1, 5, n)
-        x = g.mul_mat(g.reshape(w2, w2.ne[0], w2.ne[1], 1, 5), g.cont(g.permute(x, 0, 1, 3, 2)))
-        fused = llm.layer_weight(il, "time_mix_lerp_fused")
-        if fused is not None:
-            sx, cur = g.reshape(sx, n_embd, 1, n), g.reshape(cur, n_embd, 1, n)
-            x = g.add(g.mul(g.add(x, fused), sx), cur)
-        xw, xk, xv, xr, xg = (
-            g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32) for part in range(5)
-        )
-        if fused is None:
-            xw, xk, xv, xr, xg = (
-                g.add(g.mul(g.add(t, w(f"lerp_{name}")), sx), cur)
-                for name, t in zip("wkvrg", (xw, xk, xv, xr, xg), strict=True)
-            )
+        xw, xk, xv, xr, xg = self.mixed_inputs(llm, cur, prev, il)
         made = []
         for name, t in (("receptance", xr), ("key", xk), ("value", xv)):
             bias = llm.layer_weight(il, f"time_mix_{name}", "bias")
@@ -88,6 +71,35 @@ class Rwkv6(Rwkv):
         cur = split_output(llm, result, il, normed=not gated)
         return g.reshape(
             llm.build_lora_mm(w("output"), g.mul(cur, gate)), n_embd, llm.n_seq_tokens, llm.n_seqs
+        )
+
+    def mixed_inputs(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> tuple[Tensor, ...]:
+        """Each token mixed with the one before it, for decay, keys, values, receptance and gate."""
+        g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
+
+        def w(name: str) -> Tensor:
+            return llm.need_layer(il, f"time_mix_{name}")
+
+        sx = g.reshape(g.sub(prev, cur), n_embd, n)
+        cur = g.reshape(cur, n_embd, n)
+        x = g.add(g.mul(sx, w("lerp_x")), cur)
+        w1, w2 = w("w1"), w("w2")
+        x = g.reshape(g.unary("TANH", g.mul_mat(w1, x)), w1.ne[1] // 5, 1, 5, n)
+        x = g.mul_mat(g.reshape(w2, w2.ne[0], w2.ne[1], 1, 5), g.cont(g.permute(x, 0, 1, 3, 2)))
+        fused = llm.layer_weight(il, "time_mix_lerp_fused")
+        if fused is not None:
+            sx, cur = g.reshape(sx, n_embd, 1, n), g.reshape(cur, n_embd, 1, n)
+            x = g.add(g.mul(g.add(x, fused), sx), cur)
+        parts = tuple(
+            [g.view(x, (n_embd, n), (x.nb[1],), part * n_embd * n * F32) for part in range(5)]
+        )
+        if fused is not None:
+            return parts
+        return tuple(
+            [
+                g.add(g.mul(g.add(t, w(f"lerp_{name}")), sx), cur)
+                for name, t in zip("wkvrg", parts, strict=True)
+            ]
         )
 
     def channel_mix(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> Tensor:

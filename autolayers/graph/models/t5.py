@@ -8,8 +8,21 @@ from __future__ import annotations
 
 from ...errors import LaunchRefused
 from ...ggml.tensor import Tensor
+from ...records import dataclass
 from ..inputs import AttnInput
 from ..llm import Llm
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """`embd`: the encoder's outputs, which the decoder attends to by `cross`; the encoder has
+    neither."""
+
+    bucket: Tensor
+    attn: AttnInput
+    n_layer: int
+    embd: Tensor | None = None
+    cross: AttnInput = AttnInput(None, None)
 
 
 class T5:
@@ -17,53 +30,55 @@ class T5:
         self.encoder = encoder
 
     def __call__(self, llm: Llm) -> Tensor:
-        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         half = "enc." if self.encoder else "dec."
         llm.rename_weights(lambda name: half + name if name.startswith("blk.") else name)
         cur = llm.build_inp_embd()
-        cross = AttnInput(None, None)
-        if self.encoder:
-            embd = cur
-            bucket = g.input("pos_bucket_enc", "i32", n, n)
-            inp = llm.build_attn_inp_no_cache()
-            n_layer = llm.n_layer
-        else:
-            embd = g.input("cross_embd", "f32", hp.n_embd_inp, hp.n_ctx_train)
-            if llm.caches["attn"].n_stream > 1:
-                raise LaunchRefused(
-                    "t5: llama.cpp aborts with slots that do not share a cache; "
-                    "use --kv-unified or -np 1"
-                )
-            bucket = g.input("pos_bucket_dec", "i32", llm.caches["attn"].n_kv, n)
-            inp = llm.build_attn_inp_kv()
-            cross.mask = llm.mask_input("cross_kq_mask", "", hp.n_ctx_train, n)
-            n_layer = hp.dec_n_layer or llm.n_layer
+        inputs = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
-        for il in range(min(n_layer, llm.n_layer)):
-            residual = cur
-            q, k, v = llm.build_qkv(llm.rms_norm(il, "attn_norm", cur), il)
-            bias = self.bias(llm, bucket, il)
-            cur = llm.build_attn(inp, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
-            if not self.encoder:
-                residual = g.add(cur, residual)
-                cur = self.cross_attention(
-                    llm, llm.rms_norm(il, "cross_attn_norm", residual), embd, il, cross
-                )
-            if il == n_layer - 1:
-                cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
-            ffn_inp = g.add(cur, residual)
-            gated = llm.layer_weight(il, "ffn_gate") is not None
-            cur = llm.build_ffn(
-                llm.rms_norm(il, "ffn_norm", ffn_inp),
-                il,
-                "gelu" if gated else "relu",
-                "par" if gated else None,
-                scales=False,
-                biases=False,
-            )
-            cur = g.add(cur, ffn_inp)
+        for il in range(min(inputs.n_layer, llm.n_layer)):
+            cur = self.layer(llm, cur, il, inputs, out_ids)
         norm = llm.build_norm(cur, llm.weight(f"{half}output_norm.weight"))
         return llm.finish(norm, head=None if self.encoder else "output")
+
+    def inputs(self, llm: Llm) -> _Inputs:
+        g, hp, n = llm.graph, llm.hparams, llm.n_tokens
+        if self.encoder:
+            bucket = g.input("pos_bucket_enc", "i32", n, n)
+            return _Inputs(bucket, llm.build_attn_inp_no_cache(), llm.n_layer)
+        embd = g.input("cross_embd", "f32", hp.n_embd_inp, hp.n_ctx_train)
+        if llm.caches["attn"].n_stream > 1:
+            raise LaunchRefused(
+                "t5: llama.cpp aborts with slots that do not share a cache; "
+                "use --kv-unified or -np 1"
+            )
+        bucket = g.input("pos_bucket_dec", "i32", llm.caches["attn"].n_kv, n)
+        attn = llm.build_attn_inp_kv()
+        cross = AttnInput(None, None)
+        cross.mask = llm.mask_input("cross_kq_mask", "", hp.n_ctx_train, n)
+        return _Inputs(bucket, attn, hp.dec_n_layer or llm.n_layer, embd, cross)
+
+    def layer(self, llm: Llm, cur: Tensor, il: int, inputs: _Inputs, out_ids: Tensor) -> Tensor:
+        g, residual = llm.graph, cur
+        q, k, v = llm.build_qkv(llm.rms_norm(il, "attn_norm", cur), il)
+        bias = self.bias(llm, inputs.bucket, il)
+        cur = llm.build_attn(inputs.attn, q, k, v, il, kq_b=bias, wo="attn_o", wo_bias=False)
+        if inputs.embd is not None:
+            residual = g.add(cur, residual)
+            normed = llm.rms_norm(il, "cross_attn_norm", residual)
+            cur = self.cross_attention(llm, normed, inputs.embd, il, inputs.cross)
+        if il == inputs.n_layer - 1:
+            cur, residual = g.get_rows(cur, out_ids), g.get_rows(residual, out_ids)
+        ffn_inp = g.add(cur, residual)
+        gated = llm.layer_weight(il, "ffn_gate") is not None
+        cur = llm.build_ffn(
+            llm.rms_norm(il, "ffn_norm", ffn_inp),
+            il,
+            "gelu" if gated else "relu",
+            "par" if gated else None,
+            scales=False,
+            biases=False,
+        )
+        return g.add(cur, ffn_inp)
 
     def bias(self, llm: Llm, bucket: Tensor, il: int) -> Tensor:
         """build_pos_bias: the first layer's table where a layer has none."""
