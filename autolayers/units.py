@@ -5,6 +5,8 @@ GB is 10**9 bytes of a file and GiB of memory, as both are sold.
 
 from __future__ import annotations
 
+from math import ceil
+
 from .errors import UsageError
 
 KiB, MiB, GiB, TiB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
@@ -94,6 +96,16 @@ def in_mib(size: int, decimals: int = 2) -> str:
 def mib(size: int) -> str:
     """ "1234.56 MiB": how llama.cpp prints a buffer."""
     return f"{in_mib(size)} MiB"
+
+
+def at_least(size: int) -> str:
+    """Return what is missing, rounded up: GiB with one decimal, MiB below a tenth.
+
+    >>> at_least(800 * MiB), at_least(20 * MiB + 1)
+    ('0.8 GiB', '21 MiB')
+    """
+    tenth = GiB / 10
+    return f"{ceil(size / tenth) / 10:.1f} GiB" if size >= tenth else f"{ceil(size / MiB)} MiB"
 
 
 def human(size: int) -> str:

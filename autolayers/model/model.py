@@ -9,6 +9,7 @@ from ..quoting import printable
 from ..records import dataclass, lazy, replace
 from .architectures import Architecture, architecture
 from .hparams import Hparams
+from .quantisation import quantisation
 from .shapes import Loader
 from .tensors import classify
 
@@ -87,6 +88,11 @@ class Model:
         if not (isinstance(name, str) and name):
             name = self.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
         return printable(name)
+
+    @property
+    def quantisation(self) -> str:
+        """Q4_K_M or the like, as the file's name or the header says it; "" if neither does."""
+        return quantisation(self.path, self.header.metadata)
 
     @lazy
     def size(self) -> int:

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 _PLACING = ("-ngl", "-ncmoe", "-ot", "-sm", "-ts")  # flags that say where weights are
 _MOST = 4.0  # of measured / predicted, at the plot's edges
 _HALF = 20  # columns of a half of it
+_INDENT = 16  # columns before a line of the summary
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Radeon ", "AMD ", "Intel ")
 
 
-def measured_words(found: Measured | None) -> list[str]:
+def measured_words(found: Measured | None, width: int = 0) -> list[str]:
     """ "37.9 tokens/s: RTX 3060, -ncmoe 24, b10488, github.com/..., 2026-08", and what contradicts
-    the prediction."""
+    the prediction. An address wider than a line of `width` columns has its host alone."""
     if found is None:
         return []
     row, prompt = found.row, found.prompt
@@ -30,7 +31,7 @@ def measured_words(found: Measured | None) -> list[str]:
     alike = prompt is not None and prompt.source == row.source and prompt.words == row.words
     if prompt is not None and (alike or not rates):
         rates.append(f"prompts {tokens(prompt.rate)}/s")
-    lines = [f"{', '.join(rates)}: {row_words(row)}"]
+    lines = [f"{', '.join(rates)}: {row_words(row, width)}"]
     if found.contradicting:
         lines.append(
             f"{found.contradicting} measurements contradict the prediction: drawn towards them it "
@@ -39,13 +40,16 @@ def measured_words(found: Measured | None) -> list[str]:
     return lines
 
 
-def row_words(row: Row) -> str:
+def row_words(row: Row, width: int = 0) -> str:
     """Of what a row is: model, cards, placement, depth, RAM, build, source and date."""
     placed = placement(row) if row.placement in ("MoE in RAM", "dense partial", "multi-GPU") else ""
     ram = f"RAM {row.ram / 1e9:.0f} GB/s" if row.ram and row.share < 1 else ""
     depth = f"after {row.depth} tokens" if row.depth else ""
     build = f"b{row.build}" if row.build else ""
-    parts = (row.model, cards(row.cards), placed, depth, ram, build, source(row), row.date)
+    where = source(row)
+    if width and len(where) > width - _INDENT:
+        where = where.partition("/")[0]
+    parts = (row.model, cards(row.cards), placed, depth, ram, build, where, row.date)
     return ", ".join(filter(None, parts))
 
 

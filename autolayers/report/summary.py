@@ -11,16 +11,16 @@ import os
 from math import ceil
 
 from ..quoting import shell
-from ..units import GiB
+from ..units import GiB, at_least
 from .measured import measured_words
 from .picture import HALF, PARTS, grouped, layers, name, names, placed
-from .table import Style, shortened, wrap
+from .table import Style, rounded, shortened, wrap
 from .text import (
-    assumed_words,
-    bought,
+    LESS_SURE,
+    assumptions,
     context_words,
     figures,
-    fit_words,
+    larger_card,
     remedy_words,
     shortage,
     smaller_words,
@@ -30,30 +30,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..planner.advice import Remedy
     from ..planner.explain import Alternative
     from ..planner.plan import DeviceRow, HostRow, Plan
+    from ..work.speed import Speed
 
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
 _INDENT, _LABEL = 2, 11
 _NOTED = 1.02  # times the plan's rate: faster
 _LIMIT = "|"  # where a device ends, in a bar of more than it has
 _LEAST, _WIDEST = 10, 60  # columns of a bar
+_FLAGS = 36  # columns of an alternative's flags, at most
+_PROMPTS = 1.1  # times the plan's rate: prompts are read faster
+_GAP = "   "  # between the parts of a line
 
 
 def head(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[str] = ()) -> str:
     """What is known before the alternatives."""
-    lines = [*_subject(plan, style), *_verdict(plan, style), "", *memory(plan, style)]
-    drawn = _layers(plan, style)
-    lines += [
-        f"{' ' * _INDENT}{'layers' if i == 0 else '':{_LABEL}}{line}"
-        for i, line in enumerate(drawn)
-    ]
-    lines += wrap(
-        plan.placement,
-        style.width,
-        f"{' ' * _INDENT}{'' if drawn else 'layers':{_LABEL}}",
-        " " * (_INDENT + _LABEL),
-    )
+    lines = [*_subject(plan, style), *_verdict(plan, style), ""]
+    lines += [*memory(plan, style), *_layers(plan, style)]
     if not plan.fits:
         return "\n".join([*lines, ""]) + "\n"
     return "\n".join([*lines, "", *_command([*command, *plan.flags, *rest], style), ""]) + "\n"
@@ -64,51 +59,54 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     first, then the command, which cannot run."""
     lines: list[str] = []
     for remedy in () if plan.fits else plan.remedies:
-        lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
+        lines += wrap(f"fits with {_remedy(plan, remedy)}", style.width, "  ", "    ")
     if not plan.fits:
-        lines += ["", *_command([*command, *plan.flags, *rest], style), ""]
-    for gain, other in _best(plan):
-        lines += _labelled(gain, f"{shell(other.flags)}: {bought(plan, other)}", style)
+        lines += [*([""] if lines else []), *_command([*command, *plan.flags, *rest], style), ""]
+    lines += _others(plan, style)
     if plan.smaller is not None:
         lines += _labelled("smaller", smaller_words(plan), style)
-    lines += [line for words in fit_words(plan) for line in _labelled("--fit", words, style)]
-    for words in measured_words(plan.measured) if plan.fits else []:
+    if plan.fit_choice is not None:
+        lines += _labelled("--fit", _rival(plan), style)
+    for words in measured_words(plan.measured, style.width) if plan.fits else []:
         lines += _labelled("measured", words, style)
     for warning in plan.warnings:
         lines += wrap(warning, style.width, "! ", "  ")
     if not plan.exact:
         lines.append("! sizes are upper bounds, not exact")
     if plan.speed.assumed and plan.fits:
-        lines += _labelled("assumed", assumed_words(plan.speed)[2:], style)
+        said = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))
+        lines += _labelled("assumed", ", ".join(said), style)
     lines += _labelled("more", "--why (how it was chosen), --table (every GiB, all reasons)", style)
     return "\n".join(lines) + "\n"
 
 
 def _layers(plan: Plan, style: Style) -> list[str]:
-    """The strip of layers, with its meaning on the same line where there is room."""
-    lines, meaning = layers(
-        plan, Style(False, style.width - _INDENT - 1, style.drawn, style.blocks)
-    )
-    if not lines:
-        return []
-    fits = _INDENT + _LABEL + len(lines[0]) + 3 + len(meaning) <= style.width
-    meaning = meaning.replace(HALF, style(HALF, "ram"))
-    if len(lines) == 1 and fits:
-        return [f"{placed(lines[0], style)}   {meaning}".rstrip()]
-    return [*(placed(line, style) for line in lines), *filter(None, [meaning])]
+    """The strip of layers below the bars, its meaning where there is room, and the placement in
+    words."""
+    left = _INDENT + _left(plan)
+    room = style.width - left
+    strip, meaning = layers(plan, Style(False, room + 10, style.drawn, style.blocks))
+    beside = len(strip) == 1 and len(strip[0]) + len(_GAP) + len(meaning) <= room
+    marks = meaning.replace(HALF, style(HALF, "ram"))
+    lines = [placed(line, style) for line in strip]
+    if beside and meaning:
+        lines[0] += _GAP + marks
+    first = f"{meaning}{_GAP}" if meaning and not beside else ""
+    words = wrap(first + plan.placement, room)
+    lines += [line.replace(meaning, marks) if first else line for line in words]
+    labels = [f"{' ' * _INDENT}layers".ljust(left), *[" " * left] * (len(lines) - 1)]
+    return [label + line for label, line in zip(labels, lines, strict=True)]
 
 
 def memory(plan: Plan, style: Style) -> list[str]:
     """A bar for each device, and for RAM."""
-    groups = grouped(plan.devices, False)
-    fullest = [min(group, key=lambda device: device.remaining) for group in groups]
-    titles = [_short(group, len(groups)) for group in groups]
+    fullest = [min(group, key=lambda device: device.remaining) for group in _groups(plan)]
     rows: list[tuple[str, list[int], int | None]] = [
         (title, _of_device(device), device.free)
-        for title, device in zip(titles, fullest, strict=True)
+        for title, device in zip(_titles(plan), fullest, strict=True)
     ]
     rows.append(("RAM", _of_host(plan.host), plan.host.free))
-    left = max(_LABEL, *(len(title) + 2 for title, _, _ in rows))
+    left = _left(plan)
     amounts = [_amount(sizes, limit) for _, sizes, limit in rows]
     width = min(_WIDEST, style.width - _INDENT - left - max(map(len, amounts)) - 3)
     lines = []
@@ -121,6 +119,85 @@ def memory(plan: Plan, style: Style) -> list[str]:
         )
         lines.append(f"{' ' * _INDENT}{title.ljust(left)}{bar}{amount}")
     return lines
+
+
+def _groups(plan: Plan) -> list[list[DeviceRow]]:
+    return grouped(plan.devices, False)
+
+
+def _titles(plan: Plan) -> list[str]:
+    """Of the devices' bars."""
+    groups = _groups(plan)
+    return [_short(group, len(groups)) for group in groups]
+
+
+def _left(plan: Plan) -> int:
+    """Columns of the labels before bars and layers."""
+    return max(_LABEL, *(len(title) + 2 for title in [*_titles(plan), "RAM"]))
+
+
+def _others(plan: Plan, style: Style) -> list[str]:
+    """The alternatives, their flags in a column where those are short."""
+    found = [(gain, shell(other.flags), _gain(plan, other)) for gain, other in _best(plan)]
+    column = max((len(flags) for _, flags, _ in found), default=0) + len(_GAP)
+    lines: list[str] = []
+    for gain, flags, words in found:
+        below = " " * (_INDENT + _LABEL)
+        if column <= _FLAGS:
+            below += " " * column
+            flags = flags.ljust(column)
+        else:
+            flags += ": "
+        lines += wrap(words, style.width, f"{' ' * _INDENT}{gain:{_LABEL}}{flags}", below)
+    return lines
+
+
+def _gain(plan: Plan, other: Alternative) -> str:
+    """What an alternative changes, in a few words; the table has all of them."""
+    here, speed = plan.speed, other.speed
+    parts = [f"context {_count(other.n_ctx)}"] if other.n_ctx != plan.breakdown.n_ctx else []
+    low, high = _ends(speed)
+    rate = _rate(speed)
+    unsure = speed.generation_spread > LESS_SURE * here.generation_spread
+    if unsure:
+        rate += f" ({low} to {high})"
+    parts.append(rate)
+    if speed.prompt > here.prompt * _PROMPTS or (len(parts) == 1 and not unsure):
+        parts.append(f"prompts {speed.prompt:.0f}/s")
+    parts += filter(None, [other.note])
+    if unsure:
+        parts.append("measure it with `autolayers tune`")
+    return ", ".join(parts)
+
+
+def _rate(speed: Speed) -> str:
+    together = " of all together" if speed.workload.requests > 1 else ""
+    return f"{rounded(speed.generation)} tokens/s{together}"
+
+
+def _ends(speed: Speed) -> tuple[str, str]:
+    """The range of the predicted rate."""
+    spread = speed.generation_spread
+    return rounded(speed.generation / spread), rounded(speed.generation * spread)
+
+
+def _rival(plan: Plan) -> str:
+    """What --fit would choose, in a few words."""
+    rival = plan.fit_choice
+    assert rival is not None
+    speed = rival.speed
+    said = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed)]
+    said = said[:1] if plan.inputs is not None else said
+    words = ", ".join([*said, f"prompts {speed.prompt:.0f}/s"])
+    if not rival.fits:
+        words += "; that breaks these margins"
+    return f"llama.cpp alone: {words}"
+
+
+def _remedy(plan: Plan, remedy: Remedy) -> str:
+    larger = larger_card(plan, remedy)
+    words = remedy_words(remedy, at_least)
+    return f"{larger} ({words})" if larger and remedy.kind == "vram" else words
 
 
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
@@ -186,34 +263,54 @@ def machine(plan: Plan) -> str:
 
 
 def _subject(plan: Plan, style: Style) -> list[str]:
-    found = f"{plan.model.name}  {plan.model.size / GiB:.1f} GiB   on {machine(plan)}"
+    model, kind = plan.model, plan.model.quantisation
+    said = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
+    name = model.name if said else f"{model.name}  {kind}"
+    found = f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {machine(plan)}"
     first, *others = wrap(found, style.width, "", "  ")
     return [style(first, "bold"), *others]
 
 
 def _verdict(plan: Plan, style: Style) -> list[str]:
     """The sign alone has a colour, which a white terminal shows as well."""
-    said = figures(plan).removeprefix("about ").replace(context_words(plan), _context(plan))
-    word = "FITS"
+    word, parts = "FITS", [*_rates(plan), _context(plan)]
     if not plan.fits:
-        word, said = "DOES NOT FIT", shortage(plan)
+        word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
     elif plan.host.free is None:
-        word = f"FITS if {plan.host.needed / GiB:.1f} GiB of RAM are free"
-    first, *others = wrap(said, style.width, f"{word}   ", "  ")
-    return [style(word, "bold") + first[len(word) :], *others]
+        word = f"FITS if {at_least(plan.host.needed)} of RAM are free"
+    lines = [word]
+    for part in parts:
+        if len(lines[-1]) + len(_GAP) + len(part) <= style.width:
+            lines[-1] += _GAP + part
+        else:
+            lines += wrap(part, style.width, "  ", "  ")
+    return [style(word, "bold") + lines[0][len(word) :], *lines[1:]]
+
+
+def _rates(plan: Plan) -> list[str]:
+    """How fast it is, without more digits than the prediction has."""
+    speed = plan.speed
+    if speed.requests is not None or plan.inputs is not None:
+        known = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
+        return known.strip().split(_GAP)
+    low, high = _ends(speed)
+    said = f"{rounded(speed.generation)} tokens/s ({low} to {high})"
+    return [said, f"prompts {speed.prompt:.0f}/s"]
 
 
 def _context(plan: Plan) -> str:
     """As context_words, shorter: the command has its digits."""
-    use, kinds = (
-        plan.breakdown,
-        {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"},
-    )
-    size = f"{use.n_ctx // 1024}k" if use.n_ctx >= 10 * 1024 else str(use.n_ctx)
-    slots = f", {use.n_seq_max} slots" if use.n_seq_max > 1 else ""
-    return f"context {size}{slots}" + (
-        "" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache"
-    )
+    use = plan.breakdown
+    kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
+    text = f"context {_count(use.n_ctx)}"
+    if use.n_seq_max > 1:
+        each = f" ({use.n_seq_max} slots of {_count(use.n_ctx_seq)})"
+        text += f", shared by {use.n_seq_max} slots" if use.kv_unified else each
+    return text if kinds == {"f16"} else f"{text}, {'/'.join(sorted(kinds))} cache"
+
+
+def _count(tokens: int) -> str:
+    return f"{tokens // 1024}k" if tokens >= 10 * 1024 else str(tokens)
 
 
 def _product(group: Sequence[DeviceRow]) -> str:

@@ -234,6 +234,11 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
     return lines
 
 
+def rounded(rate: float) -> str:
+    """Return tokens per second as a person says it: two digits, or all before the point."""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
 def tokens(rate: float) -> str:
     """Return the tokens per second with three digits."""
     return f"{rate:.0f}" if rate >= 100 else f"{rate:.1f}" if rate >= 10 else f"{rate:.2f}"

@@ -14,7 +14,7 @@ from .users import each_words, users_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..planner.advice import Remedy
     from ..planner.embedder import Inputs
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
 
 LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
+SOLD = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 80, 96, 141, 192)  # GB of a GPU's memory
+USABLE = 0.95  # of that, at least
 
 
 def plan_text(
@@ -181,21 +183,22 @@ def calibrated_words(speed: Speed) -> str:
 
 def assumed_words(speed: Speed) -> str:
     """Return the defaults that the prediction assumes, in one phrase; "" if there are none."""
-    rates: dict[str, list[str]] = {}
-    cores = "".join(
-        f"; {count:.0f} cores assumed" for what, count in speed.assumed if what == "cores"
+    return "".join(
+        f"; {what} assumed to be {value}" if what else f"; {value} assumed"
+        for what, value in assumptions(speed)
     )
+
+
+def assumptions(speed: Speed) -> list[tuple[str, str]]:
+    """Return the defaults that the prediction assumes: ("RAM", "42 GB/s"), ("", "8 cores")."""
+    rates: dict[str, list[str]] = {}
     for what, rate in speed.assumed:
         if what == "cores":
             continue
         said = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
         rates.setdefault(said, []).append(what)
-    return (
-        "".join(
-            f"; {listed(in_ranges(names))} assumed to be {rate}" for rate, names in rates.items()
-        )
-        + cores
-    )
+    cores = [("", f"{count:.0f} cores") for what, count in speed.assumed if what == "cores"]
+    return [*((listed(in_ranges(names)), rate) for rate, names in rates.items()), *cores]
 
 
 def in_ranges(devices: Sequence[str]) -> list[str]:
@@ -234,32 +237,42 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def shortage(plan: Plan) -> str:
-    """Return the missing memory per device, as text."""
+def shortage(plan: Plan, said: Callable[[int], str] = human) -> str:
+    """Return the missing memory per device, as text; `said` writes a size."""
     parts = [
-        f"{human(-d.remaining)} missing on {d.name}"
+        f"{said(-d.remaining)} missing on {d.name}"
         for d in plan.devices
         if d.used and d.remaining < 0
     ]
     if plan.host.remaining is not None and plan.host.remaining < 0:
-        parts.append(f"{human(-plan.host.remaining)} missing in RAM")
+        parts.append(f"{said(-plan.host.remaining)} missing in RAM")
     return ", ".join(parts) or "no placement fits"
 
 
-def remedy_words(remedy: Remedy) -> str:
-    """Return one fix for a launch that does not fit."""
+def remedy_words(remedy: Remedy, said: Callable[[int], str] = human) -> str:
+    """Return one fix for a launch that does not fit; `said` writes a size."""
     if remedy.file:
         return (
-            f"a smaller file: {remedy.type} throughout is {human(remedy.file)}, "
+            f"a smaller file: {remedy.type} throughout is {said(remedy.file)}, "
             f"{remedy.bits_per_weight:g} bits per weight"
         )
     speed = f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else ""
     flags = [shell(remedy.flags) + speed] if remedy.flags else []
-    ram = [f"{human(remedy.ram)} more of RAM"] if remedy.ram else []
+    ram = [f"{said(remedy.ram)} more of RAM"] if remedy.ram else []
     if remedy.held:
-        ram = [f"{human(remedy.ram)} more of RAM free (close other programs)"]
-    devices = [f"{human(size)} more on {device}" for device, size in remedy.devices]
+        ram = [f"{said(remedy.ram)} more of RAM free (close other programs)"]
+    devices = [f"{said(size)} more on {device}" for device, size in remedy.devices]
     return " and ".join([*flags, *ram, *devices])
+
+
+def larger_card(plan: Plan, remedy: Remedy) -> str:
+    """Return the GPU, as it is sold, that has what the remedy adds to the plan's only one; "" where
+    there are several, or where it shares the RAM."""
+    if len(plan.devices) != 1 or len(remedy.devices) != 1 or plan.host.shared:
+        return ""
+    wanted = plan.devices[0].total + remedy.devices[0][1]
+    sold = next((size for size in SOLD if size * USABLE * GiB >= wanted), 0)
+    return f"a GPU of {sold} GB" if sold else ""
 
 
 def _instead(plan: Plan, style: Style) -> list[str]:

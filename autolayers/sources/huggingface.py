@@ -16,6 +16,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import ModelError
 from ..gguf import Header, read_header
+from ..model.quantisation import QUANT
 from ..net import NetError, is_loopback, origin, public
 from .http import MAX_PARTS, Get, Remote, open_url, patience
 
@@ -37,9 +38,6 @@ _REPOSITORY = re.compile(
     r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?(?::([\w.-]+))?", re.ASCII | re.IGNORECASE
 )
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$", re.IGNORECASE)
-QUANT = re.compile(
-    r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE
-)
 
 
 class Hub:

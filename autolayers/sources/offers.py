@@ -12,12 +12,13 @@ from __future__ import annotations
 import os
 
 from ..errors import ModelError
+from ..model.quantisation import QUANT
 from ..net import NetError
 from ..records import dataclass
 from . import is_offline, needs_download
 from .hf_cache import look_up, what_is_unfinished
 from .http import patience
-from .huggingface import QUANT, Hub, models_of, parse_name, words_of
+from .huggingface import Hub, models_of, parse_name, words_of
 from .ollama.api import OllamaError, Server
 from .ollama.store import StoreUnreadable, find, names
 

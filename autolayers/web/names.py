@@ -11,7 +11,7 @@ import re
 from urllib.parse import unquote
 
 from .. import bundled
-from ..sources.huggingface import QUANT
+from ..model.quantisation import quantisation as quantisation_of
 
 BUNDLED = "bundled:"
 _SHOWN = 8
@@ -97,8 +97,7 @@ def known() -> list[str]:
 
 def quantisation(name: str) -> str:
     """Q4_K_M of a model's or a file's name; "" if it has none."""
-    found = QUANT.search(name if name.lower().endswith(".gguf") else name + ".gguf")
-    return found[1].upper() if found else ""
+    return quantisation_of(name, {})
 
 
 def _usual(name: str) -> tuple[bool, bool, str]:

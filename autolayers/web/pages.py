@@ -21,9 +21,10 @@ from ..planner import plan_request
 from ..quoting import posix
 from ..report.look import FREE, GPU, INK, MARGIN, MARK, PAPER, SHADES, SOFT, shade
 from ..report.look import RAM as RAM_COLOUR
+from ..report.table import rounded as rate
 from ..units import GiB
 from .form import request_of
-from .verdict import rate, verdict
+from .verdict import verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

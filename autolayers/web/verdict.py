@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ..ollama.settings import is_embedding
 from ..quoting import posix
+from ..report.table import rounded as rate
 from ..report.text import assumed_words, shortage
 from ..units import GiB, human
 
@@ -148,11 +149,6 @@ def where(plan: Plan) -> str:
         return "All of it on the GPU"
     said = plan.placement.removeprefix(whole + ", ")
     return said[:1].upper() + said[1:]
-
-
-def rate(value: float) -> str:
-    """Tokens per second as a person says it."""
-    return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
 
 
 def thousands(tokens: int) -> str:

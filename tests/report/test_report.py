@@ -7,6 +7,7 @@ import itertools
 import pathlib
 import re
 from functools import cache
+from math import ceil
 from xml.etree import ElementTree
 
 import pytest
@@ -191,6 +192,32 @@ def test_a_summary_says_all_that_is_held_and_may_grow(words: str) -> None:
         assert all(warning.split()[0] in text for warning in found.warnings)
         shown = text[text.index("llama-server -m ") :].split("\n\n")[0]
         assert shown.replace("\\\n", " ").split() == ["llama-server", "-m", "x.gguf", *found.flags]
+
+
+def test_a_summary_speaks_in_gib_and_in_cards() -> None:
+    """What is missing is rounded up, and a card is named as it is sold: nobody buys 832 MiB."""
+    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    text = summary(found, Style(width=80, drawn=True, blocks=True))
+    missing = -(found.host.remaining or 0)
+    assert f"DOES NOT FIT   {ceil(missing * 10 / 2**30) / 10} GiB missing in RAM\n" in text
+    assert "fits with a GPU of 16 GB (" in text and " more of RAM\n" in text
+    assert "fits with a GPU of" not in summary(
+        plan("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3060 --ram 8GiB"), Style(width=80)
+    )
+
+
+def test_a_summary_begins_with_the_quantisation_and_has_no_digit_too_many() -> None:
+    found = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    low, high = (found.speed.generation * found.speed.generation_spread**sign for sign in (-1, 1))
+    lines = summary(found, Style(width=80, drawn=True, blocks=True)).splitlines()
+    assert lines[0].startswith("qwen3-30b-a3b-q4_k_m  17.3 GiB   on ")
+    assert lines[1].startswith(
+        f"FITS   {found.speed.generation:.0f} tokens/s ({low:.0f} to {high:.0f})   prompts "
+    )
+    assert lines[1].endswith(f"context {found.breakdown.n_ctx // 1024}k, shared by 4 slots")
+    assert any(line.startswith("  faster     --moe-cache-mib ") for line in lines)
+    starts = {line.index(text) for line in lines for text in ("\u2588", "\u2584") if text in line}
+    assert min(starts) == 13  # layers below the bars
 
 
 def test_a_yellow_full_gpu_is_no_warning() -> None:

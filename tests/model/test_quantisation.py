@@ -1,0 +1,25 @@
+"""The quantisation that a file's name or its header says."""
+
+import pytest
+
+from autolayers.model.quantisation import quantisation
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("Qwen3-8B-UD-Q4_K_XL.gguf", "UD-Q4_K_XL"),
+        ("a/GLM-4.6-Q4_K_M-00001-of-00005.gguf", "Q4_K_M"),
+        ("gpt-oss-20b-mxfp4.gguf", "MXFP4"),
+        ("qwen3-8b-q8_0", "Q8_0"),
+        ("blobs/sha256-2bada8a7", "Q5_K_M"),
+        ("model.gguf", "Q5_K_M"),
+    ],
+)
+def test_the_name_comes_before_the_header(path: str, kind: str) -> None:
+    assert quantisation(path, {"general.file_type": 17}) == kind
+
+
+@pytest.mark.parametrize("metadata", [{}, {"general.file_type": 999}, {"general.file_type": "15"}])
+def test_nothing_is_guessed(metadata: dict[str, object]) -> None:
+    assert quantisation("model.gguf", metadata) == ""
