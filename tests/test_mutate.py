@@ -10,7 +10,7 @@ from mutate import ROOT, Mutation, nearest
 @pytest.mark.parametrize(
     ("path", "first"),
     [
-        ("planner/one/split.py", ["tests/planner", "tests/decisions/test_bars.py"]),
+        ("planner/one/most.py", ["tests/planner", "tests/decisions/test_bars.py"]),
         ("memory/margin.py", ["tests/memory/test_margin.py", "tests/memory", "tests/truth"]),
         ("request.py", ["tests/test_request.py"]),
     ],
@@ -33,7 +33,7 @@ def test_a_part_s_importers_come_after_it() -> None:
 
 
 def test_mistakes_are_made_in_the_lines_that_they_name() -> None:
-    path = ROOT / "autolayers" / "planner" / "one" / "split.py"
+    path = ROOT / "autolayers" / "planner" / "one" / "partition.py"
     found = list(mutate.mutations(ROOT, path))
     assert {"if negated", "comparison", "and/or"} <= {each.kind for each in found}
     for each in found[:20]:

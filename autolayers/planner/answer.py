@@ -184,7 +184,7 @@ class _Answer:
         """The plan with these explanations."""
         params = self.candidate.params
         if len(self.evaluator.machine.devices) > 1:
-            from .one.split import explicit_split
+            from .one.partition import explicit_split
 
             params = explicit_split(self.evaluator, params)
         # the trained context, which --fit would multiply by the slots that have caches

@@ -19,8 +19,7 @@ from .buffers import Buffers
 from .evaluate import RAM_MARGIN
 from .one import overrides
 from .one.ladder import Ladder
-from .one.partition import best_partition, even_partition
-from .one.split import PAIRS, explicit_split, shared
+from .one.partition import best_partition, even_partition, explicit_split, shared, short
 from .prices import ENOUGH, is_part, worth
 
 TYPE_CHECKING = False
@@ -41,6 +40,7 @@ GUESSES = 3  # of a context,
 NEAR = 1.01  # which is near enough to the next
 # of the fastest split's time: among devices alike then the even one, which people expect
 AS_FAST = 1.002
+PAIRS = 300  # of layers that a partition compares, as long as one node of a graph takes
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,18 @@ class Launch:
 class Kind:
     """One kind of placement in a frame, with one micro-batch."""
 
-    def __init__(self, frame: Frame, name: str, shape: Params, buffers: Buffers) -> None:
+    def __init__(
+        self,
+        frame: Frame,
+        name: str,
+        shape: Params,
+        buffers: Buffers,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        """`limits`: bytes of the devices, if others take some of their memory."""
         self.frame, self.name, self.shape, self.buffers = frame, name, shape, buffers
         self.problem, self.evaluator, self.cost = frame.problem, frame.evaluator, frame.cost
-        self.limits = self.evaluator.machine.limits
+        self.limits = limits or self.evaluator.machine.limits
         self._sizes: dict[int | None, tuple[list[Usage], list[Usage]]] = {}
         self._launches: dict[object, Launch | None] = {}
         self.hope = 0  # bytes that launches may take more than they should
@@ -172,8 +180,7 @@ class Kind:
         if not divisible or (not self.failed and self._should_fit(params)):
             yield params
             return
-        split = self._split(ladder, layers, self.buffers.at(self.point(params)))
-        yield params if split is None else shared(self.evaluator, params, split)
+        yield self.divided(ladder, layers, self.buffers.at(self.point(params))) or params
 
     def _most(self, ladder: Ladder) -> tuple[int, Params] | None:
         """The largest count that should fit, and the launch with its split."""
@@ -190,13 +197,21 @@ class Kind:
         most = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
         for count in range(max(least, most), least - 1, -1):
             buffers = whole if count == ladder.top else partly if count else none
-            split = self._split(ladder, count, buffers)
-            if split is not None:
-                params = ladder(count)
-                return count, params if len(self.frame.names) == 1 else shared(
-                    self.evaluator, params, split
-                )
+            params = self.divided(ladder, count, buffers)
+            if params is not None:
+                return count, params
         return None
+
+    def divided(self, ladder: Ladder, count: int, buffers: Mapping[str, int]) -> Params | None:
+        """The launch with the fastest split that should fit beside these `buffers`; None if none
+        should. Where flags name a device for tensors, llama.cpp's own."""
+        if not self._layers(ladder)[0]:
+            own = explicit_split(self.evaluator, ladder(count))
+            return own if self._should_fit(own) else None
+        split = self._split(ladder, count, buffers)
+        if not split:
+            return None if split is None else ladder(count)
+        return shared(self.evaluator, ladder(count), split)
 
     def _at_most(
         self, ladder: Ladder, top: int, whole: Mapping[str, int], partly: Mapping[str, int]
@@ -296,34 +311,19 @@ class Kind:
     def _split(
         self, ladder: Ladder, count: int, buffers: Mapping[str, int]
     ) -> tuple[float, ...] | None:
-        """The fastest split of the layers that should fit; () on one device."""
+        """The fastest split of the layers that should fit; () on one device, or of none."""
         sizes, names = self._bytes(ladder, count), self.frame.names[:MOST_SHARES]
         room = [self._room(name, buffers) for name in names]
-        if len(names) == 1:
+        if len(names) == 1 or not sizes:
             return () if sum(sizes) <= room[0] else None
-        seconds = self._seconds(ladder, count)[: len(names)]
-        n_ubatch = ladder.base.n_ubatch or N_UBATCH
-        visits = [self.cost.visits(name, n_ubatch) for name in names]
-        hop = self.cost.hop(n_ubatch)
-        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
-        splits = [best_partition(sizes, seconds, room, hop, visits)]
-        # llama.cpp's own, by free memory
-        where = layer_devices(self.evaluator.placement(ladder(count)))
-        own = tuple([where.count(name) for name in names])
-        if count == ladder.top and self._holds(own, sizes, room):
-            splits.append(own)
-        # a device with the output layer alone computes no attention
-        for i in range(1, len(names)):
-            taken = self.buffers.of_output(
-                self.point(ladder(count)), names[i], buffers.get(names[i], 0)
-            )
-            alone = self.limits[names[i]] - taken
-            if room[i] < sizes[-1] <= alone:
-                before = best_partition(
-                    sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i]
-                )
-                splits.append(before and (*before, 1))
         params = ladder(count)
+        where = layer_devices(self.evaluator.placement(params))
+        own = tuple([where.count(name) for name in names])
+        seconds = self._seconds(ladder, count)[: len(names)]
+        splits = self._fastest(params, sizes, seconds, room, buffers)
+        # llama.cpp's own, by free memory
+        if count == ladder.top and self._holds(own, sizes, room):
+            splits.insert(1, own)
         static = self.evaluator.static(params)
         if static is None or not any(splits):
             return None
@@ -335,13 +335,45 @@ class Kind:
             and self.cost.clock(params, static).pipelined
         ):
             splits.append(even_partition(sizes, seconds, room))
-        found = [_short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
+        return self._quickest(params, static, splits)
+
+    def _fastest(
+        self,
+        params: Params,
+        sizes: Sequence[int],
+        seconds: Sequence[Sequence[float]],
+        room: Sequence[int],
+        buffers: Mapping[str, int],
+    ) -> list[tuple[int, ...] | None]:
+        """The fastest split by the seconds of layers, None if there is none, and those where a
+        device has the output layer alone: it computes no attention."""
+        names, n_ubatch = self.frame.names[: len(room)], params.n_ubatch or N_UBATCH
+        visits = [self.cost.visits(name, n_ubatch) for name in names]
+        hop = self.cost.hop(n_ubatch)
+        self.evaluator.spend(len(sizes) ** 2 * len(names) // PAIRS)
+        splits = [best_partition(sizes, seconds, room, hop, visits)]
+        for i in range(1, len(names)):
+            taken = self.buffers.of_output(self.point(params), names[i], buffers.get(names[i], 0))
+            if room[i] < sizes[-1] <= self.limits[names[i]] - taken:
+                before = best_partition(
+                    sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i]
+                )
+                splits.append(before and (*before, 1))
+        return splits
+
+    def _quickest(
+        self, params: Params, static: Static, splits: Sequence[tuple[int, ...] | None]
+    ) -> tuple[float, ...]:
+        """The split with which a request takes least; among devices alike the last one that is
+        nearly as fast."""
+        found = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(found) == 1:
             return found[0]
         times = [
             self.cost.predict(shared(self.evaluator, params, split), static).compared
             for split in found
         ]
+        names = self.frame.names[:MOST_SHARES]
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
         limit = min(times) * (AS_FAST if alike else 1.0)
         return next(split for split, time in zip(found, times, strict=True) if time <= limit)
@@ -490,9 +522,3 @@ class Kind:
         self.buffers.record(point, candidate, taken)
         if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
             self.buffers.record_output(point, self.frame.names[len(split) - 1], candidate)
-
-
-def _short(counts: Sequence[int]) -> tuple[float, ...]:
-    """Layers per device without those of the last devices that have none."""
-    used = max((i for i, count in enumerate(counts) if count), default=0)
-    return tuple([float(count) for count in counts[: used + 1]])

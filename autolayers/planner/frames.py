@@ -13,6 +13,7 @@ from ..flags.params import N_PARALLEL
 from ..records import lazy, replace
 from .one.contexts import contexts
 from .one.ladder import Ladders
+from .one.partition import is_free
 from .one.slice_shares import choices
 from .prices import FINE_ABOVE, low
 
@@ -58,13 +59,7 @@ class Frame:
     @property
     def splits(self) -> bool:
         """Whether layers can be divided over several devices."""
-        if self.evaluator.engine.cuts:
-            return False
-        return (
-            len(self.names) > 1
-            and self.given.tensor_split is None
-            and self.given.split_mode in (None, "layer")
-        )
+        return is_free(self.evaluator, self.given)
 
     @lazy
     def micro_batches(self) -> tuple[int, ...]:

@@ -28,8 +28,8 @@ from .one.bisection import largest_context, last
 from .one.contexts import contexts
 from .one.expert_cache import may_cache, with_expert_cache
 from .one.fit import fit
+from .one.most import most
 from .one.parts import parts
-from .one.split import TensorSplit
 from .prices import ENOUGH, FINE_ABOVE, MICRO_BATCH, ORDER, low, of_context, worth
 
 TYPE_CHECKING = False
@@ -263,10 +263,9 @@ class Search:
         for frame in frames:
             for name in frame.names_of_kinds:
                 kind = Kind(frame, name, frame.given, self.buffers)
-                ladder = None if name in ("given", "none") else kind.ladder(frame.contexts.least)
-                if ladder is None:
+                if name in ("given", "none"):
                     continue
-                found = TensorSplit(self.evaluator, self.cost, self.fidelity).most(ladder)
+                found = most(kind, frame.contexts.least, self.fidelity)
                 launch = None if found is None or not found.fits else kind.launch(found.params)
                 if launch is not None:
                     self._push(_Node(kind, launch.params.n_ctx, launch, found), launch.worth)

@@ -22,9 +22,13 @@ from ...machine import Device, Machine
 from ...memory.meter import BUDGET, Meter
 from ...records import dataclass, lazy, replace
 from ...units import GiB, MiB
+from ..buffers import Buffers
+from ..candidates import Kind
 from ..evaluate import FIT, FULL
+from ..frames import Frame
 from ..measured import beside
-from ..one.split import TensorSplit
+from ..one.ladder import Ladder
+from ..one.most import divided
 from ..problem import Problem
 
 TYPE_CHECKING = False
@@ -147,7 +151,7 @@ class Wanted:
             return None
         found = evaluator.candidate(params, FULL)
         if found is not None and not found.fits and count > 1:
-            found = self._split(problem, params)
+            found = self._split(problem, found)
         if found is None or not found.fits:
             return None
         speed, device = problem.cost.price(found), problem.machine.devices[0]
@@ -162,9 +166,16 @@ class Wanted:
             measured=beside(self.model, [name] * count, device.backend, speed),
         )
 
-    def _split(self, problem: Problem, params: Params) -> Candidate | None:
-        """With the split that a plan would choose."""
-        best = TensorSplit(problem.evaluator, problem.reference, FIT).best(params)
+    def _split(self, problem: Problem, own: Candidate) -> Candidate | None:
+        """With the split that a plan would choose where llama.cpp's `own` does not fit."""
+        params = own.params
+        frame = Frame(problem, params)
+        if not frame.splits:
+            return None
+        kind = Kind(frame, "given", params, Buffers(problem.machine.limits))
+        kind.record(own)
+        ladder = Ladder("layers", params, problem.everything)
+        best = divided(kind, ladder, params.layers_wanted(problem.everything), FIT)
         return None if best is None else problem.evaluator.candidate(best.params, FULL)
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 from ...errors import DoesNotFit, LaunchRefused
 from ...flags.params import N_BATCH
 from ...records import dataclass, replace
+from ..buffers import Buffers
+from ..candidates import Kind
 from ..evaluate import FULL
-from ..frames import MICRO_BATCHES, processor_alone
+from ..frames import MICRO_BATCHES, Frame, processor_alone
 from ..one.fit import fit
 from ..one.ladder import Ladders, may_split_tensors
-from ..one.split import TensorSplit
+from ..one.most import most
 from ..problem import Problem
 from ..search import search
 
@@ -201,7 +203,7 @@ def _rival(problem: Problem, candidate: Candidate) -> Rival:
 def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Candidate | None]]:
     """(kind of placement, a launch of it), with the context of the plan's, without changing any
     given flag."""
-    evaluator, cost, devices = problem.evaluator, problem.reference, problem.machine.devices
+    evaluator, devices = problem.evaluator, problem.machine.devices
     at = replace(problem.given, n_ctx=chosen.breakdown.n_ctx)
     sizes: tuple[dict[str, Any], ...] = ({},)
     if at.n_ubatch is None and at.n_batch is None and not at.embedding and not at.reranking:
@@ -213,15 +215,15 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
         return
     for changes in sizes:
         params = replace(at, **changes)
-        ladders, split = Ladders(problem, params), TensorSplit(evaluator, cost, FULL)
+        ladders = Ladders(problem, params)
         layers, in_ram = ladders.layers(params), ladders.in_ram(params)
         if layers is not None:
-            yield "layers", split.most(layers)
+            yield "layers", _most(problem, "layers", params)
             yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
         if processor_alone(problem, at):
             yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
         if in_ram is not None:
-            yield in_ram.kind, split.most(in_ram)
+            yield in_ram.kind, _most(problem, in_ram.kind, params)
         if layers is not None and not changes:
             yield "fit", fit(evaluator, params, FULL)
     if may_split_tensors(evaluator, at):
@@ -233,3 +235,9 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
         for device in devices:
             alone = replace(at, device=(device.name,), n_gpu_layers=ladders.top)
             yield device.name, evaluator.candidate(alone, FULL)
+
+
+def _most(problem: Problem, kind: str, given: Params) -> Candidate | None:
+    """The launch of a kind of placement with the most layers on the devices."""
+    buffers = Buffers(problem.machine.limits)
+    return most(Kind(Frame(problem, given), kind, given, buffers), given.n_ctx, FULL)

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...records import replace
+from ..buffers import Buffers
 from ..evaluate import FULL, PROMPT
-from ..overheads import Overheads
 from .bisection import largest_count
 from .fit import fit
 
@@ -36,7 +36,7 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
             return whole
     # the prompt graph is a lower bound, so the first launch that fits from here down is the largest
     smallest = largest_count(
-        evaluator, at, everything, PROMPT, Overheads(evaluator.machine.limits).at(given)
+        evaluator, at, everything, PROMPT, Buffers(evaluator.machine.limits).guess()
     )
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ..overheads import ALIKE, ONE_MORE
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -11,6 +9,10 @@ if TYPE_CHECKING:
     from ...flags.params import Params
     from ...memory.breakdown import Static
     from ..evaluate import Candidate, Evaluator, Fidelity
+
+# Least share of the overheads of a measured launch that another launch needs:
+ONE_MORE = 0.75  # with one more layer,
+ALIKE = 7 / 8  # with another number of layers, or with weights in RAM instead of on devices
 
 
 def largest_count(

@@ -1,11 +1,18 @@
-"""Splits of consecutive layers over unequal devices: fastest in sequence, and fastest when
-pipelined."""
+"""Splits of consecutive layers over unequal devices: fastest in sequence, fastest when pipelined,
+and the flags of a split."""
 
 from __future__ import annotations
+
+from ...flags.kinds import MOST_SHARES
+from ...records import replace
+from ...work.speed import layer_devices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ...flags.params import Params
+    from ..evaluate import Evaluator
 
 
 def best_partition(
@@ -83,3 +90,40 @@ def even_partition(
         middle = (low + high) / 2
         low, high = (low, middle) if sum(within(middle)) == n else (middle, high)
     return tuple(within(high))
+
+
+def is_free(evaluator: Evaluator, params: Params) -> bool:
+    """Whether there is a split to choose: several devices, whole layers, and no flag that fixes
+    it."""
+    if evaluator.engine.cuts or len(evaluator.device_names(params)) < 2:
+        return False
+    return params.tensor_split is None and params.split_mode in (None, "layer")
+
+
+def explicit_split(evaluator: Evaluator, params: Params) -> Params:
+    """The flags with layer counts instead of llama.cpp's own split: free memory may change before
+    the launch. Of a program that shares out bytes, with what its own split goes by."""
+    if params.n_gpu_layers == 0 or not is_free(evaluator, params):
+        return params
+    if evaluator.engine.shares_bytes:
+        shares = evaluator.estimator.shares(params, evaluator.machine.devices)
+        given = replace(params, tensor_split=shares or None)
+        same = evaluator.placement(given).dev_layer == evaluator.placement(params).dev_layer
+        return given if same else params
+    where = layer_devices(evaluator.placement(params))
+    shares = short([where.count(name) for name in evaluator.device_names(params)])
+    return replace(params, tensor_split=shares) if len(shares) <= MOST_SHARES else params
+
+
+def shared(evaluator: Evaluator, params: Params, counts: Sequence[float]) -> Params:
+    """The flags with these numbers of layers on each device."""
+    if len(counts) < 2 or not evaluator.engine.shares_bytes:
+        return replace(params, tensor_split=tuple(map(float, counts)))
+    shares = evaluator.estimator.shares(params, evaluator.machine.devices, tuple(map(int, counts)))
+    return replace(params, tensor_split=shares or None)
+
+
+def short(counts: Sequence[int]) -> tuple[float, ...]:
+    """Layers per device without those of the last devices that have none."""
+    used = max((i for i, count in enumerate(counts) if count), default=0)
+    return tuple([float(count) for count in counts[: used + 1]])

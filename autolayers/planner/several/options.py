@@ -12,16 +12,18 @@ device.
 
 from __future__ import annotations
 
-from ...flags.params import N_BATCH
+from ...flags.params import N_BATCH, N_UBATCH
 from ...memory.estimate import Known
 from ...records import lazy, replace
 from .. import serving
+from ..buffers import Buffers
+from ..candidates import Kind
 from ..evaluate import FULL
-from ..one.bisection import last
+from ..frames import Frame
+from ..one.bisection import ALIKE, last
 from ..one.contexts import contexts
-from ..one.ladder import Ladders
-from ..one.split import TensorSplit, is_free
-from ..overheads import ALIKE, Overheads
+from ..one.ladder import Ladder, Ladders
+from ..one.partition import is_free
 from ..problem import Problem
 from .assign import Choice, Option
 
@@ -31,11 +33,12 @@ if TYPE_CHECKING:
 
     from ...flags.params import Params
     from ...machine import Device
+    from ...memory.breakdown import Static
     from ...model import Model
     from ...request import Request
     from ...work.speed import CostModel
+    from ..buffers import Point
     from ..evaluate import Candidate, Evaluator
-    from ..one.ladder import Ladder
 
     Home = tuple[str, ...] | None
 
@@ -60,12 +63,13 @@ class Launches:
         self.ladders = Ladders(self.problem, self.given)
         self.few = FEW
         self._options: dict[Params, Option | None] = {}
-        self._overheads: dict[Home, Overheads] = {}  # by devices
+        # the least bytes besides weights and caches, by devices and micro-batch
+        self._least: dict[Home, dict[int, dict[str, int]]] = {}
         # the least system memory besides weights and caches
         self._ram: dict[Home, int] = {}
         self._numbers: dict[Home, list[set[int]]] = {}  # layer counts in RAM to try, by ladder
         self._cuts: dict[object, Option | None] = {}
-        self._cut_overheads = Overheads(self.machine.limits)
+        self._of_cuts = Buffers(self.machine.limits)
 
     @lazy
     def problem(self) -> Problem:
@@ -202,10 +206,11 @@ class Launches:
         return [ladder for ladder in found if ladder is not None]
 
     def _batches(self, base: Params) -> list[Params]:
-        """The flags, and with a larger micro-batch unless that is given."""
+        """The flags, and with a larger micro-batch unless that is given or no prompt is longer."""
         given = base.n_ubatch is not None or base.n_batch is not None
+        short = base.n_ctx is not None and base.n_ctx <= N_UBATCH
         embeds = base.embedding or base.reranking
-        if given or embeds or self.policy.strategy == "layers":
+        if given or short or embeds or self.policy.strategy == "layers":
             return [base]
         return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
 
@@ -215,16 +220,21 @@ class Launches:
         static = self.evaluator.static(params)
         if known is not None or static is None:
             return known
-        if params.device not in self._overheads:
+        if params.device not in self._least:
             self.option(replace(params, n_gpu_layers=0)) or self.option(params)
-        known_of = self._overheads.setdefault(params.device, Overheads(self.machine.limits))
         takes = {
-            name: static.devices[name].total + size
-            for name, size in known_of.fewest(params).items()
+            name: static.devices[name].total + int(size * ALIKE)
+            for name, size in self._least_besides(params).items()
         }
         seconds = self.cost.predict(params, static).request
         ram = self.evaluator.in_ram(static) + self._ram.get(params.device, 0)
         return Option(params, takes, ram, seconds, seconds, whole=False, measured=False)
+
+    def _least_besides(self, params: Params) -> dict[str, int]:
+        """The least that measured launches with this micro-batch took of each device besides
+        weights and caches, or those with any."""
+        known = self._least.get(params.device, {})
+        return known.get(params.n_ubatch or N_UBATCH) or next(iter(known.values()), {})
 
     def _in_ram(self, found: Candidate) -> int:
         """Bytes of system memory that a launch certainly needs."""
@@ -236,9 +246,11 @@ class Launches:
         static = self.evaluator.static(found.params)
         if static is not None:
             home, ram = found.params.device, self._in_ram(found) - self.evaluator.in_ram(static)
-            self._overheads.setdefault(home, Overheads(self.machine.limits)).record(
-                found, trusted=True
+            least = self._least.setdefault(home, {}).setdefault(
+                found.params.n_ubatch or N_UBATCH, {}
             )
+            for name, size in found.overheads(self.machine.limits).items():
+                least[name] = min(size, least.get(name, size))
             self._ram[home] = min(ram, self._ram.get(home, ram))
 
     # --- cut over devices
@@ -292,10 +304,14 @@ class Launches:
         """Measures a launch that `cut` found; if it does not fit, `cut` will not return it
         again."""
         self.option(option.params)
-        found = self.evaluator.candidate(option.params, FULL)
-        if found is not None:
-            self._cut_overheads.record(found, trusted=True)
+        self._measure(option.params)
         self._cuts.clear()
+
+    def _measure(self, params: Params) -> None:
+        """Notes what a launch over several devices takes besides weights and caches."""
+        found = self.evaluator.candidate(params, FULL)
+        if found is not None:
+            self._of_cuts.record(self._point(params), found, 0)
 
     def _cut(
         self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None
@@ -303,70 +319,64 @@ class Launches:
         every = (
             self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
         )
-        base = replace(self.params, device=every)
-        everything = replace(base, n_gpu_layers=self.ladders.top)
-        split = TensorSplit(self.evaluator.with_limits(dict(left)), self.cost, FULL)
-        if not self._cut_overheads:
-            found = split.best(everything, default_first=False)
-            self._cut_overheads = split.overheads
-            if found is not None:
-                self._options[found.params] = self._measured(found, left)
-                return self._options[found.params]
-        option = self._laid_out(split, everything, left, ram)
+        frame = Frame(self.problem, replace(self.params, device=every))
+        whole = Ladder("layers", frame.given, self.ladders.everything)
+        if not self._of_cuts.known:
+            self._measure(whole(self.ladders.top))
+
+        def placed(ladder: Ladder) -> Kind:
+            return Kind(frame, ladder.kind, ladder.base, self._of_cuts, left)
+
+        option = self._laid_out(placed(whole), whole, min(self.ladders.top, whole.top), left, ram)
         if option is not None:
             return option
-        best: Option | None = None
-        for ladder in self._ladders(base):
-            overheads = self._of_split(ladder.base)
+        options = [
+            self._fewest_in_ram(placed(ladder), ladder, left, ram)
+            for ladder in self._ladders(frame.given)
+        ]
+        found = [option for option in options if option is not None]
+        return min(found, key=lambda option: option.price) if found else None
 
-            def fits(
-                count: int, ladder: Ladder = ladder, overheads: dict[str, int] = overheads
-            ) -> bool:
-                return split.partition(ladder(count), overheads) is not None
+    def _fewest_in_ram(
+        self, kind: Kind, ladder: Ladder, left: Mapping[str, int], ram: int | None
+    ) -> Option | None:
+        """The launch over several devices with the fewest layers in RAM that fits."""
+        taken = self._of_split(ladder.base)
 
-            fewest = max(1, ladder.top - last(0, ladder.top, fits))
-            for number in range(fewest, min(ladder.top, fewest + _TRIES) + 1):
-                option = self._laid_out(split, ladder.with_in_ram(number), left, ram)
-                if option is not None:
-                    best = option if best is None or option.price < best.price else best
-                    break
-        return best
+        def fits(count: int) -> bool:
+            return kind.divided(ladder, count, taken) is not None
+
+        fewest = max(1, ladder.top - last(0, ladder.top, fits))
+        for number in range(fewest, min(ladder.top, fewest + _TRIES) + 1):
+            option = self._laid_out(kind, ladder, ladder.top - number, left, ram)
+            if option is not None:
+                return option
+        return None
 
     def _of_split(self, params: Params) -> dict[str, int]:
         """Bytes per device that are neither weights nor caches in launches over several devices, as
         last measured."""
-        return self._cut_overheads.at(params) if self._cut_overheads else {}
+        return self._of_cuts.at(self._point(params)) if self._of_cuts.known else {}
+
+    @staticmethod
+    def _point(params: Params) -> Point:
+        """What these depend on: devices that are left out change little."""
+        return None, "cut", params.n_ctx or 0, params.n_ubatch or N_UBATCH
 
     def _laid_out(
-        self, split: TensorSplit, params: Params, left: Mapping[str, int], ram: int | None
+        self, kind: Kind, ladder: Ladder, count: int, left: Mapping[str, int], ram: int | None
     ) -> Option | None:
         """A launch with its fastest split that fits, measured as needed."""
-        overheads = dict(self._of_split(params))
+        taken = dict(self._of_split(ladder.base))
         for _ in range(_TRIES):
-            layout = split.partition(params, overheads)
-            shape = replace(params, tensor_split=layout)
-            static = self.evaluator.static(shape)
-            if layout is None or static is None:
+            shape = kind.divided(ladder, count, taken)
+            static = None if shape is None else self.evaluator.static(shape)
+            if shape is None or static is None:
                 return None
+            if shape.n_gpu_layers == self.ladders.everything:  # more may be given
+                shape = replace(shape, n_gpu_layers=self.ladders.top)
             if shape not in self._options:
-                takes = {
-                    name: static.devices[name].total + overheads.get(name, 0)
-                    for name in self.evaluator.device_names(shape)
-                }
-                seconds = self.cost.predict(shape, static).request
-                whole = (
-                    len(params.overrides) == len(self.given.overrides)
-                    and params.n_gpu_layers == self.ladders.top
-                )
-                return Option(
-                    shape,
-                    takes,
-                    self.evaluator.in_ram(static),
-                    seconds,
-                    self._price(seconds, len(takes)),
-                    whole,
-                    False,
-                )
+                return self._guessed(shape, static, taken)
             option = self._options[shape]
             if option is None:
                 return None
@@ -375,8 +385,29 @@ class Launches:
             ):
                 return option
             for name, size in option.takes.items():
-                overheads[name] = max(overheads.get(name, 0), size - static.devices[name].total)
+                taken[name] = max(taken.get(name, 0), size - static.devices[name].total)
         return None
+
+    def _guessed(self, shape: Params, static: Static, taken: Mapping[str, int]) -> Option:
+        """A launch over several devices before it is measured."""
+        takes = {
+            name: static.devices[name].total + taken.get(name, 0)
+            for name in self.evaluator.device_names(shape)
+        }
+        seconds = self.cost.predict(shape, static).request
+        whole = (
+            len(shape.overrides) == len(self.given.overrides)
+            and shape.n_gpu_layers == self.ladders.top
+        )
+        return Option(
+            shape,
+            takes,
+            self.evaluator.in_ram(static),
+            seconds,
+            self._price(seconds, len(takes)),
+            whole,
+            measured=False,
+        )
 
 
 def kind(device: Device) -> object:
