@@ -71,6 +71,11 @@ LIBRARIES = (
     ),
     (r"(?i:msvcp|vcruntime|vcomp)", "Microsoft's Visual C++ Redistributable (x64)"),
     (
+        r"GLIBC|CXXABI",
+        "this build is made for a newer system: a container image "
+        "(ghcr.io/ggml-org/llama.cpp:server), a build made on this machine, or a newer system",
+    ),
+    (
         r"(?:lib)?(?:llama|ggml|mtmd)",
         "it is part of llama.cpp: keep all files of the release together, or set LD_LIBRARY_PATH "
         "to "
@@ -97,10 +102,37 @@ def _remedy(flags: str, why: str) -> Remedy:
 
 def _library(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     name = verdict.detail.get("library", "")
+    if "symbol" in verdict.detail:
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "libraries of another build are found first: ldd llama-server names them "
+                    "(often /usr/local/lib, or LD_LIBRARY_PATH); remove those, or keep all files "
+                    "of one release together",
+                ),
+            ),
+            instead=True,
+        )
+        return
     for pattern, why in LIBRARIES:
         if re.match(pattern, name):
             yield Advice((_remedy("", why),), instead=True)
             return
+
+
+def _cpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    if "made" in verdict.detail:
+        yield Advice(
+            (
+                _remedy(
+                    "",
+                    "the release for this CPU: -x64 for Intel and AMD, -arm64 for Apple's and ARM; "
+                    "with Python, a Python for this CPU, and the package installed for it",
+                ),
+            ),
+            instead=True,
+        )
 
 
 def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
@@ -394,6 +426,7 @@ def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "missing_library": _library,
+    "cpu_build": _cpu,
     "no_gpu": _no_gpu,
     "gpu_build": _gpu_build,
     "bad_file": _file,

@@ -818,7 +818,7 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped|not enough space|exited with code (?!0\b)",
+    r"dumped|not enough space|(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,
 )
 
@@ -827,6 +827,7 @@ _STRUCK = re.compile(
 _GONE = re.compile(
     r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit "
     r"(?:code|status):? ?(?!0\b)[\dx]|"
+    r"llama.{0,10} failed to start|error starting llama|no suitable llama servers|"
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|"
     r"failed to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error",

@@ -458,6 +458,8 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
         return f": its download was refused with status {said['status']}"
     if cause == "missing_library" and "library" in said:
         return f": {said['library'][:40]}"
+    if cause == "missing_library" and "symbol" in said:
+        return " or of another build"
     if cause == "fit_gave_up" and "flag" in said:
         return f", because {said['flag']} is given"
     if cause == "context_limit":

@@ -580,11 +580,49 @@ SIGNS = (
         r"\S{0,200}?(?P<library>[^/\s]{1,80})$",
         "start",
     ),
-    # Windows'
+    # of a newer system, as ld.so says it
+    Sign(
+        "missing_library",
+        "' not found (required by",
+        r"version \W(?P<library>(?:GLIBC|GLIBCXX|CXXABI)_[\w.]{1,20})\W not found \(required by",
+        "start",
+    ),
+    # of another build, which is found first
+    Sign(
+        "missing_library",
+        "symbol lookup error",
+        r"symbol lookup error: .{1,300}?undefined symbol: (?P<symbol>\w{1,200})",
+        "start",
+    ),
+    Sign(
+        "missing_library",
+        "undefined symbol",
+        r"undefined symbol: (?P<symbol>(?:_Z\d{1,3})?(?:llama|ggml|gguf|mtmd|clip)_\w{1,200})",
+        "start",
+    ),
+    Sign(
+        "missing_library",
+        "Shared library with base name",
+        r"Shared library with base name '(?P<library>\w{1,40})' not found",
+        "start",
+    ),
+    # Windows': a library, or a function in one
     *(
         Sign("missing_library", code, "", "start")
-        for code in ("0xC0000135", "3221225781", "-1073741515")
+        for code in (
+            *("0xC0000135", "3221225781", "-1073741515"),
+            *("0xC0000139", "3221225785", "-1073741511"),
+        )
     ),
+    Sign("cpu_build", "CPU type in executable", r"(?P<made>[bB]ad CPU type)", "start"),
+    Sign("cpu_build", "Exec format error", r"(?P<made>[eE]xec format error)", "start"),
+    Sign(
+        "cpu_build",
+        "incompatible architecture",
+        r"incompatible architecture \(ha(?:ve|s) \W?(?P<made>\w{1,20})",
+        "start",
+    ),
+    Sign("cpu_build", "no CPU backend found", "", "load"),
     Sign(
         "cpu_build",
         "illegal",
@@ -713,6 +751,13 @@ SIGNS = (
     Sign("port_busy", "couldn't bind", "", "start"),
     Sign("port_busy", "Address already in use", "", "start"),
     Sign("port_busy", "Only one usage of each socket address", "", "start"),
+    Sign("port_busy", "forbidden by its access permissions", r"bind: An attempt was made", "start"),
+    Sign(
+        "port_busy",
+        "error while attempting to bind on address",
+        "",
+        "start",
+    ),
     Sign("start_timeout", "timed out waiting for", r"timed out waiting for llama", "start"),
     Sign(
         "start_timeout",
