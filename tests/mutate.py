@@ -4,12 +4,16 @@ not notice.
     python tests/mutate.py 40               # 40 mutations: caught, survived or undecided, by part
     python tests/mutate.py 40 --list        # which they are, without a test
     python tests/mutate.py --show 7         # the seventh as a diff
+    python tests/mutate.py 40 --covered-by tests/planner/test_search.py tests/planner/test_multi.py
 
 Mistakes are made in functions (the figures of a table are facts) of a copy of the last commit, one
 at a time; all tests of every run follow there with -x, the nearest first, for at most --limit
 seconds: those of the module and its part, of the parts that import it, then the others. One that is
 out of time is undecided. A test that fails without the mistake too has caught nothing. The same
 seed makes the same mistakes of the same commit.
+
+--covered-by makes mistakes only in lines that these tests run (covered.py), and tries of them those
+that run the mistake's function, the quickest first.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import ast
 import copy
 import difflib
 import importlib.util
+import json
 import os
 import random
 import signal
@@ -31,7 +36,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from test_floors import LEVEL, PACKAGE, imports
 
@@ -45,6 +50,30 @@ PAIRS = (
     (ast.And, ast.Or),
 )
 OPPOSITE = {**dict(PAIRS), **{b: a for a, b in PAIRS}}
+
+
+class Covered:
+    """What some test files run, by one run of them."""
+
+    def __init__(self, found: dict[str, dict[str, Any]]) -> None:
+        self.lines: dict[str, set[int]] = {}
+        self.functions: dict[str, list[tuple[int, set[int]]]] = {}  # by first line
+        for name, lines in found["functions"].items():
+            path, _, first = name.rpartition(":")
+            self.lines.setdefault(path, set()).update(lines)
+            self.functions.setdefault(path, []).append((int(first), set(lines)))
+        self.tests = found["tests"]
+
+    def of(self, mutation: Mutation) -> list[str]:
+        """The tests that run the innermost function with this line, the quickest first."""
+        path = mutation.path
+        here = [first for first, lines in self.functions.get(path, ()) if mutation.line in lines]
+        name = f"{path}:{max(here, default=0)}"
+        running = [test for test, row in self.tests.items() if name in row["functions"]]
+        return sorted(running, key=lambda test: float(self.tests[test]["seconds"]))
+
+    def has(self, mutation: Mutation) -> bool:
+        return mutation.line in self.lines.get(mutation.path, ())
 
 
 class Mutation(NamedTuple):
@@ -144,12 +173,16 @@ def _code(tree: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
                 yield from _code(child, here)
 
 
-def sample(root: Path, count: int, seed: int, parts: list[str]) -> list[Mutation]:
-    """As many of each kind as of the others, each anywhere in the parts."""
+def sample(
+    root: Path, count: int, seed: int, parts: list[str], covered: Covered | None = None
+) -> list[Mutation]:
+    """As many of each kind as of the others, each anywhere in the parts, in lines that are
+    covered."""
     every: dict[str, list[Mutation]] = {}
     for path in sorted((root / "autolayers").rglob("*.py")):
         for found in mutations(root, path):
-            if not parts or found.part in parts:
+            wanted = not parts or any(found.path.startswith(f"autolayers/{part}") for part in parts)
+            if wanted and (covered is None or covered.has(found)):
                 every.setdefault(found.kind, []).append(found)
     dice = random.Random(seed)
     return [dice.choice(every[dice.choice(sorted(every))]) for _ in range(count)]
@@ -209,7 +242,7 @@ class Copy:
         subprocess.run(
             ["git", "worktree", "add", "-q", "--detach", root, "HEAD"], cwd=ROOT, check=True
         )
-        self.environ = {**os.environ, "PYTHONPATH": str(root)}
+        self.environ = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'tests'}"}
 
     def remove(self) -> None:
         subprocess.run(["git", "worktree", "remove", "--force", self.root], cwd=ROOT, check=True)
@@ -219,7 +252,7 @@ class Copy:
         (self.root / path).write_bytes(source)
         Path(importlib.util.cache_from_source(str(self.root / path))).unlink(missing_ok=True)
 
-    def test(self, words: list[str], limit: float) -> tuple[int | None, str]:
+    def test(self, words: list[str], limit: float | None) -> tuple[int | None, str]:
         """(exit code, output) of pytest; no code where its time ran out."""
         command = [
             sys.executable,
@@ -250,12 +283,25 @@ class Copy:
                 return None, ""
         return child.returncode, out
 
-    def tried(self, mutation: Mutation, limit: float) -> tuple[str, str]:
+    def covered(self, files: list[str]) -> Covered:
+        """What these test files run."""
+        place = self.root / "covered.json"
+        self.environ["AUTOLAYERS_COVERED"] = str(place)
+        code, out = self.test(["-p", "covered", *files], None)
+        del self.environ["AUTOLAYERS_COVERED"]
+        if code:
+            raise SystemExit(f"these tests fail without a mistake:\n{out}")
+        return Covered(json.loads(place.read_text(encoding="utf-8")))
+
+    def tried(
+        self, mutation: Mutation, limit: float, covered: Covered | None = None
+    ) -> tuple[str, str]:
         """(caught, survived or undecided, which test failed)."""
+        nearest_first = tests(self.root, mutation) if covered is None else covered.of(mutation)
         whole = (self.root / mutation.path).read_bytes()
         self.write(mutation.path, mutation.of(whole))
         try:
-            code, out = self.test(tests(self.root, mutation), limit)
+            code, out = self.test(nearest_first, limit)
         finally:
             self.write(mutation.path, whole)
         if not code:
@@ -273,7 +319,9 @@ class Copy:
         return "caught", failed
 
 
-def run(copies: list[Copy], chosen: list[Mutation], limit: float) -> int:
+def run(
+    copies: list[Copy], chosen: list[Mutation], limit: float, covered: Covered | None = None
+) -> int:
     """Tries all of them, and prints each and the table; the exit code."""
     free: SimpleQueue[Copy] = SimpleQueue()
     for each in copies:
@@ -282,7 +330,7 @@ def run(copies: list[Copy], chosen: list[Mutation], limit: float) -> int:
     def tried(mutation: Mutation) -> tuple[str, str]:
         place = free.get()
         try:
-            return place.tried(mutation, limit)
+            return place.tried(mutation, limit, covered)
         finally:
             free.put(place)
 
@@ -317,10 +365,11 @@ def main() -> int:
         "--part",
         action="append",
         default=[],
-        help="of this part of the package alone, such as memory",
+        help="of this part of the package alone, such as memory or planner/several",
     )
     parser.add_argument("--limit", type=float, default=900, help="seconds for the tests of each")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--covered-by", nargs="+", metavar="FILE", default=[])
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", type=int, metavar="N")
     given = parser.parse_args()
@@ -331,7 +380,9 @@ def main() -> int:
             for number in range(1 if given.list or given.show else given.jobs):
                 copies.append(Copy(Path(folder, str(number))))
             root = copies[0].root
-            chosen = sample(root, max(given.count, given.show or 0), given.seed, given.part)
+            covered = copies[0].covered(given.covered_by) if given.covered_by else None
+            count = max(given.count, given.show or 0)
+            chosen = sample(root, count, given.seed, given.part, covered)
             if given.show:
                 mutation = chosen[given.show - 1]
                 whole = (root / mutation.path).read_bytes()
@@ -347,7 +398,7 @@ def main() -> int:
                     "\n".join(f"{number:4} {mutation}" for number, mutation in enumerate(chosen, 1))
                 )
             else:
-                return run(copies, chosen, given.limit)
+                return run(copies, chosen, given.limit, covered)
         finally:
             for each in copies:
                 each.remove()
