@@ -39,7 +39,6 @@ _TURING = (7, 5)  # the oldest cards that CUDA 13 compiles for
 _BLACKWELL = (10, 0)  # CUDA 12.8 is the first with code for these
 # the first build whose prompts stay fused with layers in RAM (builds: stays_fused)
 _FUSED = 10679
-_JINJA = 7100  # about the first build with --jinja by default
 # AMD's chips that ROCm's libraries have no code for, and the sibling whose code they run
 SIBLINGS = {
     **dict.fromkeys(("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), "10.3.0"),

@@ -16,9 +16,9 @@ from ..work.unfused import may_part
 from . import remarks, serving
 from .embedder import suits, ways
 from .evaluate import FULL, RAM_MARGIN
-from .one.alone import layers_alone
 from .one.contexts import contexts
 from .one.expert_cache import hits
+from .one.most import layers_alone
 from .one.overrides import merged
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .problem import Problem

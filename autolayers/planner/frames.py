@@ -13,8 +13,7 @@ from ..flags.params import N_PARALLEL
 from ..records import lazy, replace
 from .one.contexts import contexts
 from .one.ladder import Ladders
-from .one.partition import is_free
-from .one.slice_shares import choices
+from .one.partition import is_free, slices
 from .prices import FINE_ABOVE, low
 
 TYPE_CHECKING = False
@@ -132,7 +131,7 @@ class Frames:
 
     def _typed(self) -> Iterator[Params]:
         """The given flags with shares of slices."""
-        for shares in choices(self.evaluator, self.problem.cost, self.at_least(self.given)):
+        for shares in slices(self.evaluator, self.problem.cost, self.at_least(self.given)):
             yield replace(self.given, tensor_split=shares)
 
     def at_least(self, given: Params) -> Params:

@@ -26,7 +26,6 @@ _OLLAMA = re.compile(
     r"(?::[\w.-]+)?)/?(?:[?#].*)?",
     re.ASCII,
 )
-_TAG = re.compile(r"(?:ollama:)?[\w.-]+:[\w.-]+", re.ASCII)
 # names of models that write nothing
 _VECTORS = re.compile(r"bge|jina|modernbert|nomic|embedding")
 _KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGNORECASE)

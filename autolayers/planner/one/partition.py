@@ -1,18 +1,24 @@
-"""Splits of consecutive layers over unequal devices: fastest in sequence, fastest when pipelined,
-and the flags of a split."""
+"""Splits over unequal devices: of consecutive layers, fastest in sequence and fastest when
+pipelined; their flags; and of every layer under -sm tensor."""
 
 from __future__ import annotations
 
 from ...flags.kinds import MOST_SHARES
 from ...records import replace
 from ...work.speed import layer_devices
+from ..evaluate import FULL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ...flags.params import Params
+    from ...work.speed import CostModel
     from ..evaluate import Evaluator
+
+ALIKE = 1.05  # devices whose memory and bandwidth differ by less get the same share
+# small integers, which match the ends of heads and blocks better than percentages
+PARTS = range(2, 9)
 
 
 def best_partition(
@@ -92,6 +98,9 @@ def even_partition(
     return tuple(within(high))
 
 
+# --- flags
+
+
 def is_free(evaluator: Evaluator, params: Params) -> bool:
     """Whether there is a split to choose: several devices, whole layers, and no flag that fixes
     it."""
@@ -127,3 +136,64 @@ def short(counts: Sequence[int]) -> tuple[float, ...]:
     """Layers per device without those of the last devices that have none."""
     used = max((i for i, count in enumerate(counts) if count), default=0)
     return tuple([float(count) for count in counts[: used + 1]])
+
+
+# --- slices of every layer
+
+
+def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[float, ...] | None]:
+    """Values for -ts: llama.cpp's equal shares (None), and for unequal devices those by bandwidth
+    and by the memory left for slices. Only one value if there is nothing to choose."""
+    names = (
+        evaluator.device_names(given)
+        if given.split_mode == "tensor" and given.tensor_split is None
+        else []
+    )
+    if len(names) < 2:
+        return [given.tensor_split]
+    limits = [float(evaluator.machine.limits[name]) for name in names]
+    rates = [cost.devices[name].bandwidth for name in names]
+    if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
+        return [None]
+    wanted = [rates, _left_for_slices(evaluator, given, names)]
+    found = [
+        _nearest_slices(evaluator, given, names, parts)
+        for parts in wanted
+        if parts and min(parts) > 0
+    ]
+    return list(dict.fromkeys((None, *found)))
+
+
+def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:
+    """Bytes of each device for slices: without graph buffers, margins, and what every device holds
+    in full."""
+    whole = evaluator.static(
+        replace(given, tensor_split=tuple(float(i == 0) for i in range(len(names))))
+    )
+    equal = evaluator.candidate(given, FULL)
+    if whole is None or equal is None:
+        return []
+    limits, overheads = evaluator.machine.limits, equal.overheads(evaluator.machine.limits)
+    copied = whole.devices[names[-1]].model
+    return [float(limits[name] - overheads.get(name, 0) - copied) for name in names]
+
+
+def _nearest_slices(
+    evaluator: Evaluator, given: Params, names: Sequence[str], parts: Sequence[float]
+) -> tuple[float, ...]:
+    """The shares whose slices come closest to these parts; slices end at heads and blocks."""
+
+    def excess(shares: tuple[float, ...]) -> float:
+        use = evaluator.static(replace(given, tensor_split=shares))
+        if use is None:
+            return float("inf")
+        return max(
+            (use.devices[name].model + use.devices[name].context) / part
+            for name, part in zip(names, parts, strict=True)
+        )
+
+    whole = sum(parts)
+    return min(
+        (tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *PARTS)),
+        key=excess,
+    )
