@@ -266,8 +266,9 @@ def _subject(plan: Plan, style: Style) -> list[str]:
     model, kind = plan.model, plan.model.quantisation
     said = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
     name = model.name if said else f"{model.name}  {kind}"
-    found = f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {machine(plan)}"
-    first, *others = wrap(found, style.width, "", "  ")
+    card, *cards = machine(plan).split(" + ")
+    start = wrap(f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {card}", style.width, "", "  ")
+    first, *others = _flowed(start, [f"+ {each}" for each in cards], style, " ")
     return [style(first, "bold"), *others]
 
 
@@ -278,13 +279,18 @@ def _verdict(plan: Plan, style: Style) -> list[str]:
         word, parts = "DOES NOT FIT", [shortage(plan, at_least)]
     elif plan.host.free is None:
         word = f"FITS if {at_least(plan.host.needed)} of RAM are free"
-    lines = [word]
+    lines = _flowed([word], parts, style, _GAP)
+    return [style(word, "bold") + lines[0][len(word) :], *lines[1:]]
+
+
+def _flowed(lines: list[str], parts: Sequence[str], style: Style, gap: str) -> list[str]:
+    """The lines, each part after the last one or on a line of its own."""
     for part in parts:
-        if len(lines[-1]) + len(_GAP) + len(part) <= style.width:
-            lines[-1] += _GAP + part
+        if len(lines[-1]) + len(gap) + len(part) <= style.width:
+            lines[-1] += gap + part
         else:
             lines += wrap(part, style.width, "  ", "  ")
-    return [style(word, "bold") + lines[0][len(word) :], *lines[1:]]
+    return lines
 
 
 def _rates(plan: Plan) -> list[str]:

@@ -1,8 +1,9 @@
 """The quantisation that a file's name or its header says."""
 
+import gguf
 import pytest
 
-from autolayers.model.quantisation import quantisation
+from autolayers.model.quantisation import FILE_TYPES, quantisation
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,11 @@ def test_the_name_comes_before_the_header(path: str, kind: str) -> None:
 @pytest.mark.parametrize("metadata", [{}, {"general.file_type": 999}, {"general.file_type": "15"}])
 def test_nothing_is_guessed(metadata: dict[str, object]) -> None:
     assert quantisation("model.gguf", metadata) == ""
+
+
+def test_file_types_are_those_of_llama_cpp() -> None:
+    known = {int(kind): kind.name for kind in gguf.LlamaFileType}
+    for number in FILE_TYPES.keys() & known.keys():
+        name = known[number].removeprefix("ALL_").removeprefix("MOSTLY_")
+        assert name.startswith(FILE_TYPES[number])
+    assert len(FILE_TYPES.keys() & known.keys()) >= 30

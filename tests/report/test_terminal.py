@@ -89,6 +89,13 @@ def test_the_summary_is_what_people_post(columns: int) -> None:
     assert any("--table" in line for line in lines)
 
 
+def test_a_name_of_a_card_is_not_broken() -> None:
+    cards = "rtx-3090,rtx-3060,rtx-3070"
+    lines = lines_of("llama-3.1-8b-q4_k_m.gguf", "--gpu", cards, "--ram", "64GiB", columns=80)
+    assert lines[0].endswith("on RTX 3090 24 GB + RTX 3060 12 GB")
+    assert lines[1] == "  + RTX 3070 8 GB + 64 GB RAM"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"PYTHONIOENCODING": "ascii"}])
 def test_a_plain_terminal_gets_plain_text(environ: dict[str, str]) -> None:
