@@ -508,31 +508,34 @@ class Search:
     # --- what challenges the best one
 
     def _orders(self, winner: _Node) -> bool:
-        """The same kind with the devices in other orders."""
-        frame = winner.kind.frame
-        others = orders(self.problem, replace(frame.given, device=None))[1:] if frame.splits else []
-        if self.problem.given.device is not None or not others:
+        """All devices in other orders, with each kind of placement."""
+        frame, given = winner.kind.frame, self._listed(winner)
+        others = orders(self.problem, given)[1:]
+        if self.problem.given.device is not None or not Frame(self.problem, given).splits:
             return False
         before = len(self.heap)
         names = [name for name in frame.names_of_kinds if name != "none"]
+        sizes = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
+        sizes = {None, *(sizes - {given.n_ubatch})}
         for device, name in itertools.product(others, names):
-            given = replace(frame.given, device=device)
-            kind = Kind(Frame(self.problem, given, self.whole), name, given, self.buffers)
-            sizes = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
+            at = replace(given, device=device)
+            kind = Kind(Frame(self.problem, at, self.whole), name, at, self.buffers)
             for size in sizes:
-                own = size == given.n_ubatch
-                node = _Node(
-                    kind if own or size is None else kind.with_micro_batch(size), winner.n_ctx
-                )
-                node.price = (
-                    1 / ORDER.factor
-                    if device is None
-                    else ORDER.factor
-                    if frame.given.device is None
-                    else 1.0
-                )
+                node = _Node(kind if size is None else kind.with_micro_batch(size), winner.n_ctx)
+                if (device is None) != (frame.given.device is None):
+                    node.price = ORDER.factor ** (1 if device else -1)
                 self._promise(node)
         return len(self.heap) > before
+
+    def _listed(self, winner: _Node) -> Params:
+        """The flags of its frame, with all devices as they are listed."""
+        given = self.problem.given
+        return replace(
+            winner.kind.frame.given,
+            device=given.device,
+            split_mode=given.split_mode,
+            main_gpu=given.main_gpu,
+        )
 
     def _contexts(self, winner: _Node) -> bool:
         """Other splits, for contexts between that of this one and the next that was tried."""
@@ -573,12 +576,7 @@ class Search:
         if found is None or not self.cost.in_ram(found):
             return False
         before = len(self.heap)
-        listed = replace(
-            frame.given,
-            device=given.device,
-            split_mode=given.split_mode,
-            main_gpu=given.main_gpu,
-        )
+        listed = self._listed(winner)
         contexts = (given.n_ctx or found.params.n_ctx, winner.n_ctx)
         for of, n_ctx in dict.fromkeys(itertools.product((frame.given, listed), contexts)):
             kind = winner.kind
