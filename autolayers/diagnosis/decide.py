@@ -152,7 +152,8 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
     found = []
     for at, line in enumerate(lines):
         lower = line.text.lower()
-        reason = at and "pinned memory" in lines[at - 1].text  # why that was refused
+        # why pinned memory was refused, where that line does not say it
+        reason = at and re.search(r"pinned memory(?!: \w)", lines[at - 1].text)
         if reason or any(words in line.text for words in HARMLESS):
             continue
         for sign in SIGNS:
@@ -818,7 +819,7 @@ def _wants_no_gpu(facts: Facts) -> bool:
 
 _STRUCK = re.compile(
     r"\berror\b|\bfailed\b|\bfatal\b|\bpanic\b|exception|abort|assert|Segmentation fault|core "
-    r"dumped|not enough space|(?:exited|terminated) with (?:exit )?code (?!0\b)",
+    r"dumped|terminate called|not enough space|(?:exited|terminated) with (?:exit )?code (?!0\b)",
     re.IGNORECASE,
 )
 
@@ -828,7 +829,7 @@ _GONE = re.compile(
     r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit "
     r"(?:code|status):? ?(?!0\b)[\dx]|"
     r"llama.{0,10} failed to start|error starting llama|no suitable llama servers|"
-    r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|"
+    r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
     r"failed to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error",
     re.IGNORECASE,

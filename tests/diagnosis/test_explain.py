@@ -9,14 +9,15 @@ then right in cause and device, in fatal 12 of 13. What the lines cannot show ha
 invented, phase 20 of 20, device 8 of 9, bytes 5 of 5, fatal 35 of 37. 46 of other sources (x01 on),
 short excerpts of public threads, labelled likewise: of the first 30 cause 25, none invented, phase
 5 of 6, device 9 of 11, bytes 4 of 5, fatal 19 of 29; after what these had shown, of the last 16
-cause 15, none invented, phase 5 of 5, device 7 of 7, bytes 2 of 2, fatal 11 of 14. 165 of other
+cause 15, none invented, phase 5 of 5, device 7 of 7, bytes 2 of 2, fatal 11 of 14. 177 of other
 threads (y01 on), excerpts labelled likewise: of 22 of the first 68, held out while rules were made
 from the rest, cause 20, one invented, device 20, bytes 22, fatal 18 of 18; after what these had
 shown, of the next 26 cause 25, none invented, device 22, bytes 24, fatal 22 of 24; of 25 more
-cause 23, one invented, device 22, bytes 25, fatal 19 of 20; of the last 46 (y120 on), many of them
+cause 23, one invented, device 22, bytes 25, fatal 19 of 20; of 46 (y120 on), many of them
 sought among programs that do not start at all, cause 31, none invented, device and bytes 46, fatal
-27 of 42. `quoted`: an excerpt ended within a line or before the next, which is completed as that
-build prints it, or the line is the title's.
+27 of 42; of the last 12 (y166 on) cause 11, none invented, device 10, bytes 12, fatal 11 of 12.
+`quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
+it, or the line is the title's.
 """
 
 from __future__ import annotations
