@@ -152,31 +152,20 @@ class Buffers:
         of them."""
         nearest = _nearest(n_ubatch, {size for _, size in known})
         points = {ctx: taken for (ctx, size), taken in known.items() if size == nearest}
+        share *= _growth(n_ubatch / nearest)
         below = max([ctx for ctx in points if ctx <= n_ctx], default=None)
         above = min([ctx for ctx in points if ctx >= n_ctx], default=None)
-        share *= (
-            min(1.0, n_ubatch / nearest)
-            if n_ubatch < nearest
-            else 1 + GROWS * (n_ubatch / nearest - 1)
-        )
-        if below is None or above is None:
-            here = above if below is None else below
-            assert here is not None
-            near, more = (
-                points[here],
-                MASK * nearest * (n_ctx - here) * (MASKS if n_ctx < here else 1),
-            )
-            if not near.flash or (n_ctx < here and not near.cached):
-                return self._sum(near, near.compute, share * n_ctx / max(1, here))
-            compute = {
-                name: max(int(LEAST * size), size + more) if size else 0
-                for name, size in near.compute.items()
-            }
-            return self._sum(near, compute, share)
-        near, far = points[below], points[above]
-        part = (n_ctx - below) / max(1, above - below)
+        if below is not None and above is not None:
+            part = (n_ctx - below) / max(1, above - below)
+            return self._sum(points[below], _between(points[below], points[above], part), share)
+        here = above if below is None else below
+        assert here is not None
+        near = points[here]
+        if not near.flash or (n_ctx < here and not near.cached):
+            return self._sum(near, near.compute, share * n_ctx / max(1, here))
+        more = MASK * nearest * (n_ctx - here) * (MASKS if n_ctx < here else 1)
         compute = {
-            name: size + int((far.compute.get(name, size) - size) * part)
+            name: max(int(LEAST * size), size + more) if size else 0
             for name, size in near.compute.items()
         }
         return self._sum(near, compute, share)
@@ -187,6 +176,19 @@ class Buffers:
         found = {name: size + int(compute[name] * share) for name, size in near.fixed.items()}
         least = min(found.values(), default=0)
         return {name: found.get(name, least) for name in self.limits}
+
+
+def _growth(ratio: float) -> float:
+    """The least factor of graph buffers with this factor of the micro-batch."""
+    return ratio if ratio < 1 else 1 + GROWS * (ratio - 1)
+
+
+def _between(near: Taken, far: Taken, part: float) -> dict[str, int]:
+    """Graph buffers at this part of the way from one context to another."""
+    return {
+        name: size + int((far.compute.get(name, size) - size) * part)
+        for name, size in near.compute.items()
+    }
 
 
 def _temporaries(candidate: Candidate, name: str) -> int:

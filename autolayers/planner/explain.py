@@ -170,31 +170,14 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
 
 def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
     """The flags of each alternative, which is planned by itself."""
-    evaluator, given, policy, everything = (
-        problem.evaluator,
-        problem.given,
-        problem.policy,
-        problem.everything,
-    )
-    use, trained = chosen.breakdown, problem.model.n_ctx_train
-    all_given = given.layers_wanted(everything) == everything
-    open_context = given.n_ctx is None and policy.n_ctx is None and not given.kv_unified_per_slot
-    whole = chosen.params.layers_wanted(everything) == everything and len(
-        chosen.params.overrides
-    ) == len(given.overrides)
-    open_types = given.cache_type_k is None and given.cache_type_v is None and not policy.kv_types
-    gains_nothing = whole and (not open_context or use.n_ctx_seq >= trained)
-    if open_types and given.flash_attn != "off" and not gains_nothing:
+    given, whole = problem.given, _is_whole(problem, chosen)
+    if _may_gain_by_types(problem, chosen, whole):
         yield {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
-    if (
-        given.overrides
-        and (given.n_gpu_layers in (None, -1) or all_given)
-        and all(_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides)
-    ):
+    if _keeps_experts_in_ram(problem):
         yield {"overrides": (), "n_gpu_layers": None}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
-    if whole and may_split_tensors(evaluator, given):
+    if whole and may_split_tensors(problem.evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
     if on_a_device(problem):
         yield {"mmproj_offload": False}
@@ -202,17 +185,61 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"spec_type": ("draft-mtp",)}
     if processor_alone(problem, given) and chosen.params.device is None:
         yield {"device": ()}
-    if given.n_parallel is None and use.n_seq_max > 1:
-        single = replace(chosen.params, n_parallel=1)
-        alone, now = evaluator.static(single), evaluator.static(chosen.params)
-        if alone is not None and now is not None and _context(alone) < _context(now):
-            yield {"n_parallel": 1}
-    if open_context:
+    if _has_idle_slots(problem, chosen):
+        yield {"n_parallel": 1}
+    for n_ctx in _contexts(problem, chosen, whole):
+        yield {"n_ctx": n_ctx}
+
+
+def _is_whole(problem: Problem, chosen: Candidate) -> bool:
+    """Whether all layers are on devices, and no weight was sent to the host."""
+    params, everything = chosen.params, problem.everything
+    own = len(problem.given.overrides)
+    return params.layers_wanted(everything) == everything and len(params.overrides) == own
+
+
+def _context_is_open(problem: Problem) -> bool:
+    given = problem.given
+    return given.n_ctx is None and problem.policy.n_ctx is None and not given.kv_unified_per_slot
+
+
+def _may_gain_by_types(problem: Problem, chosen: Candidate, whole: bool) -> bool:
+    """Whether a q8_0 cache may be tried, and leaves memory to something."""
+    given = problem.given
+    typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
+    if typed or given.flash_attn == "off":
+        return False
+    longest = chosen.breakdown.n_ctx_seq >= problem.model.n_ctx_train
+    return not whole or (_context_is_open(problem) and not longest)
+
+
+def _keeps_experts_in_ram(problem: Problem) -> bool:
+    """Whether the given overrides do this and nothing else."""
+    given, everything = problem.given, problem.everything
+    if given.n_gpu_layers not in (None, -1) and given.layers_wanted(everything) != everything:
+        return False
+    experts = [_EXPERTS in pattern and buffer == HOST for pattern, buffer in given.overrides]
+    return bool(experts) and all(experts)
+
+
+def _has_idle_slots(problem: Problem, chosen: Candidate) -> bool:
+    """Whether the caches of one slot take less than those of llama.cpp's own number."""
+    if problem.given.n_parallel is not None or chosen.breakdown.n_seq_max <= 1:
+        return False
+    alone = problem.evaluator.static(replace(chosen.params, n_parallel=1))
+    now = problem.evaluator.static(chosen.params)
+    return alone is not None and now is not None and _context(alone) < _context(now)
+
+
+def _contexts(problem: Problem, chosen: Candidate, whole: bool) -> Iterator[int]:
+    """Larger ones, or half of a given one."""
+    n_ctx, trained = chosen.breakdown.n_ctx, problem.model.n_ctx_train
+    if _context_is_open(problem):
         for n in dict.fromkeys((*CONTEXTS, trained)):
-            if use.n_ctx * LARGER < n <= trained:
-                yield {"n_ctx": n}
-    elif given.n_ctx and not whole and use.n_ctx > 8192 and policy.users is None:
-        yield {"n_ctx": use.n_ctx // 2}
+            if n_ctx * LARGER < n <= trained:
+                yield n
+    elif problem.given.n_ctx and not whole and n_ctx > 8192 and problem.policy.users is None:
+        yield n_ctx // 2
 
 
 def _drafts_itself(problem: Problem) -> bool:
@@ -257,36 +284,34 @@ def levers(
 ) -> tuple[Lever, ...]:
     """The five usual changes that free device memory, each tried alone, with the bytes that it
     frees: of the next step's launch, if there is one."""
-    use, params = candidate.breakdown, candidate.params
-    half = max(CELL_BLOCK, use.n_ctx // 2 // CELL_BLOCK * CELL_BLOCK)
-    tried: list[tuple[str, tuple[str, ...], dict[str, object]]] = []
-    if half < use.n_ctx:
-        tried.append(("half the context", ("-c", str(half)), {"n_ctx": half}))
-    if (params.cache_type_k or "f16") in ("f16", "f32", "bf16") and params.flash_attn != "off":
-        tried.append(
-            (
-                "a q8_0 cache",
-                ("-ctk", "q8_0", "-ctv", "q8_0"),
-                {"cache_type_k": "q8_0", "cache_type_v": "q8_0"},
-            )
-        )
-    if use.n_ubatch > 64:
-        smaller = use.n_ubatch // 2
-        tried.append(("half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}))
-    if use.n_seq_max > 1:
-        tried.append(("one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}))
-    if not use.flash_attn:
-        tried.append(("flash attention", ("-fa", "on"), {"flash_attn": "on"}))
-    base = evaluator.candidate(step[1], FIT) if step else None
-    if base is None:
-        base = candidate
+    base = (evaluator.candidate(step[1], FIT) if step else None) or candidate
     found = []
-    for name, words, values in tried:
+    for name, words, values in _usual_changes(candidate):
         after = evaluator.candidate(replace(base.params, **values), FIT)  # type: ignore[arg-type]
         saved = 0 if after is None else _on_devices(base.breakdown) - _on_devices(after.breakdown)
         if after is not None and saved > 0:
             found.append(Lever(name, words, saved, base is not candidate and after.fits))
     return tuple(found)
+
+
+def _usual_changes(
+    candidate: Candidate,
+) -> Iterator[tuple[str, tuple[str, ...], dict[str, object]]]:
+    """(what, its words, its values) of each that a launch leaves."""
+    use, params = candidate.breakdown, candidate.params
+    half = max(CELL_BLOCK, use.n_ctx // 2 // CELL_BLOCK * CELL_BLOCK)
+    if half < use.n_ctx:
+        yield "half the context", ("-c", str(half)), {"n_ctx": half}
+    if (params.cache_type_k or "f16") in ("f16", "f32", "bf16") and params.flash_attn != "off":
+        typed: dict[str, object] = {"cache_type_k": "q8_0", "cache_type_v": "q8_0"}
+        yield "a q8_0 cache", ("-ctk", "q8_0", "-ctv", "q8_0"), typed
+    if use.n_ubatch > 64:
+        smaller = use.n_ubatch // 2
+        yield "half the micro-batch", ("-ub", str(smaller)), {"n_ubatch": smaller}
+    if use.n_seq_max > 1:
+        yield "one slot", ("-np", "1"), {"n_parallel": 1, "kv_unified": None}
+    if not use.flash_attn:
+        yield "flash attention", ("-fa", "on"), {"flash_attn": "on"}
 
 
 # --- the projector for images

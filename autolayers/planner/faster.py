@@ -33,10 +33,8 @@ CACHE = "q8_0"
 def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     """A q8_0 cache, if it brings all weights onto the devices at this context and is GAIN times
     faster."""
-    given, cost = problem.given, problem.cost
-    typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
-    placed = given.overrides or given.n_gpu_layers not in (None, -1)
-    if typed or given.flash_attn == "off" or placed or not cost.in_ram(chosen):
+    cost = problem.cost
+    if _types_are_said(problem) or not cost.in_ram(chosen):
         return None
     other = problem.with_flags(n_ctx=chosen.breakdown.n_ctx, cache_type_k=CACHE, cache_type_v=CACHE)
     use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL))
@@ -52,6 +50,14 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     return Faster(tuple(words), rate) if rate >= GAIN * cost.price(chosen).generation else None
 
 
+def _types_are_said(problem: Problem) -> bool:
+    """Whether given flags leave no cache type, or no placement, open."""
+    given = problem.given
+    typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
+    placed = given.overrides or given.n_gpu_layers not in (None, -1)
+    return bool(typed or placed or given.flash_attn == "off")
+
+
 def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smaller | None:
     """The largest quantisation that is wholly on the devices, of a launch with weights in RAM: at
     Q4 or above if that is GAIN times faster (`priced`: its rate is computed), at Q3 where the
@@ -65,31 +71,43 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
-    caches = (
-        sum(usage.context for usage in chosen.breakdown.devices.values())
-        + chosen.breakdown.host.context
-    )
-    room = _room(problem) - _overheads(chosen) - caches
+    room = _room_for_weights(problem, chosen)
     for kind, model in below(problem.model):
-        if model.size > room or not (slow or kind in (GOOD if rate >= READABLE else FAIR)):
+        if model.size > room or not (slow or kind in _said_at(rate)):
             continue
         if not priced:
             return Smaller(kind, model.size)
-        other = problem.of(model)
-        whole = replace(
-            chosen.params,
-            n_gpu_layers=ALL,
-            overrides=(),
-            tensor_split=None,
-            device=None,
-            n_threads=None,
-        )
-        found = other.evaluator.candidate(whole, FULL)
-        if found is None or not found.fits:
-            continue
-        faster = other.cost.price(found).generation
-        return Smaller(kind, model.size, faster) if faster >= GAIN * rate else None
+        faster = _rate_on_devices(problem.of(model), chosen)
+        if faster is not None:
+            return Smaller(kind, model.size, faster) if faster >= GAIN * rate else None
     return Smaller("", 0) if slow else None
+
+
+def _said_at(rate: float) -> tuple[str, ...]:
+    """The types that are said of a launch that is not too slow."""
+    return GOOD if rate >= READABLE else FAIR
+
+
+def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
+    """Tokens per second of the chosen launch with all weights on the devices; None if it does not
+    fit."""
+    whole = replace(
+        chosen.params,
+        n_gpu_layers=ALL,
+        overrides=(),
+        tensor_split=None,
+        device=None,
+        n_threads=None,
+    )
+    found = problem.evaluator.candidate(whole, FULL)
+    return None if found is None or not found.fits else problem.cost.price(found).generation
+
+
+def _room_for_weights(problem: Problem, chosen: Candidate) -> int:
+    """Bytes of the devices beside all caches and what the launch takes."""
+    use = chosen.breakdown
+    caches = use.host.context + sum(usage.context for usage in use.devices.values())
+    return _room(problem) - _overheads(chosen) - caches
 
 
 def _overheads(chosen: Candidate) -> int:

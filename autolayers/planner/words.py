@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from ..flags.params import Params
     from ..memory.weights import PlacedTensor, Placement
 
@@ -13,43 +15,69 @@ EXPERTS = "_exps."
 def describe(placement: Placement, params: Params, everything: int) -> str:
     """Where the layers are, in words: by the tensors' placement, whichever flags caused it."""
     n = 0 if params.device == () else params.layers_wanted(everything)
-    on_gpu = {device.name for device in placement.devices}
-    layers: dict[int, list[PlacedTensor]] = {}
+    moved = _Moved(placement)
+    for layer, tensors in _by_layer(placement).items():
+        moved.note(layer, tensors)
+    return ", ".join([f"{n} of {everything} layers on the GPU", *moved.words()])
+
+
+def _by_layer(placement: Placement) -> dict[int, list[PlacedTensor]]:
+    """The tensors of each layer, in the order of the file."""
+    found: dict[int, list[PlacedTensor]] = {}
     for group in placement.groups:
         if 0 <= group.layer < len(placement.dev_layer):
-            layers.setdefault(group.layer, []).extend(group.tensors.values())
-    moved: dict[str, set[int]] = {"weights": set(), "experts": set(), "FFN weights": set()}
-    others = elsewhere = 0
-    spared = False
-    for il, tensors in layers.items():
-        in_ram = [tensor.info.name for tensor in tensors if placement.is_host(tensor.buffer)]
-        spared = spared or any(
-            EXPERTS in tensor.info.name and not placement.is_host(tensor.buffer)
-            for tensor in tensors
-        )
-        if placement.dev_layer[il] not in on_gpu:
-            continue
-        elsewhere += sum(
-            tensor.buffer in on_gpu and tensor.buffer != placement.dev_layer[il]
-            for tensor in tensors
-        )
-        if len(in_ram) == len(tensors):
-            moved["weights"].add(il)
-            continue
-        if any(EXPERTS in name for name in in_ram):
-            moved["experts"].add(il)
-        elif any(".ffn_" in name for name in in_ram):
-            moved["FFN weights"].add(il)
-        others += sum(".ffn_" not in name for name in in_ram)
-    text = f"{n} of {everything} layers on the GPU"
-    if moved["experts"] and not spared:
-        text += ", all experts in RAM"
-        moved["experts"].clear()
-    for what, found in moved.items():
-        if found:
-            text += f", {what} of {len(found)} layer{'s' * (len(found) != 1)} in RAM"
-    if others:
-        text += f", {others} more tensor{'s' * (others != 1)} in RAM"
-    if elsewhere and not placement.shares:
-        text += f", {elsewhere} tensor{'s' * (elsewhere != 1)} on other GPUs than their layers"
-    return text
+            found.setdefault(group.layer, []).extend(group.tensors.values())
+    return found
+
+
+class _Moved:
+    """What is not where its layer is."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.on_gpu = {device.name for device in placement.devices}
+        self.layers: dict[str, set[int]] = {
+            "weights": set(),
+            "experts": set(),
+            "FFN weights": set(),
+        }
+        self.others = self.elsewhere = 0  # tensors
+        self.spared = False  # some experts are on a GPU
+
+    def note(self, layer: int, tensors: list[PlacedTensor]) -> None:
+        place = self.placement.dev_layer[layer]
+        in_ram = [tensor for tensor in tensors if self.placement.is_host(tensor.buffer)]
+        on_gpus = [tensor for tensor in tensors if not self.placement.is_host(tensor.buffer)]
+        self.spared = self.spared or any(EXPERTS in tensor.info.name for tensor in on_gpus)
+        if place not in self.on_gpu:
+            return
+        self.elsewhere += len([each for each in tensors if self._is_elsewhere(each, place)])
+        if not on_gpus:
+            self.layers["weights"].add(layer)
+            return
+        names = [tensor.info.name for tensor in in_ram]
+        if any(EXPERTS in name for name in names):
+            self.layers["experts"].add(layer)
+        elif any(".ffn_" in name for name in names):
+            self.layers["FFN weights"].add(layer)
+        self.others += sum(".ffn_" not in name for name in names)
+
+    def _is_elsewhere(self, tensor: PlacedTensor, place: str) -> bool:
+        """Whether it is on another GPU than its layer."""
+        return tensor.buffer in self.on_gpu and tensor.buffer != place
+
+    def words(self) -> Iterator[str]:
+        if self.layers["experts"] and not self.spared:
+            yield "all experts in RAM"
+            self.layers["experts"].clear()
+        for what, found in self.layers.items():
+            if found:
+                yield f"{what} of {_many(len(found), 'layer')} in RAM"
+        if self.others:
+            yield f"{_many(self.others, 'more tensor')} in RAM"
+        if self.elsewhere and not self.placement.shares:
+            yield f"{_many(self.elsewhere, 'tensor')} on other GPUs than their layers"
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"

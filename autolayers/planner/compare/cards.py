@@ -33,7 +33,7 @@ from ..problem import Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from ...devices.cards import Card
     from ...flags.params import Params
@@ -49,6 +49,7 @@ SEARCHES = 5  # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
+TRIED = (ONE, UNIFIED, TWO, EXPERTS)  # what suffices alone comes first
 MOST = 12  # of one type; then all others with the same memory
 # What people buy new or used, listed wherever it runs the model, though others of its size are
 # faster or enough smaller ones do
@@ -194,50 +195,59 @@ def find(
     memory first, of equal memory the fastest. A GPU that suffices alone is listed neither in pairs
     nor with experts in RAM. `say` is told if not all were tried."""
     wanted = Wanted(model, request, n_ctx)
-    alone: set[str] = set()
     found: dict[str, list[Runs]] = {}
-    for kind, count, unified in (
-        (ONE, 1, False),
-        (UNIFIED, 1, True),
-        (TWO, 2, False),
-        (EXPERTS, 1, False),
-    ):
-        found[kind] = []
-        if kind == EXPERTS and not model.is_moe:
-            continue
-        largest: int | None = None  # what is listed of more memory is usual
-        for name, card in _strongest() if kind == EXPERTS else by_size():
-            size = _gib(card.usable * MiB)
-            sizes = [_gib(runs.memory) for runs in found[kind]]
-            if largest is None and len(set(sizes) if kind == EXPERTS else sizes) >= MOST:
-                largest = max(sizes)
-            if largest is not None and size > largest and name not in USUAL:
-                continue
-            if card.unified != unified or name in alone:
-                continue
-            if not card.bandwidth or (kind == TWO and _built_in(name)):  # as fast as unknown RAM
-                continue
-            if wanted.exhausted:
-                say(
-                    f"{kind}: from {name} on no card was tried, as this model's graphs are very "
-                    f"large"
-                )
-                break
-            runs = wanted.on(name, card, count, kind == EXPERTS)
-            if runs is not None:
-                alone |= {name} if count == 1 else set()
-                if runs.speed.generation >= least:
-                    found[kind].append(runs)
-    fastest: dict[int, Runs] = {}
-    for each in sorted(found[EXPERTS], key=lambda runs: runs.speed.request):
-        fastest.setdefault(_gib(each.memory), each)
-    found[EXPERTS] = [
-        each for each in found[EXPERTS] if each.name in USUAL or each is fastest[_gib(each.memory)]
-    ]
+    alone: set[str] = set()
+    for kind in TRIED:
+        running = list(_of_kind(wanted, kind, alone, least, say))
+        found[kind] = [runs for runs in running if runs.speed.generation >= least]
+        alone |= {runs.name for runs in running if runs.count == 1}
+    found[EXPERTS] = _fastest(found[EXPERTS])
     return {
         kind: sorted(found[kind], key=lambda runs: (_gib(runs.memory), -runs.speed.generation))
         for kind in KINDS
     }
+
+
+def _of_kind(
+    wanted: Wanted, kind: str, alone: set[str], least: float, say: Callable[[str], None]
+) -> Iterator[Runs]:
+    """Those that run it, until MOST are fast enough; then the USUAL ones."""
+    sizes: list[int] = []  # of those that are fast enough
+    largest: int | None = None  # what is listed of more memory is usual
+    for name, card in _to_try(kind, wanted.model, alone):
+        if largest is None and len(set(sizes) if kind == EXPERTS else sizes) >= MOST:
+            largest = max(sizes)
+        if largest is not None and _gib(card.usable * MiB) > largest and name not in USUAL:
+            continue
+        if wanted.exhausted:
+            say(f"{kind}: from {name} on no card was tried, as this model's graphs are very large")
+            return
+        runs = wanted.on(name, card, 2 if kind == TWO else 1, kind == EXPERTS)
+        if runs is None:
+            continue
+        if runs.speed.generation >= least:
+            sizes.append(_gib(runs.memory))
+        yield runs
+
+
+def _to_try(kind: str, model: Model, alone: set[str]) -> Iterator[tuple[str, Card]]:
+    """The cards of a kind, the smallest first, without those that suffice `alone`."""
+    if kind == EXPERTS and not model.is_moe:
+        return
+    for name, card in _strongest() if kind == EXPERTS else by_size():
+        if card.unified != (kind == UNIFIED) or name in alone:
+            continue
+        if not card.bandwidth or (kind == TWO and _built_in(name)):  # as fast as unknown RAM
+            continue
+        yield name, card
+
+
+def _fastest(runs: Sequence[Runs]) -> list[Runs]:
+    """The fastest of each size, and the usual ones."""
+    fastest: dict[int, Runs] = {}
+    for each in sorted(runs, key=lambda each: each.speed.request):
+        fastest.setdefault(_gib(each.memory), each)
+    return [each for each in runs if each.name in USUAL or each is fastest[_gib(each.memory)]]
 
 
 def example(found: Mapping[str, Sequence[Runs]]) -> Runs | None:

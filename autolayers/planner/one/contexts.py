@@ -34,22 +34,26 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     """
     if params.n_ctx is not None or params.kv_unified_per_slot:
         return Contexts(params.n_ctx, params.n_ctx)
+    policy = problem.policy
+    if isinstance(policy.n_ctx, int):
+        return Contexts(policy.n_ctx, policy.n_ctx)
     auto_slots = params.n_parallel is None or params.n_parallel < 0
     slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
     streams = 1 if auto_slots or params.kv_unified else slots
-    model, policy = problem.model, problem.policy
-    trained = max(1, model.n_ctx_train)
-    if isinstance(policy.n_ctx, int):
-        return Contexts(policy.n_ctx, policy.n_ctx)
+    trained = max(1, problem.model.n_ctx_train)
     floor = policy.n_ctx_min
     if floor is None:
-        work = policy.workload
-        alone = streams > 1 or work.requests == 1
-        wanted = (work.prompt + work.generate + work.depth) * (1 if alone else work.requests)
-        if streams > 1 and work.requests > 1:
-            # the workload says what each slot must hold; one slot would have the usual minimum
-            least = params.fit_ctx or max(wanted, FIT_PARAMS_MIN_CTX // streams)
-        else:
-            least = params.fit_ctx or FIT_PARAMS_MIN_CTX
-        floor = min(max(least, work.context, pad(wanted, CELL_BLOCK)), trained)
+        floor = min(_floor(problem, params, streams), trained)
     return Contexts(floor * streams, max(floor, trained) * streams, CELL_BLOCK * streams)
+
+
+def _floor(problem: Problem, params: Params, streams: int) -> int:
+    """Cells that each stream should have at least."""
+    work = problem.policy.workload
+    own_streams = streams > 1 and work.requests > 1
+    wanted = work.prompt + work.generate + work.depth
+    if streams == 1:
+        wanted *= work.requests
+    # the workload says what each slot must hold; one slot would have the usual minimum
+    usual = max(wanted, FIT_PARAMS_MIN_CTX // streams) if own_streams else FIT_PARAMS_MIN_CTX
+    return max(params.fit_ctx or usual, work.context, pad(wanted, CELL_BLOCK))

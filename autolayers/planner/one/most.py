@@ -96,27 +96,30 @@ def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
     everything = evaluator.model.hparams.n_layer_all + 1
-    n_ctx = given.n_ctx
-    if n_ctx is None and given.fit is not False:
-        n_ctx = min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))
 
     def at(n: int) -> Params:
-        return replace(given, n_gpu_layers=n, n_ctx=n_ctx)
+        return replace(given, n_gpu_layers=n, n_ctx=_least_context(evaluator, given))
 
     if evaluator.may_fit(at(everything)):
         whole = launched(evaluator, replace(given, n_gpu_layers=everything))
         if whole is not None and whole.fits:
             return whole
     # the prompt graph is a lower bound, so the first launch that fits from here down is the largest
-    smallest = largest_count(
-        evaluator, at, everything, PROMPT, Buffers(evaluator.machine.limits).guess()
-    )
+    expected = Buffers(evaluator.machine.limits).guess()
+    smallest = largest_count(evaluator, at, everything, PROMPT, expected)
     count = 0 if smallest is None else smallest.params.layers_wanted(everything)
     best = launched(evaluator, replace(given, n_gpu_layers=count))
     while count and (best is None or not best.fits):
         count -= 1
         best = launched(evaluator, replace(given, n_gpu_layers=count))
     return best
+
+
+def _least_context(evaluator: Evaluator, given: Params) -> int | None:
+    """The context that --fit would not go below."""
+    if given.n_ctx is not None or given.fit is False:
+        return given.n_ctx
+    return min(given.fit_ctx or FIT_PARAMS_MIN_CTX, max(1, evaluator.model.n_ctx_train))
 
 
 def launched(evaluator: Evaluator, params: Params) -> Candidate | None:

@@ -144,24 +144,24 @@ def short(counts: Sequence[int]) -> tuple[float, ...]:
 def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[float, ...] | None]:
     """Values for -ts: llama.cpp's equal shares (None), and for unequal devices those by bandwidth
     and by the memory left for slices. Only one value if there is nothing to choose."""
-    names = (
-        evaluator.device_names(given)
-        if given.split_mode == "tensor" and given.tensor_split is None
-        else []
-    )
-    if len(names) < 2:
+    if given.split_mode != "tensor" or given.tensor_split is not None:
         return [given.tensor_split]
+    names = evaluator.device_names(given)
+    if len(names) < 2:
+        return [None]
     limits = [float(evaluator.machine.limits[name]) for name in names]
     rates = [cost.devices[name].bandwidth for name in names]
     if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
         return [None]
     wanted = [rates, _left_for_slices(evaluator, given, names)]
     found = [
-        _nearest_slices(evaluator, given, names, parts)
-        for parts in wanted
-        if parts and min(parts) > 0
+        _nearest_slices(evaluator, given, names, parts) for parts in wanted if _all_have(parts)
     ]
     return list(dict.fromkeys((None, *found)))
+
+
+def _all_have(parts: Sequence[float]) -> bool:
+    return bool(parts) and min(parts) > 0
 
 
 def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:

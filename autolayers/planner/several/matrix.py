@@ -10,7 +10,7 @@ from .multi import Together
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from ...machine import Machine
     from ...model import Model
@@ -100,40 +100,44 @@ def _sets(
             min(both.left().values(), default=0) >= 0 and (ram is None or ram >= 0)
         )
 
-    def grown(members: list[int]) -> tuple[int, ...]:
-        for other in order:
-            if other not in members and fits([*members, other]):
-                members = [*members, other]
-        return tuple(sorted(members))
+    return _every_set(order, fits) if len(order) <= _MOST_ALL else _grown_sets(order, fits)
 
-    found: dict[tuple[int, ...], None] = {}
-    if len(order) <= _MOST_ALL:
-        whole: set[int] = set()
+
+def _every_set(
+    order: Sequence[int], fits: Callable[[Sequence[int]], bool]
+) -> tuple[tuple[int, ...], ...]:
+    """All that no other model fits beside."""
+    bits = [1 << place for place in range(len(order))]
+    whole: set[int] = set()
+    for mask in range(1, 1 << len(order)):
+        members = [member for bit, member in zip(bits, order, strict=True) if mask & bit]
+        fewer = [mask ^ bit for bit in bits if mask & bit]
         # a set fits only if those of one member less do
-        for mask in range(1, 1 << len(order)):
-            members = [order[bit] for bit in range(len(order)) if mask >> bit & 1]
-            if all(
-                not mask ^ 1 << bit or mask ^ 1 << bit in whole
-                for bit in range(len(order))
-                if mask >> bit & 1
-            ) and fits(members):
-                whole.add(mask)
-        found.update(
-            (tuple(sorted(order[bit] for bit in range(len(order)) if mask >> bit & 1)), None)
-            for mask in sorted(whole)
-            if not any(
-                mask | 1 << bit in whole and not mask >> bit & 1 for bit in range(len(order))
-            )
-        )
-    else:
-        for at, first in enumerate(order):
-            for second in order[at:]:
-                if len(found) < _MOST_SETS or first == second:
-                    found[
-                        grown(
-                            [first]
-                            if first == second or not fits([first, second])
-                            else [first, second]
-                        )
-                    ] = None
+        if all(not each or each in whole for each in fewer) and fits(members):
+            whole.add(mask)
+    largest = [
+        mask
+        for mask in sorted(whole)
+        if not any(mask | bit in whole for bit in bits if not mask & bit)
+    ]
+    return tuple(
+        tuple(sorted(member for bit, member in zip(bits, order, strict=True) if mask & bit))
+        for mask in largest
+    )
+
+
+def _grown_sets(
+    order: Sequence[int], fits: Callable[[Sequence[int]], bool]
+) -> tuple[tuple[int, ...], ...]:
+    """Those that grow from each pair."""
+    found: dict[tuple[int, ...], None] = {}
+    for at, first in enumerate(order):
+        for second in order[at:]:
+            if len(found) >= _MOST_SETS and first != second:
+                continue
+            members = [first]
+            for other in (second, *order):
+                if other not in members and fits([*members, other]):
+                    members.append(other)
+            found[tuple(sorted(members))] = None
     return tuple(found)

@@ -64,22 +64,24 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
     if not params.rpc:
         return plan
     endpoints = _endpoints(remote, params.rpc)
-    used = {row.name for row in plan.devices if row.used}
-    kept = [
-        endpoint for endpoint in params.rpc if any(endpoints.get(name) == endpoint for name in used)
-    ]
-    if endpoints and len(kept) < len(params.rpc):
-        stays = [device.name for device in remote if endpoints[device.name] in kept]
-        names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
-        names |= {device.name: device.name for device in devices if device.kind != "rpc"}
-        order = params.device or tuple(device.name for device in devices)
-        split = params.tensor_split and tuple(
-            part for name, part in zip(order, params.tensor_split, strict=False) if name in names
-        )
-        device = params.device and tuple(names[name] for name in params.device if name in names)
-        fewer = replace(params, rpc=tuple(kept), device=device, tensor_split=split)
-        return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
-    return plan
+    used = {endpoints.get(row.name) for row in plan.devices if row.used}
+    kept = tuple(endpoint for endpoint in params.rpc if endpoint in used)
+    if not endpoints or len(kept) == len(params.rpc):
+        return plan
+    names = _numbered(devices, [each.name for each in remote if endpoints[each.name] in kept])
+    order = params.device or tuple(device.name for device in devices)
+    split = params.tensor_split and tuple(
+        part for name, part in zip(order, params.tensor_split, strict=False) if name in names
+    )
+    device = params.device and tuple(names[name] for name in params.device if name in names)
+    fewer = replace(params, rpc=kept, device=device, tensor_split=split)
+    return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
+
+
+def _numbered(devices: Sequence[Device], stays: Sequence[str]) -> dict[str, str]:
+    """The new names of devices where only these servers' stay."""
+    names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
+    return names | {device.name: device.name for device in devices if device.kind != "rpc"}
 
 
 def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
