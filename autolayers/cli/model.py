@@ -87,15 +87,17 @@ def _refuse_name(name: str) -> None:
     if "/" in name or ":" in name:
         _refuse_remote(name)
         return
+    raise ModelError(f"{name}: no such file; {_way_out(name)}")
+
+
+def _way_out(name: str) -> str:
+    """Return what a word that is no file may have meant."""
     command = _MEANT.get(name) or _nearest_command(name)
     if command == "plan":
-        raise ModelError(f"{name}: no such file; did you mean autolayers MODEL?")
+        return "did you mean autolayers MODEL?"
     if command:
-        raise ModelError(f"{name}: no such file; did you mean the command autolayers {command}?")
-    raise ModelError(
-        f"{name}: no such file; for an Ollama model write ollama:{name}, "
-        "for a Hugging Face one hf:USER/REPO"
-    )
+        return f"did you mean the command autolayers {command}?"
+    return f"for an Ollama model write ollama:{name}, for a Hugging Face one hf:USER/REPO"
 
 
 def _models_inside(directory: str) -> str:

@@ -43,12 +43,7 @@ def main(words: list[str]) -> int:
     fits = False
     try:
         points = _watched(sweep(launches), progress)
-        if own.get("format") == "json":
-            fits = _any(_json(points))
-        elif own.get("format") == "csv":
-            fits = _any(_csv(points))
-        else:
-            fits = _any(_print(points, launches if own.get("plot") else ()))
+        fits = _any(_shown(points, str(own.get("format")), launches if own.get("plot") else ()))
     finally:
         progress.clear()
     return 0 if fits else DoesNotFit.exit_code
@@ -75,14 +70,22 @@ def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
             f"--gpus {only} is one machine with all of these; blanks separate machines: "
             f"--gpus '{only.replace(',', ' ')}'"
         )
-    requests = [
-        Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ) for spec in specs
-    ]
-    for note in dict.fromkeys(note for request in requests for note in request.notes):
+    found: list[tuple[str, Request]] = []
+    notes: dict[str, None] = {}
+    for spec in specs:
+        request = Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ)
+        found.append((spec or "this machine", request))
+        notes |= dict.fromkeys(request.notes)
+    for note in notes:
         say(note)
-    return [
-        (spec or "this machine", request) for spec, request in zip(specs, requests, strict=True)
-    ]
+    return found
+
+
+def _shown(points: Iterator[Point], form: str, plotted: Sequence[Case]) -> Iterable[Point]:
+    """Print the points in this form, and yield them."""
+    if form == "json":
+        return _json(points)
+    return _csv(points) if form == "csv" else _print(points, plotted)
 
 
 def _json(points: Iterable[Point]) -> list[Point]:

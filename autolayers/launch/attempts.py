@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import datetime
 import signal
+import string
 import sys
 import threading
 import time
@@ -426,9 +427,11 @@ def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
     small = params.n_ctx is None and policy.n_ctx is None and policy.n_ctx_min is None
     margins = [device.margin for device in plan.devices]
     free = margins and policy.margin is None and not params.fit_target
-    for halved in range(4 if free else 1):
-        at = replace(policy, margin=tuple(size >> halved for size in margins)) if halved else policy
-        if halved:
+    policies = [policy]
+    for halved in (1, 2, 3) if free else ():
+        policies.append(replace(policy, margin=tuple(size >> halved for size in margins)))
+    for at in policies:
+        if at is not policy:
             yield replace(request, policy=at)
         if small:
             yield replace(request, policy=replace(at, n_ctx=FIT_PARAMS_MIN_CTX))
@@ -440,6 +443,29 @@ def _say_out_of_memory(failure: OutOfMemory) -> None:
     say(f"out of memory on {device} while loading: {failure.message}")
 
 
+def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:
+    """Return the plan's name of the device that ran out of memory: ROCm prints CUDA names."""
+    name = failure.device
+    if name is None or failure.certain or name in ("Host", *predicted.devices):
+        return name
+    number = name.lstrip(string.ascii_letters)
+    return next((known for known in predicted.devices if known.endswith(number)), name)
+
+
+def _with_less_ram(
+    request: Request, predicted: Breakdown, launch: LaunchLog, requested: int | None
+) -> Request | None:
+    """Return the request with less RAM than the launch would have used, None if its size is
+    unknown."""
+    host = request.host
+    if host is None:
+        return None
+    limit = min(host.available, predicted.resident)
+    if requested:
+        limit = min(limit, _held(launch, "Host", predicted.host, requested) + requested)
+    return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
+
+
 def smaller_machine(
     request: Request, plan: Plan, launch: LaunchLog, failure: OutOfMemory
 ) -> Request | None:
@@ -449,21 +475,9 @@ def smaller_machine(
     does not have them, the plan's own use does. None if RAM ran out and its size is unknown.
     """
     predicted = plan.breakdown
-    device = failure.device
-    if device is not None and device not in ("Host", *predicted.devices) and not failure.certain:
-        number = device.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
-        # ROCm prints CUDA names
-        device = next((name for name in predicted.devices if name.endswith(number)), device)
+    device = _device(failure, predicted)
     if device == "Host":
-        host = request.host
-        if host is None:
-            return None
-        limit = min(host.available, predicted.resident)
-        if failure.requested:
-            limit = min(
-                limit, _held(launch, "Host", predicted.host, failure.requested) + failure.requested
-            )
-        return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
+        return _with_less_ram(request, predicted, launch, failure.requested)
     devices = []
     for each in request.machine.devices:
         if device is None or each.name == device:

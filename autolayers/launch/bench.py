@@ -20,7 +20,7 @@ from ..flags.kinds import FLAG
 from ..flags.params import Params
 from ..flags.parse import items, parse
 from ..flags.table import Argument, lookup, rows_of
-from ..programs import NoAnswer, ask
+from ..programs import Answer, NoAnswer, ask
 from ..quoting import printable
 from ..records import dataclass
 
@@ -121,6 +121,11 @@ class Rates:
     doubt: str = ""
 
 
+def _separates(overrides: Sequence[tuple[str, str]]) -> bool:
+    """Return whether a pattern has a sign that llama-bench separates rules or launches by."""
+    return any(set(",;") & set(part) for pair in overrides for part in pair)
+
+
 def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], list[str]]:
     """Return (words, llama-server's flags that it lacks) for a launch. `known`: the flags that this
     build has."""
@@ -132,9 +137,7 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
             continue
         row = ROWS.get(name)
         said = _said(row[0], row[1](value), known) if row else []
-        if said and not (
-            name == "overrides" and any(set(",;") & set(part) for pair in value for part in pair)
-        ):
+        if said and not (name == "overrides" and _separates(value)):
             words += said
         else:
             lacking.append(rows_of(name)[0].canonical)
@@ -222,15 +225,8 @@ def measure(
     except NoAnswer as error:
         raise BenchFailed(str(error)) from None
     took = time.monotonic() - begin
-    if answer.code < 0:
-        raise BenchFailed(
-            f"ended by signal {-answer.code}" + (", perhaps out of memory" * (answer.code == -9))
-        )
     if answer.code:
-        raise BenchFailed(
-            f"exit code {answer.code}: "
-            f"{_last_line(answer.err) or _last_line(answer.out) or 'no message'}"
-        )
+        raise BenchFailed(_how_it_ended(answer))
     rows = list(rows_of_text(answer.out))
     prompt = _rate(rows, test.prompt, 0, test.depth, took)
     token = _rate(rows, 0, test.generate, test.depth, took)
@@ -265,6 +261,20 @@ def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
             yield row
 
 
+def _is_time(ns: object) -> bool:
+    """Return whether it is a positive number of nanoseconds."""
+    return isinstance(ns, int) and not isinstance(ns, bool) and ns > 0
+
+
+def _how_it_ended(answer: Answer) -> str:
+    """Return the signal or the exit code of a failed run, with its last line."""
+    if answer.code < 0:
+        memory = ", perhaps out of memory" if answer.code == -9 else ""
+        return f"ended by signal {-answer.code}{memory}"
+    line = _last_line(answer.err) or _last_line(answer.out) or "no message"
+    return f"exit code {answer.code}: {line}"
+
+
 def _rate(
     rows: Sequence[dict[str, Any]], prompt: int, generate: int, depth: int, took: float
 ) -> tuple[float, str, dict[str, Any]]:
@@ -283,11 +293,7 @@ def _rate(
     if row is None:
         raise BenchFailed(f"no {what} of {prompt or generate} tokens in its output")
     samples = row.get("samples_ns")
-    if (
-        not isinstance(samples, list)
-        or not samples
-        or not all(isinstance(ns, int) and not isinstance(ns, bool) and ns > 0 for ns in samples)
-    ):
+    if not isinstance(samples, list) or not samples or not all(map(_is_time, samples)):
         raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
     if sum(samples) > 1.05e9 * took + 1e8:
         raise BenchFailed(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
+    from ..flags.params import Params
     from ..machine import Device, Host
     from ..planner import Plan
     from ..work.clock import Clock
@@ -40,6 +41,23 @@ if TYPE_CHECKING:
 _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _NO_VALUE = ("", "none", "auto")
+# fields of a row, and llama-bench's flags: with a value,
+_VALUES = (
+    ("n_gpu_layers", "-ngl"),
+    ("n_batch", "-b"),
+    ("n_ubatch", "-ub"),
+    ("type_k", "-ctk"),
+    ("type_v", "-ctv"),
+    ("split_mode", "-sm"),
+    ("main_gpu", "-mg"),
+)
+# and 0 or 1
+_SWITCHES = (
+    ("no_kv_offload", "-nkvo"),
+    ("no_op_offload", "-nopo"),
+    ("no_host", "--no-host"),
+    ("embeddings", "-embd"),
+)
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
 PROBE = Trial(1, 32)
 MOST = 20  # times faster or slower than predicted that counts
@@ -209,13 +227,7 @@ def _run(
         machine = Machine.of(own, host, None, {})
         evaluators[key] = Evaluator.of(read_model(file), replace(machine, measured=()))
     evaluator = evaluators[key]
-    try:
-        params = replace(
-            parse(list(as_server(_words(row))), command=None).params,
-            n_ctx=prompt + generate + depth,
-        )
-    except AutolayersError as error:
-        raise _Left(str(error)) from None
+    params = replace(_params(row), n_ctx=prompt + generate + depth)
     use = evaluator.static(params)
     if use is None:
         raise _Left(f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}")
@@ -277,49 +289,52 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
         own = driven(devices, gpus[0])
     except UsageError as error:
         raise _Left(str(error)) from None
-    cards = [card.strip() for card in str(row.get("gpu_info", "")).split(",") if card.strip()]
-    for card in cards:
-        if not any(_same(card, device.description) for device in own):
-            raise _Left(f"measured with {printable(card)[:100]}, which is not here")
+    if missing := _missing(str(row.get("gpu_info", "")), own):
+        raise _Left(f"measured with {printable(missing)[:100]}, which is not here")
     if not own:
         raise _Left(f"measured with {gpus[0]}, and no GPU is here")
     return own
+
+
+def _missing(cards: str, own: Sequence[Device]) -> str:
+    """Return the first of these cards that is not here, "" if all are."""
+    for card in filter(None, map(str.strip, cards.split(","))):
+        if not any(_same(card, device.description) for device in own):
+            return card
+    return ""
 
 
 def _same(one: str, other: str) -> bool:
     return not other or one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 
+def _params(row: Mapping[str, Any]) -> Params:
+    """Return the launch's flags. Raises _Left if llama-server has no such launch."""
+    try:
+        return parse(list(as_server(_words(row))), command=None).params
+    except AutolayersError as error:
+        raise _Left(str(error)) from None
+
+
 def _words(row: Mapping[str, Any]) -> list[str]:
     """Return the launch, in llama-bench's words."""
     words: list[str] = []
-    for name, flag in (
-        ("n_gpu_layers", "-ngl"),
-        ("n_batch", "-b"),
-        ("n_ubatch", "-ub"),
-        ("type_k", "-ctk"),
-        ("type_v", "-ctv"),
-        ("split_mode", "-sm"),
-        ("main_gpu", "-mg"),
-    ):
+    for name, flag in _VALUES:
         if name in row:
             words += [flag, str(row[name])]
-    for name, flag in (
-        ("no_kv_offload", "-nkvo"),
-        ("no_op_offload", "-nopo"),
-        ("no_host", "--no-host"),
-        ("embeddings", "-embd"),
-    ):
+    for name, flag in _SWITCHES:
         words += [flag, str(int(bool(row.get(name))))]
     if "flash_attn" in row:
         words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
     if _count(row, "n_cpu_moe"):
         words += ["-ncmoe", str(row["n_cpu_moe"])]
     shares = str(row.get("tensor_split") or "")
-    if shares.strip("0./") and shares not in _NO_VALUE:  # 0.00: none
-        words += ["-ts", shares]
+    if shares.strip("0./"):  # 0.00: none
+        words += _unless_none("-ts", shares)
     for name, flag in (("devices", "-dev"), ("tensor_buft_overrides", "-ot")):
-        value = str(row.get(name) or "")
-        if value not in _NO_VALUE:
-            words += [flag, value]
+        words += _unless_none(flag, str(row.get(name) or ""))
     return words
+
+
+def _unless_none(flag: str, value: str) -> list[str]:
+    return [] if value in _NO_VALUE else [flag, value]

@@ -236,16 +236,21 @@ def _basename(word: str) -> str:
     return name[:-4] if name.lower().endswith(".exe") else name
 
 
+def _is_program(word: str, after: str) -> bool:
+    """Return whether a word, and the one after it, name a program of llama.cpp."""
+    if word.startswith("-") or "=" in word or word.endswith(".gguf"):
+        return False
+    name = _basename(word)
+    commands = (*_COMMANDS, *_COMMANDS.values())
+    return name.startswith("llama-") or (name == "llama" and after in commands)
+
+
 def _program(wrapped: Sequence[str]) -> int:
     """Return the index of the program that takes llama.cpp's words: the first llama-*, otherwise
     the first word."""
     for i, word in enumerate(wrapped):
-        name = _basename(word)
         after = wrapped[i + 1] if i + 1 < len(wrapped) else ""
-        named = name.startswith("llama-") or (
-            name == "llama" and (after in _COMMANDS or after in _COMMANDS.values())
-        )
-        if named and not word.startswith("-") and "=" not in word and not word.endswith(".gguf"):
+        if _is_program(word, after):
             return i
         if word == "--" or (i and field_of(word) == "model"):
             break  # from here on words are arguments

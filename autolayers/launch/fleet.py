@@ -129,7 +129,8 @@ def folder(name: str) -> str:
 def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> Iterator[Instance]:
     addresses = {box.name: box.address or box.name for box in found.fleet.machines}
     for name, places in found.on.items():
-        for number, place in enumerate(place for place in places if place.machines[0] == name):
+        first = [place for place in places if place.machines[0] == name]
+        for number, place in enumerate(first):
             server = found.servers[place.server]
             plan = server.plan if server.use is None else found.use(place).plan
             words = to_words(Params(model=paths[server.model]))
@@ -200,6 +201,14 @@ def _across(kind: str, found: FleetPlan, each: Instance, arguments: Arguments) -
     return cluster.files(kind, use, Cluster(found.head(each.place), use.boxes), words, image)
 
 
+def _by_server(instances: Sequence[Instance]) -> dict[int, list[Instance]]:
+    """Return the instances of each sort of server."""
+    groups: dict[int, list[Instance]] = {}
+    for each in instances:
+        groups.setdefault(each.place.server, []).append(each)
+    return groups
+
+
 def _kubernetes(
     found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 ) -> dict[str, str]:
@@ -208,10 +217,7 @@ def _kubernetes(
     shares = str(arguments.own.get("gpumem", ""))
     texts: dict[str, str] = {}
     documents, ports = [], {}
-    of_server: dict[int, list[Instance]] = {}
-    for each in instances:
-        of_server.setdefault(each.place.server, []).append(each)
-    for number, group in of_server.items():
+    for number, group in _by_server(instances).items():
         first = group[0]
         if first.server.use is not None:
             for each in group:

@@ -32,9 +32,8 @@ def understood(
 
     build = detect(command.launcher, environ)
     listed = help_words(command.launcher, environ)
-    if not build.fork and not any(
-        after.lower() in listed and word in ik_words.CACHES for word, after in following
-    ):
+    caches = [after.lower() for word, after in following if word in ik_words.CACHES]
+    if not build.fork and not any(name in listed for name in caches):
         return command, []
     if build.engine is not IK_LLAMA:
         words, _, notes = ik_words.meant(

@@ -120,19 +120,22 @@ def servers(only: int | None = None) -> Iterator[Server]:
     import psutil
 
     for process in psutil.process_iter(["pid", "cmdline"]):
-        words = process.info["cmdline"] or []
-        at = next(
-            (i for i, word in enumerate(words[:3]) if _NAMES.search(os.path.basename(word))), None
-        )
-        if (
-            at is None
-            and len(words) > 1
-            and f"{os.path.basename(words[0])} {words[1]}" == "llama serve"
-        ):
-            at = 1
-        if at is None or (only is not None and process.info["pid"] != only):
+        if only is not None and process.info["pid"] != only:
             continue
-        yield _server(process, words[at], tuple(words[at + 1 :]))
+        words = process.info["cmdline"] or []
+        at = _program(words)
+        if at is not None:
+            yield _server(process, words[at], tuple(words[at + 1 :]))
+
+
+def _program(words: Sequence[str]) -> int | None:
+    """Return the index of the word that names llama-server, None if none does."""
+    for i, word in enumerate(words[:3]):
+        if _NAMES.search(os.path.basename(word)):
+            return i
+    if len(words) > 1 and (os.path.basename(words[0]), words[1]) == ("llama", "serve"):
+        return 1
+    return None
 
 
 def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
@@ -243,6 +246,13 @@ def _stranger(server: Server) -> str:
     return "" if here == there else "in a container's own network: not asked"
 
 
+def _authorization(server: Server, arguments: Arguments) -> str:
+    """Return the header's value with the first of its keys, "" if it has none."""
+    keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
+    key = keys.partition(",")[0]
+    return f"Bearer {key}" if key else ""
+
+
 def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[Any]]:
     """Return (its /props, its /slots), empty where it does not answer. Only a socket that this
     process itself listens on is asked, and gets the key."""
@@ -254,9 +264,7 @@ def _asked(server: Server, arguments: Arguments) -> tuple[dict[str, Any], list[A
     if host is None:
         return {}, []
     base = url(host, port, bool(arguments.value("--ssl-cert-file"))) + prefix
-    keys = arguments.value("--api-key") or server.environ.get("LLAMA_API_KEY", "")
-    key = keys.partition(",")[0]
-    authorization = f"Bearer {key}" if key else ""
+    authorization = _authorization(server, arguments)
     props = _ask(base + "/props", authorization)
     slots = _ask(base + "/slots", authorization)
     return props if isinstance(props, dict) else {}, slots if isinstance(slots, list) else []

@@ -158,6 +158,7 @@ def _device(device: Device) -> dict[str, Any]:
     }
 
 
+_DEVICE_TEXTS = ("name", "description", "backend", "card")
 # key of a device -> the least and the most
 _FIGURES = {
     "bandwidth": (1e7, 1e15),
@@ -175,11 +176,10 @@ def check(row: object) -> str:
         return problem
     if not _is(row.get("measured"), 1e-3, 1e7):
         return "measured must be tokens per second, from 0.001 to 10000000"
-    if row.get("build") is not None and not (
-        _is(row["build"], 1, 1e7) and isinstance(row["build"], int)
-    ):
+    build, driver = row.get("build"), row.get("driver", "")
+    if not _is_or_unknown(build, 1, 1e7) or isinstance(build, float):
         return "build must be llama.cpp's build number, null if unknown"
-    if not isinstance(row.get("driver", ""), str) or not row.get("driver", "").isprintable():
+    if not isinstance(driver, str) or not driver.isprintable():
         return "driver must be its version"
     words = row.get("words")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
@@ -222,13 +222,15 @@ def _wrong_machine(machine: object) -> str:
             return problem
     for name, rate in (("ram", "bandwidth"), ("bus", "bandwidth"), ("cpu", "cores")):
         part = machine.get(name)
-        if not isinstance(part, dict) or not (part.get(rate) is None or _is(part[rate], 1, 1e15)):
+        if not isinstance(part, dict) or not _is_or_unknown(part.get(rate), 1, 1e15):
             return f"machine: {name} must have a {rate}, null if unknown"
-    return (
-        ""
-        if machine["ram"].get("total") is None or _is(machine["ram"]["total"], 1 << 20, 1 << 60)
-        else "machine: ram must have a total in bytes"
-    )
+    if not _is_or_unknown(machine["ram"].get("total"), 1 << 20, 1 << 60):
+        return "machine: ram must have a total in bytes"
+    return ""
+
+
+def _is_or_unknown(value: object, low: float, high: float) -> bool:
+    return value is None or _is(value, low, high)
 
 
 def _is(value: object, low: float, high: float) -> bool:
@@ -240,14 +242,12 @@ def _wrong_device(device: object) -> str:
     if not isinstance(device, dict):
         return "a device is not an object"
     what = f"device {str(device.get('name'))[:40]}"
-    if not all(
-        isinstance(device.get(name), str) for name in ("name", "description", "backend", "card")
-    ):
+    if not all(isinstance(device.get(name), str) for name in _DEVICE_TEXTS):
         return f"{what}: name, description, backend and card must be texts"
     if not (_is(device.get("total"), 1, 1 << 60) and _is(device.get("free"), 0, device["total"])):
         return f"{what}: total and free must be bytes, and free at most total"
     for name, (low, high) in _FIGURES.items():
-        if device.get(name) is not None and not _is(device[name], low, high):
+        if not _is_or_unknown(device.get(name), low, high):
             return f"{what}: {name} must be from {low:g} to {high:g}"
     capability = device.get("compute_capability")
     if capability is not None and not _is_capability(capability):

@@ -86,14 +86,8 @@ class LogComparison:
         rows = [("", "predicted", "observed", "difference")]
         for line in self.lines:
             observed = "-" if line.observed is None else mib(line.observed)
-            more = line.difference
-            difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
-            verdict = line.note or (
-                ("below" if line.at_most else "equal") if line.equal else difference
-            )
-            if line.usual:
-                verdict = f"{difference} ({line.usual})"
-            rows.append((f"{line.device} {line.part}", mib(line.predicted), observed, verdict))
+            title = f"{line.device} {line.part}"
+            rows.append((title, mib(line.predicted), observed, _verdict(line)))
         a, b, c = (max(len(row[i]) for row in rows) for i in range(3))
         return "\n".join(
             f"{row[0]:{a}}  {row[1]:>{b}}  {row[2]:>{c}}  {row[3]}".rstrip() for row in rows
@@ -187,13 +181,10 @@ def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
         index, part = _COMPANIONS.get(extra.name, (len(launch.loads), ""))
         if not extra.exact or index >= len(launch.loads):
             continue
-        there = [
-            (name, sizes)
-            for name, sizes in launch.loads[index].buffers.get(part, {}).items()
-            if launch.device_of(name) == extra.device
-        ]
-        if there and not any(name.endswith("_Mapped") for name, _ in there):
-            sizes = [size for _, of in there for size in of]
+        buffers = launch.loads[index].buffers.get(part, {})
+        names = [name for name in buffers if launch.device_of(name) == extra.device]
+        if names and not any(name.endswith("_Mapped") for name in names):
+            sizes = [size for name in names for size in buffers[name]]
             lines.append(
                 Line(
                     extra.device,
@@ -234,6 +225,17 @@ def _sum(launch: LaunchLog, part: str) -> int | None:
     return round(
         sum(size for sizes in launch.loads[0].buffers[part].values() for size in sizes) * MiB
     )
+
+
+def _verdict(line: Line) -> str:
+    """Return how a prediction differs from what was observed, in a word or in MiB."""
+    more = line.difference
+    difference = "-" if more is None else f"{'+' if more > 0 else ''}{mib(more)}"
+    if line.usual:
+        return f"{difference} ({line.usual})"
+    if line.note or not line.equal:
+        return line.note or difference
+    return "below" if line.at_most else "equal"
 
 
 def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int], bool]:
