@@ -148,8 +148,8 @@ def _converted(caches: Iterable[Cache]) -> int:
     return 2 * max(sizes, default=0)
 
 
-def _offloaded(context: Context, placement: Placement) -> int:
-    """Return the bytes of host weights that the first device holds at once for op offload."""
+def _in_ram(placement: Placement) -> set[tuple[bool, int]]:
+    """Return (whether they are experts, bytes) of the weights in RAM that a graph reads."""
     host = {
         (placed.ne[2] > 1, placed.size)
         for placed in placement.tensors
@@ -158,9 +158,14 @@ def _offloaded(context: Context, placement: Placement) -> int:
     output = placement.output
     if output is not None and placement.is_host(output.buffer):
         host.add((False, output.size))
-    if not (
-        host and context.op_offload and backend(placement.devices[0].backend).offload_min_batch
-    ):
+    return host
+
+
+def _offloaded(context: Context, placement: Placement) -> int:
+    """Return the bytes of host weights that the first device holds at once for op offload."""
+    copies = context.op_offload and backend(placement.devices[0].backend).offload_min_batch
+    host = _in_ram(placement) if copies else set()
+    if not host:
         return 0
     # one at a time, but the next one may not fit into the last one's gap: because it is larger, or,
     # among the many small tensors of experts, although it is not

@@ -434,6 +434,20 @@ def _plain(build: _Builder, model: Model) -> None:
         build.window(wanted)
 
 
+def _of_hybrids(model: Model) -> tuple[Filter, Filter]:
+    """Return which layers have attention, and which have a recurrent state."""
+    hp, row = model.hparams, model.row
+    if row.recurrent == "every":
+        return _every, _every
+    if row.recurrent == "no-kv-no-ff":
+        return (
+            lambda il: not hp.is_recr(il) and hp.n_ff(il) == 0,
+            lambda il: hp.is_recr(il) and hp.n_ff(il) == 0,
+        )
+    trunk = hp.n_layer if row.trunk_only else hp.n_layer_all
+    return (lambda il: not hp.is_recr(il) and il < trunk), hp.is_recr
+
+
 def _hybrid(build: _Builder, model: Model) -> None:
     """llama_memory_hybrid: attention in some layers, a recurrent state in the others."""
     hp, row = model.hparams, model.row
@@ -444,15 +458,7 @@ def _hybrid(build: _Builder, model: Model) -> None:
         build.recurrent(lambda il: False)
         build.indexer("idx", lambda il: il >= n, factor=build.pooled(), tag="idx_")
         return
-    if row.recurrent == "every":
-        attends: Filter = lambda il: True  # noqa: E731
-        recurs: Filter = attends
-    elif row.recurrent == "no-kv-no-ff":
-        attends = lambda il: not hp.is_recr(il) and hp.n_ff(il) == 0  # noqa: E731
-        recurs = lambda il: hp.is_recr(il) and hp.n_ff(il) == 0  # noqa: E731
-    else:
-        attends = lambda il: not hp.is_recr(il) and (il < n or not row.trunk_only)  # noqa: E731
-        recurs = hp.is_recr
+    attends, recurs = _of_hybrids(model)
     context = build.context
     if hp.swa_type == "none":
         build.attention(

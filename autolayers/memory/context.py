@@ -218,6 +218,17 @@ def _pooling(hp: Hparams, params: Params) -> str:
     return dict(enumerate(POOLING_TYPES)).get(hp.pooling_type, "none")
 
 
+def _refuse_uneven(model: Model, context: Context) -> None:
+    """Refuse micro-batches that the slots do not divide, where llama.cpp needs them to."""
+    mean = context.embeddings and _pools_mean(model.hparams, context)
+    if mean or _divides_by_streams(model, context):
+        what = "mean pooling" if mean else f"{model.row.name} without --kv-unified"
+        raise LaunchRefused(
+            f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the "
+            f"slots ({context.n_seq_max})"
+        )
+
+
 def _refuse_aborts(model: Model, context: Context) -> None:
     """Launches that llama.cpp accepts but then aborts on while it builds its graphs
     (GGML_ASSERT)."""
@@ -228,14 +239,8 @@ def _refuse_aborts(model: Model, context: Context) -> None:
             f"llama.cpp aborts with a batch (-b {context.n_batch}) below the {slots} slots; use "
             f"-np {context.n_batch} or a larger -b"
         )
-    uneven = min(context.n_ctx, context.n_ubatch) % slots != 0
-    mean = context.embeddings and _pools_mean(hp, context)
-    if uneven and (mean or _divides_by_streams(model, context)):
-        what = "mean pooling" if mean else f"{row.name} without --kv-unified"
-        raise LaunchRefused(
-            f"{what}: llama.cpp aborts unless n_ubatch ({context.n_ubatch}) is a multiple of the "
-            f"slots ({slots})"
-        )
+    if min(context.n_ctx, context.n_ubatch) % slots:
+        _refuse_uneven(model, context)
     if row.one_stream and context.n_stream > 1:
         raise LaunchRefused(
             f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use "
@@ -311,6 +316,23 @@ def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
     return max(1, params.n_parallel), bool(params.kv_unified)
 
 
+def _refuse_tensors(model: Model, rules: Rules) -> None:
+    """Refuse a file with tensors that this build does not load (done_getting_tensors)."""
+    hp, row = model.hparams, model.row
+    for end, after in row.newer:
+        if rules.lacks(after) and _has_tensor(model, end):
+            raise LaunchRefused(
+                f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
+                f"{row.name}"
+            )
+    drafts = hp.n_layer_nextn and hp.router_layer < 0
+    if drafts and rules.lacks(row.mtp_after) and not row.mtp_skipped:
+        raise LaunchRefused(
+            f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
+            f"{row.name}"
+        )
+
+
 def _refuse_file(model: Model, rules: Rules) -> None:
     """Raises LaunchRefused if this build would not load the file: its architecture, a tensor or a
     missing key."""
@@ -319,22 +341,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
         raise LaunchRefused(
             f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)"
         )
-    for end, after in row.newer:
-        if rules.lacks(after) and _has_tensor(model, end):
-            raise LaunchRefused(
-                f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
-                f"{row.name}"
-            )
-    if (
-        rules.lacks(row.mtp_after)
-        and not row.mtp_skipped
-        and hp.n_layer_nextn
-        and hp.router_layer < 0
-    ):
-        raise LaunchRefused(
-            f"wrong number of tensors: llama.cpp build {rules.number} has no MTP blocks of "
-            f"{row.name}"
-        )
+    _refuse_tensors(model, rules)
     gates = row.reads_gating is not None and rules.has(row.reads_gating)
     if gates and hp.get("expert_gating_func") == 0:
         raise LaunchRefused(

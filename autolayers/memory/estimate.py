@@ -256,27 +256,21 @@ class Estimator:
         key = (context, device)
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one
-            here = tuple(
-                [
-                    (pattern, HOST if target == HOST else device.name)
-                    for pattern, target in params.overrides
-                ]
-            )
+            here = [
+                (pattern, HOST if target == HOST else device.name)
+                for pattern, target in params.overrides
+            ]
             placement = self.placer.place(
-                replace(params, overrides=here), [device], context.load_mtp
+                replace(params, overrides=tuple(here)), [device], context.load_mtp
             )
-            found = [0] * count
-            for cache in allocate(self.model, context, placement).caches:
-                for layer in cache.layers:
-                    found[layer.il] += sum(
-                        [tensor.size for tensor in layer.tensors if tensor.buffer == device.name]
-                    )
+            memory = allocate(self.model, context, placement)
+            sizes = _sizes_of_layers(memory, device.name, count)
             if context.moe_cache:
                 from .moe_cache import banks
 
-                kept = banks(self.model, context, placement).buffers.get(device.name, 0)
-                found = [size + kept // count for size in found]
-            self._layer_caches[key] = found
+                slots = banks(self.model, context, placement).buffers.get(device.name, 0)
+                sizes = [size + slots // count for size in sizes]
+            self._layer_caches[key] = sizes
         return self._layer_caches[key]
 
     def refuse_first_token(self, params: Params) -> None:
@@ -524,3 +518,13 @@ class Estimator:
             steps=measured.steps,
             as_measured=measured.as_measured,
         )
+
+
+def _sizes_of_layers(memory: Memory, device: str, count: int) -> list[int]:
+    """Return the bytes on a device of each of `count` layers' caches."""
+    sizes = [0] * count
+    for cache in memory.caches:
+        for layer in cache.layers:
+            here = [tensor.size for tensor in layer.tensors if tensor.buffer == device]
+            sizes[layer.il] += sum(here)
+    return sizes

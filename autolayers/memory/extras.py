@@ -158,15 +158,19 @@ def _projector(
     return found
 
 
+def _named(name: str, devices: Sequence[Device]) -> Device:
+    for device in devices:
+        if device.name == name:
+            return device
+    raise LaunchRefused(f"mmproj device {name} is not there")
+
+
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:
     if params.mmproj_offload is False or params.device == () or params.mmproj_device == "none":
         return None
     named = params.mmproj_device or (params.device[0] if params.device else None)
     if named is not None:
-        chosen = next((device for device in devices if device.name == named), None)
-        if chosen is None:
-            raise LaunchRefused(f"mmproj device {named} is not there")
-        return chosen
+        return _named(named, devices)
     discrete = [device for device in devices if device.kind != "igpu"]
     return next(iter(discrete or devices), None)
 

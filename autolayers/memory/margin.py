@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..machine import Device
     from ..model import Model
+    from ..model.hparams import Hparams
     from .breakdown import Static
 
 PAGE = 2 * MiB  # the driver rounds every buffer up to this
@@ -65,6 +66,12 @@ def least(device: Device) -> int:
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
+def _n_caches(hp: Hparams) -> int:
+    """Return 2 with a sliding window or a recurrent state, which have a cache of their own."""
+    recurs = any(hp.is_recr(il) for il in range(hp.n_layer_all))
+    return 2 if hp.is_swa_any or recurs else 1
+
+
 def margin(
     device: Device,
     model: Model,
@@ -85,8 +92,7 @@ def margin(
         return (("given", params.fit_target[min(place, len(params.fit_target) - 1)] * MiB),)
     usage = use.devices.get(device.name) or Usage()
     peak = use.runtime_peak or {} if isinstance(use, Breakdown) else {}
-    hp = model.hparams
-    caches = 2 if hp.is_swa_any or any(hp.is_recr(il) for il in range(hp.n_layer_all)) else 1
+    caches = _n_caches(model.hparams)
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
     ops = ops or ops_of(model, params, use)
     found = parts(device, ops, usage, n_buffers, peak.get(device.name, 0))

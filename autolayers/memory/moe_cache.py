@@ -95,6 +95,16 @@ def banks(
     return found
 
 
+def _cacheable(il: int, placement: Placement) -> Tensors:
+    """Return a layer's experts, if they are in RAM and not repacked."""
+    names = [f"blk.{il}.ffn_{part}_exps.weight" for part in _PARTS]
+    experts = [placed for name in names if (placed := placement.lookup(name))]
+    buffers = {placed.buffer for placed in experts}
+    if REPACK in buffers or not all(map(placement.is_host, buffers)):
+        return ()
+    return tuple([(placed.type, placed.ne) for placed in experts])
+
+
 def _in_ram(
     n_layer: int, placement: Placement
 ) -> tuple[dict[tuple[str, Tensors], list[int]], dict[str, int]]:
@@ -106,15 +116,10 @@ def _in_ram(
     groups: dict[tuple[str, Tensors], list[int]] = {}
     sizes: dict[str, int] = {}
     for il in range(n_layer):
-        names = [f"blk.{il}.ffn_{part}_exps.weight" for part in _PARTS]
-        experts = [placed for name in names if (placed := placement.lookup(name))]
         device = placement.dev_layer[il]
-        if not experts or device == HOST:
+        tensors = () if device == HOST else _cacheable(il, placement)
+        if not tensors:
             continue
-        buffers = {placed.buffer for placed in experts}
-        if REPACK in buffers or not all(map(placement.is_host, buffers)):
-            continue
-        tensors = tuple([(placed.type, placed.ne) for placed in experts])
         groups.setdefault((device, tensors), []).append(il)
         size = sum(_bytes(*tensor) for tensor in tensors)
         sizes[device] = sizes.get(device, 0) + size

@@ -65,16 +65,18 @@ def serving(
         found.append(
             Extra("prompt cache", "Host", size, True, upper_limit=True, bounded_by="cache_ram")
         )
+    return (*found, *_bookkeeping(memory)), warnings
+
+
+def _bookkeeping(memory: Memory) -> list[Extra]:
+    """Return what llama_kv_cells takes: a record for each cell."""
     cells = sum(
         cache.n_cells * cache.n_stream
         for cache in memory.caches
         if cache.layers and cache.layers[0].k
     )
-    if cells:
-        found.append(
-            Extra("cache bookkeeping", "Host", cells * (CELL + _USED_CELL), False, upper_limit=True)
-        )
-    return tuple(found), warnings
+    size = cells * (CELL + _USED_CELL)
+    return [Extra("cache bookkeeping", "Host", size, False, upper_limit=True)] if cells else []
 
 
 def _caches(memory: Memory) -> int:

@@ -72,6 +72,27 @@ _GROUPED: dict[str, Cut] = {
 }
 
 _GATED = ("gated", "gated-apart")
+# tensors of a recurrent layer: columns a head,
+_OF_STATES = {
+    "ssm_dt.bias": 1,
+    "ssm_a": 1,
+    "ssm_alpha.weight": 1,
+    "ssm_beta.weight": 1,
+    "ssm_ba.weight": 2,
+}
+# and those that are cut between heads
+_CUT_BY_STATES = ("attn_qkv.weight", "attn_gate.weight", "ssm_conv1d.weight", "ssm_out.weight")
+
+
+def _layer_of(name: str) -> tuple[str, str]:
+    """Return the number of a tensor's layer ("" if it has none), and its name without it."""
+    if name.startswith("blk."):
+        number, _, base = name[4:].partition(".")
+        return number, base
+    if name.startswith("cache_"):
+        base, _, number = name.rpartition("_l")
+        return number, base
+    return "", name
 
 
 class Slices:
@@ -128,11 +149,7 @@ class Slices:
         name without the layer."""
         if self.kind == "whole":
             return None, -1, name
-        number = ""
-        if name.startswith("blk."):
-            number, _, base = name[4:].partition(".")
-        elif name.startswith("cache_"):
-            base, _, number = name.rpartition("_l")
+        number, base = _layer_of(name)
         if not number:
             return None if self.grouped else _OUTPUT.get(name), -1, name
         il = int(number) if number.isdecimal() and len(number) < 5 else self.hp.n_layer_all
@@ -167,6 +184,17 @@ class Slices:
             self._rotations[il] = sum([(hp.is_recr(i), hp.is_swa(i)) == kind for i in range(il)])
         return self._rotations[il]
 
+    def _of_fused_qkv(self, il: int, size: int) -> list[tuple[int, int]]:
+        """The segments of a matrix of `size` rows that combines Q, K and V, without gates."""
+        hp, rules = self.hp, self.rules
+        q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
+        self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
+        self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
+        self._cut_only_if(
+            rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state"
+        )
+        return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
+
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
         """get_split_segments: (elements, count) of the parts that are cut separately, in matrices
         that combine several."""
@@ -181,13 +209,7 @@ class Slices:
                 return found
             return [(size // 2, 2)] if base.startswith("ffn_gate_up") else [(size, 1)]
         if fused_qkv:
-            q, k, v = hp.n_head(il) * hp.head_k(il), hp.n_embd_k_gqa(il), hp.n_embd_v_gqa(il)
-            self._cut_only_if(q + k + v == size, f"a fused QKV of {size} rows, not {q} + {k} + {v}")
-            self._cut_only_if(rules.cuts_unlike_heads or k == v, "a fused QKV of unlike heads")
-            self._cut_only_if(
-                rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state"
-            )
-            return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
+            return self._of_fused_qkv(il, size)
         fused_up = (
             rules.cuts_fused_up
             and base.startswith(("ffn_up.", "ffn_up_exps."))
@@ -232,24 +254,20 @@ class Slices:
         if il < 0:
             return [1] * count
         if hp.is_recr(il):
-            head = hp.ssm_d_state
-            whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
-            size = {
-                "ssm_dt.bias": 1,
-                "ssm_a": 1,
-                "ssm_alpha.weight": 1,
-                "ssm_beta.weight": 1,
-                "ssm_ba.weight": 2,
-            }
-            if base in size:
-                return [size[base] * (whole // head) if head else 0] * count
-            if base == "cache_r":
-                return [whole * (hp.ssm_d_conv - 1)] * count
-            if base == "cache_s":
-                return [whole * head] * count
-            cut = ("attn_qkv.weight", "attn_gate.weight", "ssm_conv1d.weight", "ssm_out.weight")
-            return [whole if base in cut else 1] * count
+            return [self._of_states(base, block)] * count
         return self._of_heads(base, il, block, count, ne)
+
+    def _of_states(self, base: str, block: int) -> int:
+        """A recurrent layer: whole heads of its state."""
+        head = self.hp.ssm_d_state
+        whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
+        if base in _OF_STATES:
+            return _OF_STATES[base] * (whole // head) if head else 0
+        if base == "cache_r":
+            return whole * (self.hp.ssm_d_conv - 1)
+        if base == "cache_s":
+            return whole * head
+        return whole if base in _CUT_BY_STATES else 1
 
     def _of_heads(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
         """Attention: whole groups of heads that share a key."""

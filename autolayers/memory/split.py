@@ -24,30 +24,36 @@ if TYPE_CHECKING:
 _FLOAT = Struct("f")
 
 
+def _used(params: Params, mode: str, devices: Sequence[Device]) -> list[Device]:
+    """Return the devices that the flags choose."""
+    if params.device is not None:
+        used = _named(params.device, devices)
+    else:
+        used = list(devices) if mode == "tensor" else _by_default(devices)
+    return _main(params.main_gpu or 0, used) if mode == "none" and used else used
+
+
+def _refuse_rows(devices: Sequence[Device], rules: Rules) -> None:
+    """Refuse -sm row on a device whose backend cannot split a matrix."""
+    for device in devices:
+        if not on(device, rules=rules).splits_rows():
+            raise LaunchRefused(
+                f"device {device.name} does not support split buffers (-sm row); "
+                "use -sm layer or -sm tensor"
+            )
+
+
 def model_devices(
     params: Params, devices: Sequence[Device], rules: Rules = NEWEST_RULES
 ) -> tuple[tuple[Device, ...], bool, tuple[str, ...]]:
     """llama_prepare_model_devices: the machine's devices that this model uses."""
-    if params.device is not None:
-        used = _named(params.device, devices)
-    elif params.split_mode == "tensor":
-        used = list(devices)
-    else:
-        used = _by_default(devices)
     mode = params.split_mode or "layer"
-    if mode == "none" and used:
-        used = _main(params.main_gpu or 0, used)
+    used = _used(params, mode, devices)
     if mode == "tensor" and not used:
         raise LaunchRefused("split mode tensor needs at least one device")
-    if mode == "row":
-        for device in used:
-            if not on(device, rules=rules).splits_rows():
-                raise LaunchRefused(
-                    f"device {device.name} does not support split buffers (-sm row); "
-                    "use -sm layer or -sm tensor"
-                )
     warnings = []
     if mode == "row" and used:
+        _refuse_rows(used, rules)
         warnings.append("split mode row: the shares of the devices are an upper bound")
     warnings += dict.fromkeys(doubt for device in used if (doubt := on(device).doubt))
     return tuple(used), not warnings, tuple(warnings)
