@@ -133,7 +133,7 @@ def _program(words: Sequence[str]) -> int | None:
     for i, word in enumerate(words[:3]):
         if _NAMES.search(os.path.basename(word)):
             return i
-    if len(words) > 1 and (os.path.basename(words[0]), words[1]) == ("llama", "serve"):
+    if " ".join([*map(os.path.basename, words[:1]), *words[1:2]]) == "llama serve":
         return 1
     return None
 
