@@ -146,32 +146,39 @@ def _assess(model: Model, request: Request) -> Choice:
     """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at
     least that; with a smaller one if nothing else fits."""
     least = min(wanted_ctx(request), max(1, model.n_ctx_train))
-    given = request.params.n_ctx or request.policy.n_ctx or request.policy.n_ctx_min
-    open_ = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
+    free = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
     try:
-        own = None if given else plan_request(model, open_)
+        own = None if _gives_ctx(request) else plan_request(model, free)
         if own is not None and own.fits and own.breakdown.n_ctx_seq >= least:
-            plan = own
-        else:
-            plan = plan_request(model, open_.with_goals(n_ctx_min=least))
-        fits = plan.fits
-        if not fits:
-            smaller = own or plan_request(model, open_)
-            plan = smaller if smaller.fits else plan
-        return _choice(plan, fits)
+            return _choice(own, True)
+        plan = plan_request(model, free.with_goals(n_ctx_min=least))
+        if plan.fits:
+            return _choice(plan, True)
+        smaller = own or plan_request(model, free)
+        return _choice(smaller if smaller.fits else plan, False)
     except LaunchRefused as refusal:
-        return Choice(
-            NO,
-            str(refusal),
-            model.size,
-            bits_per_weight(model),
-            0,
-            model.n_ctx_train,
-            None,
-            (),
-            0,
-            False,
-        )
+        return _refused(model, refusal)
+
+
+def _gives_ctx(request: Request) -> bool:
+    """Return whether a context is given, or a least one."""
+    params, policy = request.params, request.policy
+    return bool(params.n_ctx or policy.n_ctx or policy.n_ctx_min)
+
+
+def _refused(model: Model, refusal: LaunchRefused) -> Choice:
+    return Choice(
+        NO,
+        str(refusal),
+        model.size,
+        bits_per_weight(model),
+        0,
+        model.n_ctx_train,
+        None,
+        (),
+        0,
+        False,
+    )
 
 
 def _choice(plan: Plan, fits: bool) -> Choice:
@@ -215,45 +222,62 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
     """Of each model its recommended file; of several models the largest that is fully offloaded, or
     that is larger and no slower with weights in RAM (a mixture), otherwise the fastest; None if
     none fits. Models that write text come first, then those trained for the wanted context."""
-    fitting = [i for i, choice in enumerate(choices) if choice.fits]
+    fitting = _preferred(choices, n_ctx)
     if not fitting:
         return None
-    fitting = [i for i in fitting if choices[i].inputs is None] or fitting
-    fitting = [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
     families: dict[str, list[int]] = {}
     for i in fitting:
         families.setdefault(choices[i].family, []).append(i)
     rules = dict(_recommended(choices, files) for files in families.values())
-    whole = [i for i in rules if choices[i].verdict == WHOLLY]
-    take = (
-        max(whole, key=lambda i: (choices[i].size, -i))
-        if whole
-        else max(rules, key=lambda i: (choices[i].rate, -i))
-    )
-    better = [i for i in rules if whole and _larger_and_no_slower(choices[i], choices[take])]
-    over, take = (
-        (take, max(better, key=lambda i: (choices[i].size, -i))) if better else (None, take)
-    )
+    take, over = _best_model(choices, list(rules))
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
     return Advice(
         take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over
     )
 
 
+def _preferred(choices: Sequence[Choice], n_ctx: int) -> list[int]:
+    """Return which choices fit; of these those that write text, and those trained for the context,
+    if there are any."""
+    fitting = [i for i, choice in enumerate(choices) if choice.fits]
+    fitting = [i for i in fitting if choices[i].inputs is None] or fitting
+    return [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
+
+
+def _best_model(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, int | None]:
+    """Return the file to take of those of several models, and the fully offloaded one that it is
+    taken over."""
+    whole = [i for i in files if choices[i].verdict == WHOLLY]
+    if not whole:
+        return max(files, key=lambda i: (choices[i].rate, -i)), None
+    largest = _largest(choices, whole)
+    better = [i for i in files if _larger_and_no_slower(choices[i], choices[largest])]
+    return (_largest(choices, better), largest) if better else (largest, None)
+
+
+def _largest(choices: Sequence[Choice], files: Sequence[int]) -> int:
+    """Return the largest file; of equal ones the first."""
+    return max(files, key=lambda i: (choices[i].size, -i))
+
+
 def _recommended(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, str]:
     """The file to take of those of one model that fit, and by which rule."""
     good = [i for i in files if choices[i].level >= GOOD]
-    whole = [i for i in good if choices[i].verdict == WHOLLY]
     fluent = [i for i in good if choices[i].fluent]
-    if both := [i for i in whole if i in fluent]:
-        return max(both, key=lambda i: (choices[i].size, -i)), WHOLE
+    whole = [i for i in fluent if choices[i].verdict == WHOLLY]
+    if whole:
+        return _largest(choices, whole), WHOLE
     if fluent:
         return _closest(choices, fluent), READS
+    return _fastest_readable(choices, files), SLOW
+
+
+def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
+    """Return the fastest of the best; instead of a poor one, that of those that are not and can
+    still be read."""
     found = _fastest_of_best(choices, files)
     above = [i for i in files if choices[i].level >= POOR and choices[i].rate >= READABLE]
-    if choices[found].level < POOR and above:
-        found = _fastest_of_best(choices, above)
-    return found, SLOW
+    return _fastest_of_best(choices, above) if choices[found].level < POOR and above else found
 
 
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
@@ -303,11 +327,18 @@ def front(choices: Sequence[Choice]) -> list[bool]:
 
 
 def _beats(one: Choice, other: Choice) -> bool:
-    if not one.fits or one.speed is None or other.speed is None or one.family != other.family:
+    if not one.fits or one.family != other.family:
         return False
-    nearer, faster = compared(one, other), one.speed.generation - other.speed.generation
-    if abs(faster) < ALIKE * other.speed.generation:
-        faster = 0.0
+    if one.speed is None or other.speed is None:
+        return False
+    nearer = compared(one, other)
+    faster = _gain(one.speed.generation, other.speed.generation)
     if nearer < 0 or faster < 0 or one.size > other.size:
         return False
     return nearer > 0 or faster > 0 or one.size < other.size
+
+
+def _gain(rate: float, other: float) -> float:
+    """Return how much faster one rate is; 0 of rates that are about equal."""
+    gain = rate - other
+    return 0.0 if abs(gain) < ALIKE * other else gain

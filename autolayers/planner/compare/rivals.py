@@ -22,7 +22,7 @@ from ..search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from ...engines import Engine
@@ -101,16 +101,24 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
                 known.append(candidate)
     chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, found)]
-    on_processor = [rival for rival in chosen_first if rival.clock.on_cpu]
-    more = [
+    more = _with_threads(problem, chosen_first, threads)
+    return [*chosen_first[: MOST - len(more)], *more]
+
+
+def _with_threads(
+    problem: Problem, found: Sequence[Rival], threads: tuple[int, ...]
+) -> list[Rival]:
+    """Return the first launch in which the CPU computes with each number of threads, unless one is
+    given."""
+    rival = next((rival for rival in found if rival.clock.on_cpu), None)
+    if rival is None or problem.given.n_threads is not None:
+        return []
+    return [
         replace(
             rival, params=replace(rival.params, n_threads=n), placement=f"{rival.placement}, -t {n}"
         )
-        for rival in on_processor[:1]
         for n in threads
-        if problem.given.n_threads is None
     ]
-    return [*chosen_first[: MOST - len(more)], *more]
 
 
 def of_each_class(problem: Problem) -> list[Rival]:
@@ -205,36 +213,56 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
     given flag."""
     evaluator, devices = problem.evaluator, problem.machine.devices
     at = replace(problem.given, n_ctx=chosen.breakdown.n_ctx)
-    sizes: tuple[dict[str, Any], ...] = ({},)
-    if at.n_ubatch is None and at.n_batch is None and not at.embedding and not at.reranking:
-        sizes = ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
+    sizes = _batches(at)
     if not devices:
         # The effect of these on a CPU is not predicted, so each is a kind of its own
         for changes in (*sizes[:2], {"flash_attn": "off"} if at.flash_attn is None else {}):
             yield str(changes), evaluator.candidate(replace(chosen.params, **changes), FULL)
         return
     for changes in sizes:
-        params = replace(at, **changes)
-        ladders = Ladders(problem, params)
-        layers, in_ram = ladders.layers(params), ladders.in_ram(params)
-        if layers is not None:
-            yield "layers", _most(problem, "layers", params)
-            yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
-        if processor_alone(problem, at):
-            yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
-        if in_ram is not None:
-            yield in_ram.kind, _most(problem, in_ram.kind, params)
-        if layers is not None and not changes:
-            yield "fit", fit(evaluator, params, FULL)
+        yield from _placements(problem, replace(at, **changes), fits=not changes)
+    top = Ladders(problem, at).top
     if may_split_tensors(evaluator, at):
         yield (
             "tensor",
-            evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=ladders.top), FULL),
+            evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=top), FULL),
         )
-    if len(devices) > 1 and at.device is None and at.split_mode is None and at.tensor_split is None:
+    if len(devices) > 1 and _leaves_devices(at):
         for device in devices:
-            alone = replace(at, device=(device.name,), n_gpu_layers=ladders.top)
+            alone = replace(at, device=(device.name,), n_gpu_layers=top)
             yield device.name, evaluator.candidate(alone, FULL)
+
+
+def _batches(given: Params) -> tuple[dict[str, Any], ...]:
+    """Return the changes of the micro-batch to try, none first."""
+    if given.n_ubatch is not None or given.n_batch is not None:
+        return ({},)
+    if given.embedding or given.reranking:
+        return ({},)
+    return ({}, *({"n_ubatch": size, "n_batch": max(N_BATCH, size)} for size in MICRO_BATCHES))
+
+
+def _placements(
+    problem: Problem, params: Params, fits: bool
+) -> Iterator[tuple[str, Candidate | None]]:
+    """Yield (kind of placement, a launch of it) with this micro-batch; `fits`: --fit's too."""
+    evaluator = problem.evaluator
+    ladders = Ladders(problem, params)
+    layers, in_ram = ladders.layers(params), ladders.in_ram(params)
+    if layers is not None:
+        yield "layers", _most(problem, "layers", params)
+        yield "none", evaluator.candidate(replace(params, n_gpu_layers=0), FULL)
+    if processor_alone(problem, params):
+        yield "processor", evaluator.candidate(replace(params, device=(), n_gpu_layers=0), FULL)
+    if in_ram is not None:
+        yield in_ram.kind, _most(problem, in_ram.kind, params)
+    if layers is not None and fits:
+        yield "fit", fit(evaluator, params, FULL)
+
+
+def _leaves_devices(given: Params) -> bool:
+    """Return whether the flags leave open which devices are used, and how."""
+    return given.device is None and given.split_mode is None and given.tensor_split is None
 
 
 def _most(problem: Problem, kind: str, given: Params) -> Candidate | None:

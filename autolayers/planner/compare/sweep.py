@@ -105,17 +105,19 @@ def cases(
     one."""
     given = requests[0][1].params.cache_type_k
     kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
-    found = []
-    for model in models:
-        powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
-        here = list(dict.fromkeys(contexts)) or powers or [model.n_ctx_train or CONTEXTS[0]]
-        found += [
-            Case(model, name, replace(request, notes=()), kind, n)
-            for name, request in requests
-            for kind in kinds
-            for n in here
-        ]
-    return found
+    return [
+        Case(model, name, replace(request, notes=()), kind, n)
+        for model in models
+        for name, request in requests
+        for kind in kinds
+        for n in list(dict.fromkeys(contexts)) or _powers(model)
+    ]
+
+
+def _powers(model: Model) -> list[int]:
+    """Return the powers of two up to the trained context, or that if it is smaller."""
+    powers = [n for n in CONTEXTS if n <= model.n_ctx_train]
+    return powers or [model.n_ctx_train or CONTEXTS[0]]
 
 
 def sweep(asked: Sequence[Case]) -> Iterator[Point]:
