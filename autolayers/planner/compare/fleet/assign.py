@@ -23,7 +23,7 @@ import random
 import sys
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import product
+from itertools import combinations, product
 
 from ....records import dataclass
 from .simplex import largest
@@ -268,9 +268,7 @@ class _Search:
     ) -> tuple[list[int], list[float]] | None:
         """The first choice that is better, with up to `block` servers of one or two sorts replaced
         by others."""
-        there = [i for i, count in enumerate(counts) if count]
-        pairs = [(i, j) for i in there for j in there if i < j] if self._is_small(counts) else []
-        for removed in [*((i,) for i in there), *pairs]:
+        for removed in self._removals(counts):
             fewer = [*counts]
             for i in removed:
                 fewer[i] -= min(block, fewer[i])
@@ -283,6 +281,12 @@ class _Search:
                 if found > worth:
                     return now, found
         return None
+
+    def _removals(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
+        """The sorts to remove servers of: each that has some, then pairs if there are few."""
+        there = [i for i, count in enumerate(counts) if count]
+        pairs = combinations(there, 2) if self._is_small(counts) else ()
+        return [*((i,) for i in there), *pairs]
 
     def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
         """The sorts that may help: of many those that serve one of the three models that are served

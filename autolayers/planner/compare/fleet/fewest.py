@@ -23,6 +23,7 @@ from .assign import ALL, Sort, choices, has_solver, possibilities, served, silen
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Any
 
 _SECONDS = 5.0  # of HiGHS for a rule
 _GAP = 1e-4  # of its answer to the bound
@@ -30,6 +31,17 @@ _STARTS = 8  # of the search without it, besides the given one
 _MOVES = 2_000  # that it tries from each at most,
 _WORK = 200_000  # and these by sorts and models: the larger, the longer a move takes
 Rank = tuple[int, int, float]
+Rule = tuple[float, dict[int, float]]  # numbers times these, in all this at least
+
+
+class _Columns:
+    """Where the solver's numbers begin: servers of each sort at 0, whether it is `used`, users of
+    each model's `largest` server, and whether the model `waits` while that is away."""
+
+    def __init__(self, sorts: int, models: int) -> None:
+        self.used = sorts
+        self.largest = 2 * sorts
+        self.waits = 2 * sorts + models
 
 
 def fewest(
@@ -124,13 +136,8 @@ class _Problem:
 
     def _with_more(self, counts: list[int], model: int, away: bool) -> list[int] | None:
         """With the servers of one more sort that this model needs."""
-        left = [*self.room]
-        users, largest = 0, 0
-        for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
-            for kind, size in sort.takes:
-                left[kind] -= size * count
-            each = dict(sort.serves).get(model, 0) if count else 0
-            users, largest = users + each * count, max(largest, each * self._fails(i, count))
+        left = self._left(counts)
+        users, largest = self._users(counts, model)
         found = []
         for i, sort in enumerate(self.sorts):
             each = dict(sort.serves).get(model, 0)
@@ -144,6 +151,22 @@ class _Problem:
             return None
         *_, i, count = min(found)
         return [*counts[:i], counts[i] + count, *counts[i + 1 :]]
+
+    def _left(self, counts: Sequence[int]) -> list[int]:
+        """The room that these servers leave of each kind."""
+        left = [*self.room]
+        for sort, count in zip(self.sorts, counts, strict=True):
+            for kind, size in sort.takes:
+                left[kind] -= size * count
+        return left
+
+    def _users(self, counts: Sequence[int], model: int) -> tuple[int, int]:
+        """The users of a model, and those that its largest server takes away when it fails."""
+        users, largest = 0, 0
+        for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
+            each = dict(sort.serves).get(model, 0) if count else 0
+            users, largest = users + each * count, max(largest, each * self._fails(i, count))
+        return users, largest
 
     def _thinned(self, counts: list[int]) -> list[int]:
         """Without servers that are not needed, in blocks that become smaller."""
@@ -180,22 +203,23 @@ class _Problem:
 
     def _moved(self, counts: list[int]) -> Iterator[list[int]]:
         """One or two servers fewer, or one of another sort instead, and what is then lacking."""
-        there = [i for i, count in enumerate(counts) if count]
-        pairs = [*combinations(there, 2), *((i, i) for i in there if counts[i] > 1)]
         models = range(len(self.needed))
-        for removed in [*((i,) for i in there), *pairs]:
+        for removed in _removals(counts):
             less = [*counts]
             for i in removed:
                 less[i] -= 1
-            for added in [None, *(i for i in range(len(self.sorts)) if i not in removed)]:
-                more = [*less]
-                if added is not None:
-                    more[added] += 1
-                    if not self._has_room(more, self.sorts[added]):
-                        continue
-                repaired = self._repaired(more, models)
+            for more in (less, *self._with_another(less, removed)):
+                repaired = self._repaired([*more], models)
                 if repaired is not None:
                     yield self._thinned(repaired)
+
+    def _with_another(self, counts: list[int], removed: tuple[int, ...]) -> Iterator[list[int]]:
+        """With one server of a sort that was not removed, where there is room."""
+        for added, sort in enumerate(self.sorts):
+            if added not in removed:
+                more = [*counts[:added], counts[added] + 1, *counts[added + 1 :]]
+                if self._has_room(more, sort):
+                    yield more
 
     def _has_room(self, counts: Sequence[int], changed: Sort) -> bool:
         taken = dict.fromkeys((kind for kind, _ in changed.takes), 0)
@@ -208,16 +232,9 @@ class _Problem:
     # --- by scipy.optimize.milp
 
     def solved(self) -> list[int] | None:
-        """One rule after the other, each kept for the next; None without an answer.
-
-        The numbers: servers of each sort, whether it is used, users of each model's largest server,
-        and whether the model waits while that is away.
-        """
-        from scipy.optimize import Bounds, LinearConstraint, milp
-
+        """One rule after the other, each kept for the next; None without an answer."""
         sorts, models = len(self.sorts), len(self.needed)
-        used, largest, waits = sorts, 2 * sorts, 2 * sorts + models
-        width = 2 * sorts + 2 * models
+        at = _Columns(sorts, models)
         most = [self.most(sort) for sort in self.sorts]
         top = float(
             max(
@@ -226,52 +243,74 @@ class _Problem:
                 for _, each in sort.serves
             )
         )
-        rows: list[dict[int, float]] = []
-        least: list[float] = []
-
-        def row(start: float, numbers: dict[int, float]) -> None:
-            """`numbers` times these, in all `start` at least."""
-            rows.append(numbers)
-            least.append(start)
-
-        for kind, there in enumerate(self.room):
-            takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
-            row(-float(there), {i: -float(each) for i, each in enumerate(takes) if each})
-        for model, needs in enumerate(self.needed):
-            slots = {
-                i: float(each)
-                for i, sort in enumerate(self.sorts)
-                if (each := dict(sort.serves).get(model, 0))
-            }
-            row(float(needs), slots)
-            row(float(needs), {**slots, largest + model: -1.0, waits + model: top})
-            for i, users in slots.items():
-                at = i if self.together[i] else used + i
-                row(0.0, {largest + model: 1.0, at: -users})
-        for i, servers in enumerate(most):
-            row(0.0, {used + i: float(servers), i: -1.0})
-        goals = (
-            {waits + model: 1.0 for model in range(models)},
-            {i: float(gpus) for i, gpus in enumerate(self.gpus)},
-            {i: size / (max(self.costs) or 1.0) for i, size in enumerate(self.costs)},
-        )
-        bounds = Bounds([0.0] * width, [*most, *[1] * sorts, *[top] * models, *[1] * models])
+        rules = self._rules(at, most, top)
+        highest = [*most, *[1] * sorts, *[top] * models, *[1] * models]
         kinds = [1] * (2 * sorts) + [0] * models + [1] * models
         answer: list[int] | None = None
-        for goal in goals:
-            with silenced():
-                found = milp(
-                    [goal.get(at, 0.0) for at in range(width)],
-                    integrality=kinds,
-                    bounds=bounds,
-                    constraints=[LinearConstraint(_matrix(rows, width), least, float("inf"))],
-                    options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
-                )
+        for goal in self._goals(at):
+            found = _minimised(goal, rules, highest, kinds)
             if found.x is None:
                 return answer
             answer = [round(each) for each in found.x[:sorts]]
-            row(-round(found.fun) - 1e-6, {at: -each for at, each in goal.items()})
+            rules.append((-round(found.fun) - 1e-6, {i: -each for i, each in goal.items()}))
         return answer
+
+    def _rules(self, at: _Columns, most: Sequence[int], top: float) -> list[Rule]:
+        """What every answer keeps: the room, the users of each model, and those that wait while its
+        largest server is away, of `top` users at most."""
+        rules: list[Rule] = []
+        for kind, there in enumerate(self.room):
+            takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
+            rules.append((-float(there), {i: -float(each) for i, each in enumerate(takes) if each}))
+        for model, needs in enumerate(self.needed):
+            slots = self._slots(model)
+            away = {at.largest + model: -1.0, at.waits + model: top}
+            rules += [(float(needs), slots), (float(needs), {**slots, **away})]
+            for i, users in slots.items():
+                servers = i if self.together[i] else at.used + i
+                rules.append((0.0, {at.largest + model: 1.0, servers: -users}))
+        for i, count in enumerate(most):
+            rules.append((0.0, {at.used + i: float(count), i: -1.0}))
+        return rules
+
+    def _slots(self, model: int) -> dict[int, float]:
+        """The users that a server of each sort serves of a model."""
+        serves = [dict(sort.serves).get(model, 0) for sort in self.sorts]
+        return {i: float(each) for i, each in enumerate(serves) if each}
+
+    def _goals(self, at: _Columns) -> tuple[dict[int, float], ...]:
+        """What is made small, the most important first: models that wait, GPUs, costs."""
+        return (
+            {at.waits + model: 1.0 for model in range(len(self.needed))},
+            {i: float(gpus) for i, gpus in enumerate(self.gpus)},
+            {i: size / (max(self.costs) or 1.0) for i, size in enumerate(self.costs)},
+        )
+
+
+def _removals(counts: Sequence[int]) -> list[tuple[int, ...]]:
+    """One or two servers to remove, by their sorts."""
+    there = [i for i, count in enumerate(counts) if count]
+    pairs = [*combinations(there, 2), *((i, i) for i in there if counts[i] > 1)]
+    return [*((i,) for i in there), *pairs]
+
+
+def _minimised(
+    goal: dict[int, float], rules: Sequence[Rule], highest: Sequence[float], kinds: Sequence[int]
+) -> Any:
+    """The solver's answer; `highest` of each number, which is whole if its kind is 1."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    width = len(highest)
+    matrix = _matrix([numbers for _, numbers in rules], width)
+    least = [start for start, _ in rules]
+    with silenced():
+        return milp(
+            [goal.get(at, 0.0) for at in range(width)],
+            integrality=kinds,
+            bounds=Bounds([0.0] * width, highest),
+            constraints=[LinearConstraint(matrix, least, float("inf"))],
+            options={"time_limit": _SECONDS, "mip_rel_gap": _GAP},
+        )
 
 
 def _matrix(rows: Sequence[dict[int, float]], width: int) -> object:

@@ -139,19 +139,27 @@ def option_of(
     requests, table = plan.speed.requests, one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
         return Option(0, False, False, 0, 0, 0, missing(plan), ())
-    rows = [
-        row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)
-    ] or [requests.row]
+    rows = _rows(table, wanted) or [requests.row]
     return Option(
-        (requests.most or 0) if wanted.promise else busiest(rows),
+        _number(requests, rows, wanted),
         True,
         _whole(one),
         _taken(one),
         one.ram.limit or one.ram.request,
         requests.each,
         0,
-        tuple((row.users, row.served.rate, row.served.first) for row in rows),
+        tuple([(row.users, row.served.rate, row.served.first) for row in rows]),
     )
+
+
+def _number(requests: Requests, rows: Sequence[Row], wanted: Users) -> int:
+    """Return the users that keep the promise, without one those that get the most in all."""
+    return (requests.most or 0) if wanted.promise else busiest(rows)
+
+
+def _rows(table: Requests, wanted: Users) -> list[Row]:
+    """Return the numbers of users that fit, each with its slot unless a wait is promised."""
+    return [row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)]
 
 
 def busiest(rows: Sequence[Row]) -> int:

@@ -39,7 +39,7 @@ from .sharing import shared, sharers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from ....devices.cluster_file import Box
     from ....devices.fleet_file import Fleet
@@ -103,11 +103,7 @@ class _Planner:
         self._plan_models()
         sorts = self._alone()
         self._refuse_models(sorts)
-        there = [
-            i for i in range(len(self.models)) if all(each.model != i for each in self.unserved)
-        ]
-        if not there:
-            raise DoesNotFit("; ".join(each.why for each in self.unserved))
+        there = self._not_refused()
         sorts = [sort for sort in sorts if sort.serves[0][0] in there]
         sorts += self._sharing(there)
         there, sorts, counts, bound = self._served(sorts, there)
@@ -135,6 +131,17 @@ class _Planner:
             self._notes(possible, bound),
             self.interrupted,
         )
+
+    def _not_refused(self) -> list[int]:
+        """The models that a machine may serve. Raises DoesNotFit without one."""
+        refused = {each.model for each in self.unserved}
+        there = [i for i in range(len(self.models)) if i not in refused]
+        if not there:
+            raise self._served_none()
+        return there
+
+    def _served_none(self) -> DoesNotFit:
+        return DoesNotFit("; ".join(each.why for each in self.unserved))
 
     # --- what each model does on each kind
 
@@ -271,15 +278,18 @@ class _Planner:
             numbers = Counter(members)
             there = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
             memory = sum(_memory(kinds[kind]) for kind in members)
-            if not there or memory < NEEDED * size:
-                continue
-            for head in numbers:
-                others = numbers - Counter([head])
-                if all(kinds[kind].devices for kind in others):
-                    order = [head, *(kind for kind in numbers if kind != head)]
-                    takes = tuple((kind, numbers[kind] * kinds[kind].gpus) for kind in order)
-                    found.append((memory, takes))
+            if there and memory >= NEEDED * size:
+                found += [(memory, takes) for takes in self._by_head(numbers)]
         return [takes for _, takes in sorted(found)]
+
+    def _by_head(self, numbers: Counter[int]) -> Iterator[Takes]:
+        """What these numbers of machines of each kind take, for each kind that may be the head."""
+        kinds = self.fleet.kinds
+        for head in numbers:
+            others = numbers - Counter([head])
+            if all(kinds[kind].devices for kind in others):
+                order = [head, *(kind for kind in numbers if kind != head)]
+                yield tuple([(kind, numbers[kind] * kinds[kind].gpus) for kind in order])
 
     def _spanning(self, i: int, takes: Takes) -> Sort | None:
         """The sort of a model on these machines together; None where they do not hold it or keep
@@ -323,13 +333,12 @@ class _Planner:
 
     def _sharing(self, there: Sequence[int]) -> list[Sort]:
         """Sorts of several models on one GPU, where there are few GPUs for the models."""
-        kinds = self.fleet.kinds
         if not self.may_share or len(there) < 2:
             return []
+        weights = {i: self.weights[i] for i in there}
         found = []
-        for number, kind in enumerate(kinds):
-            device = kind.devices[0] if kind.devices else None
-            if device is None or (len(kind.devices) > 1 and kind.gpus == 1):
+        for number, kind in enumerate(self.fleet.kinds):
+            if not _has_single_gpus(kind):
                 continue
             machine = part(kind, 1, self.request.policy)
             fitting = {
@@ -337,9 +346,7 @@ class _Planner:
             }
             found += [
                 Sort(((number, 1),), serves)
-                for serves in sharers(
-                    fitting, machine, {i: self.weights[i] for i in there}, self.wanted.each
-                )
+                for serves in sharers(fitting, machine, weights, self.wanted.each)
             ]
         return found
 
@@ -349,29 +356,34 @@ class _Planner:
         """The models that are served, the sorts, how many of each, and the bound. A model whose
         promise no machine keeps once it is measured is noted and left out, and so is one for which
         no machine is left."""
-        said = " and ".join(self.wanted.each.words())
         while True:
             sorts, counts, bound = self._chosen(sorts, there, self._shares(there))
-            possible = {model for sort in sorts for model, _ in sort.serves}
             users = served(sorts, counts, len(self.models))
             if all(users[i] for i in there):
                 return there, sorts, counts, bound
-            refused = [i for i in there if i not in possible]
-            left = [i for i in there if not users[i]] if not refused else []
+            out = self._left_out(sorts, there, users)
+            there = [i for i in there if i not in out]
+            sorts = [sort for sort in sorts if _models_of([sort]).issubset(there)]
+            if not there:
+                raise self._served_none()
+
+    def _left_out(
+        self, sorts: Sequence[Sort], there: Sequence[int], users: Sequence[int]
+    ) -> list[int]:
+        """Note the models whose promise no machine keeps; if there are none, those for which no
+        machine is left, which then wait for one."""
+        possible = _models_of(sorts)
+        refused = [i for i in there if i not in possible]
+        if refused:
+            said = " and ".join(self.wanted.each.words())
             self.unserved += [
                 Unserved(i, f"{self.names[i]}: no machine gives {said}") for i in refused
             ]
-            self.unserved += [
-                Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left
-            ]
-            self.waiting |= {
-                i: [sort for sort in sorts if sort.serves[0][0] == i and len(sort.serves) == 1]
-                for i in left
-            }
-            there = [i for i in there if i not in refused and i not in left]
-            sorts = [sort for sort in sorts if all(model in there for model, _ in sort.serves)]
-            if not there:
-                raise DoesNotFit("; ".join(each.why for each in self.unserved))
+            return refused
+        left = [i for i in there if not users[i]]
+        self.unserved += [Unserved(i, f"{self.names[i]}: no machine is left for it") for i in left]
+        self.waiting |= {i: _of_model(sorts, i) for i in left}
+        return left
 
     def _chosen(
         self, sorts: list[Sort], there: Sequence[int], weights: Sequence[float]
@@ -386,22 +398,12 @@ class _Planner:
             number += 1
             self.step(f"choosing servers, round {number}")
             found = assign([_placed(sort, place) for sort in sorts], room, weights)
-            new = [
-                sort
-                for sort, count in zip(sorts, found.counts, strict=True)
-                if count and sort not in sure
-            ]
+            new = _unsure(sorts, found.counts, sure)
             if not new or self.interrupted:
                 return sorts, found.counts, found.bound
-            kept = self._kept(new)
-            sure |= kept
-            sorts = [sort for sort in sorts if sort in sure or sort not in new]
-            if number >= ROUNDS:
-                served_so = {model for sort in sure for model, _ in sort.serves}
-                sorts = [
-                    sort for sort in sorts if sort in sure or sort.serves[0][0] not in served_so
-                ]
-            if not {model for sort in sorts for model, _ in sort.serves}.issuperset(there):
+            sure |= self._kept(new)
+            sorts = _remaining(sorts, new, sure, number >= ROUNDS)
+            if not _models_of(sorts).issuperset(there):
                 return sorts, (0,) * len(sorts), None
 
     def _kept(self, sorts: Sequence[Sort]) -> set[Sort]:
@@ -450,27 +452,39 @@ class _Planner:
         """How many servers of each sort the users take, each model one at least. Only sorts whose
         sharing of a GPU is planned are chosen from, and without a promise none of these where the
         others serve all users."""
-        place = {i: at for at, i in enumerate(there)}
-        sure = [i for i, sort in enumerate(sorts) if counts[i] or len(sort.serves) == 1]
+        sure = _planned(sorts, counts)
         needed = [max(1, users[i]) for i in there]
         if not self.wanted.each.promise:
-            apart = [i for i in sure if len(sorts[i].serves) == 1]
-            own = [_placed(sorts[i], place) for i in apart]
-            weights = [each / sum(needed) for each in needed]
-            alone = assign(own, self._room(), weights, quick=True).counts
-            enough = served(own, alone, len(needed))
-            if all(has >= needs for has, needs in zip(enough, needed, strict=True)):
-                sure, counts = apart, dict(zip(apart, alone, strict=True))
+            apart = self._unshared(sorts, sure, there, needed)
+            if apart is not None:
+                sure, counts = [*apart], apart
+        place = {i: at for at, i in enumerate(there)}
+        placed = [_placed(sorts[i], place) for i in sure]
+        costs = [self._cost(sorts[i]) for i in sure]
         found = fewest(
-            [_placed(sorts[i], place) for i in sure],
-            self._room(),
-            needed,
-            [self._cost(sorts[i]) for i in sure],
-            [len(kind.machines) == 1 for kind in self.fleet.kinds],
-            [counts[i] for i in sure],
+            placed, self._room(), needed, costs, self._alone_kinds(), [counts[i] for i in sure]
         )
         number = dict(zip(sure, found, strict=True))
-        return tuple(number.get(i, 0) for i in range(len(sorts)))
+        return tuple([number.get(i, 0) for i in range(len(sorts))])
+
+    def _alone_kinds(self) -> list[bool]:
+        """Whether there is a single machine of each kind."""
+        return [len(kind.machines) == 1 for kind in self.fleet.kinds]
+
+    def _unshared(
+        self, sorts: Sequence[Sort], sure: Sequence[int], there: Sequence[int], needed: list[int]
+    ) -> dict[int, int] | None:
+        """The number of servers of each sort that shares no GPU; None if these do not serve all
+        users."""
+        place = {i: at for at, i in enumerate(there)}
+        apart = [i for i in sure if len(sorts[i].serves) == 1]
+        own = [_placed(sorts[i], place) for i in apart]
+        weights = [each / sum(needed) for each in needed]
+        alone = assign(own, self._room(), weights, quick=True).counts
+        enough = served(own, alone, len(needed))
+        if any(has < needs for has, needs in zip(enough, needed, strict=True)):
+            return None
+        return dict(zip(apart, alone, strict=True))
 
     def _cost(self, sort: Sort) -> float:
         """Bytes of the GPUs of a server; without a promise seconds of a token of one user."""
@@ -485,19 +499,7 @@ class _Planner:
     ) -> tuple[list[Server], list[Place]]:
         """The launches for the slots that each gets, and their machines."""
         there = served(sorts, counts, len(self.models))
-        largest = [
-            max(
-                [
-                    each * (count if self._is_alone(sort) else 1)
-                    for sort, count in zip(sorts, counts, strict=True)
-                    if count
-                    for model, each in sort.serves
-                    if model == i
-                ],
-                default=0,
-            )
-            for i in range(len(self.models))
-        ]
+        largest = self._largest_servers(sorts, counts)
         servers: list[Server] = []
         of_sort: dict[int, list[int]] = {}
         for number, (sort, count) in enumerate(zip(sorts, counts, strict=True)):
@@ -511,6 +513,15 @@ class _Planner:
                 for (i, _), size, plan in zip(sort.serves, slots, plans, strict=True)
             ]
         return servers, self._places(sorts, counts, of_sort)
+
+    def _largest_servers(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
+        """The most users of each model that are served by what fails together."""
+        largest = [0] * len(self.models)
+        for sort, count in zip(sorts, counts, strict=True):
+            together = count if self._is_alone(sort) else min(1, count)
+            for model, each in sort.serves:
+                largest[model] = max(largest[model], each * together)
+        return largest
 
     def _is_alone(self, sort: Sort) -> bool:
         """Whether its servers fail together, on the only machine of a kind."""
@@ -565,28 +576,36 @@ class _Planner:
         free = {
             box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines
         }
-        at = [0] * len(self.fleet.kinds)
         order = sorted(
             (-sum(gpus for _, gpus in sorts[number].takes), sorts[number].serves, number)
             for number in of_sort
             for _ in range(counts[number])
         )
         used = self._machines_used(sorts, counts)
+        at = [0] * len(self.fleet.kinds)
         places = []
         for _, _, number in order:
-            names: list[str] = []
-            gpus: tuple[int, ...] | None = None
-            for kind, size in sorts[number].takes:
-                found = self.fleet.kinds[kind]
-                for _ in range(max(1, size // found.gpus)):
-                    name = self._machine(
-                        found.machines[: used[kind]], kind, min(size, found.gpus), free, at
-                    )
-                    taken, free[name] = free[name][:size], free[name][size:]
-                    gpus = tuple(taken) if size < found.gpus else None
-                    names.append(name)
-            places += [Place(server, gpus, tuple(names)) for server in of_sort[number]]
+            names, gpus = self._machines(sorts[number], used, free, at)
+            places += [Place(server, gpus, names) for server in of_sort[number]]
         return places
+
+    def _machines(
+        self, sort: Sort, used: Sequence[int], free: dict[str, list[int]], at: list[int]
+    ) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
+        """The machines of one server, and its GPUs if it has only a part of one; takes them from
+        `free`."""
+        names: list[str] = []
+        gpus: tuple[int, ...] | None = None
+        for kind, size in sort.takes:
+            found = self.fleet.kinds[kind]
+            for _ in range(max(1, size // found.gpus)):
+                name = self._machine(
+                    found.machines[: used[kind]], kind, min(size, found.gpus), free, at
+                )
+                taken, free[name] = free[name][:size], free[name][size:]
+                gpus = tuple(taken) if size < found.gpus else None
+                names.append(name)
+        return tuple(names), gpus
 
     def _machines_used(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
         """Of each kind the fewest that have the GPUs, but two where a model has several servers
@@ -745,6 +764,44 @@ class _Planner:
         if self.interrupted:
             notes.append("interrupted: this is the best so far")
         return tuple(notes)
+
+
+def _has_single_gpus(kind: Kind) -> bool:
+    """Whether a server may have one GPU of a machine: of some all are used together."""
+    return len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)
+
+
+def _unsure(sorts: Sequence[Sort], counts: Sequence[int], sure: set[Sort]) -> list[Sort]:
+    """The sorts that are chosen and not sure."""
+    used = [sort for sort, count in zip(sorts, counts, strict=True) if count]
+    return [sort for sort in used if sort not in sure]
+
+
+def _planned(sorts: Sequence[Sort], counts: Sequence[int] | dict[int, int]) -> list[int]:
+    """Which sorts serve one model or are chosen, whose sharing of a GPU was then planned."""
+    return [i for i, sort in enumerate(sorts) if counts[i] or len(sort.serves) == 1]
+
+
+def _models_of(sorts: Iterable[Sort]) -> set[int]:
+    """The models that these sorts serve."""
+    return {model for sort in sorts for model, _ in sort.serves}
+
+
+def _of_model(sorts: Iterable[Sort], model: int) -> list[Sort]:
+    """The sorts that serve this model alone."""
+    return [sort for sort in sorts if _models_of([sort]) == {model}]
+
+
+def _remaining(
+    sorts: Sequence[Sort], new: Sequence[Sort], sure: set[Sort], last: bool
+) -> list[Sort]:
+    """The sorts without the new ones that are not sure; in the `last` round only models that no
+    sure sort serves may have others."""
+    sorts = [sort for sort in sorts if sort in sure or sort not in new]
+    if not last:
+        return sorts
+    models = _models_of(sure)
+    return [sort for sort in sorts if sort in sure or sort.serves[0][0] not in models]
 
 
 def _placed(sort: Sort, place: dict[int, int]) -> Sort:

@@ -66,15 +66,24 @@ def _users(
     are; {}: they do not fit, or the promise is not kept."""
     device = machine.devices[0]
     left = machine.limits[device.name] - sum(options[i].device for i in models)
-    ram = None if machine.ram is None else machine.ram - sum(options[i].ram for i in models)
-    if left < 0 or (ram is not None and ram < 0):
+    if left < 0 or _lacks_ram(machine, [options[i] for i in models]):
         return {}
     rows = {i: [row for row in options[i].rows if _kept(row, len(models), wanted)] for i in models}
     if not all(rows.values()):
         return {}
-    at = dict.fromkeys(models, 0)
+    return _added(rows, options, weights, left)
+
+
+def _added(
+    rows: Mapping[int, Sequence[tuple[int, float, float]]],
+    options: Mapping[int, Option],
+    weights: Mapping[int, float],
+    left: int,
+) -> dict[int, int]:
+    """The users of each model, from its first row on, until the bytes left hold no more."""
+    at = dict.fromkeys(rows, 0)
     while True:
-        for i in sorted(models, key=lambda i: rows[i][at[i]][0] / weights[i]):
+        for i in sorted(rows, key=lambda i: rows[i][at[i]][0] / weights[i]):
             if at[i] + 1 == len(rows[i]):
                 continue
             more = (rows[i][at[i] + 1][0] - rows[i][at[i]][0]) * options[i].each * _EACH
@@ -83,7 +92,11 @@ def _users(
                 at[i] += 1
                 break
         else:
-            return {i: rows[i][at[i]][0] for i in models}
+            return {i: rows[i][at[i]][0] for i in rows}
+
+
+def _lacks_ram(machine: Machine, options: Sequence[Option]) -> bool:
+    return machine.ram is not None and sum(option.ram for option in options) > machine.ram
 
 
 def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
@@ -114,18 +127,20 @@ def shared(
             plan = planned(model, request, rest, Users(users, wanted.context))
         except AutolayersError:
             return None
-        found = plan.speed.requests
-        row = found.row if isinstance(found, Requests) else None
-        if check and (
-            not plan.fits
-            or row is None
-            or not _kept((users, row.served.rate, row.served.first), len(models), wanted)
-        ):
+        if check and not _keeps(plan, users, len(models), wanted):
             return None
         plans.append(plan)
         takes[at] = max([each.used + each.margin for each in plan.devices], default=0)
         rams[at] = plan.ram.limit or plan.ram.request
     return plans
+
+
+def _keeps(plan: Plan, users: int, models: int, wanted: Users) -> bool:
+    """Return whether a plan fits and keeps the promise beside the other models."""
+    found = plan.speed.requests
+    if not plan.fits or not isinstance(found, Requests):
+        return False
+    return _kept((users, found.row.served.rate, found.row.served.first), models, wanted)
 
 
 def _within(machine: Machine, taken: int, ram: int) -> Machine:

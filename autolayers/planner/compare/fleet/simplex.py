@@ -22,34 +22,53 @@ def largest(
     """The x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and that
     most; None if it is not found within PIVOTS."""
     count, height = len(goal), len(rows)
-    table = [
-        [*row, *(float(i == j) for j in range(height)), limit]
-        for i, (row, limit) in enumerate(zip(rows, limits, strict=True))
-    ]
+    table = _table(rows, limits)
     top = [-each for each in goal] + [0.0] * (height + 1)
     basis = [count + i for i in range(height)]
     for pivot in range(PIVOTS):
         columns = [j for j in range(count + height) if top[j] < -_ZERO]
         if not columns:
-            found = [0.0] * count
-            for i, j in enumerate(basis):
-                if j < count:
-                    found[j] = table[i][-1]
-            return found, top[-1]
+            return _solution(table, basis, count), top[-1]
         enters = columns[0] if pivot > _BLAND else min(columns, key=top.__getitem__)
-        ratios = [
-            (table[i][-1] / table[i][enters], basis[i], i)
-            for i in range(height)
-            if table[i][enters] > _ZERO
-        ]
-        if not ratios:
+        leaves = _leaving_row(table, basis, enters)
+        if leaves is None:
             return None
-        i = min(ratios)[2]
-        basis[i] = enters
-        size = table[i][enters]
-        row = table[i] = [each / size for each in table[i]]
-        for other in (*table[:i], *table[i + 1 :], top):
-            factor = other[enters]
-            if factor:
-                other[:] = [each - factor * own for each, own in zip(other, row, strict=True)]
+        basis[leaves] = enters
+        _exchange(table, top, leaves, enters)
     return None
+
+
+def _table(rows: Sequence[Sequence[float]], limits: Sequence[float]) -> list[list[float]]:
+    """Return the rows, each with a slack of its own and its limit."""
+    height = len(rows)
+    return [
+        [*row, *(float(i == j) for j in range(height)), limit]
+        for i, (row, limit) in enumerate(zip(rows, limits, strict=True))
+    ]
+
+
+def _solution(table: Sequence[Sequence[float]], basis: Sequence[int], count: int) -> list[float]:
+    """Return x, of `count` numbers, in the table's last column."""
+    found = [0.0] * count
+    for i, j in enumerate(basis):
+        if j < count:
+            found[j] = table[i][-1]
+    return found
+
+
+def _leaving_row(table: Sequence[Sequence[float]], basis: Sequence[int], enters: int) -> int | None:
+    """Return the row whose limit is reached first as a column grows; None without one."""
+    ratios = [
+        (row[-1] / row[enters], basis[i], i) for i, row in enumerate(table) if row[enters] > _ZERO
+    ]
+    return min(ratios)[2] if ratios else None
+
+
+def _exchange(table: list[list[float]], top: list[float], i: int, enters: int) -> None:
+    """Make a column that of a unit vector, with its 1 in row `i`."""
+    size = table[i][enters]
+    row = table[i] = [each / size for each in table[i]]
+    for other in (*table[:i], *table[i + 1 :], top):
+        factor = other[enters]
+        if factor:
+            other[:] = [each - factor * own for each, own in zip(other, row, strict=True)]
