@@ -45,6 +45,12 @@ class Option:
     whole: bool = True
     measured: bool = True  # else sizes are estimates
 
+    def fits(self, left: Mapping[str, int], ram: int | None) -> bool:
+        """Whether the devices and system memory have this much left."""
+        if ram is not None and self.ram > ram:
+            return False
+        return all(size <= left[name] for name, size in self.takes.items())
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -269,12 +275,7 @@ class Search:
 
     def _with_cuts(self, cuts: tuple[int, ...]) -> None:
         """The current choice with these models split over the leftover memory, in every order."""
-        price = sum(
-            self.choices[i].weight * option.price for i, option in self.state.chosen.items()
-        )
-        price += sum(
-            self.choices[i].weight * self.choices[i].cut_bound(self.state.left) for i in cuts
-        )
+        price = self._bound(cuts)
         if not self._promising(price * (CUT_GAIN if cuts and self.found else 1)):
             return
         for order in permutations(cuts) if len(cuts) < 3 else [cuts]:
@@ -288,6 +289,15 @@ class Search:
             for i in order:
                 if i in self.state.chosen:
                     self.state.give_back(i)
+
+    def _bound(self, cuts: tuple[int, ...]) -> float:
+        """The least price of the current choice with these models split."""
+        price = sum(
+            self.choices[i].weight * option.price for i, option in self.state.chosen.items()
+        )
+        return price + sum(
+            self.choices[i].weight * self.choices[i].cut_bound(self.state.left) for i in cuts
+        )
 
     def _improve(self) -> None:
         """Starting from the best choice, one model at a time takes another option, as long as that

@@ -235,16 +235,25 @@ class _Sets:
         if any(part and part not in self.seconds for part in parts):
             return
         members = self._members(mask)
-        group = _Group(self.asked, dict(self.asked.machine.limits), self.asked.ram, {})
-        simple = len(members) == 1 or not any(i in self.asked.cut for i in members)
-        if simple and all(group.place(i, self.asked.options[i]) for i in members):
-            self.seconds[mask] = sum(option.price for option in group.chosen.values())
+        seconds = self._one_after_the_other(members)
+        if seconds is not None:
+            self.seconds[mask] = seconds
         elif self._may_fit(members):
             self.searched += 1
             self.proven &= self.searched <= MOST_SEARCHED
             found = self.chosen(members) if self.searched <= MOST_SEARCHED else None
             if found is not None:
                 self.seconds[mask] = found.price
+
+    def _one_after_the_other(self, members: Sequence[int]) -> float | None:
+        """The seconds of a set whose models fit, each on what those before it leave; None if they
+        do not, or if one of several may be split."""
+        if len(members) > 1 and any(i in self.asked.cut for i in members):
+            return None
+        group = _Group(self.asked, dict(self.asked.machine.limits), self.asked.ram, {})
+        if not all(group.place(i, self.asked.options[i]) for i in members):
+            return None
+        return sum(option.price for option in group.chosen.values())
 
     def _may_fit(self, members: Sequence[int]) -> bool:
         """Whether the least that each model takes fits in total."""
@@ -350,14 +359,33 @@ def plan_any(
     asked, machine = _Question(models, request, own), request.machine
     order = asked.by_size()
     alone = tuple(i for i, options in asked.options.items() if not options)
-    most, chosen = 1, None
-    for most in range(min(len(order), limit or len(order)), 1, -1) if not alone else ():
-        chosen = _any(asked, order, most)
-        if chosen is not None:
-            break
+    most, chosen = (1, None) if alone else _most_together(asked, order, limit)
     if chosen is None:
         plans = {i: plan for i in asked.options if (plan := asked.alone(i)) is not None}
         return AnyOf(tuple(plans.values()), tuple(plans), 1, machine, alone, tuple(asked.refused))
+    machines = _machines(asked, chosen, most)
+    found = []
+    for i, option in sorted(chosen.items()):
+        mine = replace(asked.asked(i), machine=machines[i])
+        plan = settled(measured_plan(models[i], option, mine, Known()))
+        found.append(with_own_servers(plan, machine.devices))
+    return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
+
+
+def _most_together(
+    asked: _Question, order: Sequence[int], limit: int | None
+) -> tuple[int, dict[int, Option] | None]:
+    """The most models, two or more, of which any may be loaded at once, and an option of each."""
+    for most in range(min(len(order), limit or len(order)), 1, -1):
+        chosen = _any(asked, order, most)
+        if chosen is not None:
+            return most, chosen
+    return 1, None
+
+
+def _machines(asked: _Question, chosen: Mapping[int, Option], most: int) -> dict[int, Machine]:
+    """The part of the machine that each model has, so that any `most` of them have theirs."""
+    machine = asked.machine
     devices = {
         name: _parts(
             {i: option.takes[name] for i, option in chosen.items() if name in option.takes},
@@ -366,20 +394,17 @@ def plan_any(
         )
         for name, limit in machine.limits.items()
     }
-    ram = (
-        None
-        if asked.ram is None
-        else _parts({i: option.ram for i, option in chosen.items()}, asked.ram, most)
-    )
-    found = []
-    for i, option in sorted(chosen.items()):
-        limits = {name: parts.get(i, 0) for name, parts in devices.items()}
-        mine = replace(machine, limits=limits, ram=None if ram is None else RAM_MARGIN + ram[i])
-        plan = settled(
-            measured_plan(models[i], option, replace(asked.asked(i), machine=mine), Known())
+    ram = None
+    if asked.ram is not None:
+        ram = _parts({i: option.ram for i, option in chosen.items()}, asked.ram, most)
+    return {
+        i: replace(
+            machine,
+            limits={name: parts.get(i, 0) for name, parts in devices.items()},
+            ram=None if ram is None else RAM_MARGIN + ram[i],
         )
-        found.append(with_own_servers(plan, machine.devices))
-    return AnyOf(tuple(found), tuple(sorted(chosen)), most, machine, (), tuple(asked.refused))
+        for i in chosen
+    }
 
 
 def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
@@ -393,56 +418,67 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
     return found
 
 
+class _Held:
+    """What options take of each device and of RAM, of which any `most` are used at once."""
+
+    def __init__(self, asked: _Question, most: int) -> None:
+        self.asked, self.most = asked, most
+        self.limits = asked.machine.limits
+        self.sizes: dict[str, list[int]] = {name: [] for name in self.limits}
+        self.ram: list[int] = []
+
+    def take(self, option: Option) -> None:
+        self.ram.append(option.ram)
+        for name, size in self._takes(option):
+            self.sizes[name].append(size)
+
+    def give_back(self, option: Option) -> None:
+        """Undo the last `take`."""
+        self.ram.pop()
+        for name, _ in self._takes(option):
+            self.sizes[name].pop()
+
+    def fitting(self, options: Sequence[Option]) -> Iterator[Option]:
+        """The options that fit too: the fastest first, of equal ones that on devices with the most
+        left."""
+        found = [option for option in options if self._fits(option)]
+        return iter(sorted(found, key=lambda option: (option.price, self._heaviest(option))))
+
+    def _fits(self, option: Option) -> bool:
+        ram = self.asked.ram
+        if ram is not None and _heaviest([*self.ram, option.ram], self.most) > ram:
+            return False
+        return all(
+            _heaviest([*self.sizes[name], size], self.most) <= self.limits[name]
+            for name, size in self._takes(option)
+        )
+
+    def _heaviest(self, option: Option) -> int:
+        return max((_heaviest(self.sizes[name], self.most) for name in option.takes), default=0)
+
+    def _takes(self, option: Option) -> list[tuple[str, int]]:
+        return list(held(option.takes, self.limits, self.asked.servers).items())
+
+
 def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option] | None:
     """An option of each model, so that any `most` of them fit: the fastest that leaves one for the
     models after it. None if not found in STEPS steps."""
-    limits = asked.machine.limits
-    sizes: dict[str, list[int]] = {name: [] for name in limits}
-    ram: list[int] = []
+    taken = _Held(asked, most)
     chosen: list[Option] = []
-
-    def takes(option: Option) -> list[tuple[str, int]]:
-        return list(held(option.takes, limits, asked.servers).items())
-
-    def fitting() -> Iterator[Option]:
-        """The options of the next model."""
-        found = [
-            option
-            for option in asked.options[order[len(chosen)]]
-            if (asked.ram is None or _heaviest([*ram, option.ram], most) <= asked.ram)
-            and all(
-                _heaviest([*sizes[name], size], most) <= limits[name]
-                for name, size in takes(option)
-            )
-        ]
-        return iter(
-            sorted(
-                found,
-                key=lambda option: (
-                    option.price,
-                    max((_heaviest(sizes[name], most) for name in option.takes), default=0),
-                ),
-            )
-        )
-
-    untried = [fitting()]
+    untried = [taken.fitting(asked.options[order[0]])]
     for _ in range(STEPS):
         option = next(untried[-1], None)
         if option is not None:
             chosen.append(option)
-            ram.append(option.ram)
-            for name, size in takes(option):
-                sizes[name].append(size)
+            taken.take(option)
             if len(chosen) == len(order):
                 return dict(zip(order, chosen, strict=True))
-            untried.append(fitting())
+            untried.append(taken.fitting(asked.options[order[len(chosen)]]))
             continue
         untried.pop()
         if not chosen:
             return None
-        ram.pop()
-        for name, _ in takes(chosen.pop()):
-            sizes[name].pop()
+        taken.give_back(chosen.pop())
     return None
 
 

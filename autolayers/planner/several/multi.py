@@ -151,28 +151,44 @@ def _shared(
 ) -> tuple[Sharing, Assignment] | None:
     """The best launches at the smallest contexts; of several cache types, the first with which all
     are fully offloaded. None if they do not fit together."""
-    params, machine = request.params, request.machine
+    machine = request.machine
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
-    ladder = () if params.cache_type_k or params.cache_type_v else request.policy.kv_types
     best: tuple[Sharing, Assignment] | None = None
-    for name in ladder or (None,):
-        asked = (
-            request if name is None else request.with_flags(cache_type_k=name, cache_type_v=name)
-        )
-        launches: list[Launches] = []
-        for i, model in enumerate(models):
-            launches.append(Launches(lambda i=i: models[i], asked, known.of(model)))  # type: ignore[misc]
-            if len(models) > MOST_EXACT:
-                launches[-1].settle()
-        sharing = Sharing(launches, weights, machine, ram)
+    for asked in _with_cache_types(request):
+        sharing = Sharing(_launches(models, asked, known), weights, machine, ram)
         found = sharing.best()
-        if found is None or not all(option.whole for option in found.chosen):
+        if found is None or not _is_whole(found):
             found = _finer(sharing, found)
-        if found is not None and (best is None or found.price < best[1].price):
+        if found is None:
+            continue
+        if best is None or found.price < best[1].price:
             best = sharing, found
-        if found is not None and all(option.whole for option in found.chosen):
+        if _is_whole(found):
             break
     return best
+
+
+def _with_cache_types(request: Request) -> list[Request]:
+    """The request with each cache type that the policy allows, if none is given."""
+    params, types = request.params, request.policy.kv_types
+    if params.cache_type_k or params.cache_type_v or not types:
+        return [request]
+    return [request.with_flags(cache_type_k=name, cache_type_v=name) for name in types]
+
+
+def _launches(models: Sequence[Model], request: Request, known: _Measured) -> list[Launches]:
+    """The launches of each model; of many models only their options are kept."""
+    found: list[Launches] = []
+    for i, model in enumerate(models):
+        found.append(Launches(lambda i=i: models[i], request, known.of(model)))  # type: ignore[misc]
+        if len(models) > MOST_EXACT:
+            found[-1].settle()
+    return found
+
+
+def _is_whole(found: Assignment) -> bool:
+    """Whether all models are fully offloaded."""
+    return all(option.whole for option in found.chosen)
 
 
 def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
@@ -183,30 +199,8 @@ def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
     left, ram = dict(sharing.machine.limits), sharing.ram
     chosen: list[Option] = []
     for launches in sharing.launches:
-        option = min(
-            (option for option in launches.whole if _has(left, ram, option)),
-            key=lambda option: option.price,
-            default=None,
-        )
-        if option is None:
-            machine = replace(
-                launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
-            )
-            try:
-                asked = replace(
-                    launches.request.with_params(launches.params), machine=machine, notes=()
-                )
-                plan = plan_request(launches.read(), asked, known=launches.known)
-            except LaunchRefused:
-                return found
-            option = launches.option(
-                replace(
-                    plan.params,
-                    cache_ram=launches.given.cache_ram,
-                    ctx_checkpoints=launches.given.ctx_checkpoints,
-                )
-            )
-        if option is None or not _has(left, ram, option):
+        option = _with_what_is_left(launches, left, ram)
+        if option is None or not option.fits(left, ram):
             return found
         chosen.append(option)
         takes = held(option.takes, sharing.machine.limits, sharing.servers)
@@ -215,17 +209,37 @@ def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
     price = sum(
         weight * option.price for weight, option in zip(sharing.weights, chosen, strict=True)
     )
-    return (
-        found
-        if found is not None and found.price <= price
-        else Assignment(tuple(chosen), price, exact=False)
+    if found is not None and found.price <= price:
+        return found
+    return Assignment(tuple(chosen), price, exact=False)
+
+
+def _with_what_is_left(
+    launches: Launches, left: Mapping[str, int], ram: int | None
+) -> Option | None:
+    """The fastest launch on one device that fits, otherwise that of a separate plan."""
+    fitting = [option for option in launches.whole if option.fits(left, ram)]
+    if fitting:
+        return min(fitting, key=lambda option: option.price)
+    return _planned_alone(launches, left, ram)
+
+
+def _planned_alone(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
+    """The launch that a separate plan chooses with this much left; None if nothing fits."""
+    machine = replace(
+        launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
     )
-
-
-def _has(left: Mapping[str, int], ram: int | None, option: Option) -> bool:
-    """Whether the devices and system memory have this much left."""
-    return (ram is None or option.ram <= ram) and all(
-        size <= left[name] for name, size in option.takes.items()
+    asked = replace(launches.request.with_params(launches.params), machine=machine, notes=())
+    try:
+        plan = plan_request(launches.read(), asked, known=launches.known)
+    except LaunchRefused:
+        return None
+    return launches.option(
+        replace(
+            plan.params,
+            cache_ram=launches.given.cache_ram,
+            ctx_checkpoints=launches.given.ctx_checkpoints,
+        )
     )
 
 
@@ -361,7 +375,7 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
 def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> list[Plan]:
     """A plan for each, with a share of the leftover memory in proportion to its size, and whole RPC
     servers."""
-    params, machine = request.params, request.machine
+    machine = request.machine
     sizes = [model.size for model in models]
     owners = dealt(sizes, machine)
     limits, ram = (
@@ -375,17 +389,9 @@ def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> lis
             name: limit if owners.get(name) == i else limit * sizes[i] // rest
             for name, limit in limits.items()
         }
-        own = tuple(
-            name
-            for name in (limits if params.device is None else params.device)
-            if owners.get(name, i) == i
-        )
-        asked = request.with_flags(device=own) if owners else request
         # one margin is enough for all
         share = None if ram is None else RAM_MARGIN + ram * sizes[i] // rest
-        if params.n_ctx is None:
-            usual = min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))
-            asked = asked.with_goals(n_ctx=request.policy.n_ctx_min or usual)
+        asked = _with_least_context(_on_own_servers(request, owners, i), model)
         asked = replace(asked, machine=replace(machine, limits=mine, ram=share))
         plan = settled(plan_request(model, asked, known=known.of(model)))
         plans.append(with_own_servers(plan, machine.devices))
@@ -394,6 +400,23 @@ def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> lis
         }
         ram = None if ram is None else max(0, ram - plan.host.taken)
     return plans
+
+
+def _on_own_servers(request: Request, owners: Mapping[str, int], i: int) -> Request:
+    """The request without the devices of servers that another model has."""
+    if not owners:
+        return request
+    given = request.params.device
+    names = request.machine.limits if given is None else given
+    return request.with_flags(device=tuple([name for name in names if owners.get(name, i) == i]))
+
+
+def _with_least_context(request: Request, model: Model) -> Request:
+    """The request with a least context, if none is given."""
+    if request.params.n_ctx is not None:
+        return request
+    usual = min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))
+    return request.with_goals(n_ctx=request.policy.n_ctx_min or usual)
 
 
 def settled(plan: Plan) -> Plan:

@@ -378,11 +378,7 @@ class Launches:
             if shape not in self._options:
                 return self._guessed(shape, static, taken)
             option = self._options[shape]
-            if option is None:
-                return None
-            if all(size <= left[name] for name, size in option.takes.items()) and (
-                ram is None or option.ram <= ram
-            ):
+            if option is None or option.fits(left, ram):
                 return option
             for name, size in option.takes.items():
                 taken[name] = max(taken.get(name, 0), size - static.devices[name].total)

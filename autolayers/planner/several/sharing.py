@@ -22,6 +22,22 @@ ROUNDS = 64  # rounds of measuring an estimated choice and choosing again
 _EQUAL = 1 + 1e-9
 
 
+def _is_as_good(best: Assignment | None, estimated: Assignment) -> bool:
+    """Whether a measured choice is as good as an estimated one, which has to gain more if it splits
+    a model."""
+    if best is None:
+        return False
+    split = any(option.params.tensor_split for option in estimated.chosen)
+    return best.price <= estimated.price * (CUT_GAIN if split else _EQUAL)
+
+
+def _cheaper(one: Assignment | None, other: Assignment | None) -> Assignment | None:
+    """The cheaper of two choices; of equal ones the first."""
+    if one is None or other is None:
+        return one or other
+    return other if other.price < one.price else one
+
+
 class Sharing:
     """Several models on one machine. `ram`: bytes of system memory for all of them; None if
     unknown."""
@@ -54,23 +70,19 @@ class Sharing:
         found = self._assign()
         if found is not None and not self.slower(found):
             return found
-        self.cut = [launches.divisible and not self.many for launches in self.launches]
+        if not self.many:
+            self.cut = [launches.divisible for launches in self.launches]
         self._spill(self._assign())
         best: Assignment | None = None
         for _ in range(ROUNDS):
             found = self._assign()
             if found is None:
                 return best
-            near = (
-                CUT_GAIN if any(option.params.tensor_split for option in found.chosen) else _EQUAL
-            )
-            if best is not None and best.price <= found.price * near:
+            if _is_as_good(best, found):
                 return best
             if not self._refine(found):
                 return found
-            measured = self._measured(found)
-            if measured is not None and (best is None or measured.price < best.price):
-                best = measured
+            best = _cheaper(best, self._measured(found))
         return best and replace(best, exact=False)
 
     def alone(self, i: int) -> float:
