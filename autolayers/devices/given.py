@@ -74,16 +74,21 @@ def _size(text: str) -> int | None:
         size = parse_memory(text)
     except UsageError:
         return None
+    _refuse_name_of_size(text)
+    if not text.isdigit() or size >= MiB or candidates(text):
+        return None if candidates(text) else size
+    _refuse_without_unit(text)
+    return None
+
+
+def _refuse_name_of_size(text: str) -> None:
+    """Raises UsageError for a number that may be a GPU's name as well as memory."""
     number = text.rstrip("mM ")
     short = text.isdigit() and len(text) <= DIGITS
     either = short or (number != text and number.isdigit())
     if either and (keys := candidates(text) or candidates(number)):
         unit = "GiB" if short else "MiB"
         raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}{unit}")
-    if not text.isdigit() or size >= MiB or candidates(text):
-        return None if candidates(text) else size
-    _refuse_without_unit(text)
-    return None
 
 
 def _refuse_without_unit(text: str) -> None:

@@ -215,8 +215,8 @@ def _of_kind(
     sizes: list[int] = []  # of those that are fast enough
     largest: int | None = None  # what is listed of more memory is usual
     for name, card in _to_try(kind, wanted.model, alone):
-        if largest is None and len(set(sizes) if kind == EXPERTS else sizes) >= MOST:
-            largest = max(sizes)
+        if largest is None:
+            largest = _largest_of_enough(kind, sizes)
         if largest is not None and _gib(card.usable * MiB) > largest and name not in USUAL:
             continue
         if wanted.exhausted:
@@ -228,6 +228,12 @@ def _of_kind(
         if runs.speed.generation >= least:
             sizes.append(_gib(runs.memory))
         yield runs
+
+
+def _largest_of_enough(kind: str, sizes: Sequence[int]) -> int | None:
+    """Return the largest size if enough are listed, otherwise None."""
+    number = len(set(sizes)) if kind == EXPERTS else len(sizes)
+    return max(sizes) if number >= MOST else None
 
 
 def _to_try(kind: str, model: Model, alone: set[str]) -> Iterator[tuple[str, Card]]:

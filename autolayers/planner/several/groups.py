@@ -375,7 +375,8 @@ def plan_any(
 def _most_together(
     asked: _Question, order: Sequence[int], limit: int | None
 ) -> tuple[int, dict[int, Option] | None]:
-    """The most models, two or more, of which any may be loaded at once, and an option of each."""
+    """The number of models, two or more, that may be loaded at once, whichever they are, and an
+    option of each model."""
     for most in range(min(len(order), limit or len(order)), 1, -1):
         chosen = _any(asked, order, most)
         if chosen is not None:
@@ -419,7 +420,7 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
 
 
 class _Held:
-    """What options take of each device and of RAM, of which any `most` are used at once."""
+    """What options take of each device and of RAM, if any `most` of them are used at once."""
 
     def __init__(self, asked: _Question, most: int) -> None:
         self.asked, self.most = asked, most

@@ -107,23 +107,31 @@ def _every_set(
     order: Sequence[int], fits: Callable[[Sequence[int]], bool]
 ) -> tuple[tuple[int, ...], ...]:
     """All that no other model fits beside."""
-    bits = [1 << place for place in range(len(order))]
-    whole: set[int] = set()
+    fitting: set[int] = set()
+    # a set fits only if those of one member less do
     for mask in range(1, 1 << len(order)):
-        members = [member for bit, member in zip(bits, order, strict=True) if mask & bit]
-        fewer = [mask ^ bit for bit in bits if mask & bit]
-        # a set fits only if those of one member less do
-        if all(not each or each in whole for each in fewer) and fits(members):
-            whole.add(mask)
-    largest = [
-        mask
-        for mask in sorted(whole)
-        if not any(mask | bit in whole for bit in bits if not mask & bit)
-    ]
-    return tuple(
-        tuple(sorted(member for bit, member in zip(bits, order, strict=True) if mask & bit))
-        for mask in largest
-    )
+        fewer = [mask ^ 1 << bit for bit in _bits(mask)]
+        may_fit = all(not each or each in fitting for each in fewer)
+        if may_fit and fits(_members(order, mask)):
+            fitting.add(mask)
+    largest = [mask for mask in sorted(fitting) if _is_largest(mask, fitting, len(order))]
+    return tuple([tuple(sorted(_members(order, mask))) for mask in largest])
+
+
+def _bits(mask: int) -> list[int]:
+    """The numbers of the bits that are set."""
+    return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
+
+
+def _members(order: Sequence[int], mask: int) -> list[int]:
+    """The models of a set, whose bits are places in the order."""
+    return [order[bit] for bit in _bits(mask)]
+
+
+def _is_largest(mask: int, fitting: set[int], count: int) -> bool:
+    """Whether none of `count` models fits in addition."""
+    others = _bits((1 << count) - 1 ^ mask)
+    return not any(mask | 1 << bit in fitting for bit in others)
 
 
 def _grown_sets(

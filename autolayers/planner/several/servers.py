@@ -12,6 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from ...flags.params import Params
     from ...machine import Device, Machine
     from ..plan import Plan
 
@@ -65,17 +66,23 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
         return plan
     endpoints = _endpoints(remote, params.rpc)
     used = {endpoints.get(row.name) for row in plan.devices if row.used}
-    kept = tuple(endpoint for endpoint in params.rpc if endpoint in used)
+    kept = tuple([endpoint for endpoint in params.rpc if endpoint in used])
     if not endpoints or len(kept) == len(params.rpc):
         return plan
-    names = _numbered(devices, [each.name for each in remote if endpoints[each.name] in kept])
-    order = params.device or tuple(device.name for device in devices)
-    split = params.tensor_split and tuple(
-        part for name, part in zip(order, params.tensor_split, strict=False) if name in names
-    )
-    device = params.device and tuple(names[name] for name in params.device if name in names)
-    fewer = replace(params, rpc=kept, device=device, tensor_split=split)
+    names = _numbered(devices, [name for name, endpoint in endpoints.items() if endpoint in kept])
+    fewer = _renamed(replace(params, rpc=kept), names, [device.name for device in devices])
     return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
+
+
+def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> Params:
+    """The flags with the new `names` of the devices that stay; `order`: that of --list-devices."""
+    given, split = params.device, params.tensor_split
+    if split:
+        pairs = zip(given or order, split, strict=False)
+        split = tuple([part for name, part in pairs if name in names])
+    if given:
+        given = tuple([names[name] for name in given if name in names])
+    return replace(params, device=given, tensor_split=split)
 
 
 def _numbered(devices: Sequence[Device], stays: Sequence[str]) -> dict[str, str]:
