@@ -290,11 +290,14 @@ _KEYS = {_bare(key.replace("-", "")): key for key in CARDS}
 
 
 def _close(name: str) -> list[str]:
-    """Return the keys with the most similar spelling."""
+    """Return the keys with the most similar spelling, first those with the same letters."""
     from difflib import get_close_matches
 
     full = {key.replace("-", ""): key for key in CARDS}
-    return [full[letters] for letters in get_close_matches(_letters(_normal(name)), full, 3, 0.7)]
+    wanted = _letters(_normal(name))
+    close = get_close_matches(wanted, full, 5, 0.7)
+    close.sort(key=lambda letters: sorted(letters) != sorted(wanted))
+    return [full[letters] for letters in close[:3]]
 
 
 def _near(name: str) -> str:

@@ -796,6 +796,7 @@ def test_cards_as_people_write_them(name: str, key: str) -> None:
     ("name", "near"),
     [
         ("rtx 6090", "perhaps rtx-5090, rtx-4090, rtx-3090"),
+        ("rtx3600", "perhaps rtx-3060, "),
         ("rx 7900", "rx-7900-xtx"),
         ("m9 max 64gb", "m5-max-64g"),
         ("A100", "which A100? a100-40g or a100-80g"),
