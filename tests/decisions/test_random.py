@@ -15,7 +15,7 @@ QUICK = (
     44477,  # a Mac whose RAM is too small for a micro-batch of 2048
     44792,  # an integrated GPU that only computes prompts
     44313,  # only another kind of placement is better in another order of two cards
-    45479,  # with a cache in RAM, graph buffers of a small context are much smaller
+    47146,  # with a cache in RAM, graph buffers of a small context are much smaller
     46191,  # one GPU alone is found first, and the listed order is better
     45813,  # a mixture of experts for which 8192 tokens would take half as long again
 )
