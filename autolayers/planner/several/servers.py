@@ -65,13 +65,18 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
     if not params.rpc:
         return plan
     endpoints = _endpoints(remote, params.rpc)
-    used = {endpoints.get(row.name) for row in plan.devices if row.used}
-    kept = tuple([endpoint for endpoint in params.rpc if endpoint in used])
+    kept = _used_servers(plan, endpoints)
     if not endpoints or len(kept) == len(params.rpc):
         return plan
     names = _numbered(devices, [name for name, endpoint in endpoints.items() if endpoint in kept])
     fewer = _renamed(replace(params, rpc=kept), names, [device.name for device in devices])
     return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
+
+
+def _used_servers(plan: Plan, endpoints: Mapping[str, str]) -> tuple[str, ...]:
+    """The servers whose devices a plan uses, in the order of --rpc."""
+    used = {endpoints.get(row.name) for row in plan.devices if row.used}
+    return tuple([endpoint for endpoint in plan.params.rpc if endpoint in used])
 
 
 def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> Params:
