@@ -273,7 +273,7 @@ class Decoder:
     def parallel_sum(
         self, llm: Llm, normed: Tensor, attention: Tensor, residual: Tensor, il: int
     ) -> Tensor:
-        """The sum of a layer whose FFN reads what its attention reads, in the order of
+        """Return the sum of a layer whose FFN reads what its attention reads, in the order of
         `parallel`."""
         g = llm.graph
         assert self.parallel is not None
@@ -303,7 +303,7 @@ class Decoder:
         return llm.project(self.normed(llm, cur, il, self.out_norm), il, self.wo, self.wo_bias)
 
     def heads(self, llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Q, K and V by heads before rope, with the norms that come before it."""
+        """Return Q, K and V by heads before rope, with the norms that come before it."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         flat = self.qk_norm == "flat"
         q, k, v = llm.build_qkv(

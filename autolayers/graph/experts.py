@@ -140,7 +140,8 @@ def _choose_experts(
 
 
 def _scaled(llm: Llm, weights: Tensor, routing: Routing) -> Tensor:
-    """The chosen experts' weights [1, n_used, n_tokens], normalised and scaled if the model is."""
+    """Return the chosen experts' weights [1, n_used, n_tokens], normalised and scaled if the model
+    is."""
     g, hp = llm.graph, llm.hparams
     norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
     w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
@@ -206,7 +207,7 @@ class _Chosen:
         self.slots = _slots(llm, il, names, selected) if llm.slots else None
 
     def product(self, weight: Tensor, x: Tensor, name: str, param: str | None = None) -> Tensor:
-        """`x` multiplied with a matrix, and with the scale of that name."""
+        """Return `x` multiplied with a matrix, and with the scale of that name."""
         scale = self.llm.layer_weight(self.il, name, "scale") if self.routing.scales else None
         return self.llm.build_lora_mm_id(
             weight, x, self.selected, scale, param, self.slots, self.il

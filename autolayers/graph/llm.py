@@ -203,7 +203,8 @@ class Llm:
         return t if t.contiguous() else self.graph.cont(t)
 
     def _scales_by_row(self, scale: bool) -> bool:
-        """Whether each row has its factor, because embeddings between the tokens have none."""
+        """Return whether each row has its factor, because embeddings between the tokens have
+        none."""
         hp = self.hparams
         constant = hp.f_embedding_scale != 0.0 and hp.n_deepstack_layers > 0
         return self.rules.mixed_input and (scale or constant)
@@ -232,7 +233,7 @@ class Llm:
 
     @property
     def _is_mixed(self) -> bool:
-        """A batch may hold tokens and embeddings."""
+        """Return whether a batch may hold tokens and embeddings."""
         if not self.rules.mixed_input or self.cparams.kind != "default":
             return False
         return bool(self.row.mixed_batch)
@@ -499,7 +500,7 @@ class Llm:
         return q, k, v
 
     def _projected(self, name: str, cur: Tensor, il: int, plain: bool, clamp: bool) -> Tensor:
-        """Q, K or V by a projection of its own."""
+        """Return Q, K or V by a projection of its own."""
         t = self.linear(il, name, cur, scale=not plain)
         bias = None if plain else self.layer_weight(il, name, "bias")
         if bias is not None:
@@ -541,7 +542,7 @@ class Llm:
         return g.clamp(qkv) if clamp else qkv
 
     def _joined_bias(self, il: int) -> Tensor | None:
-        """The biases of Q, K and V one after the other; None if one is missing."""
+        """Return the biases of Q, K and V one after the other; None if one is missing."""
         g = self.graph
         q, k, v = (self.layer_weight(il, f"attn_{x}", "bias") for x in "qkv")
         if q is None or k is None or v is None:
@@ -617,7 +618,8 @@ class Llm:
     def _ffn_linear(
         self, il: int, name: str, x: Tensor, biases: bool, scales: bool
     ) -> Tensor | None:
-        """`x` multiplied with blk.<il>.<name>, with bias and scale; None without that tensor."""
+        """Return `x` multiplied with blk.<il>.<name>, with bias and scale; None without that
+        tensor."""
         g, weight = self.graph, self.layer_weight(il, name)
         if weight is None:
             return None
@@ -653,7 +655,7 @@ class Llm:
         return self._activate_one(cur, act), parallel
 
     def _clamped_swiglu(self, gate: Tensor, up: Tensor) -> Tensor:
-        """SwiGLU of bounded values (swiglu_limit)."""
+        """Return SwiGLU of bounded values (swiglu_limit)."""
         g = self.graph
         if self.row.swiglu_clamp == "fused":
             return g.glu("SWIGLU_CLAMP", gate, up)
@@ -817,8 +819,8 @@ class Llm:
     def _uncached(
         self, a: AttnInput, k: Tensor, v: Tensor, kq_b: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Keys, values and the bias of their scores, padded to a multiple of tokens where the
-        input wants it."""
+        """Return keys, values and the bias of their scores, padded to a multiple of tokens where
+        the input wants it."""
         if not a.padded:
             return k, v, kq_b
         g = self.graph
@@ -826,8 +828,8 @@ class Llm:
         return keys, values, kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
 
     def _rotated_back(self, cur: Tensor, a: AttnInput, of_keys: bool) -> Tensor:
-        """Attention's result without the rotation of the values in the cache; `of_keys`: the values
-        are a part of the keys."""
+        """Return attention's result without the rotation of the values in the cache; `of_keys`: the
+        values are a part of the keys."""
         rot = a.k_rot if of_keys and a.k_rot is not None else a.v_rot
         return cur if rot is None else self.hadamard(cur, rot)
 

@@ -59,7 +59,7 @@ class _Compressed:
         self.k_rot = g.input("attn_inp_k_rot", "f32", side, side) if side else None
 
     def stored(self, g: Graph, il: int, i: int) -> Tensor:
-        """A layer's state of all generations: of the values (0) or the scores (1)."""
+        """Return a layer's state of all generations: of the values (0) or the scores (1)."""
         state = self.state.layers[il][i]
         assert state is not None
         return g.view(state, (state.ne[0], self.all_rows), (state.nb[1],))
@@ -67,8 +67,8 @@ class _Compressed:
     def written(
         self, g: Graph, il: int, rows: list[Tensor], ids: tuple[Tensor, Tensor]
     ) -> list[Tensor]:
-        """A layer's states with rows of values and scores written to them; `ids`: (which rows, to
-        where)."""
+        """Return a layer's states with rows of values and scores written to them; `ids`: (which
+        rows, to where)."""
         source, target = ids
         return [
             g.set_rows(self.stored(g, il, i), g.get_rows(t, source), target)

@@ -43,7 +43,7 @@ class DFlash:
         return logits
 
     def scaled(self, llm: Llm, logits: Tensor) -> Tensor:
-        """The logits that a selector reads."""
+        """Return the logits that a selector reads."""
         g, hp = llm.graph, llm.hparams
         if hp.f_logit_scale:
             logits = g.scale(logits)

@@ -101,7 +101,7 @@ class Qwen4Exp(GatedDeltaNet):
     def layer_of_streams(
         self, llm: Llm, x: Tensor, il: int, inp: QsaInput, pos: Tensor, out_ids: Tensor
     ) -> Tensor:
-        """The streams after a layer: [n_embd, streams, n_tokens]."""
+        """Return the streams after a layer: [n_embd, streams, n_tokens]."""
         g, n_embd, streams = llm.graph, llm.n_embd, x.ne[1]
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
         assert inject is not None

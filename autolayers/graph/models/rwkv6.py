@@ -74,7 +74,8 @@ class Rwkv6(Rwkv):
         )
 
     def mixed_inputs(self, llm: Llm, cur: Tensor, prev: Tensor, il: int) -> tuple[Tensor, ...]:
-        """Each token mixed with the one before it, for decay, keys, values, receptance and gate."""
+        """Return each token mixed with the one before it, for decay, keys, values, receptance and
+        gate."""
         g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
 
         def w(name: str) -> Tensor:

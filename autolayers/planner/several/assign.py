@@ -46,7 +46,7 @@ class Option:
     measured: bool = True  # else sizes are estimates
 
     def fits(self, left: Mapping[str, int], ram: int | None) -> bool:
-        """Whether the devices and system memory have this much left."""
+        """Return whether the devices and system memory have this much left."""
         if ram is not None and self.ram > ram:
             return False
         return all(size <= left[name] for name, size in self.takes.items())
@@ -291,7 +291,7 @@ class Search:
                     self.state.give_back(i)
 
     def _bound(self, cuts: tuple[int, ...]) -> float:
-        """The least price of the current choice with these models split."""
+        """Return the least price of the current choice with these models split."""
         price = sum(
             self.choices[i].weight * option.price for i, option in self.state.chosen.items()
         )

@@ -246,8 +246,8 @@ class _Sets:
                 self.seconds[mask] = found.price
 
     def _one_after_the_other(self, members: Sequence[int]) -> float | None:
-        """The seconds of a set whose models fit, each on what those before it leave; None if they
-        do not, or if one of several may be split."""
+        """Return the seconds of a set whose models fit, each on what those before it leave; None if
+        they do not, or if one of several may be split."""
         if len(members) > 1 and any(i in self.asked.cut for i in members):
             return None
         group = _Group(self.asked, dict(self.asked.machine.limits), self.asked.ram, {})
@@ -375,8 +375,8 @@ def plan_any(
 def _most_together(
     asked: _Question, order: Sequence[int], limit: int | None
 ) -> tuple[int, dict[int, Option] | None]:
-    """The number of models, two or more, that may be loaded at once, whichever they are, and an
-    option of each model."""
+    """Return how many models, two or more, may be loaded at once, whichever they are, and an option
+    of each model."""
     for most in range(min(len(order), limit or len(order)), 1, -1):
         chosen = _any(asked, order, most)
         if chosen is not None:
@@ -385,7 +385,8 @@ def _most_together(
 
 
 def _machines(asked: _Question, chosen: Mapping[int, Option], most: int) -> dict[int, Machine]:
-    """The part of the machine that each model has, so that any `most` of them have theirs."""
+    """Return the part of the machine that each model has, so that any `most` of them have
+    theirs."""
     machine = asked.machine
     devices = {
         name: _parts(

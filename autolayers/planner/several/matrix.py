@@ -119,17 +119,17 @@ def _every_set(
 
 
 def _bits(mask: int) -> list[int]:
-    """The numbers of the bits that are set."""
+    """Return the numbers of the bits that are set."""
     return [bit for bit in range(mask.bit_length()) if mask >> bit & 1]
 
 
 def _members(order: Sequence[int], mask: int) -> list[int]:
-    """The models of a set, whose bits are places in the order."""
+    """Return the models of a set, whose bits are places in the order."""
     return [order[bit] for bit in _bits(mask)]
 
 
 def _is_largest(mask: int, fitting: set[int], count: int) -> bool:
-    """Whether none of `count` models fits in addition."""
+    """Return whether none of `count` models fits in addition."""
     others = _bits((1 << count) - 1 ^ mask)
     return not any(mask | 1 << bit in fitting for bit in others)
 

@@ -169,7 +169,7 @@ def _shared(
 
 
 def _with_cache_types(request: Request) -> list[Request]:
-    """The request with each cache type that the policy allows, if none is given."""
+    """Return the request with each cache type that the policy allows, if none is given."""
     params, types = request.params, request.policy.kv_types
     if params.cache_type_k or params.cache_type_v or not types:
         return [request]
@@ -177,7 +177,7 @@ def _with_cache_types(request: Request) -> list[Request]:
 
 
 def _launches(models: Sequence[Model], request: Request, known: _Measured) -> list[Launches]:
-    """The launches of each model; of many models only their options are kept."""
+    """Return the launches of each model; of many models only their options are kept."""
     found: list[Launches] = []
     for i, model in enumerate(models):
         found.append(Launches(lambda i=i: models[i], request, known.of(model)))  # type: ignore[misc]
@@ -187,7 +187,7 @@ def _launches(models: Sequence[Model], request: Request, known: _Measured) -> li
 
 
 def _is_whole(found: Assignment) -> bool:
-    """Whether all models are fully offloaded."""
+    """Return whether all models are fully offloaded."""
     return all(option.whole for option in found.chosen)
 
 
@@ -217,7 +217,7 @@ def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
 def _with_what_is_left(
     launches: Launches, left: Mapping[str, int], ram: int | None
 ) -> Option | None:
-    """The fastest launch on one device that fits, otherwise that of a separate plan."""
+    """Return the fastest launch on one device that fits, otherwise that of a separate plan."""
     fitting = [option for option in launches.whole if option.fits(left, ram)]
     if fitting:
         return min(fitting, key=lambda option: option.price)
@@ -225,7 +225,7 @@ def _with_what_is_left(
 
 
 def _planned_alone(launches: Launches, left: Mapping[str, int], ram: int | None) -> Option | None:
-    """The launch that a separate plan chooses with this much left; None if nothing fits."""
+    """Return the launch that a separate plan chooses with this much left; None if nothing fits."""
     machine = replace(
         launches.machine, limits=dict(left), ram=None if ram is None else RAM_MARGIN + ram
     )
@@ -403,7 +403,7 @@ def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> lis
 
 
 def _on_own_servers(request: Request, owners: Mapping[str, int], i: int) -> Request:
-    """The request without the devices of servers that another model has."""
+    """Return the request without the devices of servers that another model has."""
     if not owners:
         return request
     given = request.params.device
@@ -412,7 +412,7 @@ def _on_own_servers(request: Request, owners: Mapping[str, int], i: int) -> Requ
 
 
 def _with_least_context(request: Request, model: Model) -> Request:
-    """The request with a least context, if none is given."""
+    """Return the request with a least context, if none is given."""
     if request.params.n_ctx is not None:
         return request
     usual = min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))

@@ -74,13 +74,14 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
 
 
 def _used_servers(plan: Plan, endpoints: Mapping[str, str]) -> tuple[str, ...]:
-    """The servers whose devices a plan uses, in the order of --rpc."""
+    """Return the servers whose devices a plan uses, in the order of --rpc."""
     used = {endpoints.get(row.name) for row in plan.devices if row.used}
     return tuple([endpoint for endpoint in plan.params.rpc if endpoint in used])
 
 
 def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> Params:
-    """The flags with the new `names` of the devices that stay; `order`: that of --list-devices."""
+    """Return the flags with the new `names` of the devices that stay; `order`: that of
+    --list-devices."""
     given, split = params.device, params.tensor_split
     if split:
         pairs = zip(given or order, split, strict=False)

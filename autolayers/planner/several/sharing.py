@@ -23,8 +23,8 @@ _EQUAL = 1 + 1e-9
 
 
 def _is_as_good(best: Assignment | None, estimated: Assignment) -> bool:
-    """Whether a measured choice is as good as an estimated one, which has to gain more if it splits
-    a model."""
+    """Return whether a measured choice is as good as an estimated one, which has to gain more if it
+    splits a model."""
     if best is None:
         return False
     split = any(option.params.tensor_split for option in estimated.chosen)
@@ -32,7 +32,7 @@ def _is_as_good(best: Assignment | None, estimated: Assignment) -> bool:
 
 
 def _cheaper(one: Assignment | None, other: Assignment | None) -> Assignment | None:
-    """The cheaper of two choices; of equal ones the first."""
+    """Return the cheaper of two choices; of equal ones the first."""
     if one is None or other is None:
         return one or other
     return other if other.price < one.price else one

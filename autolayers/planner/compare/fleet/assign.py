@@ -283,7 +283,8 @@ class _Search:
         return None
 
     def _removals(self, counts: Sequence[int]) -> list[tuple[int, ...]]:
-        """The sorts to remove servers of: each that has some, then pairs if there are few."""
+        """Return the sorts to remove servers of: each that has some, then pairs if there are
+        few."""
         there = [i for i, count in enumerate(counts) if count]
         pairs = combinations(there, 2) if self._is_small(counts) else ()
         return [*((i,) for i in there), *pairs]

@@ -153,7 +153,7 @@ class _Problem:
         return [*counts[:i], counts[i] + count, *counts[i + 1 :]]
 
     def _left(self, counts: Sequence[int]) -> list[int]:
-        """The room that these servers leave of each kind."""
+        """Return the room that these servers leave of each kind."""
         left = [*self.room]
         for sort, count in zip(self.sorts, counts, strict=True):
             for kind, size in sort.takes:
@@ -161,7 +161,8 @@ class _Problem:
         return left
 
     def _users(self, counts: Sequence[int], model: int) -> tuple[int, int]:
-        """The users of a model, and those that its largest server takes away when it fails."""
+        """Return the users of a model, and those that its largest server takes away when it
+        fails."""
         users, largest = 0, 0
         for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
             each = dict(sort.serves).get(model, 0) if count else 0
@@ -214,7 +215,8 @@ class _Problem:
                     yield self._thinned(repaired)
 
     def _with_another(self, counts: list[int], removed: tuple[int, ...]) -> Iterator[list[int]]:
-        """With one server of a sort that was not removed, where there is room."""
+        """Yield the counts with one server more of a sort that was not removed, if there is
+        room."""
         for added, sort in enumerate(self.sorts):
             if added not in removed:
                 more = [*counts[:added], counts[added] + 1, *counts[added + 1 :]]
@@ -256,8 +258,8 @@ class _Problem:
         return answer
 
     def _rules(self, at: _Columns, most: Sequence[int], top: float) -> list[Rule]:
-        """What every answer keeps: the room, the users of each model, and those that wait while its
-        largest server is away, of `top` users at most."""
+        """Return what every answer keeps: the room, the users of each model, and those that wait
+        while its largest server is away, of `top` users at most."""
         rules: list[Rule] = []
         for kind, there in enumerate(self.room):
             takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
@@ -274,12 +276,12 @@ class _Problem:
         return rules
 
     def _slots(self, model: int) -> dict[int, float]:
-        """The users that a server of each sort serves of a model."""
+        """Return the users that a server of each sort serves of a model."""
         serves = [dict(sort.serves).get(model, 0) for sort in self.sorts]
         return {i: float(each) for i, each in enumerate(serves) if each}
 
     def _goals(self, at: _Columns) -> tuple[dict[int, float], ...]:
-        """What is made small, the most important first: models that wait, GPUs, costs."""
+        """Return what is made small, the most important first: models that wait, GPUs, costs."""
         return (
             {at.waits + model: 1.0 for model in range(len(self.needed))},
             {i: float(gpus) for i, gpus in enumerate(self.gpus)},
@@ -288,7 +290,7 @@ class _Problem:
 
 
 def _removals(counts: Sequence[int]) -> list[tuple[int, ...]]:
-    """One or two servers to remove, by their sorts."""
+    """Return one or two servers to remove, by their sorts."""
     there = [i for i, count in enumerate(counts) if count]
     pairs = [*combinations(there, 2), *((i, i) for i in there if counts[i] > 1)]
     return [*((i,) for i in there), *pairs]
@@ -297,7 +299,7 @@ def _removals(counts: Sequence[int]) -> list[tuple[int, ...]]:
 def _minimised(
     goal: dict[int, float], rules: Sequence[Rule], highest: Sequence[float], kinds: Sequence[int]
 ) -> Any:
-    """The solver's answer; `highest` of each number, which is whole if its kind is 1."""
+    """Return the solver's answer; `highest` of each number, which is whole if its kind is 1."""
     from scipy.optimize import Bounds, LinearConstraint, milp
 
     width = len(highest)

@@ -133,7 +133,7 @@ class _Planner:
         )
 
     def _not_refused(self) -> list[int]:
-        """The models that a machine may serve. Raises DoesNotFit without one."""
+        """Return the models that a machine may serve. Raises DoesNotFit without one."""
         refused = {each.model for each in self.unserved}
         there = [i for i in range(len(self.models)) if i not in refused]
         if not there:
@@ -283,7 +283,8 @@ class _Planner:
         return [takes for _, takes in sorted(found)]
 
     def _by_head(self, numbers: Counter[int]) -> Iterator[Takes]:
-        """What these numbers of machines of each kind take, for each kind that may be the head."""
+        """Yield what these numbers of machines of each kind take, for each kind that may be the
+        head."""
         kinds = self.fleet.kinds
         for head in numbers:
             others = numbers - Counter([head])
@@ -452,7 +453,7 @@ class _Planner:
         """How many servers of each sort the users take, each model one at least. Only sorts whose
         sharing of a GPU is planned are chosen from, and without a promise none of these where the
         others serve all users."""
-        sure = _planned(sorts, counts)
+        sure = _choosable(sorts, counts)
         needed = [max(1, users[i]) for i in there]
         if not self.wanted.each.promise:
             apart = self._unshared(sorts, sure, there, needed)
@@ -468,14 +469,14 @@ class _Planner:
         return tuple([number.get(i, 0) for i in range(len(sorts))])
 
     def _alone_kinds(self) -> list[bool]:
-        """Whether there is a single machine of each kind."""
+        """Return whether there is a single machine of each kind."""
         return [len(kind.machines) == 1 for kind in self.fleet.kinds]
 
     def _unshared(
         self, sorts: Sequence[Sort], sure: Sequence[int], there: Sequence[int], needed: list[int]
     ) -> dict[int, int] | None:
-        """The number of servers of each sort that shares no GPU; None if these do not serve all
-        users."""
+        """Return the number of servers of each sort that shares no GPU; None if these do not serve
+        all users."""
         place = {i: at for at, i in enumerate(there)}
         apart = [i for i in sure if len(sorts[i].serves) == 1]
         own = [_placed(sorts[i], place) for i in apart]
@@ -515,7 +516,7 @@ class _Planner:
         return servers, self._places(sorts, counts, of_sort)
 
     def _largest_servers(self, sorts: Sequence[Sort], counts: Sequence[int]) -> list[int]:
-        """The most users of each model that are served by what fails together."""
+        """Return the most users of each model that are served by what fails together."""
         largest = [0] * len(self.models)
         for sort, count in zip(sorts, counts, strict=True):
             together = count if self._is_alone(sort) else min(1, count)
@@ -592,8 +593,8 @@ class _Planner:
     def _machines(
         self, sort: Sort, used: Sequence[int], free: dict[str, list[int]], at: list[int]
     ) -> tuple[tuple[str, ...], tuple[int, ...] | None]:
-        """The machines of one server, and its GPUs if it has only a part of one; takes them from
-        `free`."""
+        """Return the machines of one server, and its GPUs if it has only a part of one; takes them
+        from `free`."""
         names: list[str] = []
         gpus: tuple[int, ...] | None = None
         for kind, size in sort.takes:
@@ -767,36 +768,37 @@ class _Planner:
 
 
 def _has_single_gpus(kind: Kind) -> bool:
-    """Whether a server may have one GPU of a machine: of some all are used together."""
+    """Return whether a server may have one GPU of a machine: of some all are used together."""
     return len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)
 
 
 def _unsure(sorts: Sequence[Sort], counts: Sequence[int], sure: set[Sort]) -> list[Sort]:
-    """The sorts that are chosen and not sure."""
+    """Return the sorts that are chosen and not sure."""
     used = [sort for sort, count in zip(sorts, counts, strict=True) if count]
     return [sort for sort in used if sort not in sure]
 
 
-def _planned(sorts: Sequence[Sort], counts: Sequence[int] | dict[int, int]) -> list[int]:
-    """Which sorts serve one model or are chosen, whose sharing of a GPU was then planned."""
+def _choosable(sorts: Sequence[Sort], counts: Sequence[int] | dict[int, int]) -> list[int]:
+    """Return which sorts to choose from: those of one model, and those that are chosen already,
+    whose sharing of a GPU was planned."""
     return [i for i, sort in enumerate(sorts) if counts[i] or len(sort.serves) == 1]
 
 
 def _models_of(sorts: Iterable[Sort]) -> set[int]:
-    """The models that these sorts serve."""
+    """Return the models that these sorts serve."""
     return {model for sort in sorts for model, _ in sort.serves}
 
 
 def _of_model(sorts: Iterable[Sort], model: int) -> list[Sort]:
-    """The sorts that serve this model alone."""
+    """Return the sorts that serve this model alone."""
     return [sort for sort in sorts if _models_of([sort]) == {model}]
 
 
 def _remaining(
     sorts: Sequence[Sort], new: Sequence[Sort], sure: set[Sort], last: bool
 ) -> list[Sort]:
-    """The sorts without the new ones that are not sure; in the `last` round only models that no
-    sure sort serves may have others."""
+    """Return the sorts without the new ones that are not sure; in the `last` round only models that
+    no sure sort serves may have others."""
     sorts = [sort for sort in sorts if sort in sure or sort not in new]
     if not last:
         return sorts

@@ -80,7 +80,7 @@ def _added(
     weights: Mapping[int, float],
     left: int,
 ) -> dict[int, int]:
-    """The users of each model, from its first row on, until the bytes left hold no more."""
+    """Return the users of each model, from its first row on, until the bytes left hold no more."""
     at = dict.fromkeys(rows, 0)
     while True:
         for i in sorted(rows, key=lambda i: rows[i][at[i]][0] / weights[i]):
