@@ -52,22 +52,30 @@ def embeds(params: Params) -> bool:
 def ways(problem: Problem) -> Iterator[Params]:
     """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of
     a whole context, or of SHORT tokens. Other models have one way."""
-    model, params, policy = problem.model, problem.given, problem.policy
+    params = _as_embedder(problem)
+    if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
+        n_ctx = _context(problem)
+        for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
+            if 0 < size <= LONGEST:
+                yield replace(params, n_batch=size, n_ubatch=size)
+    yield params
+
+
+def _as_embedder(problem: Problem) -> Params:
+    """The given flags with what an encoder is for, and without saved prompts."""
+    model, params = problem.model, problem.given
     if encodes(model) and not embeds(params):
         rank = model.hparams.pooling_type == RANK
         params = replace(params, reranking=True) if rank else replace(params, embedding=True)
-    if embeds(params) and params.cache_ram is None and not policy.agents:
+    if embeds(params) and params.cache_ram is None and not problem.policy.agents:
         params = replace(params, cache_ram=0)
-    n_ctx = (
-        params.n_ctx
-        or (policy.n_ctx if isinstance(policy.n_ctx, int) else None)
-        or model.n_ctx_train
-    )
-    if encodes(model) and params.n_batch is None and params.n_ubatch is None and n_ctx:
-        sizes = [size for size in (n_ctx, min(n_ctx, SHORT)) if size <= LONGEST]
-        for size in dict.fromkeys(sizes):
-            yield replace(params, n_batch=size, n_ubatch=size)
-    yield params
+    return params
+
+
+def _context(problem: Problem) -> int:
+    """The given or wanted context, or the trained one; 0 if unknown."""
+    wanted = problem.policy.n_ctx if isinstance(problem.policy.n_ctx, int) else 0
+    return problem.given.n_ctx or wanted or problem.model.n_ctx_train
 
 
 def suits(problem: Problem, found: Candidate) -> bool:

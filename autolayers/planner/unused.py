@@ -10,7 +10,7 @@ from .one.fit import fit_estimated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from ..flags.params import Params
     from ..machine import Device
@@ -28,14 +28,7 @@ def unused(
         return
     if given.tensor_split or given.device is not None or given.split_mode == "none":
         return
-    alike: dict[tuple[object, ...], list[Device]] = {}
-    for device in evaluator.machine.devices:
-        limit = evaluator.machine.limits[device.name]
-        if limit and not _used(chosen, device):
-            alike.setdefault((device.backend, device.description, device.total, limit), []).append(
-                device
-            )
-    for devices in alike.values():
+    for devices in _idle(evaluator, chosen):
         names = [
             f"{each.name} ({each.description})" if each.kind == "rpc" else each.name
             for each in devices
@@ -43,6 +36,17 @@ def unused(
         *others, last = names
         name = f"{', '.join(others)} and {last} are" if others else f"{last} is"
         yield f"{name} left idle: {_why(evaluator, cost, given, chosen, devices[0])}"
+
+
+def _idle(evaluator: Evaluator, chosen: Candidate) -> Iterable[list[Device]]:
+    """The devices with nothing on them, those that are alike together."""
+    alike: dict[tuple[object, ...], list[Device]] = {}
+    for device in evaluator.machine.devices:
+        limit = evaluator.machine.limits[device.name]
+        if limit and not _used(chosen, device):
+            kind = device.backend, device.description, device.total, limit
+            alike.setdefault(kind, []).append(device)
+    return alike.values()
 
 
 def _as_fit(evaluator: Evaluator, given: Params) -> Candidate | None:
@@ -59,10 +63,25 @@ def _used(candidate: Candidate, device: Device) -> bool:
 def _why(
     evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
 ) -> str:
-    """The fastest launch with it: one layer of another device, or one that the search measured,
-    otherwise llama.cpp's own split, --fit's launch or one layer."""
+    """Why one of them is."""
     if device.kind == "igpu" and any(each.kind == "gpu" for each in evaluator.machine.devices):
         return "llama.cpp uses an integrated GPU only where there is no other, or -dev names it"
+    there = _seconds_with(evaluator, cost, given, chosen, device)
+    if there is None:
+        free = human(evaluator.machine.limits[device.name])
+        return f"no layer fits into the {free} that are free"
+    here = cost.price(chosen).request
+    if there <= here * 1.005:
+        return f"a request takes {here:.1f} s with it too"
+    return f"a request would take {there:.1f} s with it, instead of {here:.1f} s"
+
+
+def _seconds_with(
+    evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate, device: Device
+) -> float | None:
+    """Seconds of a request with the fastest launch that uses it: one layer of another device, or
+    one that the search measured, otherwise llama.cpp's own split, --fit's launch or one layer; None
+    if none fits."""
     found = [each for each in evaluator.measured if isinstance(each.breakdown, Breakdown)]
     found += filter(None, [_with_a_layer(evaluator, chosen, device)])
     own = replace(chosen.params, device=None, tensor_split=None)
@@ -75,15 +94,8 @@ def _why(
         found += filter(None, [way()])
         with_it = [cost.price(each).request for each in found if each.fits and _used(each, device)]
         if with_it:
-            break
-    else:
-        return (
-            f"no layer fits into the {human(evaluator.machine.limits[device.name])} that are free"
-        )
-    here = cost.price(chosen).request
-    if min(with_it) <= here * 1.005:
-        return f"a request takes {here:.1f} s with it too"
-    return f"a request would take {min(with_it):.1f} s with it, instead of {here:.1f} s"
+            return min(with_it)
+    return None
 
 
 def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Candidate | None:

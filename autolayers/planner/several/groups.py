@@ -116,7 +116,7 @@ class _Question:
             found = [] if cut is None else [cut]
             if found and len(self.models) <= MOST_EXACT:
                 self.cut[i] = launches
-        return [option for option in found if self.has(self.machine.limits, self.ram, option)]
+        return [option for option in found if option.fits(self.machine.limits, self.ram)]
 
     def choice(self, i: int) -> Choice:
         """The options of one model of a set."""
@@ -127,13 +127,6 @@ class _Question:
             (),
             cut=lambda left, ram: _whole_cut(launches, left, ram),
             cut_price=self.options[i][0].price,
-        )
-
-    @staticmethod
-    def has(left: Any, ram: int | None, option: Option) -> bool:
-        """Whether the devices and system memory have this much left."""
-        return (ram is None or option.ram <= ram) and all(
-            size <= left[name] for name, size in option.takes.items()
         )
 
     def by_size(self) -> list[int]:
@@ -272,7 +265,7 @@ class _Group:
 
     def place(self, i: int, options: Sequence[Option]) -> bool:
         """Adds a model if one of its options fits: the fastest, on the emptiest device."""
-        fitting = [option for option in options if _Question.has(self.left, self.ram, option)]
+        fitting = [option for option in options if option.fits(self.left, self.ram)]
         if not fitting:
             return False
         option = min(
