@@ -2,8 +2,10 @@
 against bars.
 
 bars.jsonl has a line for each: a model, GPUs with the MiB that are free, RAM, words, and the
-seconds that were planned. A faster plan lowers no bar by itself: AUTOLAYERS_WRITE_BARS=1 writes all
-of them anew, after a change of predictions or for the better.
+seconds that were planned. worth.jsonl has more of them: small cases of one to three GPUs with many
+kinds of flags, by what the search compares (planner/prices.py: seconds, and prices of a smaller
+context and of hard flags). A better plan lowers no bar by itself: AUTOLAYERS_WRITE_BARS=1 writes
+all of them again, after a change of predictions or for the better.
 """
 
 from __future__ import annotations
@@ -19,13 +21,21 @@ from support import MiB, model
 import autolayers
 from autolayers.devices import Host, hypothetical
 from autolayers.machine import Device
+from autolayers.planner.prices import worth
+from autolayers.planner.problem import Problem
 from autolayers.records import replace
+from autolayers.request import Request
 
 BARS = Path(__file__).with_name("bars.jsonl")
 ROWS: list[dict[str, Any]] = [
     json.loads(line) for line in BARS.read_text(encoding="utf-8").splitlines()
 ]
 MORE = 1.01
+WORTH = Path(__file__).with_name("worth.jsonl")
+CASES: list[dict[str, Any]] = [
+    json.loads(line) for line in WORTH.read_text(encoding="utf-8").splitlines()
+]
+WORSE = 1.004
 
 
 def cards(row: dict[str, Any]) -> list[Device]:
@@ -51,6 +61,26 @@ def test_a_plan_is_no_slower_than_it_was(row: dict[str, Any]) -> None:
     assert found.speed.request <= row["seconds"] * MORE, (
         f"{' '.join(found.flags)}: {found.speed.request:.4f} s"
     )
+
+
+def worth_of(row: dict[str, Any], found: autolayers.Plan) -> float:
+    """Seconds of its request times the prices, as the search compares launches."""
+    host = Host.hypothetical(row["ram"])
+    request = Request.of(row["words"].split(), devices=cards(row), host=host)
+    return worth(Problem(model(row["model"]), request), found.params, found.breakdown)
+
+
+@pytest.mark.parametrize(
+    "row", CASES, ids=lambda row: f"{row['model']} {len(row['gpus'])} {row['words']}"
+)
+def test_a_plan_is_worth_as_much_as_it_was(row: dict[str, Any]) -> None:
+    found = planned(row)
+    now = worth_of(row, found)
+    if os.environ.get("AUTOLAYERS_WRITE_BARS"):
+        row["worth"] = round(now, 5)
+        WORTH.write_text("".join(f"{json.dumps(each)}\n" for each in CASES), encoding="utf-8")
+    assert found.fits
+    assert now <= row["worth"] * WORSE, f"{' '.join(found.flags)}: {now:.4f}"
 
 
 def test_most_bars_are_of_unlike_gpus_with_weights_in_ram() -> None:
