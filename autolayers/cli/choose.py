@@ -30,10 +30,12 @@ from .words import other_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..flags.parse import Arguments
     from ..model import Model
     from ..planner import Machine
-    from ..planner.compare.choose import Choice
+    from ..planner.compare.choose import Advice, Choice
     from ..planner.compare.quality import Measured
     from ..sources.offers import Offer
 
@@ -57,26 +59,7 @@ def main(words: list[str]) -> int:
         raise UsageError("--speed needs --for cards")
     request = Request.of(arguments, os.environ).said()
     known, models = _models(offered, arguments)
-    progress = Progress(len(models), "planning ")
-
-    measured = _measured(own.get("quality"))
-
-    def work(model: Model) -> Choice:
-        return assess(model, request, measured)
-
-    progress.show()
-    found = in_processes(work, models, done=progress.step)
-    progress.clear()
-    answered = [
-        (offer, choice)
-        for offer, choice in zip(known, found, strict=True)
-        if not isinstance(choice, AutolayersError)
-    ]
-    for offer, problem in zip(known, found, strict=True):
-        if isinstance(problem, AutolayersError):
-            say(str(problem) if offer.name in str(problem) else f"{offer.name}: {problem}")
-    if not answered:
-        raise ModelError("none of these models can be planned")
+    answered = _answered(known, models, request, _measured(own.get("quality")))
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(request)
     advice = advise(choices, n_ctx)
@@ -87,6 +70,35 @@ def main(words: list[str]) -> int:
     command = _command(answered[advice.take], arguments, form) if advice else ()
     _print(form, names, answered, request.machine, n_ctx, command)
     return 0 if advice else DoesNotFit.exit_code
+
+
+def _answered(
+    offers: Sequence[Offer],
+    models: Sequence[Model],
+    request: Request,
+    measured: list[Measured],
+) -> list[tuple[Offer, Choice]]:
+    """Return the offers that can be planned, each with its plan; print why the others cannot.
+
+    Raises ModelError if none can.
+    """
+    progress = Progress(len(models), "planning ")
+
+    def work(model: Model) -> Choice:
+        return assess(model, request, measured)
+
+    progress.show()
+    answers = in_processes(work, models, done=progress.step)
+    progress.clear()
+    answered = []
+    for offer, answer in zip(offers, answers, strict=True):
+        if not isinstance(answer, AutolayersError):
+            answered.append((offer, answer))
+            continue
+        say(str(answer) if offer.name in str(answer) else f"{offer.name}: {answer}")
+    if not answered:
+        raise ModelError("none of these models can be planned")
+    return answered
 
 
 def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tuple[str, ...]:
@@ -235,26 +247,32 @@ def _print(
     if form == "hf":
         if advice is None:
             say(text)
-        elif command:
-            emit(shell(command) + "\n")
-        else:
-            raise UsageError(
-                f"--format hf: llama-server cannot download {answered[advice.take][0].source}"
-            )
+            return
+        if not command:
+            source = answered[advice.take][0].source
+            raise UsageError(f"--format hf: llama-server cannot download {source}")
+        emit(shell(command) + "\n")
     elif form == "json":
-        following = advice.next if advice else None
-        advised: dict[str, object] = {
-            "take": labels[advice.take] if advice else None,
-            "words": list(command),
-            "text": text,
-            "next": None if following is None else labels[following],
-        }
+        advised = _advised(labels, advice, command, text)
         emit(json.dumps(_to_dict(answered, machine, n_ctx, advised), indent=1) + "\n")
     else:
         files = names[0] if len(names) == 1 else f"{len(choices)} files"
         title = f"{files} on {_sizes(machine)}, context {n_ctx} or more"
         style = Style.of(sys.stdout, os.environ)
         show(choices_text(title, labels, choices, advice, n_ctx, command, style))
+
+
+def _advised(
+    labels: list[str], advice: Advice | None, command: tuple[str, ...], text: str
+) -> dict[str, object]:
+    """Return the advice as JSON has it."""
+    larger = advice.next if advice else None
+    return {
+        "take": labels[advice.take] if advice else None,
+        "words": list(command),
+        "text": text,
+        "next": None if larger is None else labels[larger],
+    }
 
 
 def _sizes(machine: Machine) -> str:

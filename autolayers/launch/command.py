@@ -140,6 +140,25 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     wrapped = list(argv[own_end(argv, command) :])
     if wrapped[:1] == ["--"]:
         del wrapped[0]
+    _refuse_words(wrapped, command)
+    name = _basename(wrapped[0])
+    if name in _CONTAINERS and "run" in wrapped[:3]:
+        return _container(wrapped, command)
+    start = _program(wrapped)
+    program = _basename(wrapped[start])
+    following = wrapped[start + 1 : start + 2]
+    if program == "llama" and following and not following[0].startswith("-"):
+        start += 1
+        program = "llama-" + _COMMANDS.get(wrapped[start], wrapped[start])
+    launcher, words = wrapped[: start + 1], wrapped[start + 1 :]
+    if "--" in words:
+        split = words.index("--")
+        launcher, words = [*launcher, *words[:split]], words[split + 1 :]
+    return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
+
+
+def _refuse_words(wrapped: Sequence[str], command: str) -> None:
+    """Raise UsageError if the first word is no program."""
     if not wrapped:
         raise UsageError(
             f"nothing to {command}: autolayers {command} [flags] llama-server -m model.gguf ..."
@@ -157,19 +176,6 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
         raise UsageError(
             f"{wrapped[0]} is a model, not a program: autolayers {command} llama-server -m MODEL"
         )
-    name = _basename(wrapped[0])
-    if name in _CONTAINERS and "run" in wrapped[:3]:
-        return _container(wrapped, command)
-    start = _program(wrapped)
-    program = _basename(wrapped[start])
-    if program == "llama" and len(wrapped) > start + 1 and not wrapped[start + 1].startswith("-"):
-        start += 1
-        program = "llama-" + _COMMANDS.get(wrapped[start], wrapped[start])
-    launcher, words = wrapped[: start + 1], wrapped[start + 1 :]
-    if "--" in words:
-        split = words.index("--")
-        launcher, words = [*launcher, *words[:split]], words[split + 1 :]
-    return WrappedCommand(tuple(launcher), _plain(words, program, command), program)
 
 
 # with these llama-server loads no model: it prints and exits

@@ -30,7 +30,7 @@ from .formats.preset import section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from ..flags.parse import Arguments
@@ -125,26 +125,27 @@ def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
         )
     except OSError:
         return []
-    own = [name for name in files if not _loaded_with_another(name)]
-    first = [name for name in own if _FIRST in name] or [
-        name for name in own if not first_part(name)
-    ]
-    if not first:
+    model = _model_of(files)
+    if model is None:
         return []
-    projectors = [os.path.join(entry.path, name) for name in files if _PROJECTOR in name]
-    drafts = [
-        os.path.join(entry.path, name)
-        for name in files
-        if _PROJECTOR not in name and name.startswith(_DRAFTS)
-    ]
+    projectors = [name for name in files if _PROJECTOR in name]
+    drafts = [name for name in files if name.startswith(_DRAFTS) and name not in projectors]
     return [
         Listed(
             entry.name,
-            os.path.join(entry.path, first[-1]),
-            projectors[-1] if projectors else None,
-            drafts[0] if drafts else None,
+            os.path.join(entry.path, model),
+            os.path.join(entry.path, projectors[-1]) if projectors else None,
+            os.path.join(entry.path, drafts[0]) if drafts else None,
         )
     ]
+
+
+def _model_of(files: Sequence[str]) -> str | None:
+    """Return the file that the router loads: the last first part, otherwise the last whole file."""
+    own = [name for name in files if not _loaded_with_another(name)]
+    parts = [name for name in own if _FIRST in name]
+    whole = [name for name in own if not first_part(name)]
+    return next(reversed(parts or whole), None)
 
 
 def _loaded_with_another(name: str) -> bool:

@@ -50,62 +50,83 @@ _TOKEN = re.compile(
 
 
 def ecmascript(text: str) -> re.Pattern[str]:
-    """std::regex's default grammar as a Python pattern. Raises UsageError for what either does not
+    """Return a C++ pattern as a Python pattern. Raises UsageError for what either does not
     accept, and for what `re` may need more than a moment for.
 
     The two agree on what -ot users write. The differences are translated: `$` matches only at the
     very end, classes are ASCII, `[[:digit:]]` names exist, and Python's own extensions are refused.
     """
-    out = []
-    i, n, inside = 0, len(text), False
-    while i < n:
-        c = text[i]
-        if c == "\\" and i + 1 < n:
-            if text[i + 1] in "AZ":
-                raise UsageError(f"invalid regex {text!r}: C++ has no \\{text[i + 1]}")
-            out.append(text[i : i + 2])
-            i += 2
-            continue
-        if inside:
-            if c == "[" and text[i : i + 2] == "[:":
-                name, end, _ = text[i + 2 :].partition(":]")
-                if not end or name not in _CLASSES:
-                    raise UsageError(f"invalid regex {text!r}: unknown character class")
-                out.append(_CLASSES[name])
-                i += len(name) + 4
-                continue
-            out.append("\\[" if c == "[" else c)
-            inside = c != "]"
-        elif c == "[":
-            inside = True
-            out.append(c)
-            if text[i + 1 : i + 2] == "^":
-                out.append("^")
-                i += 1
-            # an empty class to C++, an ordinary character to Python
-            if text[i + 1 : i + 2] == "]":
-                out[-1 if out[-1] == "[" else -2 :] = ["(?!)" if out[-1] == "[" else "[\\s\\S]"]
-                inside = False
-                i += 1
-        elif c == "$":
-            out.append("\\Z")
-        elif c == "(" and text[i + 1 : i + 2] == "?" and text[i + 2 : i + 3] not in (":", "=", "!"):
-            raise UsageError(f"invalid regex {text!r}: C++ has no {text[i : i + 3]}")
-        elif c in "*+?}" and text[i + 1 : i + 2] == "+":
-            raise UsageError(f"invalid regex {text!r}: nothing to repeat")
+    pieces = []
+    i, in_class = 0, False
+    while i < len(text):
+        if text[i] == "\\" and i + 1 < len(text):
+            piece, length = _escaped(text, i), 2
+        elif in_class:
+            piece, length = _in_class(text, i)
+            in_class = text[i] != "]"
+        elif text[i] == "[":
+            piece, length = _opened(text, i)
+            in_class = piece.endswith(("[", "^"))
         else:
-            out.append(c)
-        i += 1
+            piece, length = _outside(text, i), 1
+        pieces.append(piece)
+        i += length
+    return _compiled(text, "".join(pieces))
+
+
+def _escaped(text: str, i: int) -> str:
+    """Return the escape at `i`."""
+    if text[i + 1] in "AZ":
+        raise UsageError(f"invalid regex {text!r}: C++ has no \\{text[i + 1]}")
+    return text[i : i + 2]
+
+
+def _in_class(text: str, i: int) -> tuple[str, int]:
+    """Return (Python's text, characters read) of what is at `i` in a class."""
+    if text[i : i + 2] == "[:":
+        name, end, _ = text[i + 2 :].partition(":]")
+        if not end or name not in _CLASSES:
+            raise UsageError(f"invalid regex {text!r}: unknown character class")
+        return _CLASSES[name], len(name) + 4
+    return "\\[" if text[i] == "[" else text[i], 1
+
+
+def _opened(text: str, i: int) -> tuple[str, int]:
+    """Return (Python's text, characters read) of the class that opens at `i`.
+
+    An empty class is one in C++, an ordinary `]` in Python.
+    """
+    opening = "[^" if text[i + 1 : i + 2] == "^" else "["
+    end = i + len(opening)
+    if text[end : end + 1] != "]":
+        return opening, len(opening)
+    return "(?!)" if opening == "[" else "[\\s\\S]", len(opening) + 1
+
+
+def _outside(text: str, i: int) -> str:
+    """Return Python's text of the character at `i`, outside classes."""
+    c, after = text[i], text[i + 1 : i + 2]
+    if c == "$":
+        return "\\Z"
+    if c == "(" and after == "?" and text[i + 2 : i + 3] not in (":", "=", "!"):
+        raise UsageError(f"invalid regex {text!r}: C++ has no {text[i : i + 3]}")
+    if c in "*+?}" and after == "+":
+        raise UsageError(f"invalid regex {text!r}: nothing to repeat")
+    return c
+
+
+def _compiled(text: str, translated: str) -> re.Pattern[str]:
+    """Compile a translated pattern; `text`: as the user wrote it."""
     try:
-        found = re.compile("".join(out), re.ASCII)
+        pattern = re.compile(translated, re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
-    if backtracks(found.pattern):
+    if backtracks(pattern.pattern):
         raise UsageError(
             f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and "
             "(a*)*, or many repetitions; write it without"
         )
-    return found
+    return pattern
 
 
 def backtracks(pattern: str) -> bool:

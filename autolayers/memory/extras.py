@@ -29,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..backends import Backend
     from ..flags.params import Params
     from ..machine import Device
     from .cache import Memory
@@ -131,31 +132,35 @@ def _projector(
     device = _projector_device(params, devices)
     row = on(device) if device else CPU
     name = device.name if device else "Host"
-    keys = header.metadata
-    vision = keys.get("clip.has_vision_encoder", True) is not False
-    audio = keys.get("clip.has_audio_encoder", False) is True
-    weights = 0
-    for info in header.tensors.values():
-        padded = row.padded(info.type, info.ne, info.n_bytes)
-        shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
-        both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
-        weights += padded * (2 if vision and audio and both else 1)
+    vision = header.metadata.get("clip.has_vision_encoder", True) is not False
+    audio = header.metadata.get("clip.has_audio_encoder", False) is True
     kind = kind_of(header)
     exact = kind == "gemma3" and row.proven
-    found = [Extra("mmproj weights", name, weights, exact)]
+    weights = _projector_weights(header, row, vision and audio)
+    extras = [Extra("mmproj weights", name, weights, exact)]
     if params.warmup is not False:
-        flash = (
-            device is not None and row.modelled and not row.remote and params.flash_attn != "off"
-        )
-        compute = (_vision_graph(header, kind, flash) if vision else 0) + (
-            _audio_graph(header) if audio else 0
-        )
-        found.append(Extra("mmproj compute", name, compute, False))
+        local = device is not None and row.modelled and not row.remote
+        flash = local and params.flash_attn != "off"
+        images = _vision_graph(header, kind, flash) if vision else 0
+        sounds = _audio_graph(header) if audio else 0
+        extras.append(Extra("mmproj compute", name, images + sounds, False))
     warnings.append(
         f"mmproj ({kind or 'unknown projector'}): compute is an upper bound for the "
         f"warm-up image" + ("" if exact else ", weights for all tensors in its file")
     )
-    return found
+    return extras
+
+
+def _projector_weights(header: Header, row: Backend, two_contexts: bool) -> int:
+    """Return the bytes of a projector's weights; each of `two_contexts` has a copy of the weights
+    that belong to no modality."""
+    shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
+    size = 0
+    for info in header.tensors.values():
+        in_both = not info.name.startswith(("v.", "a.")) or info.name.startswith(shared)
+        copies = 2 if two_contexts and in_both else 1
+        size += copies * row.padded(info.type, info.ne, info.n_bytes)
+    return size
 
 
 def _named(name: str, devices: Sequence[Device]) -> Device:

@@ -144,39 +144,52 @@ def ops_of(
     every token and for those with output (Steps.multiplied); if that is unknown, with all of them.
     `reads_all`: every token has output."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
-    sampling = bool(params.backend_sampling)
     hp = model.hparams
     layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
     body, head = _matmuls(model, computed)
-    sorts_cells = any(hp.has_indexer(il) for il in layers)
     n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
-    # in Mamba-2's layers: one decay per head, where Mamba-1 has a row of them
-    n_head_ssm = max(
-        (w.info.ne[1] for w in model.weights if w.op == "SSM_SCAN" and w.info.ne[0] == 1), default=0
-    )
+    sort_columns, sort_rows = _sorted(hp, params, use, n_outputs)
     return Ops(
         n_tokens=use.n_ubatch,
         n_kv=use.n_ctx_seq,
         n_stream=max(1, use.n_ctx // max(1, use.n_ctx_seq)),
-        n_head=max(hp.n_head(il) for il in layers),
-        head_v=max(hp.head_v(il) for il in layers),
-        n_embd_k_gqa=max(hp.n_embd_k_gqa(il) for il in layers),
+        n_head=max(map(hp.n_head, layers)),
+        head_v=max(map(hp.head_v, layers)),
+        n_embd_k_gqa=max(map(hp.n_embd_k_gqa, layers)),
         flash_attn=use.flash_attn,
         weights=body,
         outputs=head,
         n_outputs=n_outputs,
         n_seqs=use.n_seq_max,
-        scan=Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head_ssm, n_head_ssm, hp.ssm_n_group)
-        if n_head_ssm
-        else None,
-        sort_columns=use.n_ctx_seq if sorts_cells else hp.n_vocab if sampling else 0,
-        sort_rows=use.n_ubatch if sorts_cells else n_outputs if sampling else 0,
-        n_embd_v_gqa=max(hp.n_embd_v_gqa(il) for il in layers),
-        quantised_cache=all(
-            BY_NAME[type_ or "f16"].blck_size > 1
-            for type_ in (params.cache_type_k, params.cache_type_v)
-        ),
+        scan=_scan(model),
+        sort_columns=sort_columns,
+        sort_rows=sort_rows,
+        n_embd_v_gqa=max(map(hp.n_embd_v_gqa, layers)),
+        quantised_cache=_quantised(params.cache_type_k) and _quantised(params.cache_type_v),
     )
+
+
+def _quantised(cache_type: str | None) -> bool:
+    """Return whether a cache type stores blocks."""
+    return BY_NAME[cache_type or "f16"].blck_size > 1
+
+
+def _sorted(hp: Hparams, params: Params, use: Static, n_outputs: int) -> tuple[int, int]:
+    """Return (columns, rows) that are sorted: cells by an indexer, or logits by samplers."""
+    layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
+    if any(map(hp.has_indexer, layers)):
+        return use.n_ctx_seq, use.n_ubatch
+    return (hp.n_vocab, n_outputs) if params.backend_sampling else (0, 0)
+
+
+def _scan(model: Model) -> Scan | None:
+    """Return the shape of Mamba-2's scans: one decay per head, where Mamba-1 has a row of them."""
+    hp = model.hparams
+    decays = [weight.info.ne for weight in model.weights if weight.op == "SSM_SCAN"]
+    n_head = max([ne[1] for ne in decays if ne[0] == 1], default=0)
+    if not n_head:
+        return None
+    return Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head, n_head, hp.ssm_n_group)
 
 
 def _matmuls(

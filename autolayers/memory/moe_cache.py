@@ -13,7 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..backends import Backend
     from ..model import Model
+    from ..model.hparams import Hparams
     from .context import Context
     from .weights import Placement
 
@@ -52,13 +54,7 @@ def banks(
     llama.cpp's measuring says: no weight is on a device yet, and rows are not padded. Raises
     LaunchRefused with llama.cpp's reason."""
     hp, devices = model.hparams, placement.devices
-    used = hp.n_expert_used_max
-    if not devices:
-        raise LaunchRefused("--moe-cache-mib: MoE cache requires a GPU backend")
-    if context.split_mode == "tensor":
-        raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
-    if not hp.n_expert or not used:
-        raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
+    _refuse(hp, context, placement)
     groups, sizes = _in_ram(hp.n_layer_all, placement)
     shares = context.moe_split or _free(placement, caches)
     split = {
@@ -67,32 +63,45 @@ def banks(
         if device.name in sizes
     }
     whole = sum(split.values())
-    found = Banks({}, {}, [], len(split) > 1)
+    allocated = Banks({}, {}, [], len(split) > 1)
     for (name, tensors), layers in groups.items():
         row = on(next(device for device in devices if device.name == name))
-        alignment = row.alignment
         mine = sum(_bytes(*tensor) for tensor in tensors) * len(layers)
         share = split.get(name, 0.0) / whole if whole else 1 / len(sizes)
         budget = int(context.moe_cache * share * mine / sizes[name])
-        slots = _slots(tensors, budget, alignment, len(layers))
-        if slots < used:
+        slots = _slots(tensors, budget, row.alignment, len(layers))
+        if slots < hp.n_expert_used_max:
             continue
         maps = len(layers) * -(-4 * tensors[0][1][2] // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
-        shapes = [(type_, (*ne[:2], slots + 1, 1)) for type_, ne in tensors]
-        size = (
-            _banks(tensors, slots, alignment)
-            if caches is None
-            else sum(row.padded(type_, ne, _bytes(type_, ne)) for type_, ne in shapes)
-        )
+        if caches is None:
+            size = _banks(tensors, slots, row.alignment)
+        else:
+            size = _padded(row, tensors, slots)
         for buffer, taken in ((name, size), (HOST, maps)):
-            found.buffers[buffer] = found.buffers.get(buffer, 0) + taken
-        found.slots.update(dict.fromkeys(layers, slots))
-        found.groups.append(Group(slots, len(layers), tensors[0][1][2], mine))
-    if groups and not found.slots:
+            allocated.buffers[buffer] = allocated.buffers.get(buffer, 0) + taken
+        allocated.slots.update(dict.fromkeys(layers, slots))
+        allocated.groups.append(Group(slots, len(layers), tensors[0][1][2], mine))
+    if groups and not allocated.slots:
         raise LaunchRefused(
             "--moe-cache-mib: MoE cache is too small to hold the experts of one token"
         )
-    return found
+    return allocated
+
+
+def _refuse(hp: Hparams, context: Context, placement: Placement) -> None:
+    """Raise LaunchRefused if llama.cpp makes no such cache."""
+    if not placement.devices:
+        raise LaunchRefused("--moe-cache-mib: MoE cache requires a GPU backend")
+    if context.split_mode == "tensor":
+        raise LaunchRefused("--moe-cache-mib: MoE cache does not support tensor parallelism")
+    if not hp.n_expert or not hp.n_expert_used_max:
+        raise LaunchRefused("--moe-cache-mib: MoE cache requires a MoE model")
+
+
+def _padded(row: Backend, tensors: Tensors, slots: int) -> int:
+    """Return the bytes of a bank as a backend allocates it: `slots` experts and one more."""
+    shapes = [(type_, (*ne[:2], slots + 1, 1)) for type_, ne in tensors]
+    return sum(row.padded(type_, ne, _bytes(type_, ne)) for type_, ne in shapes)
 
 
 def _cacheable(il: int, placement: Placement) -> Tensors:

@@ -65,35 +65,28 @@ class State:
 
 def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
     """Of one sequence of a context with these caches."""
-    fixed = kept = _BEGIN
-    cell = kept_cell = windowed = 0
-    rows: list[tuple[int, int]] = []
     kinds = {cache.kind for cache in memory.caches}
     dsv4 = not kinds.isdisjoint(_RATIOS)
-    fixed, kept = fixed + _DSV4 * dsv4, kept + _DSV4 * dsv4
     # what a checkpoint leaves out: nothing of caches that always roll back
     gated = "swa" in kinds or "recurrent" in kinds
+    fixed = kept = _BEGIN + _DSV4 * dsv4
+    cell = kept_cell = windowed = 0
+    rows: list[tuple[int, int]] = []
     for cache in memory.caches:
-        if cache.recurrent:
-            size = _recurrent(hp, cache) if cache.kind == "recurrent" else _compressor(cache)
-            fixed, kept = fixed + size, kept + size
-        elif dsv4 and cache.kind in (*_RATIOS, "lid"):
+        if dsv4 and cache.kind in (*_RATIOS, "lid") and not cache.recurrent:
             fixed += _DSV4_ROWS + len(cache.layers) * (4 + _DSV4_TENSOR)
-            rows.append(
-                (
-                    sum(_row(tensor) for layer in cache.layers for tensor in layer.tensors),
-                    _RATIOS.get(cache.kind, _RATIOS["csa"]),
-                )
-            )
+            rows.append(_shared_row(cache))
+            continue
+        size, each = _sizes(hp, context, cache)
+        fixed += size
+        if cache.kind == "swa":
+            windowed = each
         else:
-            size, each = _cells(hp, context, cache)
-            fixed += size
-            if cache.kind == "swa":
-                windowed, kept = each, kept + size
-            else:
-                cell += each
-                if not gated:
-                    kept, kept_cell = kept + size, kept_cell + each
+            cell += each
+        if cache.recurrent or cache.kind == "swa" or not gated:
+            kept += size
+        if not gated:
+            kept_cell += each
     window = hp.n_swa // 2 + 1 if hp.swa_type == "symmetric" else hp.n_swa
     return State(
         fixed,
@@ -105,6 +98,19 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
         kept,
         kept_cell,
     )
+
+
+def _sizes(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
+    """Return a cache's bytes, and those of each cell."""
+    if not cache.recurrent:
+        return _cells(hp, context, cache)
+    return _recurrent(hp, cache) if cache.kind == "recurrent" else _compressor(cache), 0
+
+
+def _shared_row(cache: Cache) -> tuple[int, int]:
+    """Return the bytes of a row of compressed tokens, and how many tokens share it."""
+    size = sum(_row(tensor) for layer in cache.layers for tensor in layer.tensors)
+    return size, _RATIOS.get(cache.kind, _RATIOS["csa"])
 
 
 def checkpoint_of(memory: Memory, context: Context, states: Sequence[State]) -> int:

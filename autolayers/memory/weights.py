@@ -26,7 +26,7 @@ from .weight_op import weight_supported
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Mapping, Sequence
     from typing import Any
 
     from ..backends import Backend
@@ -190,20 +190,12 @@ class WeightPlacer:
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
         shares = shares_of(params, used) if params.split_mode == "row" else {}
-        slices = None
-        if params.split_mode == "tensor" and used:
-            slices = Slices(
-                self.model,
-                self._table(load_mtp).names,
-                [device.name for device in used],
-                params.tensor_split or (),
-                self.rules,
+        slices = self._slices(params, used, load_mtp) if params.split_mode == "tensor" else None
+        if slices and not slices.exact:
+            exact = False
+            warnings += (
+                "split mode tensor: the devices' slices are an upper bound for this build",
             )
-            if not slices.exact:
-                exact = False
-                warnings += (
-                    "split mode tensor: the devices' slices are an upper bound for this build",
-                )
         dev_of = layer_devices(
             n, wanted, used[:1] if slices else used, params.tensor_split or (), self.rules
         )
@@ -212,21 +204,8 @@ class WeightPlacer:
         for group in groups:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
-        # the meta device holds each tensor once; the real devices' parts of it are in `buffers`
         if slices:
-            whole = sum(
-                [
-                    placed.size
-                    for group in groups
-                    for placed in group.tensors.values()
-                    if placed.buffer == used[0].name
-                ]
-            )
-            shares = (
-                {device.name: buffers.get(device.name, 0) / whole for device in used}
-                if whole
-                else {}
-            )
+            shares = _shares_of_slices(groups, buffers, used)
         return Placement(
             used,
             wanted if used else 0,
@@ -240,6 +219,18 @@ class WeightPlacer:
             shares,
             slices,
             {device.name: device for device in devices},
+        )
+
+    def _slices(self, params: Params, used: Sequence[Device], load_mtp: bool) -> Slices | None:
+        """Return how -sm tensor cuts the tensors; None without devices."""
+        if not used:
+            return None
+        return Slices(
+            self.model,
+            self._table(load_mtp).names,
+            [device.name for device in used],
+            params.tensor_split or (),
+            self.rules,
         )
 
     def by_layer(self, params: Params, device: Device, load_mtp: bool = False) -> list[int]:
@@ -534,14 +525,7 @@ class _Placing:
         on its layer's device if that can run its op, otherwise in host memory."""
         table, item = self.table, self.table.created[i]
         info = item.weight.info
-        buffer = self.host_of[i] if target == HOST else target
-        if buffer is None:
-            buffer = self.host_of[i]
-            if (
-                device != HOST
-                and table.supported(self.devices[device], self.devices[device].buffer)[i]
-            ):
-                buffer = device
+        buffer = self.buffer_of(i, device, target)
         on_device = buffer in self.devices
         if target in self.devices and target not in self.setting.mine:
             why = (
@@ -555,22 +539,8 @@ class _Placing:
         if table.twin[i] and self.is_there(item, buffer, seen):
             return
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
-        parts = [(buffer, size)]
-        if on_device and self.slices:
-            known = info.type in BY_NAME
-            parts = [
-                (
-                    name,
-                    self.parts[name].padded(info.type, ne, n_bytes(info.type, ne))
-                    if known
-                    else size,
-                )
-                for name, ne in self.slices.of(info.name, info.type, info.ne)
-            ]
-        elif on_device and self.shares:
-            parts = split_rows(
-                self.shares, info.type, info.ne, size, item.weight.op.startswith("MUL_MAT")
-            )
+        whole = [(buffer, size)]
+        parts = self.cut(item, size) or whole if on_device else whole
         for name, part in parts:
             group.buffers[name] = group.buffers.get(name, 0) + part
         group.tensors[info.name] = PlacedTensor(info.name, info, buffer, size, item.duplicate)
@@ -579,6 +549,36 @@ class _Placing:
             group.resident += needed
             if self.setting.use_mmap and buffer != REPACK:
                 group.mapped += needed
+
+    def buffer_of(self, i: int, device: str, target: str | None) -> str:
+        """Return the buffer type of tensor `i`."""
+        if target is not None and target != HOST:
+            return target
+        on_host = target == HOST or device == HOST
+        if on_host or not self.runs(i, device):
+            return self.host_of[i]
+        return device
+
+    def runs(self, i: int, device: str) -> bool:
+        """Return whether a device can run the op of tensor `i`."""
+        backend = self.devices[device]
+        return self.table.supported(backend, backend.buffer)[i]
+
+    def cut(self, item: Created, size: int) -> list[tuple[str, int]]:
+        """Return (device, bytes) of a tensor's slices or rows; empty if devices hold whole ones."""
+        info = item.weight.info
+        if self.slices:
+            slices = self.slices.of(info.name, info.type, info.ne)
+            if info.type not in BY_NAME:
+                return [(name, size) for name, _ in slices]
+            return [
+                (name, self.parts[name].padded(info.type, ne, n_bytes(info.type, ne)))
+                for name, ne in slices
+            ]
+        if not self.shares:
+            return []
+        is_matrix = item.weight.op.startswith("MUL_MAT")
+        return split_rows(self.shares, info.type, info.ne, size, is_matrix)
 
     def is_there(self, item: Created, buffer: str, seen: _Seen) -> bool:
         """Return whether an earlier copy in this buffer serves for the tensor; if not, the buffer
@@ -622,32 +622,35 @@ def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -
     if hp.n_layer_nextn and hp.router_layer < 0 and not loads_blocks:
         skip_from, leaks = hp.n_layer, _leaks(row, rules)
     created: list[Created] = []
-    embedding = None
     for weight in model.weights:
-        name = weight.info.name
         if weight.op == "NONE":
             continue
-        if weight.layer == "repeating":
-            if weight.op == "ROPE":
-                created += [Created(weight, il, i > 0) for i, il in enumerate(_rope_users(model))]
-                continue
-            if skip_from <= weight.block < hp.n_layer_all and not (leaks and leaks.search(name)):
-                continue
-            block = weight.block
-            if name.startswith(("dec.", "convnext.", "posnet.")) or block >= hp.n_layer_all:
-                block = min(block, hp.n_layer_all - 1)
-            created.append(Created(weight, block, False))
-        else:
+        if weight.layer != "repeating":
             created.append(Created(weight, -1 if weight.layer == "input" else output, False))
-        if name == "token_embd.weight":
-            embedding = weight
+        elif weight.op == "ROPE":
+            created += [Created(weight, il, i > 0) for i, il in enumerate(_rope_users(model))]
+        elif not skip_from <= weight.block < hp.n_layer_all or (
+            leaks and leaks.search(weight.info.name)
+        ):
+            block = min(weight.block, hp.n_layer_all - 1)
+            created.append(Created(weight, block, False))
+    return created + _further_outputs(model, created)
+
+
+def _further_outputs(model: Model, created: list[Created]) -> list[Created]:
+    """Return the output matrices that are created once more: of a tied embedding, or twice."""
+    row, output = model.row, model.hparams.n_layer_all
+    embedding = next(
+        (item.weight for item in created if item.weight.info.name == "token_embd.weight"), None
+    )
+    if embedding is None:
+        twice = [item for item in created if item.weight.info.name == "output.weight"]
+        return twice if row.output_twice else []
     untied = row.tied != "always" and "output.weight" in model.tensors
-    if embedding is not None and row.tied != "never" and not untied:
-        as_output = type(embedding)(embedding.info, "output", -1, "MUL_MAT", embedding.known)
-        created.append(Created(as_output, output, True))
-    elif embedding is None and row.output_twice:
-        created += [item for item in created if item.weight.info.name == "output.weight"]
-    return created
+    if untied or row.tied == "never":
+        return []
+    as_output = type(embedding)(embedding.info, "output", -1, "MUL_MAT", embedding.known)
+    return [Created(as_output, output, True)]
 
 
 def _leaks(row: Architecture, rules: Rules) -> re.Pattern[str] | None:
@@ -678,3 +681,17 @@ def _rope_users(model: Model) -> list[int]:
     if users.startswith("full"):
         return [il for il in layers if not hp.is_swa(il)]
     return list(layers)
+
+
+def _shares_of_slices(
+    groups: Sequence[WeightGroup], buffers: Mapping[str, int], used: Sequence[Device]
+) -> dict[str, float]:
+    """Return each device's share of the weights under -sm tensor: the meta device holds each tensor
+    once, `buffers` the parts that the real devices hold."""
+    whole = 0
+    for group in groups:
+        tensors = group.tensors.values()
+        whole += sum([tensor.size for tensor in tensors if tensor.buffer == used[0].name])
+    if not whole:
+        return {}
+    return {device.name: buffers.get(device.name, 0) / whole for device in used}

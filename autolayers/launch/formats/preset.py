@@ -46,24 +46,9 @@ def write(
     )
     sections = []
     for name, launch in named(launches):
-        words: list[str] = []
-        for item in items(launch.words):
-            if isinstance(item.flag, Argument) and item.flag.canonical in _ROUTERS:
-                launch.warnings.append(
-                    f"{item.name} does not belong to one model: give it to the router "
-                    "(llama-server --models-preset FILE)"
-                )
-            elif (
-                isinstance(item.flag, Argument)
-                and item.flag.canonical == "-a"
-                and name != launch.name
-            ):
-                # another model's name already, and the router accepts none twice
-                continue
-            else:
-                words += item.words
+        title = f"# {sizes_note(launch)}\n" if most else ""
         try:
-            sections.append((f"# {sizes_note(launch)}\n" if most else "") + section(name, words))
+            sections.append(title + section(name, _of_one_model(launch, name)))
         except UsageError as error:  # the others of a directory can be served
             if len(launches) == 1:
                 raise
@@ -75,6 +60,22 @@ def write(
     most = most or (len(launches) if together and len(launches) > 1 else 0)
     head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
     return "\n".join(["version = 1", "", *head, *notes, *sections])
+
+
+def _of_one_model(launch: LaunchFile, name: str) -> list[str]:
+    """Return a launch's words without the router's own, each with a warning, and without -a if its
+    name is another model's: the router accepts none twice."""
+    words: list[str] = []
+    for item in items(launch.words):
+        flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
+        if flag in _ROUTERS:
+            launch.warnings.append(
+                f"{item.name} does not belong to one model: give it to the router "
+                "(llama-server --models-preset FILE)"
+            )
+        elif flag != "-a" or name == launch.name:
+            words += item.words
+    return words
 
 
 def section(name: str, words: Sequence[str]) -> str:

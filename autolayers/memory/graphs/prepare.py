@@ -124,35 +124,33 @@ def _alike(
         groups.setdefault(group.layer, []).append(cache.groups[group])
     outside = tuple(
         [
-            (layer, *[many for many, _, _ in found])
-            for layer, found in groups.items()
+            (layer, *[many for many, _, _ in numbers])
+            for layer, numbers in groups.items()
             if not 0 <= layer < n_layer
         ]
     )
     rows: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for il in range(n_layer):
-        kept = []
-        for layout in memory.caches:
-            layer = layout.layer(il)
-            if layer is not None:
-                kept.append(
-                    (
-                        layout.kind,
-                        layer.il != il and layer.il,
-                        tuple(
-                            [(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors]
-                        ),
-                    )
-                )
         row = (
             placement.dev_layer[il],
             il in context.layer_inputs,
-            tuple(kept),
+            _caches_of(memory, il),
             (memory.slots or {}).get(il, 0),
         )
         for i in range(3):
             rows[i].append((*row, *[each[i] for each in groups.get(il, ())]))
     return outside, *rows
+
+
+def _caches_of(memory: Memory, il: int) -> Hashable:
+    """Return what the caches of a layer are like: kind, owning layer, tensors."""
+    rows = []
+    for layout in memory.caches:
+        layer = layout.layer(il)
+        if layer is not None:
+            tensors = tuple([(tensor.type, tensor.ne, tensor.buffer) for tensor in layer.tensors])
+            rows.append((layout.kind, layer.il != il and layer.il, tensors))
+    return tuple(rows)
 
 
 def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]:
@@ -337,27 +335,41 @@ class _Caches:
 def _rotations(layout: CacheLayout, c: Context, hp: Hparams) -> tuple[int, int]:
     """Sides of the Hadamard matrices of a quantised cache's keys and values, 0: none."""
     indexer = layout.kind in ("lid", "idx")
-    k_heads = {hp.indexer_head_size if indexer else hp.head_k(layer.il) for layer in layout.layers}
-    v_heads = {hp.head_v(layer.il) for layer in layout.layers}
-    k_all = k_heads.pop() if len(k_heads) == 1 else 0
-    v_all = v_heads.pop() if len(v_heads) == 1 else 0
+    k_head, v_head = _heads(layout, hp) if c.rules.rotates_apart else _equal_heads(hp)
     first_k = hp.indexer_head_size if indexer else hp.head_k(0)
-    # is_n_embd_k_gqa_variable, of all layers, whatever this cache holds
-    if not c.rules.rotates_apart:
-        layers = range(hp.n_layer_all)
-        k_all = hp.head_k(0) if len({hp.n_embd_k_gqa(il) for il in layers}) == 1 else 0
-        v_all = hp.head_v(0) if len({hp.n_embd_v_gqa(il) for il in layers}) == 1 else 0
-    rotate_k = (
-        c.rules.rotates_cache and k_all > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
-    )
-    if hp.architecture.rotated_indexer and (
-        indexer or hp.n_embd_head_k_full == hp.indexer_head_size
-    ):
-        rotate_k = True
-    rotate_v = (
-        c.rules.rotates_cache and v_all > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
-    )
-    return _rotation(k_all) if rotate_k else 0, 64 if rotate_v else 0
+    rotates_k = k_head > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
+    rotates_v = v_head > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
+    side_k = _rotation(k_head) if c.rules.rotates_cache and rotates_k else 0
+    of_indexer = indexer or hp.n_embd_head_k_full == hp.indexer_head_size
+    if hp.architecture.rotated_indexer and of_indexer:
+        side_k = _rotation(k_head)
+    return side_k, 64 if c.rules.rotates_cache and rotates_v else 0
+
+
+def _heads(layout: CacheLayout, hp: Hparams) -> tuple[int, int]:
+    """Return the sizes of the heads of K and V in a cache, 0 if its layers differ."""
+    if layout.kind in ("lid", "idx"):
+        k_heads = {hp.indexer_head_size for _ in layout.layers}
+    else:
+        k_heads = {hp.head_k(layer.il) for layer in layout.layers}
+    v_heads = {hp.head_v(layer.il) for layer in layout.layers}
+    return _only(k_heads), _only(v_heads)
+
+
+def _only(sizes: set[int]) -> int:
+    """Return the one size, 0 if there are several or none."""
+    return next(iter(sizes)) if len(sizes) == 1 else 0
+
+
+def _equal_heads(hp: Hparams) -> tuple[int, int]:
+    """Return the sizes of the heads of K and V, 0 if the layers' rows differ.
+
+    is_n_embd_k_gqa_variable, of all layers, whatever this cache holds.
+    """
+    layers = range(hp.n_layer_all)
+    k_varies = len({hp.n_embd_k_gqa(il) for il in layers}) != 1
+    v_varies = len({hp.n_embd_v_gqa(il) for il in layers}) != 1
+    return 0 if k_varies else hp.head_k(0), 0 if v_varies else hp.head_v(0)
 
 
 def _rotation(head: int) -> int:

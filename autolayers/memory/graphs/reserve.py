@@ -231,33 +231,47 @@ def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
     ("one_stream"). Some graphs grow with what the cache holds ("filled": minimax-m3).
     """
     c = setting.context
-    n_seqs = c.n_seq_max
     n_tokens = min(c.n_ctx, c.n_ubatch)
     n_outputs = min(n_tokens, c.n_outputs_max)
     sizes = reserved.pinned or reserved.sizes
-    more: list[tuple[int, int, int, dict[str, bool]]] = []
     filled = {**reserved.fused, "filled": True}
-    grows_with = setting.hparams.architecture.graph_grows
-    if grows_with == "cache":
-        more.append((n_tokens, n_seqs, n_outputs, filled))
-    if grows_with and n_seqs > 1:
-        more.append((n_tokens, 1, n_outputs, filled))
-    if n_seqs > 1 and not c.kv_unified:
-        alone = {**filled, "one_stream": True}
-        more += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
-    if _reserves_one(setting):
-        more += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
-    for tokens, seqs, outputs, fused in more:
+    for tokens, seqs, outputs, fused in _runtime_graphs(setting, n_tokens, n_outputs, filled):
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
-    if reserved.alternates and n_tokens > 1:
-        batches = [(1, {**filled, "one_stream": True})]
-        if n_seqs > 1 and not c.kv_unified:
-            batches.append((n_seqs, filled))
-        for seqs, fused in batches:
-            sizes = tuple(
-                map(max, sizes, _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes))
-            )
+    if not reserved.alternates or n_tokens <= 1:
+        return sizes
+    batches = [(1, {**filled, "one_stream": True})]
+    if _has_streams(c):
+        batches.append((c.n_seq_max, filled))
+    for seqs, fused in batches:
+        shorter = _shorter(setting, n_tokens, seqs, n_outputs, fused, sizes)
+        sizes = tuple(map(max, sizes, shorter))
     return sizes
+
+
+def _has_streams(c: Context) -> bool:
+    """Return whether several sequences have a cache each."""
+    return c.n_seq_max > 1 and not c.kv_unified
+
+
+def _runtime_graphs(
+    setting: Setting, n_tokens: int, n_outputs: int, filled: dict[str, bool]
+) -> list[tuple[int, int, int, dict[str, bool]]]:
+    """Return the graphs that may be larger than the reserved one: (tokens, sequences, outputs,
+    fused)."""
+    c = setting.context
+    n_seqs = c.n_seq_max
+    grows_with = setting.hparams.architecture.graph_grows
+    graphs: list[tuple[int, int, int, dict[str, bool]]] = []
+    if grows_with == "cache":
+        graphs.append((n_tokens, n_seqs, n_outputs, filled))
+    if grows_with and n_seqs > 1:
+        graphs.append((n_tokens, 1, n_outputs, filled))
+    if _has_streams(c):
+        alone = {**filled, "one_stream": True}
+        graphs += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
+    if _reserves_one(setting):
+        graphs += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
+    return graphs
 
 
 @without_gc
