@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+# ggml_op_can_inplace
 _INPLACE = frozenset(
     (
         "FILL",
@@ -104,7 +105,8 @@ class Arena:
                     if self.first_fit:
                         break
         if found is None:
-            # nothing can follow the last chunk, so it has no limit: the driver refuses, not ggml
+            # ggml_dyn_tallocr_new_chunk: a tensor above the device's limit gets a chunk of its own
+            # size, and the last chunk has no limit; the backend allocates it or reports an error
             last = len(self.chunks) == _MAX_CHUNKS - 1
             self.chunks.append(Chunk(ENDLESS if last else max(size, self.max_chunk)))
             where = len(self.chunks) - 1
@@ -161,8 +163,8 @@ def allocate(
             return
         tensor.own = True
         live[id(tensor)] = tensor
-        # ggml_gallocr_allocate_node: an operation that reads each element once may overwrite a
-        # parent that nobody else reads. Outputs stay, as the caller reads them after the graph
+        # ggml_gallocr_allocate_node: these operations may overwrite a parent of the same layout
+        # that no other node reads. Outputs stay, as the caller reads them after the graph
         if tensor.op in _INPLACE:
             for parent in tensor.src:
                 if not parent.own or parent.n_children != 1 or parent.n_views or parent.is_output:
@@ -172,7 +174,8 @@ def allocate(
                     parent.own = False
                     live.pop(id(parent), None)
                     tensor.size = arenas[owner].size_of(tensor)
-                    # ggml_gallocr_free_extra_space: the parent may have had padding for a matmul
+                    # ggml_gallocr_free_extra_space: some operations get more than their elements
+                    # (FLASH_ATTN_EXT on CUDA and Metal); a parent's surplus is free again
                     if parent.size > tensor.size:
                         arenas[owner].give(chunk, offset + tensor.size, parent.size - tensor.size)
                     return
@@ -193,7 +196,8 @@ def allocate(
     parents: list[list[Tensor]] = []
     for node, backend in nodes:
         root = node.view_src
-        # a view keeps its source alive, although no node reads the source itself
+        # a view keeps its source alive, although no node reads the source itself. A NONE node is
+        # the scheduler's: it delays the release of its sources, and nothing reads it
         if root is not None and node.op != "NONE":
             root.n_views += 1
         if node.is_input:
@@ -233,6 +237,7 @@ def allocate(
                 ),
             )
         for source in found:
+            # only leafs are without a place here: nodes come after what they read
             if not source.own and source.view_src is None:
                 place(source, backend)
         if not node.own and node.view_src is None and node.buffer is None:

@@ -136,7 +136,7 @@ def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> Non
 
 def _of_buffer(t: Tensor, buffer: Buffer, readers: _Readers) -> int:
     b = readers.from_buffer(buffer, t)
-    if b < 0:
+    if b < 0:  # what is in a buffer cannot move to another backend
         raise _stuck(t, buffer)
     return b
 
@@ -154,8 +154,8 @@ def _assign_given(
             t.backend = _of_buffer(t, t.buffer, readers)
             continue
         t.backend = cpu if t.is_input else -1
-        # the factors of ROPE and the sinks of flash attention are weights too, but so small that
-        # following them would only add a copy of the activations
+        # ggml_backend_sched_backend_id_from_cur: the factors of ROPE and the sinks of flash
+        # attention are weights too, but too small to choose a backend by
         if t.is_input or t.op == "ROPE" or (t.op == "FLASH_ATTN_EXT" and sinks_follow):
             continue
         for source in t.src:
@@ -163,8 +163,8 @@ def _assign_given(
                 buffer = source.buffer
                 assert buffer is not None
                 t.backend = readers.from_buffer(buffer, t)
-                # ggml_backend_sched_backend_id_from_cur: with many tokens, copying a weight to a
-                # GPU and multiplying there is faster than multiplying on the CPU
+                # a backend earlier in the list may ask for an operation whose weight is in RAM:
+                # CUDA's offload_op does from 32 tokens on (GGML_OP_OFFLOAD_MIN_BATCH)
                 if op_offload and t.backend == cpu and buffer.host:
                     t.backend = readers.offload(t)
                 break
@@ -173,8 +173,8 @@ def _assign_given(
 def _spread(real: list[Tensor], supports: Sequence[Callable[[Tensor], bool]]) -> None:
     """Pass 2: nodes follow their neighbours, those of GPUs first."""
     cpu = len(supports) - 1
-    # each in both directions, and the CPU last: a node between one of a GPU and one of the CPU
-    # stays on the GPU, which saves a copy
+    # each in both directions, and the CPU last: it gets nodes of its own only where its weights
+    # are, or between such nodes if no GPU computes between them
     for skip_cpu in (True, False):
         for order in (real, real[::-1]):
             if all(t.backend != -1 for t in real):
@@ -193,7 +193,8 @@ def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
     buffer."""
     supports, backends = readers.supports, readers.backends
     # backends that share a buffer type read each other's tensors without a copy, so the one that
-    # comes first in the list takes what it supports: BLAS before the CPU
+    # comes first in the list takes what it supports: BLAS before the CPU. Other types that all
+    # readers support would do too, but llama.cpp does not look for them: that is slow to verify
     twins = [
         [b for b in range(i) if backends[b].buffer is backend.buffer]
         for i, backend in enumerate(backends)
@@ -209,7 +210,8 @@ def _assign_rest(real: list[Tensor], readers: _Readers) -> None:
 
 
 def _assign_by_sources(t: Tensor, readers: _Readers) -> None:
-    """Where most of its sources can be read, the first of several."""
+    """Where most of its sources can be read, the first of several: pass 2 left the operations that
+    the backends of their neighbours do not support."""
     best = -1
     for b, supports in enumerate(readers.supports):
         if supports(t):

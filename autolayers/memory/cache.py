@@ -114,7 +114,7 @@ class _Builder:
         self.sizes: dict[tuple[object, ...], int] = {}
 
     def tensor(self, name: str, il: int, type_: str, *dims: int) -> CacheTensor:
-        # llama_kv_cache: on the device of the layer's weights, so that attention needs no copy
+        # llama_kv_cache: on the device of the layer (dev_layer), or all of it in RAM
         buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
         ne = (dims[0], dims[1], dims[2] if len(dims) > 2 else 1, 1)
         key = (type_, ne, buffer)

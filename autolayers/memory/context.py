@@ -131,7 +131,7 @@ def resolve(
         model, params.flash_attn or "auto", type_k, type_v, split_mode, rules
     )
     block = cell_block(flash_attn, rules)
-    # kernels read the cache in blocks of cells, so the last block is always whole
+    # llama_context::llama_context pads the context, and below each sequence's share of it
     n_ctx = pad(n_ctx, block)
     n_ctx_seq = n_ctx
     if row.memory == "hybrid" and not rules.cells_by_256:

@@ -335,7 +335,8 @@ class _Table:
             self.slices[slices.key] = slices
         pinned = None
         if not params.no_host:
-            # make_cpu_buft_list: pinned memory of the first device that has such a type
+            # make_cpu_buft_list: pinned memory of the first device that has such a type; GPUs that
+            # compute large batches with weights in RAM copy them faster from it
             leading = used[:1] if slices else used
             pinned = next((backends[d.name] for d in leading if backends[d.name].host_buffer), None)
         # one device that cannot leave the file mapped turns mmap off for all (load_tensors)

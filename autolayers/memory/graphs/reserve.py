@@ -32,7 +32,7 @@ _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")  # the fused delta net, of one token a sequence and of more
 _KEPT = 128  # graphs of GraphCache
 _DRIFT = 100  # 1/100: relative change of size that counts as a jump
-CHUNKED = 16  # tokens a sequence with which llama.cpp asks for the latter
+CHUNKED = 16  # llm_fused_op_gdn_ch_probe: tokens per sequence of the graph that is asked
 _PINNED_BELOW = 32  # tokens with which graph_get_cb pins layers in RAM too
 
 
@@ -72,8 +72,8 @@ def reserve(
     c = setting.context
     n_seqs = reserved_slots(c)
     n_tokens = min(c.n_ctx, c.n_ubatch)
-    # until the generation graph is there, everything is taken to be fused, which needs less memory;
-    # but not where a launch like this one was not
+    # assume that everything is fused until the generation graph decides, as that needs less memory;
+    # not if a launch like this one was not fused
     alike = (
         "fused",
         c.type_k,
@@ -119,6 +119,8 @@ def reserve(
         if generation.fused == fused:
             break
         fused = generation.fused
+    # sched_reserve: the prompt, one token, then the prompt again, so that no micro-batch
+    # reallocates
     sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
     if not measuring and _reserves_alone(setting):
         sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
@@ -145,7 +147,11 @@ def _launches_differ(setting: Setting) -> bool:
 
 def _reserves_alone(setting: Setting) -> bool:
     """Whether a launch reserves its prompt graph for one sequence too: the last graph_reserve of
-    sched_reserve."""
+    sched_reserve.
+
+    `inp_diag_decay` grows with the square of the tokens per sequence, so one sequence may need more
+    than several.
+    """
     row, c = setting.hparams.architecture, setting.context
     return row.even_slots is not None and c.n_seq_max > 1 and c.rules.has(row.even_slots)
 
