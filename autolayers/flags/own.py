@@ -293,8 +293,8 @@ COMMANDS = {
             "inspect",
             "inspect MODEL [flags] [llama-server flags]",
             "the facts in the header, and the size of each layer",
-            "The size of its cache is for -c N cells (default: the trained context) of the types "
-            "-ctk and -ctv.",
+            "Cache sizes are for -c N cells (default: the trained context) of the types -ctk and "
+            "-ctv.",
             True,
         ),
         Command(
@@ -360,8 +360,8 @@ COMMANDS = {
             "for this model, machine and build use it and say so. Own flags go before the program. "
             "Ctrl-C keeps the results so far. Every measurement also corrects the predicted speeds "
             "of all models on this machine, with this build and driver; `autolayers devices` lists "
-            "them. tune --quick MODEL and tune --bench FILE [MODEL] measure or read for that "
-            "alone.",
+            "them. tune --quick MODEL and tune --bench FILE [MODEL] only correct the "
+            "predictions.",
         ),
         Command(
             "measured",
@@ -376,8 +376,9 @@ COMMANDS = {
             "explain LOG...|PID|MODEL [flags] [llama-server flags]",
             "why a launch failed or is slow, from its log; what a running server holds; why this "
             "plan",
-            "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, as it was copied "
-            "or as journald or Docker store it; - is standard input, several are parts of one log. "
+            "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, copied or as "
+            "journald or Docker stores it; - is standard input; several files are parts of one "
+            "log. "
             "Nothing is sent anywhere. The launch that works is planned for the devices and the "
             "free memory in the log, or for --gpu and --machine, if the model's file is here (-m). "
             "llama-server's flags are those of the launch, if its command is not in the log. Exit "
@@ -388,16 +389,16 @@ COMMANDS = {
             "ps",
             "ps [flags]",
             "what running servers hold, next to the prediction",
-            "Every llama-server on this machine, also those of Ollama and llama-swap: its launch, "
-            "the memory that the driver reports, the predicted memory, what may still grow and "
-            "whether it is busy.",
+            "Every llama-server on this machine, including those of Ollama and llama-swap: its "
+            "launch, the memory that the driver reports, the predicted memory, what may still "
+            "grow and whether it is busy.",
         ),
         Command(
             "web",
             "web [MODEL...] [flags]",
             "the planner as a page in the browser",
-            "Serves the page on 127.0.0.1, with this machine's devices. Files are opened in it by "
-            "name, MODELs at once. `python -m autolayers.web build DIR` writes the same page as "
+            "Serves the page on 127.0.0.1, with this machine's devices and each MODEL open. Other "
+            "models open by name. `python -m autolayers.web build DIR` writes the same page as "
             "static files.",
         ),
         Command(
@@ -405,8 +406,8 @@ COMMANDS = {
             "serve [--port N]",
             "the same JSON over HTTP on loopback, for front ends",
             "POST /plan, /explain and /choose on 127.0.0.1 answer what --json prints; GET "
-            "/openapi.json describes them. A question needs the token that is printed, or that of "
-            "AUTOLAYERS_TOKEN, as a bearer token.",
+            "/openapi.json describes them. Requests need a bearer token: the printed one, or "
+            "AUTOLAYERS_TOKEN.",
         ),
         Command(
             "completion",
@@ -579,7 +580,7 @@ FLAGS = (
         "--budget",
         f"plan run sweep tune choose cluster {_OLLAMA}",
         "DEVICE=SIZE,...",
-        "take at most this much of a device",
+        "use at most this much of a device",
         _list(_budget),
         adds=",",
     ),
@@ -681,7 +682,7 @@ FLAGS = (
         "--image",
         "cluster fleet",
         "NAME",
-        "the container image; for RPC of a llama.cpp built with -DGGML_RPC=ON",
+        "the container image; RPC needs a llama.cpp built with -DGGML_RPC=ON",
     ),
     OwnFlag(
         "-o --output",
