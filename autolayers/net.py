@@ -180,7 +180,7 @@ def _check_elsewhere(first: tuple[str, str, int], url: str) -> None:
         raise NetError(
             "redirect", f"it leads from https to {public(url)}, which anybody may tamper with"
         )
-    if is_inside(here[1]) and not is_inside(first[1]):
+    if _is_inside(here[1]) and not _is_inside(first[1]):
         raise NetError(
             "redirect",
             f"it leads from {first[1]} to {public(url)}, an address inside this network",
@@ -364,7 +364,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def is_inside(host: str) -> bool:
+def _is_inside(host: str) -> bool:
     """Return whether a host of a URL is this machine or one of its network: an address that is not
     public, or a name of one.
 

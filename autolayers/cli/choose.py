@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from ..sources.offers import Offer
 
 MOST = 1 << 24  # characters of --quality
-MOST_CARDS = 2  # of --for cards
+_MOST_CARDS = 2  # of --for cards
 
 
 def main(words: list[str]) -> int:
@@ -150,7 +150,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     form = str(arguments.own.get("format") or "text")
     _refuse_for_cards(offered, arguments, form)
     (model,) = _models(offered, arguments)[1]
-    request = Request.of(arguments, devices=(), most=MOST_CARDS).said()
+    request = Request.of(arguments, devices=(), most=_MOST_CARDS).said()
     least = float(arguments.own.get("speed", 0.0))
     n_ctx = min(wanted_ctx(request), max(1, model.n_ctx_train))
     found = find(model, request, n_ctx, least, say)

@@ -231,7 +231,7 @@ complete -c autolayers -f -a '(__autolayers)'
 """
 
 # if it returns nothing, PowerShell completes files
-POWERSHELL = r"""# autolayers: completion for PowerShell, made by `autolayers completion powershell`
+_POWERSHELL = r"""# autolayers: completion for PowerShell, made by `autolayers completion powershell`
 Register-ArgumentCompleter -Native -CommandName autolayers -ScriptBlock {
     param($wordToComplete, $commandAst, $cursorPosition)
     $before = $commandAst.CommandElements | Where-Object { $_.Extent.EndOffset -lt $cursorPosition }
@@ -244,4 +244,4 @@ Register-ArgumentCompleter -Native -CommandName autolayers -ScriptBlock {
 }
 """  # noqa: E501
 
-SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH, "powershell": POWERSHELL}
+SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH, "powershell": _POWERSHELL}

@@ -81,7 +81,7 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def sureness(device: Device) -> str:
+def _sureness(device: Device) -> str:
     """Return the source of the numbers, and why they may be wrong."""
     source = _SURE.get(device.source, "as given")
     return f"{source}; {device.warning}" if device.warning else source
@@ -92,7 +92,7 @@ def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
-        rows.append((device.name, *size, _facts(device), sureness(device)))
+        rows.append((device.name, *size, _facts(device), _sureness(device)))
     host = found.host
     speed = _ram_speed(host, speeds)
     rows.append(("RAM", human(host.total), human(host.available), speed, _HOST[host.source]))
@@ -149,6 +149,6 @@ def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[st
 def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
     answer = to_dict(found.devices, found.host)
     for row, device in zip(answer["devices"], found.devices, strict=True):
-        row["sure"] = sureness(device)
+        row["sure"] = _sureness(device)
     answer["host"].update({**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")})
     return {**answer, "notes": notes}

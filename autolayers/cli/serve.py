@@ -11,7 +11,7 @@ from ..web.service import Service
 from .model import load
 
 TOKEN = "AUTOLAYERS_TOKEN"
-SHORTEST = 8  # characters of a token
+_SHORTEST = 8  # characters of a token
 
 
 def main(words: list[str]) -> int:
@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
     if given and not _usable(given):
         raise UsageError(
-            f"{TOKEN}: a token has {SHORTEST} or more printable ASCII characters "
+            f"{TOKEN}: a token has {_SHORTEST} or more printable ASCII characters "
             f"without spaces; "
             "unset it to get a new one"
         )
@@ -44,4 +44,4 @@ def main(words: list[str]) -> int:
 
 def _usable(token: str) -> bool:
     """Whether a client can send this token in a header, and nobody guesses it."""
-    return len(token) >= SHORTEST and token.isascii() and token.isprintable() and " " not in token
+    return len(token) >= _SHORTEST and token.isascii() and token.isprintable() and " " not in token

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Rival
 
 LIMIT = 300.0  # seconds
-QUICK_LIMIT = 120.0
+_QUICK_LIMIT = 120.0
 _INTERRUPTED = 130
 
 
@@ -116,7 +116,7 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
     rest, missing = _named(session.command, program, fastest)
     if missing:
         say(f"llama-bench has no {', '.join(missing)}: measuring without")
-    outcome = quick(fastest, _bench(session, program, rest), own.get("limit", QUICK_LIMIT))
+    outcome = quick(fastest, _bench(session, program, rest), own.get("limit", _QUICK_LIMIT))
     if not outcome.measured:
         if outcome.interrupted:
             return _INTERRUPTED

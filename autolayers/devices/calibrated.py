@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ..machine import Device, Host
 
-AGAIN = "tune --quick measures again"
+_AGAIN = "tune --quick measures again"
 _MOST = 500  # kept, the newest
 _FIELDS = ("machine", "kind", "placement", "backend", "build", "cards", "driver", "version")
 
@@ -90,7 +90,7 @@ def load(
         if kept.machine == state.machine_name():
             why = _changed(kept, devices)
             if why:
-                old.append(f"the measured speeds of {kept.date[:10]} are old: {why} ({AGAIN})")
+                old.append(f"the measured speeds of {kept.date[:10]} are old: {why} ({_AGAIN})")
             else:
                 found.append(
                     Ratio(

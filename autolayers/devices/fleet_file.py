@@ -116,7 +116,7 @@ def read(path: str) -> Fleet:
     return replace(_fleet(path, machines), link=link, said=True)
 
 
-def kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
+def _kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
     """Return the kinds, in the order of their first machines."""
     found: dict[object, list[Box]] = {}
     for box in machines:
@@ -183,7 +183,7 @@ def _fleet(path: str, machines: Sequence[Box], notes: tuple[str, ...] = ()) -> F
         if box.name in seen:
             raise UsageError(f"{path}: two machines are called {box.name}: rename one")
         seen.add(box.name)
-    return Fleet(tuple(machines), kinds_of(machines), notes=notes)
+    return Fleet(tuple(machines), _kinds_of(machines), notes=notes)
 
 
 # --- the forms of the file

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .cards import Card
 
-DIGITS = 2  # of a number that is rather memory than a GPU's name
+_DIGITS = 2  # of a number that is rather memory than a GPU's name
 
 
 def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> Device:
@@ -84,7 +84,7 @@ def _size(text: str) -> int | None:
 def _refuse_name_of_size(text: str) -> None:
     """Raises UsageError for a number that may be a GPU's name as well as memory."""
     number = text.rstrip("mM ")
-    short = text.isdigit() and len(text) <= DIGITS
+    short = text.isdigit() and len(text) <= _DIGITS
     either = short or (number != text and number.isdigit())
     if either and (keys := candidates(text) or candidates(number)):
         unit = "GiB" if short else "MiB"

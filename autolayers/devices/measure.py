@@ -32,7 +32,7 @@ _SECONDS = 1.0
 BUS = ("bus_pageable", "bus_back", "bus_back_pageable")
 
 
-class CannotMeasure(AutolayersError):
+class _CannotMeasure(AutolayersError):
     """The reason, as text."""
 
 
@@ -75,11 +75,11 @@ def measure(
     notes = []
     try:
         result |= bus()
-    except CannotMeasure as error:
+    except _CannotMeasure as error:
         notes.append(str(error))
     try:
         result["disk"] = disk(os.path.dirname(_file(environ)), min(_FILE, available // 8))
-    except CannotMeasure as error:
+    except _CannotMeasure as error:
         notes.append(str(error))
     try:
         state.keep(_file(environ), result)
@@ -133,7 +133,7 @@ def _rates(copies: Mapping[str, Callable[[], None]]) -> dict[str, float]:
     for name, copy in copies.items():
         try:
             found[name] = _BUS / _best(copy)
-        except CannotMeasure:
+        except _CannotMeasure:
             if name == "bus":
                 raise
     return found
@@ -147,13 +147,13 @@ def bus() -> dict[str, float]:
     try:
         cuda = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
     except OSError:
-        raise CannotMeasure("the bus cannot be measured: no CUDA driver (libcuda) here") from None
+        raise _CannotMeasure("the bus cannot be measured: no CUDA driver (libcuda) here") from None
 
     def call(name: str, *args: object) -> None:
         function = getattr(cuda, name, None)
         code = function(*args) if function else -1
         if code:
-            raise CannotMeasure(f"the bus cannot be measured: {name} failed (CUDA error {code})")
+            raise _CannotMeasure(f"the bus cannot be measured: {name} failed (CUDA error {code})")
 
     device, context = ctypes.c_int(), ctypes.c_void_p()
     pinned, there, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t(_BUS)
@@ -189,7 +189,7 @@ def disk(folder: str, size: int) -> float:
     import tempfile
 
     if not hasattr(os, "posix_fadvise"):
-        raise CannotMeasure(
+        raise _CannotMeasure(
             "the disk cannot be measured: this system cannot drop a file from its cache"
         )
     block = os.urandom(_BLOCK)
@@ -207,7 +207,7 @@ def disk(folder: str, size: int) -> float:
                 pass
             return length / max(1e-6, time.perf_counter() - start)
     except OSError as error:
-        raise CannotMeasure(f"the disk cannot be measured: {error.strerror or error}") from None
+        raise _CannotMeasure(f"the disk cannot be measured: {error.strerror or error}") from None
 
 
 def _best(run: Any) -> float:

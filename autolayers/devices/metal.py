@@ -51,7 +51,7 @@ def query(available: int, platform: str = sys.platform, read: Reader | None = No
 
 
 def _ask() -> tuple[str, int, bool] | None:
-    """Return what read_metal says in its own process, which a crash ends alone."""
+    """Return what the driver says in its own process, which a crash ends alone."""
     try:
         for row in apart(__name__, "answers", silence=_TIMEOUT):
             if isinstance(row, list):
@@ -62,12 +62,12 @@ def _ask() -> tuple[str, int, bool] | None:
 
 
 def answers() -> Iterator[tuple[str, int, bool]]:
-    found = read_metal()
+    found = _read_metal()
     if found is not None:
         yield found
 
 
-def read_metal() -> tuple[str, int, bool] | None:
+def _read_metal() -> tuple[str, int, bool] | None:
     """Name, recommended limit in bytes, whether the memory is the system's; None without a Metal
     device."""
     import ctypes

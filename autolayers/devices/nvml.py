@@ -91,7 +91,7 @@ def query(
         if first is not None:
             first = _ask(root, first, timeout, cards, notes)
             timeout /= 4
-    shown, more = in_cuda_order(cards, environ)
+    shown, more = _in_cuda_order(cards, environ)
     wddm = platform(root) in ("windows", "wsl")
     return [
         replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)
@@ -375,7 +375,7 @@ def _plausible(major: int, minor: int) -> bool:
     return 0 < major <= _MOST_CAPABILITY and 0 <= minor <= _MOST_CAPABILITY
 
 
-def in_cuda_order(
+def _in_cuda_order(
     cards: list[Device],
     environ: Mapping[str, str],
     ask: Callable[[Mapping[str, str]], list[str] | None] = visible.ask_driver,

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 # bytes per second and seconds of a round trip to a server on this machine, as measured
-LOOPBACK = 2e9, 3e-5
+_LOOPBACK = 2e9, 3e-5
 
 
 def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
@@ -75,7 +75,7 @@ def _with(device: Device, said: Served, endpoint: str) -> Device:
     unknown so far, and the link's rates if the server is on this machine."""
     host = address(endpoint)[0]
     if host in ("localhost", "::1") or host.startswith("127."):
-        device = replace(device, link=device.link or LOOPBACK[0], latency=LOOPBACK[1])
+        device = replace(device, link=device.link or _LOOPBACK[0], latency=_LOOPBACK[1])
     device = replace(
         device, backend=RpcCpu.name if said.alignment == CPU.alignment else device.backend
     )

@@ -42,7 +42,7 @@ _INPLACE = frozenset(
 _MAX_CHUNKS = 16
 
 
-class Chunk:
+class _Chunk:
     __slots__ = ("free", "peak")
 
     def __init__(self, size: int) -> None:
@@ -68,7 +68,7 @@ class Arena:
         self.alloc_size = alloc_size
         self.max_chunk = max_chunk
         self.first_fit = first_fit
-        self.chunks: list[Chunk] = []
+        self.chunks: list[_Chunk] = []
 
     def size_of(self, tensor: Tensor) -> int:
         a = self.alignment
@@ -108,7 +108,7 @@ class Arena:
             # ggml_dyn_tallocr_new_chunk: a tensor above the device's limit gets a chunk of its own
             # size, and the last chunk has no limit; the backend allocates it or reports an error
             last = len(self.chunks) == _MAX_CHUNKS - 1
-            self.chunks.append(Chunk(ENDLESS if last else max(size, self.max_chunk)))
+            self.chunks.append(_Chunk(ENDLESS if last else max(size, self.max_chunk)))
             where = len(self.chunks) - 1
             found = self.chunks[where].free[0]
         chunk = self.chunks[where]
@@ -215,27 +215,7 @@ def allocate(
     seen: dict[int, object] = {}
     for (node, backend), found in zip(nodes, parents, strict=True):
         if wanted and id(node) in wanted:
-            seen.setdefault(
-                id(node),
-                (
-                    # where a block goes depends on the peaks of several chunks, but not on that of
-                    # one
-                    [
-                        [
-                            (
-                                len(arena.chunks) > 1 and chunk.peak,
-                                [tuple(block) for block in chunk.free],
-                            )
-                            for chunk in arena.chunks
-                        ]
-                        for arena in arenas
-                    ],
-                    [
-                        (live[number].place, live[number].size)
-                        for number in sorted(live.keys() & order.keys(), key=order.__getitem__)
-                    ],
-                ),
-            )
+            seen.setdefault(id(node), _laid_out(arenas, live, order))
         for source in found:
             # only leafs are without a place here: nodes come after what they read
             if not source.own and source.view_src is None:
@@ -258,3 +238,19 @@ def allocate(
                 elif parent.own and not parent.is_output:
                     give(parent)
     return all(seen.get(id(one)) == seen.get(id(other)) for one, other in marks)
+
+
+def _laid_out(
+    arenas: Sequence[Arena], live: dict[int, Tensor], order: dict[int, int]
+) -> tuple[object, object]:
+    """Return what is free in each arena, and where the live tensors are, in `order`."""
+    # where a block goes depends on the peaks of several chunks, but not on that of one
+    free = [
+        [
+            (len(arena.chunks) > 1 and chunk.peak, [tuple(block) for block in chunk.free])
+            for chunk in arena.chunks
+        ]
+        for arena in arenas
+    ]
+    numbers = sorted(live.keys() & order.keys(), key=order.__getitem__)
+    return free, [(live[number].place, live[number].size) for number in numbers]

@@ -24,25 +24,25 @@ if TYPE_CHECKING:
         def read(self, n: int, /) -> bytes: ...
 
 
-MAX_STRING = 1 << 30
-MAX_ELEMENTS = 1 << 30
-MAX_NAME = 64  # GGML_MAX_NAME, with its terminating zero
+_MAX_STRING = 1 << 30
+_MAX_ELEMENTS = 1 << 30
+_MAX_NAME = 64  # GGML_MAX_NAME, with its terminating zero
 ALIGNMENT = "general.alignment"
-INT64_MAX = (1 << 63) - 1
-SIZE_MAX = (1 << 64) - 1
+_INT64_MAX = (1 << 63) - 1
+_SIZE_MAX = (1 << 64) - 1
 
-LONGEST_INFO = 8 + MAX_NAME - 1 + 4 + 4 * 8 + 4 + 8  # bytes of a tensor info
+_LONGEST_INFO = 8 + _MAX_NAME - 1 + 4 + 4 * 8 + 4 + 8  # bytes of a tensor info
 
 # Our own limits, far above any model, so that no file costs more than a second or 200 MiB.
-MAX_KEYS = 1 << 16
-MAX_TENSORS = 1 << 16
-MAX_KEY = (1 << 16) - 1  # the format's own limit, which llama.cpp does not check
-MAX_KEPT_STRING = 1 << 20
+_MAX_KEYS = 1 << 16
+_MAX_TENSORS = 1 << 16
+_MAX_KEY = (1 << 16) - 1  # the format's own limit, which llama.cpp does not check
+_MAX_KEPT_STRING = 1 << 20
 # arrays with an entry per layer are kept, those with one per token are not
-MAX_KEPT_ARRAY = 1 << 12
-MAX_KEPT = 64 << 20  # bytes that all kept keys and values may take as Python objects
-MAX_STRINGS = 1 << 22  # entries of all string arrays
-MAX_READ = 256 << 20  # bytes that must be examined one after the other
+_MAX_KEPT_ARRAY = 1 << 12
+_MAX_KEPT = 64 << 20  # bytes that all kept keys and values may take as Python objects
+_MAX_STRINGS = 1 << 22  # entries of all string arrays
+_MAX_READ = 256 << 20  # bytes that must be examined one after the other
 
 # larger buffers are allocated by the system each time: 10 ms more for 262,144 tokens
 CHUNK = 1 << 18
@@ -122,9 +122,9 @@ class ReadWindow:
             parts.append(part)
             have += len(part)
             self.read_bytes += len(part)
-            if self.read_bytes > MAX_READ:
+            if self.read_bytes > _MAX_READ:
                 raise self.error(
-                    f"the header is larger than {MAX_READ >> 20} MiB, which no model's is"
+                    f"the header is larger than {_MAX_READ >> 20} MiB, which no model's is"
                 )
         self.buf = b"".join(parts)
         return have >= n
@@ -198,10 +198,10 @@ def read_start(window: ReadWindow) -> tuple[int, int, int]:
     version = window.u32()
     _check_version(window, version)
     n_tensors, n_keys = window.u64(), window.u64()
-    if n_tensors > MAX_TENSORS:
-        raise window.error(f"{n_tensors} tensors, more than the {MAX_TENSORS} any model has")
-    if n_keys > MAX_KEYS:
-        raise window.error(f"{n_keys} metadata keys, more than the {MAX_KEYS} any model has")
+    if n_tensors > _MAX_TENSORS:
+        raise window.error(f"{n_tensors} tensors, more than the {_MAX_TENSORS} any model has")
+    if n_keys > _MAX_KEYS:
+        raise window.error(f"{n_keys} metadata keys, more than the {_MAX_KEYS} any model has")
     window.claim(n_tensors * 24 + n_keys * 13)  # the size of the shortest possible entries
     return version, n_tensors, n_keys
 
@@ -255,7 +255,7 @@ class _MetadataReader:
         """Read a key and its value."""
         window = self.window
         n = window.u64()
-        if not 0 < n <= MAX_KEY:
+        if not 0 < n <= _MAX_KEY:
             raise window.error(f"metadata key of {n} bytes")
         key = window.label(n)
         if key in self.metadata:
@@ -268,23 +268,25 @@ class _MetadataReader:
             self.metadata[key] = self.string(key)
         else:
             self.metadata[key] = self.number(key, type_)
-        if self.kept > MAX_KEPT:
-            raise window.error(f"more than {MAX_KEPT >> 20} MiB of metadata outside the vocabulary")
+        if self.kept > _MAX_KEPT:
+            raise window.error(
+                f"more than {_MAX_KEPT >> 20} MiB of metadata outside the vocabulary"
+            )
 
     def array(self, key: str) -> object:
         """Return the numbers of an array; of a long one and of strings, only how many there are."""
         window = self.window
         type_, n = window.u32(), window.u64()
-        if n > MAX_ELEMENTS:
+        if n > _MAX_ELEMENTS:
             raise window.error(
-                f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's {MAX_ELEMENTS}"
+                f"metadata key {key[:80]!r} has {n} elements, more than llama.cpp's {_MAX_ELEMENTS}"
             )
         if type_ == STRING:
             return self.string_array(key, n)
         format_ = FORMAT[type_] if type_ < len(FORMAT) else None
         if format_ is None:
             raise window.error(f"metadata key {key[:80]!r} is an array of the invalid type {type_}")
-        if n > MAX_KEPT_ARRAY:
+        if n > _MAX_KEPT_ARRAY:
             window.skip(n * format_.size)
             return ArrayInfo(_NAME[type_], n)
         size = n * format_.size
@@ -297,7 +299,7 @@ class _MetadataReader:
     def string_array(self, key: str, n: int) -> ArrayInfo:
         """Skip `n` strings."""
         self.strings += n
-        if self.strings > MAX_STRINGS:
+        if self.strings > _MAX_STRINGS:
             raise self.window.error(
                 f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary"
             )
@@ -309,12 +311,12 @@ class _MetadataReader:
         """Return a text; of a very long one, only its length."""
         window = self.window
         n = window.u64()
-        if n > MAX_STRING:
+        if n > _MAX_STRING:
             raise window.error(
                 f"metadata key {key[:80]!r} has a string of {n} bytes, more than llama.cpp's "
-                f"{MAX_STRING}"
+                f"{_MAX_STRING}"
             )
-        if n > MAX_KEPT_STRING:
+        if n > _MAX_KEPT_STRING:
             window.skip(n)
             return ArrayInfo("u8", n)
         self.kept += 4 * n
@@ -342,10 +344,10 @@ def skip_array(window: ReadWindow, n: int, key: str) -> None:
         # The next string is incomplete in the window (or n is left because its length is).
         window.need(8)
         length: int = _U64(window.buf, window.pos)[0]
-        if length > MAX_STRING:
+        if length > _MAX_STRING:
             raise window.error(
                 f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's "
-                f"{MAX_STRING}"
+                f"{_MAX_STRING}"
             )
         if length > CHUNK:
             window.pos += 8
@@ -371,14 +373,14 @@ def _read_tensors(
     buf, pos = window.buf, window.pos
     try:
         for _ in range(n_tensors):
-            if len(buf) - pos < LONGEST_INFO:
+            if len(buf) - pos < _LONGEST_INFO:
                 window.pos = pos
-                window.fill(LONGEST_INFO)
+                window.fill(_LONGEST_INFO)
                 buf, pos = window.buf, window.pos
             n = _U64(buf, pos)[0]
-            if n >= MAX_NAME:
+            if n >= _MAX_NAME:
                 raise window.error(
-                    f"tensor name of {n} bytes, longer than llama.cpp's {MAX_NAME - 1}"
+                    f"tensor name of {n} bytes, longer than llama.cpp's {_MAX_NAME - 1}"
                 )
             pos += 8 + n
             name = printable(buf[pos - n : pos].decode("utf-8", "backslashreplace"))
@@ -416,7 +418,7 @@ def _tensor(
     n_elements = 1
     for extent in ne:
         n_elements *= extent
-        if extent > INT64_MAX or n_elements > INT64_MAX:
+        if extent > _INT64_MAX or n_elements > _INT64_MAX:
             raise window.error(f"tensor {name!r} has an impossible shape {list(ne)}")
     type_ = types.BY_ID.get(type_id)
     if type_ is None:
@@ -473,7 +475,7 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
             )
         end = expected + tensor.n_bytes
         expected = -(-end // alignment) * alignment
-        if expected > SIZE_MAX:
+        if expected > _SIZE_MAX:
             raise window.error(f"tensor {tensor.name!r} ends beyond 2**64 bytes")
         tensor.offset += data_offset
     return data_offset + end

@@ -81,7 +81,7 @@ class Run:
         return 1 / MOST < self.ratio < MOST
 
 
-def run_of(
+def _run_of(
     kind: str,
     rate: float,
     clock: Clock,
@@ -106,7 +106,7 @@ def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]
     """Return two of each measured launch; none of one whose repetitions differ, or that is not
     plausible."""
     runs = [
-        run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
+        _run_of(kind, rate, one.rival.clock, one.rival.speed.kind, test, one.rates.build, devices)
         for one in measured
         if not one.rates.doubt
         for kind, rate, tokens in (
@@ -140,7 +140,7 @@ def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
     cost = evaluator.cost()
     clock = cost.clock(params, use)
     devices = request.machine.devices
-    run = run_of("tg", rate, clock, cost.kind(clock), PROBE, session.build.number, devices)
+    run = _run_of("tg", rate, clock, cost.kind(clock), PROBE, session.build.number, devices)
     if run.plausible:
         keep(ratios([run]), devices, session.environ)
     return run.plausible
@@ -233,7 +233,7 @@ def _run(
         raise _Left(f"llama.cpp would refuse it: {evaluator.refusal or LaunchRefused('unknown')}")
     cost = evaluator.cost()
     clock = cost.clock(params, use)
-    run = run_of(
+    run = _run_of(
         "pp" if prompt else "tg",
         rate,
         clock,

@@ -43,7 +43,7 @@ _RPC = ("compose", "kubernetes")
 
 
 @dataclass(frozen=True)
-class Instance:
+class _Instance:
     """A server of a machine. `model`: its name for clients."""
 
     machine: str
@@ -126,7 +126,7 @@ def folder(name: str) -> str:
     return plain_name(name).lstrip(".") or "machine"
 
 
-def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> Iterator[Instance]:
+def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> Iterator[_Instance]:
     addresses = {box.name: box.address or box.name for box in found.fleet.machines}
     for name, places in found.on.items():
         first = [place for place in places if place.machines[0] == name]
@@ -146,7 +146,7 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
                     f"machine {name}: no variable shows a process some GPUs of "
                     f"{launch.backend.name}: list them as machines of one GPU"
                 )
-            yield Instance(
+            yield _Instance(
                 name,
                 addresses[name],
                 PORT + number,
@@ -157,15 +157,15 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
             )
 
 
-def _by_machine(instances: Sequence[Instance]) -> dict[str, list[Instance]]:
-    found: dict[str, list[Instance]] = {}
+def _by_machine(instances: Sequence[_Instance]) -> dict[str, list[_Instance]]:
+    found: dict[str, list[_Instance]] = {}
     for each in instances:
         found.setdefault(each.machine, []).append(each)
     return found
 
 
-def _by_model(instances: Sequence[Instance]) -> dict[str, list[Instance]]:
-    found: dict[str, list[Instance]] = {}
+def _by_model(instances: Sequence[_Instance]) -> dict[str, list[_Instance]]:
+    found: dict[str, list[_Instance]] = {}
     for each in instances:
         found.setdefault(each.model, []).append(each)
     return found
@@ -175,7 +175,7 @@ def _by_model(instances: Sequence[Instance]) -> dict[str, list[Instance]]:
 
 
 def _compose(
-    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     texts: dict[str, str] = {}
     for machine, own in _by_machine(instances).items():
@@ -187,7 +187,7 @@ def _compose(
     return texts
 
 
-def _across(kind: str, found: FleetPlan, each: Instance, arguments: Arguments) -> dict[str, str]:
+def _across(kind: str, found: FleetPlan, each: _Instance, arguments: Arguments) -> dict[str, str]:
     """Return the files of a server that spans machines."""
     from ..devices.cluster_file import Cluster
 
@@ -201,16 +201,16 @@ def _across(kind: str, found: FleetPlan, each: Instance, arguments: Arguments) -
     return cluster.files(kind, use, Cluster(found.head(each.place), use.boxes), words, image)
 
 
-def _by_server(instances: Sequence[Instance]) -> dict[int, list[Instance]]:
+def _by_server(instances: Sequence[_Instance]) -> dict[int, list[_Instance]]:
     """Return the instances of each sort of server."""
-    groups: dict[int, list[Instance]] = {}
+    groups: dict[int, list[_Instance]] = {}
     for each in instances:
         groups.setdefault(each.place.server, []).append(each)
     return groups
 
 
 def _kubernetes(
-    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a Deployment for each sort of server, on the nodes where it belongs, and a Service for
     each model."""
@@ -263,7 +263,7 @@ def _label(name: str) -> str:
 
 
 def _llmkube(
-    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a Model and an InferenceService for each server, on its node."""
     texts = []
@@ -285,7 +285,7 @@ def _llmkube(
 
 
 def _llama_swap(
-    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a configuration for llama-swap on each machine, all of whose models stay loaded, and
     one with them as peers. A model of several machines has there also the name MODEL@MACHINE; MODEL
@@ -313,7 +313,7 @@ def _llama_swap(
     return {**texts, "peers/config.yaml": "\n".join(peers) + "\n"}
 
 
-def _swap(machine: str, own: Sequence[Instance]) -> str:
+def _swap(machine: str, own: Sequence[_Instance]) -> str:
     lines = ["models:"]
     names = []
     for model, same in _by_model(own).items():
@@ -349,7 +349,7 @@ def _swap(machine: str, own: Sequence[Instance]) -> str:
 
 
 def _litellm(
-    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """config.yaml of LiteLLM's proxy: a deployment for each server."""
     lines = ["# LITELLM_MASTER_KEY=sk-... litellm --config litellm.yaml", "model_list:"]
@@ -374,7 +374,9 @@ def _litellm(
     return {"litellm.yaml": "\n".join(lines) + "\n"}
 
 
-def _nginx(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments) -> dict[str, str]:
+def _nginx(
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
+) -> dict[str, str]:
     """Return a configuration of nginx: http://BALANCER:8000/MODEL/v1/..., of a single model without
     its name too."""
     models = _by_model(instances)
@@ -408,7 +410,7 @@ def _nginx(found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
 
 
 def _haproxy(
-    found: FleetPlan, instances: Sequence[Instance], arguments: Arguments
+    found: FleetPlan, instances: Sequence[_Instance], arguments: Arguments
 ) -> dict[str, str]:
     """Return a configuration of HAProxy: as nginx's, and requests beyond the slots of all servers
     wait in its queue. A server that takes no connection is down at once: it has the fewest
@@ -449,7 +451,7 @@ def _haproxy(
 
 
 _BALANCERS = ("litellm", "nginx", "haproxy")
-KINDS: dict[str, Callable[[FleetPlan, Sequence[Instance], Arguments], dict[str, str]]] = {
+KINDS: dict[str, Callable[[FleetPlan, Sequence[_Instance], Arguments], dict[str, str]]] = {
     "compose": _compose,
     "kubernetes": _kubernetes,
     "llmkube": _llmkube,

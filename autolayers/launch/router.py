@@ -54,7 +54,7 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Routed:
+class _Routed:
     """`preset`: its text; `words`: those that it needs in the command; `plans`: by the router's
     names."""
 
@@ -154,7 +154,7 @@ def _loaded_with_another(name: str) -> bool:
 
 def plan_router(
     read: Arguments, command: WrappedCommand, own: Mapping[str, Any], environ: Mapping[str, str]
-) -> Routed:
+) -> _Routed:
     """Plan all models of --models-dir so that any --models-max fit together, or as many as do."""
     models = listed(os.path.abspath(str(read.value("--models-dir"))))
     # the router does not pass it on (unset_reserved_args)
@@ -193,7 +193,7 @@ def plan_router(
             say(f"{error}: left out")
     text = "\n".join(["version = 1", "", *sections])
     words = () if read.value("--models-max") else ("--models-max", str(found.most))
-    return Routed(text, words, plans)
+    return _Routed(text, words, plans)
 
 
 def _number(text: str | None) -> int | None:
@@ -221,7 +221,7 @@ def _companions(models: list[Listed], request: Request) -> tuple[list[Listed], d
     return chosen, own
 
 
-def keep(routed: Routed, directory: str, environ: Mapping[str, str]) -> str:
+def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:
     """Writes the preset, one file for each directory of models; its path. Raises
     AutolayersError."""
     whole = os.path.realpath(directory)

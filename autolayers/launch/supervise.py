@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import IO, Any
 
-ENDING = [
+_ENDING = [
     getattr(signal, name)
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGBREAK")
     if hasattr(signal, name)
 ]
 _FORWARDED = [
-    *ENDING,
+    *_ENDING,
     *(
         getattr(signal, name)
         for name in ("SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGCONT")
@@ -82,7 +82,7 @@ def run(
     asked = threading.Event()
 
     def forward(number: int, _: FrameType | None) -> None:
-        if number in ENDING:
+        if number in _ENDING:
             asked.set()
         if child is None:
             early.append(number)
@@ -186,7 +186,7 @@ def _supervised(
         return code, reader.finish(), tail.data()
 
 
-def handled(signals: Sequence[int] = ENDING) -> list[int]:
+def handled(signals: Sequence[int] = _ENDING) -> list[int]:
     """Return the signals that autolayers handles in llama-server's place. SIGINT and SIGTERM
     always, as llama-server does; the others unless nohup or a shell set them to be ignored."""
     return [

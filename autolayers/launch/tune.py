@@ -73,7 +73,7 @@ class Outcome:
     interrupted: bool = False
 
 
-def trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
+def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: float = 1.0) -> Trial:
     """Return the test that the slowest launch should finish in its share of the limit, if all are
     `slower` times slower than predicted: the workload's depth and prompt, shortened if they take
     too long, the prompt never below a micro-batch. It fits in every launch's context, so that
@@ -107,7 +107,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
     try:
         work = rivals[0].speed.workload
         slower = _probe(rivals, bench, end)
-        test = trial_for(work, rivals, max(1.0, end - time.monotonic()), slower)
+        test = _trial_for(work, rivals, max(1.0, end - time.monotonic()), slower)
         say(
             f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} "
             f"generated, {test.depth} before them; at most {limit:g} s"

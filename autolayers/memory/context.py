@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from ..model.hparams import Hparams
 
 CELL_BLOCK = 256  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
-MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
 DRAFT_N_MAX = 3  # --spec-draft-n-max
-DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
-ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
+_DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+_ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
 # drafts of at most this many tokens; the default for ngram-mod, ngram-cache and the map types
 _NGRAM_N_MAX = {
     "ngram-simple": 48,
@@ -107,8 +107,8 @@ def resolve(
     if embeddings and n_batch > n_ubatch:
         n_batch = n_ubatch  # an embedding needs its whole input in one micro-batch
     n_seq_max, unified = _sequences(params, rules)
-    if n_seq_max > MAX_SEQUENCES:
-        raise LaunchRefused(f"n_seq_max must be <= {MAX_SEQUENCES}")
+    if n_seq_max > _MAX_SEQUENCES:
+        raise LaunchRefused(f"n_seq_max must be <= {_MAX_SEQUENCES}")
     if n_batch == 0 and n_ubatch == 0:
         raise LaunchRefused("n_batch and n_ubatch cannot both be zero")
 
@@ -380,13 +380,15 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
         return n_batch
     draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     types = params.spec_type  # a draft model alone is loaded but not used
-    n_draft = max((draft if t in DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0)
+    n_draft = max(
+        (draft if t in _DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0
+    )
     return max(1, min(n_batch, n_seq_max * (1 + n_draft)))
 
 
 def _rollback(params: Params, rules: Rules) -> int:
     """Return the tokens by which a draft makes a recurrent state go back."""
-    types = DRAFT_TYPES if rules.engine.rolls_back else ROLLBACK_TYPES
+    types = _DRAFT_TYPES if rules.engine.rolls_back else _ROLLBACK_TYPES
     if not any(name in types for name in params.spec_type):
         return 0
     return DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)

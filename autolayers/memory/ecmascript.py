@@ -121,7 +121,7 @@ def _compiled(text: str, translated: str) -> re.Pattern[str]:
         pattern = re.compile(translated, re.ASCII)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"invalid regex {text!r}: {error}") from None
-    if backtracks(pattern.pattern):
+    if _backtracks(pattern.pattern):
         raise UsageError(
             f"regex {text!r} may take for ever: it has a choice within a repetition, as (a|b)* and "
             "(a*)*, or many repetitions; write it without"
@@ -129,7 +129,7 @@ def _compiled(text: str, translated: str) -> re.Pattern[str]:
     return pattern
 
 
-def backtracks(pattern: str) -> bool:
+def _backtracks(pattern: str) -> bool:
     """Return whether a search may take more than a moment for a tensor's name: a repetition or an
     alternative within a repetition, or many in a row."""
     choices, bars = [0], [0]  # of each group that is open

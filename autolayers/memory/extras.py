@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from .meter import Meter
 
 # drafts that sample on their backend
-SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
-NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
+_SAMPLING = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
+_NGRAM_MOD = 16 * MiB  # 4 Mi entries of 4 bytes
 _SMALLEST = 256  # the least bytes of a tensor, with the padding around it
 
 # tokens of the warm-up image, by projector; the others are warmed up with their own image
@@ -109,7 +109,7 @@ def extras_of(
             meter,
         )
     if "ngram-mod" in params.spec_type:
-        found.append(Extra("n-gram table", "Host", NGRAM_MOD, True))
+        found.append(Extra("n-gram table", "Host", _NGRAM_MOD, True))
     for header in companions.loras:
         found += _lora(header, model, placement)
     if params.control_vector:
@@ -271,7 +271,7 @@ def _draft(
         0
         if draft is not None and "selector_hidden.weight" in draft.tensors
         else rows
-        if any(name in SAMPLING for name in params.spec_type)
+        if any(name in _SAMPLING for name in params.spec_type)
         else 0
     )
     their_context = replace(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LayerSizes:
+class _LayerSizes:
     """One layer in bytes: its weights by part as in the file, and its cache or state with `n_ctx`
     cells on a device."""
 
@@ -37,7 +37,7 @@ class ModelLayers:
     bytes)."""
 
     facts: tuple[tuple[str, int | str], ...]
-    layers: tuple[LayerSizes, ...]
+    layers: tuple[_LayerSizes, ...]
     types: tuple[tuple[str, int, int], ...]
     n_ctx: int
     warnings: tuple[str, ...]
@@ -89,7 +89,7 @@ def model_layers(model: Model, params: Params) -> ModelLayers:
         kind[0] += 1
         kind[1] += info.n_bytes
     layers = [
-        LayerSizes(
+        _LayerSizes(
             name, row[0], row[1], row[2], row[3], caches[int(name)].context if name.isdigit() else 0
         )
         for name, row in parts.items()

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .breakdown import Static
 
 PAGE = 2 * MiB  # the driver rounds every buffer up to this
-DISPLAY = 128 * MiB  # growth of a desktop that draws on the device
+_DISPLAY = 128 * MiB  # growth of a desktop that draws on the device
 # before Windows' driver model refuses memory, it moves memory to RAM, silently and slowly
-WDDM = 768 * MiB
+_WDDM = 768 * MiB
 SYSTEM = 1024 * MiB  # of a memory that the device shares with the system
 # one part in this many of the graph buffers, for changes in other builds
 _DRIFT = 50
@@ -54,9 +54,9 @@ def parts(
     if device.kind == "igpu":
         named.append(("system", SYSTEM))
     if device.wddm:
-        named.append(("Windows", WDDM))
+        named.append(("Windows", _WDDM))
     elif device.display:
-        named.append(("display", DISPLAY))
+        named.append(("display", _DISPLAY))
     return tuple((name, size) for name, size in named if size)
 
 

@@ -16,7 +16,7 @@ from ..units import MiB
 
 # llama-server's program and vocabulary, its threads, the host side of its driver
 RUNTIME = 512 * MiB
-PAGE_TABLES = 512  # 1/512: 8 bytes for a page of 4 KiB
+_PAGE_TABLES = 512  # 1/512: 8 bytes for a page of 4 KiB
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ def ram_of(resident: int, growing: int | None, mapped: int) -> Ram:
 
 def _whole(size: int) -> int:
     """With what the process itself takes and its page tables."""
-    tables = PAGE_TABLES * MiB
-    return -(-(size + RUNTIME) * PAGE_TABLES // (tables - MiB)) * MiB
+    tables = _PAGE_TABLES * MiB
+    return -(-(size + RUNTIME) * _PAGE_TABLES // (tables - MiB)) * MiB
 
 
 def within(limit: int) -> int:
     """Return the bytes of RAM to plan with, RUNTIME included, so that a launch's limit is at most
     this one."""
-    return limit // MiB * MiB * (PAGE_TABLES - 1) // PAGE_TABLES
+    return limit // MiB * MiB * (_PAGE_TABLES - 1) // _PAGE_TABLES

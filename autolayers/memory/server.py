@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CACHE_RAM = 8192  # --cache-ram, MiB
 CTX_CHECKPOINTS = 32  # --ctx-checkpoints, per slot
 # bytes of bookkeeping per cell of a cache, and as much again once it is used
-CELL = 52
+_CELL = 52
 _USED_CELL = 90
 
 
@@ -75,7 +75,7 @@ def _bookkeeping(memory: Memory) -> list[Extra]:
         for cache in memory.caches
         if cache.layers and cache.layers[0].k
     )
-    size = cells * (CELL + _USED_CELL)
+    size = cells * (_CELL + _USED_CELL)
     return [Extra("cache bookkeeping", "Host", size, False, upper_limit=True)] if cells else []
 
 

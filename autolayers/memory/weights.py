@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Placed = dict[tuple[object, ...], "WeightGroup"]
     Twins = dict[tuple[object, ...], tuple["WeightGroup", tuple[str, ...], bool]]
 
-LAZY_MIN_SIZE = 4 << 30  # smaller tensors are not worth reading lazily
+_LAZY_MIN_SIZE = 4 << 30  # smaller tensors are not worth reading lazily
 REPACKED = Buffer(REPACK, -1, CPU.alignment, host=False, repack=True)
 
 
@@ -294,7 +294,7 @@ class _Table:
 
     def __init__(self, model: Model, load_mtp: bool, rules: Rules) -> None:
         self.model, self.rules = model, rules
-        self.created = created_tensors(model, load_mtp, rules)
+        self.created = _created_tensors(model, load_mtp, rules)
         self.names = {item.weight.info.name for item in self.created}
         twins = {item.weight.info.name for item in self.created if item.duplicate}
         # may be created twice
@@ -610,10 +610,10 @@ class _Placing:
         mode = self.setting.lazy_mode
         if mode == "off" or not self.table.model.row.lazy_embd:
             return False
-        return mode == "on" or info.n_bytes > LAZY_MIN_SIZE
+        return mode == "on" or info.n_bytes > _LAZY_MIN_SIZE
 
 
-def created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -> list[Created]:
+def _created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) -> list[Created]:
     """Return every tensor that llama.cpp creates, in its order (llama_model_base::load_tensors of
     each architecture)."""
     hp, row = model.hparams, model.row

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from ..gguf import TensorInfo
     from .architectures import SlidingWindow
 
-MAX_LAYERS = 512
-MAX_EXPERTS = 1024
+_MAX_LAYERS = 512
+_MAX_EXPERTS = 1024
 # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
 CSA_RATIO, HCA_RATIO = 4, 128
 
@@ -146,8 +146,8 @@ FIELDS: dict[str, tuple[str, Any]] = {
 # How often a graph repeats something, at most: several times any model's value. Fields that are not
 # here are sizes, or bounded by the layers.
 _REPEATS = {
-    "posnet_n_block": MAX_LAYERS,
-    "convnext_n_block": MAX_LAYERS,
+    "posnet_n_block": _MAX_LAYERS,
+    "convnext_n_block": _MAX_LAYERS,
     "indexer_n_head": 512,
     "dsv4_hc_mult": 16,
     "dsv4_hc_sinkhorn_iters": 64,
@@ -250,17 +250,17 @@ class Hparams:
         self.n_ctx_train = self._size("context_length", required=True)
         self.n_embd = self._size("embedding_length", required=True)
         self.n_layer_all = self._size("block_count", required=True)
-        if not 0 < self.n_layer_all <= MAX_LAYERS:
+        if not 0 < self.n_layer_all <= _MAX_LAYERS:
             raise ModelError(
-                f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {MAX_LAYERS}"
+                f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {_MAX_LAYERS}"
             )
         self.n_layer_nextn = self._size("nextn_predict_layers")
         if self.n_layer_nextn > self.n_layer_all:
             raise ModelError("nextn_predict_layers exceeds block_count")
         self.n_expert = self._size("expert_count")
-        if self.n_expert > MAX_EXPERTS:
+        if self.n_expert > _MAX_EXPERTS:
             raise ModelError(
-                f"expert_count is {self.n_expert}; llama.cpp accepts up to {MAX_EXPERTS}"
+                f"expert_count is {self.n_expert}; llama.cpp accepts up to {_MAX_EXPERTS}"
             )
         self._n_expert_used = self._per_layer("expert_used_count", 0)
         if not row.one_expert and self.n_expert <= 1:
@@ -318,7 +318,7 @@ class Hparams:
             self._n_ff, self._n_expert_used = (*self._n_ff, 0), (*self._n_expert_used, 0)
         elif row.loops:
             loops = max(1, self._size("num_loops", 1))
-            if self.n_layer_all * loops > MAX_LAYERS:
+            if self.n_layer_all * loops > _MAX_LAYERS:
                 raise ModelError("num_loops * block_count exceeds llama.cpp's 512 layers")
             self.n_layer_all *= loops
             self._n_head, self._n_head_kv = self._n_head * loops, self._n_head_kv * loops
@@ -344,7 +344,7 @@ class Hparams:
 
     def _check_value_experts(self) -> None:
         values, used = self.n_value_expert, self.n_value_expert_used
-        if values > MAX_EXPERTS or used > values or (values and not used):
+        if values > _MAX_EXPERTS or used > values or (values and not used):
             raise ModelError(
                 f"{used} of {values} value experts are used; llama.cpp does not load that"
             )

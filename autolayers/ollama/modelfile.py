@@ -75,7 +75,7 @@ _FLOATS = frozenset(
 )
 _BOOLEANS = frozenset(["use_mmap"])
 _LISTS = frozenset(["stop"])
-DEPRECATED = frozenset(
+_DEPRECATED = frozenset(
     [
         "penalize_newline",
         "low_vram",
@@ -143,7 +143,7 @@ class ModelfileError(AutolayersError):
 
 
 @dataclass(frozen=True)
-class Instruction:
+class _Instruction:
     """One command. Offsets are bytes of the file: `value` includes the quotes, but not the spaces
     around it; `end` is after the newline that closed it, or the end of the file."""
 
@@ -163,7 +163,7 @@ class Instruction:
 class Modelfile:
     data: bytes
     encoding: str  # Python's name: utf-8, utf-16-le, utf-16-be
-    commands: tuple[Instruction, ...]
+    commands: tuple[_Instruction, ...]
     source: str = "Modelfile"
 
     @property
@@ -171,7 +171,7 @@ class Modelfile:
         """The model that the last FROM names."""
         return self._from().args
 
-    def named(self, name: str) -> list[Instruction]:
+    def named(self, name: str) -> list[_Instruction]:
         return [command for command in self.commands if command.name == name]
 
     def parameters(self) -> dict[str, Value]:
@@ -186,7 +186,7 @@ class Modelfile:
                     raise ModelfileError(
                         "requires must be a valid semver (e.g. 0.14.0)", command.line, self.source
                     )
-            elif command.name not in _NOT_PARAMETERS and command.name not in DEPRECATED:
+            elif command.name not in _NOT_PARAMETERS and command.name not in _DEPRECATED:
                 try:
                     value = _value_of(command.name, command.args)
                 except ValueError as error:
@@ -197,7 +197,7 @@ class Modelfile:
                 found[command.name] = value
         return found
 
-    def _from(self) -> Instruction:
+    def _from(self) -> _Instruction:
         return self.named("model")[-1]
 
 
@@ -279,7 +279,7 @@ def _edited(data: bytes, edits: list[tuple[int, int, str]], encoding: str) -> by
     return data
 
 
-def _inserted(lines: Sequence[str], place: Instruction, data: bytes) -> str:
+def _inserted(lines: Sequence[str], place: _Instruction, data: bytes) -> str:
     """Return the text of new lines after an instruction. A file without a final newline stays so: a
     newline comes before the new lines instead."""
     if place.newline:
@@ -359,7 +359,7 @@ class _Reader:
         self.text, self.offset, self.source = text, offset, source
         self.line, self.counted = 1, 0
 
-    def commands(self) -> Iterator[Instruction]:
+    def commands(self) -> Iterator[_Instruction]:
         at = self.start(0)
         while at < len(self.text):
             command, at = self.command(at)
@@ -379,7 +379,7 @@ class _Reader:
                 break
         return at
 
-    def command(self, start: int) -> tuple[Instruction, int]:
+    def command(self, start: int) -> tuple[_Instruction, int]:
         """Return the command that starts here, and the position after it."""
         text, offset = self.text, self.offset
         self.line += _lines(text, self.counted, start)
@@ -393,7 +393,7 @@ class _Reader:
         at = newline_at + len(ending)
         # in the order of the file, so that every byte is counted once
         from_byte, value, to_byte = offset(start), (offset(begin), offset(end)), offset(at)
-        return Instruction(
+        return _Instruction(
             name, role + args, keyword, self.line, from_byte, value, to_byte, ending
         ), at
 

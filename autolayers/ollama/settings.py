@@ -218,7 +218,7 @@ def automatic_batch(
     if flash == "off" and Cuda.name in {device.backend for device in devices}:
         small = any(device.total <= 8 * GiB for device in devices)
         return 256 if small and n_ctx > 4096 else BATCH
-    batch = largest_batch(n_ctx)
+    batch = _largest_batch(n_ctx)
     if not devices:
         return batch
     guess, free = predicted(model, size, n_ctx), _free(devices)
@@ -232,7 +232,7 @@ def _free(devices: Sequence[Device]) -> int:
     return sum(device.free for device in devices)
 
 
-def largest_batch(n_ctx: int) -> int:
+def _largest_batch(n_ctx: int) -> int:
     """Return where automatic_batch starts from."""
     return next(batch for above, batch in _BATCHES if n_ctx > above)
 

@@ -24,7 +24,7 @@ _TOLERANCE = 64 * MiB
 
 
 @dataclass(frozen=True)
-class LoadResult:
+class _LoadResult:
     """`parameters` are those of the load that worked, or of the last that failed. Sizes in
     bytes."""
 
@@ -66,7 +66,7 @@ def verify(
     log: str | None = None,
     environ: Mapping[str, str] | None = None,
     say: Callable[[str], None] = lambda line: None,
-) -> LoadResult:
+) -> _LoadResult:
     """Loads `name` with the advice's parameters. If memory runs out, num_gpu is lowered by 1, 2, 4,
     ... layers until it loads, then raised again by bisection: the largest that works stays loaded.
 
@@ -81,13 +81,13 @@ def verify(
     failures = tuple(trials.failures)
     if best is None:
         line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
-        return LoadResult(False, options, (line, *failures[-1:]), failures=failures)
+        return _LoadResult(False, options, (line, *failures[-1:]), failures=failures)
     reader = trials.reader
     entry = _loaded(server, name)
     size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
     on_gpu = max(size_vram, reader.on_gpu() if reader and size_vram else 0)
-    result = LoadResult(
+    result = _LoadResult(
         True,
         _stored(options, advice),
         (),
@@ -230,7 +230,7 @@ def _is(entry: Mapping[str, Any], name: Name) -> bool:
         return False
 
 
-def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
+def _lines(result: _LoadResult, advice: Advice, name: str, entry: Mapping[str, Any]) -> list[str]:
     lines = [
         f"{name} loaded with "
         + ", ".join(f"{key} {value}" for key, value in result.parameters.items())
@@ -243,7 +243,7 @@ def _lines(result: LoadResult, advice: Advice, name: str, entry: Mapping[str, An
     return [*lines, *result.differences, *_warnings(result, advice, entry)]
 
 
-def _warnings(result: LoadResult, advice: Advice, entry: Mapping[str, Any]) -> Iterator[str]:
+def _warnings(result: _LoadResult, advice: Advice, entry: Mapping[str, Any]) -> Iterator[str]:
     """Yield what is not as planned, and a plan that does not fit."""
     context = entry.get("context_length")
     if isinstance(context, int) and context and context != advice.num_ctx:
@@ -255,11 +255,11 @@ def _warnings(result: LoadResult, advice: Advice, entry: Mapping[str, Any]) -> I
         yield "the plan does not fit: it may run out of memory in use"
 
 
-def _is_partial(result: LoadResult) -> bool:
+def _is_partial(result: _LoadResult) -> bool:
     return result.size > 0 and not result.whole
 
 
-def _placed(result: LoadResult, advice: Advice) -> Iterator[str]:
+def _placed(result: _LoadResult, advice: Advice) -> Iterator[str]:
     """Yield what the server reports of the GPU."""
     # the log counts layers even without a GPU
     if not result.size_vram:
@@ -277,7 +277,7 @@ def _placed(result: LoadResult, advice: Advice) -> Iterator[str]:
         yield "it is on a GPU that was not found here: describe it with --gpu SIZE"
 
 
-def _against_plan(result: LoadResult) -> str:
+def _against_plan(result: _LoadResult) -> str:
     """Return how the reported GPU memory compares with the plan's."""
     difference = result.size_vram - result.predicted
     verdict = f"{human(abs(difference))} {'more' if difference > 0 else 'less'} than planned"

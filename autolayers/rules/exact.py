@@ -13,9 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..model import Model
 
-FROM_FILE = ("params", "layers", "hidden", "intermediate", "heads", "kv_heads")
+_FROM_FILE = ("params", "layers", "hidden", "intermediate", "heads", "kv_heads")
 # long enough that the cache shows, short enough that the 20 % rules mean it
-DEFAULT_SEQUENCE = 8192
+_DEFAULT_SEQUENCE = 8192
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
     comparisons, the reasons of the rules left out, and the inputs used. Raises UsageError for
     nonsense and for inputs that the file answers.
     """
-    for name in FROM_FILE:
+    for name in _FROM_FILE:
         if given.get(name) is not None:
             raise UsageError(f"{flag(name)} comes from the model file; leave one of the two out")
-    inputs = inputs_of(model, read(given))
+    inputs = _inputs_of(model, read(given))
     results, refused = apply_all(inputs)
     exact = _exact(model, inputs)
     return (
@@ -53,7 +53,7 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
     )
 
 
-def inputs_of(model: Model, inputs: Inputs) -> Inputs:
+def _inputs_of(model: Model, inputs: Inputs) -> Inputs:
     """`inputs` with what the header says. Where layers differ the one with most KV heads speaks for
     all, as the rules know one."""
     hparams = model.hparams
@@ -62,13 +62,13 @@ def inputs_of(model: Model, inputs: Inputs) -> Inputs:
     return replace(
         inputs,
         params=float(sum(tensor.n_elements for tensor in model.tensors.values())),
-        bits=inputs.bits or nominal_bits(_main_type(model)),
+        bits=inputs.bits or _nominal_bits(_main_type(model)),
         layers=hparams.n_layer,
         hidden=hparams.n_embd,
         intermediate=max(map(hparams.n_ff, layers)) or None,
         heads=hparams.n_head(widest) or None,
         kv_heads=hparams.n_head_kv(widest) or None,
-        sequence=inputs.sequence or min(DEFAULT_SEQUENCE, model.n_ctx_train or DEFAULT_SEQUENCE),
+        sequence=inputs.sequence or min(_DEFAULT_SEQUENCE, model.n_ctx_train or _DEFAULT_SEQUENCE),
     )
 
 
@@ -80,7 +80,7 @@ def _main_type(model: Model) -> str:
     return max(elements, key=lambda name: elements[name], default="f32")
 
 
-def nominal_bits(type_name: str) -> float:
+def _nominal_bits(type_name: str) -> float:
     """Return the bits people quote for a type: 4 for q4_K, 16 for bf16."""
     digits = re.search(r"\d+", type_name)
     return float(digits.group()) if digits else 32.0

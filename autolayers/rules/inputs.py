@@ -28,7 +28,7 @@ TYPES = {
     **{type_.name.lower(): type_.type_size * 8 / type_.blck_size for type_ in GGML_TYPES},
 }
 OPTIMIZERS = {"adamw": 2, "sgd": 1}  # values kept per parameter, as the published rules count them
-SCHEMES = ("fp32", "mixed", "fp16", "lora", "qlora")
+_SCHEMES = ("fp32", "mixed", "fp16", "lora", "qlora")
 
 _COUNT_SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
@@ -164,7 +164,7 @@ FIELDS: dict[str, Callable[[object], object]] = {
     "sequence": _whole("sequence"),
     "batch": _whole("batch"),
     "optimizer": _choice("optimizer", tuple(OPTIMIZERS)),
-    "scheme": _choice("scheme", SCHEMES),
+    "scheme": _choice("scheme", _SCHEMES),
     "overhead": _overhead,
     "gpu": _gpu,
     "extra": _size("extra", 0),

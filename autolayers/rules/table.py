@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GB, MB = 10**9, 10**6
 # PyTorch's CUDA context as the batch rule's source measured it (1343 MB on its card).
-CUDA_CONTEXT = 1.3 * GB
+_CUDA_CONTEXT = 1.3 * GB
 
 
 @dataclass(frozen=True)
@@ -182,14 +182,14 @@ def _per_parameter(
 def _training_batch(inputs: Inputs) -> Answer:
     assert inputs.hidden is not None and inputs.intermediate is not None and inputs.bits is not None
     assert inputs.sequence is not None and inputs.layers is not None
-    fixed = 2 * _weights(inputs) + _optimizer(inputs).value + CUDA_CONTEXT
+    fixed = 2 * _weights(inputs) + _optimizer(inputs).value + _CUDA_CONTEXT
     each = (inputs.hidden + inputs.intermediate) * inputs.sequence * inputs.layers * inputs.bits / 8
     # The source counts MB by the thousand but turns them into GB by dividing by 1024.
     as_published = fixed + each / MB * inputs.batch / 1024 * GB
     weights, states = _weights(inputs) / GB, _optimizer(inputs).value / GB
     return Answer(
         fixed + each * inputs.batch,
-        f"{weights:.4g} + {weights:.4g} + {states:.4g} + {CUDA_CONTEXT / GB:g} GB + "
+        f"{weights:.4g} + {weights:.4g} + {states:.4g} + {_CUDA_CONTEXT / GB:g} GB + "
         f"({inputs.hidden} + {inputs.intermediate}) × {inputs.sequence} × {inputs.layers} × "
         f"{inputs.batch} × {_bytes(inputs)}",
         inputs.optimizer,

@@ -34,7 +34,7 @@ _MANIFEST_SIZE = 1 << 20
 
 
 @dataclass(frozen=True)
-class Cached:
+class _Cached:
     """The cached part of a repository. `files`: path in the repository -> path here; `unfinished`:
     files that are not fully downloaded."""
 
@@ -61,12 +61,12 @@ class Cached:
 
 def look_up(
     name: str, environ: Mapping[str, str], platform: str = sys.platform
-) -> tuple[Cached, str, list[str]]:
+) -> tuple[_Cached, str, list[str]]:
     """Return what the caches have of the repository of an hf: name, the path of its model in it
     ("": not here) and warnings. The first cache with the model is used. Raises ModelError for an
     invalid name."""
     repository, revision, wanted, quant = parse_name(name)
-    nothing = Cached(repository)
+    nothing = _Cached(repository)
     for found in _caches(repository, revision, environ, platform):
         path, notes = found.model(wanted, quant)
         if path:
@@ -77,13 +77,13 @@ def look_up(
                     "and would download the model again",
                 ]
             return found, path, notes
-        nothing = Cached(
+        nothing = _Cached(
             repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished)
         )
     return nothing, "", []
 
 
-def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached]:
+def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, _Cached]:
     """Return the Header of an hf: name's model, under its name on the Hub; None if no cache has all
     of it. Raises ModelError for an unreadable file."""
     found, path, notes = look_up(name, environ)
@@ -107,21 +107,21 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, Cached
     ), found
 
 
-def projector(found: Cached, model: str) -> str:
+def projector(found: _Cached, model: str) -> str:
     """Return the projector that `llama-server -hf` loads with a model, as a path of this machine;
     "" if none."""
     path = projector_of([*found.files], model)
     return found.files[path] if path and path != model else ""
 
 
-def what_there_is(found: Cached) -> str:
+def what_there_is(found: _Cached) -> str:
     """ "; there is: hf:USER/REPO:Q8_0" of the complete models that are here, "" if there are
     none."""
     models = [path for path in models_of([*found.files]) if found.whole(path)]
     return f"; {choices(found.repository, models)}" if models else ""
 
 
-def what_is_unfinished(found: Cached) -> str:
+def what_is_unfinished(found: _Cached) -> str:
     """Return the unfinished download of the repository, and how to resume it; "" if there is
     none."""
     return (
@@ -169,7 +169,7 @@ def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> s
 
 def _caches(
     repository: str, revision: str, environ: Mapping[str, str], platform: str
-) -> Iterator[Cached]:
+) -> Iterator[_Cached]:
     places = directories(environ, platform)
     for place in places:
         found = _hub_layout(
@@ -179,14 +179,14 @@ def _caches(
             yield (
                 found
                 if place == places[0]
-                else Cached(repository, found.files, found.unfinished, places[0])
+                else _Cached(repository, found.files, found.unfinished, places[0])
             )
     old = old_directory(environ, platform)
     if old and revision == "main":
         yield _old_layout(old, repository)
 
 
-def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
+def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
     """get_cached_files; None if the repository was never requested."""
     if not os.path.isdir(place):
         return None
@@ -201,7 +201,7 @@ def _hub_layout(place: str, repository: str, revision: str) -> Cached | None:
             if os.path.isfile(path):  # a link whose blob is gone does not count
                 files[os.path.relpath(path, root).replace(os.sep, "/")] = path
     files = {path: files[path] for path in sorted(files)}
-    return Cached(repository, files, tuple(_unfinished(os.path.join(place, "blobs"))))
+    return _Cached(repository, files, tuple(_unfinished(os.path.join(place, "blobs"))))
 
 
 def _commit(refs: str, revision: str) -> str:
@@ -222,7 +222,7 @@ def _commit(refs: str, revision: str) -> str:
     return next(filter(None, map(read, _entries(refs) if revision == "main" else ())), "")
 
 
-def _old_layout(place: str, repository: str) -> Cached:
+def _old_layout(place: str, repository: str) -> _Cached:
     """Return the files in this repository's manifests."""
     user, _, name = repository.partition("/")
     start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
@@ -236,7 +236,7 @@ def _old_layout(place: str, repository: str) -> Cached:
                 here = prefix + part.replace("/", "_")
                 if here in present:
                     files[part] = os.path.join(place, here)
-    return Cached(
+    return _Cached(
         repository,
         files,
         tuple(path for path in _unfinished(place) if os.path.basename(path).startswith(prefix)),

@@ -29,20 +29,20 @@ SILENCE = 30.0  # seconds between two bytes
 PATIENCE = 300.0
 # bytes of the first range; each further one is 4 times as large
 FIRST, LARGEST = 1 << 20, 1 << 24
-MAX_RANGES = 256
-MAX_REDIRECTS = 10
+_MAX_RANGES = 256
+_MAX_REDIRECTS = 10
 MAX_PARTS = 512
 # bytes of a page of files; the Hub's 1000 entries take less than 1 MiB
 MAX_LISTING = 8 << 20
 # of a page, each up to a hundred bytes in memory; 1000 entries have ten thousand
-MAX_ITEMS = 1 << 19
+_MAX_ITEMS = 1 << 19
 
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 _RANGE = re.compile(r"bytes (?:([0-9]{1,19})-([0-9]{1,19})|\*)/([0-9]{1,19}|\*)")
 _LENGTH = re.compile(r"[0-9]{1,19}")
 
 
-def no_token(url: str) -> str:
+def _no_token(url: str) -> str:
     """Return the Token for servers that get none."""
     return ""
 
@@ -52,7 +52,7 @@ def patience() -> Limit:
     return Limit(PATIENCE, SILENCE)
 
 
-def open_url(url: str, token: Token = no_token, limit: Limit | None = None) -> list[Remote]:
+def open_url(url: str, token: Token = _no_token, limit: Limit | None = None) -> list[Remote]:
     """Return the shards of the URL's model, by their names; each is fetched when it is read."""
     limit = limit or patience()
     split = urlsplit(url)
@@ -74,7 +74,7 @@ class Remote:
     one line."""
 
     def __init__(
-        self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None
+        self, url: str, token: Token = _no_token, name: str = "", limit: Limit | None = None
     ) -> None:
         self.get = Get(url, token, name, limit or patience())
         self.url, self.name = url, self.get.name
@@ -128,9 +128,9 @@ class Remote:
         if self._at:
             self._step = min(self._step * 4, LARGEST)
         self._ranges += 1
-        if self._ranges > MAX_RANGES:
+        if self._ranges > _MAX_RANGES:
             raise self.get.error(
-                f"the server sends its header in more than {MAX_RANGES} pieces; download the file "
+                f"the server sends its header in more than {_MAX_RANGES} pieces; download the file "
                 "and give its path"
             )
         last = self._at + self._step - 1
@@ -201,7 +201,7 @@ class Get:
     """GET of one URL, with failures explained for someone who wants a model."""
 
     def __init__(
-        self, url: str, token: Token = no_token, name: str = "", limit: Limit | None = None
+        self, url: str, token: Token = _no_token, name: str = "", limit: Limit | None = None
     ) -> None:
         self.url, self.name, self.limit = url, name or public(url), limit or patience()
         self._token = token
@@ -220,7 +220,7 @@ class Get:
                 self.url,
                 self.limit,
                 headers=headers,
-                redirects=MAX_REDIRECTS,
+                redirects=_MAX_REDIRECTS,
                 authorization=f"Bearer {self._sent}" if self._sent else "",
             )
         except NetError as error:
@@ -243,7 +243,7 @@ class Get:
         with self.answer({"Accept": "application/json"}) as answer:
             try:
                 content = answer.content(MAX_LISTING)
-                if sum(content.count(mark) for mark in b",[{") > MAX_ITEMS:
+                if sum(content.count(mark) for mark in b",[{") > _MAX_ITEMS:
                     raise ValueError
                 return json.loads(content), answer.next_page
             except NetError as error:

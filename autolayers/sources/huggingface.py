@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ..net import Limit
 
 HUB = "https://huggingface.co"
-MAX_PAGES = 100
+_MAX_PAGES = 100
 MAX_FILES = 100_000  # the Hub's pages have 1000 each
 
 _DEFAULTS = ("Q4_K_M", "Q8_0")  # llama-server's, in this order, before the first file of all
@@ -119,7 +119,7 @@ class Hub:
         """Return the paths of a repository's files, in the Hub's order. `name` is for errors."""
         url = self.listing_url(repository, revision)
         found: list[str] = []
-        for _ in range(MAX_PAGES):
+        for _ in range(_MAX_PAGES):
             answer, following = Get(url, self.token_for, name, limit).json()
             if not isinstance(answer, list):
                 raise ModelError(

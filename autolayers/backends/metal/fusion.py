@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...builds import Rule
     from ...ggml.scheduler import AddAllocDep
 
-    ByFirst = dict[str, list["Fusion"]]
+    ByFirst = dict[str, list["_Fusion"]]
 
 MOST = 16  # GGML_METAL_FUSION_MAX
 EMPTY = VIEW_OPS | {"NONE"}
@@ -50,13 +50,13 @@ _OTHER_PRODUCTS = frozenset(
 )
 
 
-class Fusion:
+class _Fusion:
     """A sequence of operations: `ops_all` includes the views between them, `ops` does not."""
 
     def __init__(
         self,
         ops: str,
-        check: Callable[[Fusion, Sequence[Tensor], Sequence[int]], bool],
+        check: Callable[[_Fusion, Sequence[Tensor], Sequence[int]], bool],
         chain: bool = True,
         rule: Rule | None = None,
         types: frozenset[str] = frozenset(),
@@ -108,7 +108,7 @@ def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirs
     return min(MOST, real[at - 1] - real[start] + 1) if at > start else 1
 
 
-def _matches(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _matches(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_next, for one row of the table."""
     group = [nodes[i] for i in idxs]
     for node, op in zip(group, fusion.ops, strict=True):
@@ -146,7 +146,7 @@ def _reads(nodes: Sequence[Tensor], read: Tensor) -> int:
     return sum(source is read for node in nodes for source in node.src)
 
 
-def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _norm(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     before = first = nodes[idxs[0]]
     for i in idxs[1:]:
         node = nodes[i]
@@ -160,12 +160,12 @@ def _norm(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     return True
 
 
-def _ssm_conv_silu(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _ssm_conv_silu(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     conv, unary = nodes[idxs[0]], nodes[idxs[1]]
     return unary.param == "SILU" and conv.type == unary.type == "f32" and unary.contiguous_rows()
 
 
-def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _add_chain(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     for i, j in pairwise(idxs):
         before, node = nodes[i], nodes[j]
         a, b = node.src[1], before.src[1]
@@ -174,7 +174,7 @@ def _add_chain(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
     return True
 
 
-def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _gdn_cache(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """Return whether these are the states that GATED_DELTA_NET puts after its output, copied to
     the cache."""
     gdn, cpy = nodes[idxs[0]], nodes[idxs[1]]
@@ -193,14 +193,14 @@ def _gdn_cache(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
     return cache.ne == shape and cache.nb[:2] == (4, 4 * width)
 
 
-def _raw(fusion: Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
+def _raw(fusion: _Fusion, nodes: Sequence[Tensor], start: int) -> Sequence[Tensor]:
     """Return the nodes from `start` on with the views between them, if their kinds are `ops_all`;
     else none."""
     group = nodes[start : start + len(fusion.ops_all)]
     return group if tuple([node.op for node in group]) == fusion.ops_all else ()
 
 
-def _topk_moe(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _topk_moe(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_check_topk_moe: the choice of experts."""
     group = _raw(fusion, nodes, idxs[0])
     last = idxs[0] + len(fusion.ops_all) - 1
@@ -247,7 +247,7 @@ def _normalises(group: Sequence[Tensor]) -> bool:
     return div.src[0] is weights and div.src[1] is clamp and reshaped.src[0] is div
 
 
-def _moe_reduce(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _moe_reduce(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_match_moe_reduce: the weighted sum of the experts' results."""
     group = _raw(fusion, nodes, idxs[0])
     if not group or idxs[-1] != idxs[0] + len(group) - 1:
@@ -284,7 +284,7 @@ def _is_part(view: Tensor, mul: Tensor, number: int) -> bool:
     return view.ne[:2] == (mul.ne[0], mul.ne[2]) and view.nb[1] == mul.nb[2]
 
 
-def _mul_mat_add(fusion: Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
+def _mul_mat_add(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool:
     """ggml_metal_fusion_check_mul_mat_add, as the reordering uses it: a residual, not a bias."""
     product, total = nodes[idxs[0]], nodes[idxs[1]]
     if (total.src[0] is product) == (total.src[1] is product):
@@ -299,23 +299,23 @@ _SELECTION = "SOFT_MAX RESHAPE ARGSORT VIEW GET_ROWS"
 _NORMALISED = f"{_SELECTION} RESHAPE SUM_ROWS CLAMP DIV RESHAPE"
 _FUSIONS = (
     *(
-        Fusion(f"{norm} {rest}", _norm)
+        _Fusion(f"{norm} {rest}", _norm)
         for norm in ("NORM", "RMS_NORM")
         for rest in ("MUL", "MUL ADD", "SCALE")
     ),
-    *(Fusion(" ".join(["ADD"] * n), _add_chain) for n in range(2, 8)),
-    Fusion("GATED_DELTA_NET CPY", _gdn_cache, chain=False),
+    *(_Fusion(" ".join(["ADD"] * n), _add_chain) for n in range(2, 8)),
+    _Fusion("GATED_DELTA_NET CPY", _gdn_cache, chain=False),
     *(
-        Fusion(ops, _topk_moe, chain=False)
+        _Fusion(ops, _topk_moe, chain=False)
         for ops in (_SELECTION, f"{_SELECTION} SCALE", _NORMALISED, f"{_NORMALISED} SCALE")
     ),
     *(
-        Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
+        _Fusion(" ".join(["MUL", *["VIEW"] * n, *["ADD"] * (n - 1)]), _moe_reduce, chain=False)
         for n in range(2, _MOE_MOST_USED + 1)
     ),
-    Fusion("SSM_CONV UNARY", _ssm_conv_silu),
-    Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_adds_products, types=_PRODUCTS),
-    Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_products_of_all, types=_OTHER_PRODUCTS),
+    _Fusion("SSM_CONV UNARY", _ssm_conv_silu),
+    _Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_adds_products, types=_PRODUCTS),
+    _Fusion("MUL_MAT ADD", _mul_mat_add, rule=Rules.metal_products_of_all, types=_OTHER_PRODUCTS),
 )
 
 

@@ -47,7 +47,7 @@ _SAFE = EMPTY | {
 }
 
 
-class Pack:
+class _Pack:
     """Nodes of one kernel, and by id the owners of the memory that it reads and writes."""
 
     __slots__ = ("empty", "nodes", "read", "safe", "touched", "written")
@@ -68,7 +68,7 @@ def _owners(tensors: list[Tensor]) -> set[int]:
     return {id(t.view_src or t) for t in tensors}
 
 
-class Ranges:
+class _Ranges:
     """ggml_mem_ranges: memory of a set of kernels that run at the same time."""
 
     __slots__ = ("read", "written")
@@ -77,16 +77,16 @@ class Ranges:
         self.read: set[int] = set()
         self.written: set[int] = set()
 
-    def add(self, pack: Pack) -> None:
+    def add(self, pack: _Pack) -> None:
         self.read |= pack.read
         self.written |= pack.written
 
-    def free_for(self, pack: Pack) -> bool:
+    def free_for(self, pack: _Pack) -> bool:
         """Return whether it neither writes what they touch nor touches what they write."""
         return self.written.isdisjoint(pack.touched) and self.read.isdisjoint(pack.written)
 
 
-def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
+def packs(nodes: list[Tensor], rules: Rules) -> list[_Pack]:
     """Return the nodes, grouped by fusion."""
     real = [i for i, node in enumerate(nodes) if node.op not in EMPTY]
     at = {i: n for n, i in enumerate(real)}
@@ -97,7 +97,7 @@ def packs(nodes: list[Tensor], rules: Rules) -> list[Pack]:
             length = run(nodes, i)
         else:
             length = span(nodes, real, at[i], by_first) if i in at else 1
-        found.append(Pack(nodes[i : i + length], rules))
+        found.append(_Pack(nodes[i : i + length], rules))
         i += length
     return found
 
@@ -110,25 +110,25 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
     forward = _FORWARD if rules.metal_reorders_far else NEAR
     used = bytearray(len(todo))
     order: list[Tensor] = []
-    running = Ranges()
+    running = _Ranges()
     for i, pack in enumerate(todo):
         if used[i]:
             continue
         if not pack.empty and not running.free_for(pack):
-            waiting = Ranges()  # the skipped nodes
+            waiting = _Ranges()  # the skipped nodes
             waiting.add(pack)
             reach = range(i + 1, min(i + forward, len(todo)))
             for j in _moved(todo, reach, used, running, waiting):
                 order += todo[j].nodes
                 used[j] = 1
-            running = Ranges()
+            running = _Ranges()
         running.add(pack)
         order += pack.nodes
     return order
 
 
 def _moved(
-    todo: list[Pack], reach: range, used: bytearray, running: Ranges, waiting: Ranges
+    todo: list[_Pack], reach: range, used: bytearray, running: _Ranges, waiting: _Ranges
 ) -> Iterator[int]:
     """Yield those within reach that can run with `running`, and before what waits."""
     for j in reach:

@@ -9,7 +9,7 @@ from ...quoting import systemd
 from .launch_file import LaunchFile, plain_name
 
 # MiB between slower and killed, of what is counted for the program itself
-SLACK = 128
+_SLACK = 128
 _PREFIXES = tuple("-@:+!|")  # of ExecStart=, also within quotes
 
 
@@ -53,7 +53,7 @@ def memory_of(launch: LaunchFile) -> list[str]:
     service is slowed down, above MemoryMax= it is killed."""
     if launch.limit is None:
         return []
-    return [f"MemoryHigh={launch.limit - SLACK}M", f"MemoryMax={launch.limit}M"]
+    return [f"MemoryHigh={launch.limit - _SLACK}M", f"MemoryMax={launch.limit}M"]
 
 
 def _user() -> list[str]:

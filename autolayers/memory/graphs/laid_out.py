@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..weights import WeightGroup
     from .scheduled import Step
 
-NO_LAYERS = Layers((), None)
+_NO_LAYERS = Layers((), None)
 # what building a graph of tensors that contradict the keys may raise
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
@@ -45,7 +45,7 @@ class GraphCache:
         self.fused: dict[object, dict[str, bool]] = {}
         self.asked: dict[Hashable, dict[str, bool]] = {}  # the same by graph (Graphs.key)
         # by Graphs.key, None: only the whole one says
-        self.graphs: dict[Hashable, Allocated | None] = {}
+        self.graphs: dict[Hashable, _Allocated | None] = {}
         # by kind of context: what layers are like (repeats.py)
         self.structures: dict[str, tuple[int, ...]] = {}
         # weights that graphs asked for and the file has not
@@ -69,7 +69,7 @@ class GraphCache:
 
 
 @dataclass(frozen=True)
-class Allocated:
+class _Allocated:
     """One graph: bytes per backend, the backends of each layer's nodes, its steps, the layers that
     it has, and which backends are undecided about it."""
 
@@ -102,8 +102,8 @@ class Setting:
     # what graphs depend on but for what their layers are like:
     outside: Hashable = None
     # where weights in RAM may be copied, for this many tokens,
-    many: Layers = NO_LAYERS
-    few: Layers = NO_LAYERS  # and where they are not
+    many: Layers = _NO_LAYERS
+    few: Layers = _NO_LAYERS  # and where they are not
 
 
 class Graphs:
@@ -125,7 +125,7 @@ class Graphs:
         )
         self.layers = setting.few if n_tokens < least else setting.many
         self.short = self.layers.repeats is not None  # layers that repeat are left out
-        self._known: dict[bool, Allocated] = {}  # with the builder's pins, and without
+        self._known: dict[bool, _Allocated] = {}  # with the builder's pins, and without
         self._llm: Llm | None = None
 
     @property
@@ -204,7 +204,7 @@ class Graphs:
             self._known[pins] = self._allocated(pins)
         return self._known[pins].sizes
 
-    def _allocated(self, pins: bool) -> Allocated:
+    def _allocated(self, pins: bool) -> _Allocated:
         """The short graph, or the whole one where layers that it leaves out may need more."""
         graphs, backends = self.setting.cache.graphs, self.setting.backends
         while True:
@@ -221,7 +221,7 @@ class Graphs:
                 return known
             self.short = False
 
-    def _measured(self, pins: bool) -> Allocated | None:
+    def _measured(self, pins: bool) -> _Allocated | None:
         """Built and allocated; None where a short graph does not say what the whole one takes."""
         backends = self.setting.backends
         try:
@@ -244,7 +244,7 @@ class Graphs:
         return (
             None
             if sizes is None
-            else Allocated(
+            else _Allocated(
                 sizes,
                 found,
                 steps,

@@ -37,7 +37,7 @@ _PINNED_BELOW = 32  # tokens with which graph_get_cb pins layers in RAM too
 
 
 @dataclass(frozen=True)
-class Reserved:
+class _Reserved:
     """Bytes per backend (the last is the host), and what was decided on the way. `pinned`: bytes of
     the prompt graph with the builder's pins, where that was asked for."""
 
@@ -61,7 +61,7 @@ def reserve(
     pinned: bool = False,
     enough: Callable[[tuple[int, ...], Steps], bool] | None = None,
     measuring: bool = False,
-) -> Reserved:
+) -> _Reserved:
     """The larger of the prompt and the generation graph per buffer, as a launch allocates them or,
     `measuring`, as llama.cpp says before; with `pinned` also what `runtime_sizes` starts from.
 
@@ -87,7 +87,7 @@ def reserve(
     if len(setting.cache.graphs) >= _KEPT:
         setting.cache.graphs.clear()
     prompt: Graphs | None = None
-    generation = None if hasty else resolve_fused(setting, n_seqs)
+    generation = None if hasty else _resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
     n_outputs = min(n_tokens, c.n_outputs_max)
@@ -107,7 +107,7 @@ def reserve(
                 least = first.sizes(pins)
             seen = Steps(Walk(), first.steps, setting.places)
             if enough(least, seen):
-                return Reserved(
+                return _Reserved(
                     least,
                     fused,
                     stopped=True,
@@ -115,7 +115,7 @@ def reserve(
                     as_measured=not _launches_differ(setting),
                 )
         if generation is None:
-            generation = resolve_fused(setting, n_seqs)
+            generation = _resolve_fused(setting, n_seqs)
         if generation.fused == fused:
             break
         fused = generation.fused
@@ -125,7 +125,7 @@ def reserve(
     if not measuring and _reserves_alone(setting):
         sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
-    return Reserved(
+    return _Reserved(
         sizes,
         fused,
         base,
@@ -227,7 +227,7 @@ def _reserves_one(setting: Setting) -> bool:
 
 
 @without_gc
-def runtime_sizes(setting: Setting, reserved: Reserved) -> tuple[int, ...]:
+def runtime_sizes(setting: Setting, reserved: _Reserved) -> tuple[int, ...]:
     """Bytes per backend that a launch may grow to while it runs, after `reserve` with `pinned`.
 
     A real launch keeps the builder's pins in the prompt graph too; it reserves it once more for a
@@ -332,7 +332,7 @@ def _probes(setting: Setting) -> list[str]:
     return probes + (list(_HYPER_CONNECTIONS) if setting.hparams.dsv4_hc_mult else [])
 
 
-def resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
+def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     """resolve_fused_ops: a fused op stays only if it would run on its layer's own device, in every
     layer.
 

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Part = tuple[str, str, tuple[int, int]]  # name, type, elements of a row, rows
 
 
-LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")  # is_mla_model
+_LATENT = ("deepseek2", "glm-dsa", "mistral4", "bailingmoe3")  # is_mla_model
 
 
 def latent_heads(hp: Hparams, architecture: str) -> tuple[int, int] | None:
     """Elements of a head's keys and values as if there were no latent cache; None for other
     attention."""
-    if architecture not in LATENT or not hp.n_lora_kv:
+    if architecture not in _LATENT or not hp.n_lora_kv:
         return None
     return (
         hp.n_embd_head_k_mla or hp.n_embd_head_k_full,

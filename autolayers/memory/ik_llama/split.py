@@ -90,7 +90,7 @@ class Sizes:
     experts: list[list[int]]
 
 
-def micro_batch(params: Params) -> int:
+def _micro_batch(params: Params) -> int:
     """get_batch_ubatch: n_batch is at most a context that is given."""
     batch = params.n_batch or N_BATCH
     if params.n_ctx:
@@ -98,10 +98,10 @@ def micro_batch(params: Params) -> int:
     return min(batch, params.n_ubatch or N_UBATCH)
 
 
-def layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
+def _layer_sizes(model: Model, params: Params, said: Said, mla: int) -> Sizes:
     """get_layer_sizes; its max_ctx_size is the context as typed."""
     hp, n = model.hparams, model.hparams.n_layer_all
-    u, n_ctx = micro_batch(params), params.n_ctx or hp.n_ctx_train
+    u, n_ctx = _micro_batch(params), params.n_ctx or hp.n_ctx_train
     result, compute = [0.0] * (n + 1), [0.0] * n
     parts = [[0, 0, 0] for _ in range(n)]  # experts, shared, dense
     normed = [False] * n
@@ -193,7 +193,7 @@ def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -
     if not devices or not wanted:
         return Split((HOST,) * (n + 1), (), (), "layer", (0,) * (n + 1))
     start = max(0, n - wanted)
-    sizes = layer_sizes(model, params, said, latent_form(model, params, said))
+    sizes = _layer_sizes(model, params, said, latent_form(model, params, said))
     memory = [max(0, device.free - _margin(said, i) * MiB) for i, device in enumerate(devices)]
     shares = _shares(params, memory)
     last = n + 1 if wanted > n else n
@@ -223,7 +223,7 @@ def mib_of(model: Model, params: Params, said: Said, counts: Sequence[int]) -> l
     n = model.hparams.n_layer_all
     wanted = params.layers_wanted(1 << 20)
     at, last = max(0, n - wanted), n + 1 if wanted > n else n
-    sizes = layer_sizes(model, params, said, latent_form(model, params, said))
+    sizes = _layer_sizes(model, params, said, latent_form(model, params, said))
     found = []
     for i, count in enumerate(counts):
         end = min(last, at + count) if i + 1 < len(counts) else last

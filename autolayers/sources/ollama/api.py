@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-DEFAULT_PORT = 11434
+_DEFAULT_PORT = 11434
 TOKEN = "AUTOLAYERS_OLLAMA_TOKEN"
 _HINTS = {
     503: " (its queue is full: try again later)",
@@ -92,7 +92,7 @@ def base_url(host: str) -> str:
     scheme = scheme.lower()
     if scheme not in ("http", "https"):
         raise OllamaError(f"OLLAMA_HOST {text!r}: only http and https are supported")
-    port: str = {"http": "80", "https": "443"}[scheme] if found else str(DEFAULT_PORT)
+    port: str = {"http": "80", "https": "443"}[scheme] if found else str(_DEFAULT_PORT)
     default = port
     hostport, _, path = rest.partition("/")
     if not re.fullmatch(r"[-.\w:\[\]%]*", hostport):
