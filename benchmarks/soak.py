@@ -216,9 +216,12 @@ def question(pick: random.Random) -> tuple[int, str, Any]:
     )
 
 
+ANSWER = 120.0  # seconds that a client waits
+
+
 def ask(port: int, path: str, asked: Any, leaves: bool) -> int:
     """The answer's status; 0 for a client that leaves before its answer."""
-    with closing(HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=ANSWER)) as connection:
         if asked is None:
             connection.request("GET", path)
         else:
@@ -265,7 +268,7 @@ def servers(questions: int, minutes: float, first: int) -> int:
     process, statuses, lock = psutil.Process(child.pid), dict[str, int](), threading.Lock()
     samples, begun = [_state(process)], time.monotonic()
 
-    done = 0
+    done, unanswered = 0, list[str]()
 
     def client(until: int, end: float) -> None:
         nonlocal done
@@ -273,12 +276,15 @@ def servers(questions: int, minutes: float, first: int) -> int:
             with lock:
                 if done >= until:
                     return
-                pick, done = random.Random(f"servers:{first + done}"), done + 1
+                case, done = f"servers:{first + done}", done + 1
+            pick = random.Random(case)
             which, path, asked = question(pick)
             try:
                 status = str(ask(ports[which], path, asked, pick.random() < 0.03) or "left")
             except (OSError, HTTPException) as error:
                 status = f"no answer: {type(error).__name__}"
+                with lock:
+                    unanswered.append(f"{case} {path}")
             with lock:
                 statuses[status] = statuses.get(status, 0) + 1
 
@@ -301,6 +307,7 @@ def servers(questions: int, minutes: float, first: int) -> int:
         {
             "questions": done,
             "statuses": statuses,
+            "unanswered": unanswered[:20],
             "defects": lines[:5],
             "runs": [
                 {"date": TODAY, "questions": done, "seconds": round(took), "samples": samples}

@@ -235,7 +235,13 @@ def _servers(part: dict[str, Any]) -> list[str]:
         if flat
         else "Not flat within 10 % in the last run: open."
     )
-    return [*lines, "", f"Answers by status: {said}. {shown} {_wrong(part)}", ""]
+    late = (
+        " No answer: not within the client's 120 s; the server runs at the lowest priority, next "
+        "to other work."
+        if any(name.startswith("no answer") for name in part["statuses"])
+        else ""
+    )
+    return [*lines, "", f"Answers by status: {said}.{late} {shown} {_wrong(part)}", ""]
 
 
 def _kills(part: dict[str, Any]) -> list[str]:
