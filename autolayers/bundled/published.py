@@ -42,7 +42,12 @@ MODELS = {
     "bitnet-2b-4t": Published("BitNet b1.58 2B-4T"),
     "deepseek-v2-lite": Published("DeepSeek V2 Lite"),
     "deepseek-v3.1": _now("DeepSeek V3.1 671B-A37B", "unsloth/DeepSeek-V3.1-GGUF"),
-    "devstral-2-123b": Published("Devstral 2 123B", current=True, coding=True),
+    "devstral-2-123b": Published(
+        "Devstral 2 123B",
+        "unsloth/Devstral-2-123B-Instruct-2512-GGUF",
+        current=True,
+        coding=True,
+    ),
     "falcon-h1-7b": Published("Falcon-H1 7B"),
     "flan-t5-xl": Published("Flan-T5 XL"),
     "gemma-2-9b": Published("Gemma 2 9B", "bartowski/gemma-2-9b-it-GGUF"),
@@ -60,7 +65,9 @@ MODELS = {
     "granite-4.0-h-small": _now("Granite 4.0 H Small", "ibm-granite/granite-4.0-h-small-GGUF"),
     "jamba-1.5-mini": Published("Jamba 1.5 Mini"),
     "kimi-k2": _now("Kimi K2 1T-A32B", "unsloth/Kimi-K2-Instruct-0905-GGUF"),
-    "kimi-linear-48b-a3b": _now("Kimi Linear 48B-A3B"),
+    "kimi-linear-48b-a3b": _now(
+        "Kimi Linear 48B-A3B", "bartowski/moonshotai_Kimi-Linear-48B-A3B-Instruct-GGUF"
+    ),
     "lfm2-8b-a1b": _now("LFM2 8B-A1B", "LiquidAI/LFM2-8B-A1B-GGUF"),
     "llama-2-7b": Published("Llama 2 7B"),
     "llama-3-70b": Published("Llama 3 70B"),

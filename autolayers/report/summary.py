@@ -195,9 +195,8 @@ def _rival(plan: Plan) -> str:
 
 
 def _remedy(plan: Plan, remedy: Remedy) -> str:
-    larger = larger_card(plan, remedy)
-    words = remedy_words(remedy, at_least)
-    return f"{larger} ({words})" if larger and remedy.kind == "vram" else words
+    larger, words = larger_card(plan, remedy), remedy_words(remedy, at_least)
+    return f"{larger} ({words})" if larger else words
 
 
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:

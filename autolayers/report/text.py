@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
 SOLD = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 80, 96, 141, 192)  # GB of a GPU's memory
-USABLE = 0.95  # of that, at least
+LEAST_LOST, LOST = 0.5, 0.02  # GiB, or part of it, that a program does not get
 
 
 def plan_text(
@@ -268,10 +268,10 @@ def remedy_words(remedy: Remedy, said: Callable[[int], str] = human) -> str:
 def larger_card(plan: Plan, remedy: Remedy) -> str:
     """Return the GPU, as it is sold, that has what the remedy adds to the plan's only one; "" where
     there are several, or where it shares the RAM."""
-    if len(plan.devices) != 1 or len(remedy.devices) != 1 or plan.host.shared:
+    if remedy.kind != "vram" or len(plan.devices) != 1 or plan.host.shared:
         return ""
     wanted = plan.devices[0].total + remedy.devices[0][1]
-    sold = next((size for size in SOLD if size * USABLE * GiB >= wanted), 0)
+    sold = next((gb for gb in SOLD if (gb - max(LEAST_LOST, gb * LOST)) * GiB >= wanted), 0)
     return f"a GPU of {sold} GB" if sold else ""
 
 

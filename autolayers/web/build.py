@@ -21,7 +21,8 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from .. import __version__
 from ..devices.cards import CARDS
-from ..errors import UsageError
+from ..errors import AutolayersError, UsageError
+from ..parallel import in_processes
 from .engine import CHIPS, PRESET, Engine
 from .pages import MACHINES, MODELS, RAM, pages
 from .server import page_files
@@ -86,8 +87,8 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the
     files of PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files'
     digests. `url`: where the site will be, for pages of single answers. `lists`: the machines whose
-    list of models is written ("chips", "common", "all", or names with commas; "" for none), some 15
-    s of computing each. Raises UsageError, OSError."""
+    list of models is written ("chips", "common", "all", or names with commas; "" for none), some 10
+    s of a core each, on all cores. Raises UsageError, OSError."""
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
@@ -117,7 +118,10 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     for question, name in answers.items():
         written[name] = _compact(whole_answer(engine, json.loads(question)))
     found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in _machines(lists)}
-    written |= {name: _compact(known_list(gpus, engine)) for gpus, name in found.items()}
+    for name, made in zip(found.values(), in_processes(known_list, list(found)), strict=True):
+        if isinstance(made, AutolayersError):
+            raise made
+        written[name] = _compact(made)
     sources = ["pyodide/"] if local else [pyodide.rstrip("/") + "/"] if pyodide else list(PYODIDE)
     sizes = {name: size for name, (size, _) in PYODIDE_FILES.items()} | {WHEEL: len(written[WHEEL])}
     config = {
@@ -211,9 +215,10 @@ def _machines(lists: str) -> list[str]:
     return names
 
 
-def known_list(gpus: str, engine: Engine) -> dict[str, Any]:
+def known_list(gpus: str) -> dict[str, Any]:
     """What these GPUs run: {"question", "rows"}, a row for each model of today, its quantisation
     chosen."""
+    engine = Engine()
     question = {"gpu": gpus, "ram": _ram_of(gpus)}
     models = engine.call("start", {})["known"]
     return {

@@ -35,7 +35,7 @@ from ..memory.companions import NONE, Companions
 from ..memory.estimate import Known
 from ..model import is_projector, read_model
 from ..planner import plan_in_steps, plan_request
-from ..planner.compare.choose import bits_per_weight
+from ..planner.compare.choose import FLUENT, bits_per_weight
 from ..planner.compare.quality import level, usual
 from ..planner.compare.sweep import cases, sweep
 from ..planner.quantisations import QUANTISATIONS, below
@@ -44,7 +44,7 @@ from ..records import replace
 from ..report.summary import summary
 from ..report.svg import svg
 from ..report.table import Style
-from ..report.text import bought, remedy_words
+from ..report.text import bought, larger_card, remedy_words
 from ..request import with_draft_checked
 from ..sources.http import open_url
 from ..sources.huggingface import (
@@ -57,10 +57,11 @@ from ..sources.huggingface import (
     words_of,
 )
 from ..sources.offers import offers
+from ..units import at_least
 from .export import NAMES, export
 from .form import error_of, request_of, text, texts
 from .names import BUNDLED, family, known, near, quantisation, understood
-from .verdict import faster, loss, needed, verdict, where
+from .verdict import faster, least_missing, loss, needed, verdict, where, worth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -467,7 +468,11 @@ class Engine:
             ]
             answer["faster"] = faster(plan)
             answer["remedies"] = [
-                {"flags": remedy.flags, "words": remedy_words(remedy)} for remedy in plan.remedies
+                {
+                    "flags": remedy.flags,
+                    "words": larger_card(plan, remedy) or remedy_words(remedy, at_least),
+                }
+                for remedy in plan.remedies
             ]
         return answer
 
@@ -510,7 +515,14 @@ class Engine:
             "loss": loss(level(quality, None, bits)),
             "context": 0,
             "rate": 0.0,
+            "worth": 0.0,
         }
+        if missing := least_missing(model.size, self._request(question)):
+            return {
+                **row,
+                "state": "no",
+                "where": f"Does not fit: at least {at_least(missing)} missing",
+            }
         try:
             plan = self._row_plan(model, question)
         except LaunchRefused as refusal:
@@ -524,7 +536,8 @@ class Engine:
             "where": where(plan),
             "needed": needed(plan),
             "context": plan.breakdown.n_ctx,
-            "rate": plan.speed.generation,
+            "rate": round(plan.speed.generation, 2),
+            "worth": round(worth(model.size * 8 / bits, row["loss"], plan.speed.generation), 2),
         }
 
     def _row_plan(self, model: Model, question: Question) -> Plan:
@@ -538,15 +551,19 @@ class Engine:
         return plan_request(model, self._request(question))
 
     def take(self, question: Question) -> Answer:
-        """The row of {"model"}'s largest bundled quantisation that writes faster than one reads on
-        the form's machine, otherwise of its usual one."""
+        """The row of {"model"}'s bundled quantisation that is worth most on the form's machine,
+        among those that write faster than one reads, otherwise of its usual one."""
         name = text(question, "model").removeprefix(BUNDLED)
         sizes = sorted(family(name), key=lambda other: -self.model(other).size)
-        rows = (
-            self.row({**question, "model": other}) for other in sizes if published.download(other)
-        )
-        best = next((row for row in rows if row["state"] == "yes"), None)
-        return best or self.row({**question, "model": name})
+        rows: dict[str, Answer] = {}
+        best: Answer | None = None
+        for other in filter(published.download, sizes):
+            rows[other] = row = self.row({**question, "model": other})
+            if row["state"] == "yes" and (best is None or row["worth"] > best["worth"]):
+                best = row
+            if best is not None and best["rate"] >= FLUENT:
+                break  # a smaller one is no better
+        return best or rows.get(name) or self.row({**question, "model": name})
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""

@@ -18,6 +18,7 @@ from ..devices.cards import CARDS
 from ..errors import AutolayersError, UsageError
 from ..flags.check import read
 from ..flags.own import LEAST_CTX
+from ..records import replace
 from ..request import Request
 from ..units import whole
 
@@ -76,8 +77,8 @@ def texts(question: Question, key: str) -> list[str]:
 
 
 def request_of(question: Question, here: bool = False) -> Request:
-    """The request of the form and its machine; `here`: without a GPU it is this machine, otherwise
-    one without any. Raises AutolayersError."""
+    """The request of the form and its machine; `here`: an empty field is this machine, and "none"
+    this one's processor; otherwise both are a machine without a GPU. Raises AutolayersError."""
     arguments = _arguments(question)
     if "machine" in arguments.own:
         raise UsageError(
@@ -92,6 +93,8 @@ def request_of(question: Question, here: bool = False) -> Request:
         devices, host = machine_file.parse(file, "machine file")
         return Request.of(arguments, devices=devices, host=host)
     gpu = text(question, "gpu").lower()
+    if gpu in NO_GPU and here:
+        return Request.of(arguments, amend=lambda found: replace(found, devices=()))
     if gpu in NO_GPU or not (gpu or here or "gpu" in arguments.own):
         return Request.of(arguments, devices=[])
     return Request.of(arguments)

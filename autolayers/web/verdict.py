@@ -11,22 +11,26 @@ than one reads); no.
 from __future__ import annotations
 
 from ..ollama.settings import is_embedding
+from ..planner.compare.choose import FLUENT
 from ..quoting import posix
 from ..report.table import rounded as rate
 from ..report.text import assumed_words, shortage
-from ..units import GiB, human
+from ..units import GiB, at_least, human
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from ..planner import Plan
+    from ..request import Request
     from ..work.speed import Speed
 
 WORDS_PER_TOKEN = 0.75  # of English
 READING = 4  # words a second
 PAGE = 400  # words
 NOTED = 1.1  # times the plan's rate
+# Of a model's value, by what its quantisation loses
+KEPT = {"least": 1.0, "little": 0.97, "noticeable": 0.85, "heavy": 0.6}
 
 
 def verdict(plan: Plan) -> dict[str, Any]:
@@ -41,7 +45,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
     if not plan.fits:
         return {
             "state": "no",
-            "title": f"Does not fit: {shortage(plan)}",
+            "title": f"Does not fit: {shortage(plan, at_least)}",
             "parts": [],
             "plain": "",
             "assumed": "",
@@ -125,6 +129,22 @@ def loss(bits: int) -> str:
     return (
         "least" if bits >= 6 else "little" if bits >= 4 else "noticeable" if bits == 3 else "heavy"
     )
+
+
+def worth(parameters: float, lost: str, generated: float) -> float:
+    """The value of a model to its user, in billions of parameters: their number, less what its
+    quantisation (`loss`) loses, as far as it writes fluently."""
+    return parameters / 1e9 * KEPT[lost] * min(1.0, generated / FLUENT)
+
+
+def least_missing(size: int, request: Request) -> int:
+    """The bytes that are missing at least on all devices together, for tensors of this size; 0 if
+    they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
+    machine = request.machine
+    if machine.ram is None:
+        return 0
+    there = sum(device.free for device in machine.devices) + machine.ram
+    return max(0, size * 9 // 10 - there)
 
 
 def place(plan: Plan) -> str:

@@ -126,9 +126,9 @@ test("a machine without a list of its own gets that of the nearest smaller one",
   assert.equal(found("rtx 9999"), null);
 });
 
-test("a list has what one can read along first, the largest first", () => {
+test("a list has what one can read along first, what is worth most first", () => {
   const rows = [["small", "yes", 1, 90], ["slow", "if", 9, 2], ["large", "yes", 5, 30], ["no", "no", 99, 0]]
-    .map(([model, state, size, rate]) => ({ model, state, size, rate, context: 8192 }));
+    .map(([model, state, worth, rate]) => ({ model, state, worth, size: 10 - Number(worth), rate, context: 8192 }));
   const none = { context: 0, rate: 0, vision: false, coding: false };
   assert.deepEqual(filtered(rows, none).map(({ model }) => model), ["large", "small", "slow", "no"]);
   assert.deepEqual(filtered(rows, { ...none, rate: 40 }).map(({ model }) => model), ["small"]);

@@ -17,6 +17,7 @@ from support import FIXTURES, HEADERS, ROOT, model, slow
 import autolayers
 from autolayers import bundled
 from autolayers.bundled import published
+from autolayers.cli.model import load
 from autolayers.quoting import posix
 from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
 from autolayers.web.export import NAMES
@@ -468,12 +469,33 @@ def test_the_command_runs_as_pasted() -> None:
     assert "unsloth/gemma-3-4b-it-GGUF:Q4_K_M" in text and "/path/to" not in text
 
 
-def test_a_list_takes_the_largest_quantisation_that_is_fast_enough() -> None:
+def test_a_list_takes_the_quantisation_that_is_worth_most() -> None:
+    """The closest to the original that writes fluently: nobody wants Q8_0 at 7 tokens/s where
+    Q4_K_M writes 30."""
     small, large = (
         ask("take", model="qwen3-8b-q4_k_m", gpu=gpu, ram="32") for gpu in ("rtx-3060", "none")
     )
     assert (small["model"], small["state"]) == ("qwen3-8b-q8_0", "yes")
     assert large["model"] == "qwen3-8b-q4_k_m" and large["rate"] < small["rate"]
+    dense = ask("take", model="qwen3-14b-q4_k_m", gpu="rtx-3060", ram="32")
+    assert (
+        dense["rate"] >= 20 > ask("row", model="qwen3-14b-q8_0", gpu="rtx-3060", ram="32")["rate"]
+    )
+    mixture = ask("take", model="qwen3-30b-a3b-q4_k_m", gpu="rtx-3060", ram="32")
+    closest = ask("row", model="qwen3-30b-a3b-ud-q8_k_xl", gpu="rtx-3060", ram="32")
+    assert mixture["rate"] > closest["rate"] and mixture["worth"] > closest["worth"]
+    assert 25 < mixture["worth"] < 31  # billions of parameters
+
+
+def test_what_is_larger_than_all_memory_is_not_planned() -> None:
+    row = ask("take", model="deepseek-v3.1-q4_k_m", gpu="rtx-3060", ram="32")
+    assert (row["state"], row["worth"]) == ("no", 0)
+    assert row["where"].startswith("Does not fit: at least 2") and row["where"].endswith(" missing")
+    unknown = ask("row", model="llama-3.3-70b-q4_k_m", gpu="rtx-3060", ram="")
+    assert unknown["state"] == "if" and unknown["needed"] > 20 << 30
+
+
+def test_a_list_says_which_models_read_pictures() -> None:
     assert ask("take", model="gemma-3-27b-q4_k_m", gpu="rtx-3060", ram="32")["vision"] is True
 
 
@@ -728,3 +750,18 @@ def test_ram_is_sold_in_gib() -> None:
         for ram in ("32", "32GB", "32gib")
     }
     assert set(free.values()) == {30 << 30}
+
+
+def test_no_gpu_is_this_machines_processor_where_the_page_is_served() -> None:
+    """The chip "no GPU" and an empty row of a machine without one have one speed."""
+    engine = Engine(load, here=True)
+    plans = {
+        gpu: engine.call("plan", {"model": "llama-3.2-1b-q8_0", "gpu": gpu, "ctx": "4096"})
+        for gpu in ("none", "")
+    }
+    assert plans["none"]["plan"]["devices"] == []
+    if not plans[""]["plan"]["devices"]:
+        assert plans["none"]["plan"]["speed"] == plans[""]["plan"]["speed"]
+    row = engine.call("row", {"model": "llama-3.2-1b-q8_0", "gpu": "none", "ctx": "4096"})
+    speed = plans["none"]["plan"]["speed"]["generation_tokens_per_second"]
+    assert row["rate"] == pytest.approx(speed, abs=0.01)

@@ -119,6 +119,7 @@ async function main() {
     page.engine = waiting(coming);
     if (page.offer) alive(shown);
     const there = await coming;
+    if (shown) there.call("plan", page.latest.question);      // so that the first change finds its model read
     if (!page.offer) {
       setUp(await there.call("start", {}));
       begin(page.offer.preset);

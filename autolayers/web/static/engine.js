@@ -65,7 +65,8 @@ class Server {
 const ASIDE = new Set(["ahead", "more", "rows", "row", "take", "curve"]);      // what a change need not wait for
 const MEMORY = 4;                                                     // GiB, for a second Python
 
-// One Python for plans; a second one, started when the first is idle, for reasons and tables.
+// One Python for plans; a second one, started when reasons or tables are first asked for, computes them. While it
+// starts they wait for it, so that a change never waits for them.
 class Pair {
   parallel = true;
 
@@ -73,22 +74,27 @@ class Pair {
     this.config = config;
     this.main = new Browser(config, progress);
     this.ready = this.main.ready;
-    this.aside = null;
+    /** @type {Browser | null} */ this.aside = null;
+    /** @type {Promise<Browser> | null} */ this.coming = null;
     this.planned = "";            // the question whose plan the second one has
     this.added = [];              // headers and listings that the second one must know, too
   }
 
-  // Null until it is there, and where memory is small.
+  // The first one where memory is small, and where the second does not start.
   second() {
     const memory = /** @type {any} */ (navigator).deviceMemory ?? MEMORY;
-    if (this.starting || memory < MEMORY) return this.aside;
-    this.starting = true;
+    if (memory < MEMORY) return this.main;
+    this.coming ??= this.another().catch(() => this.main);
+    return this.coming;
+  }
+
+  async another() {
+    await this.main.ready;
     const other = new Browser(this.config, () => null);
-    other.ready.then(async () => {
-      for (let i = 0; i < this.added.length; i++) await this.added[i](other);
-      this.aside = other;
-    }, () => null);
-    return null;
+    await other.ready;
+    for (let i = 0; i < this.added.length; i++) await this.added[i](other);
+    this.aside = other;
+    return other;
   }
 
   async tell(act) {
@@ -102,10 +108,9 @@ class Pair {
       if (method === "locate") await this.tell((other) => other.call(method, question));
       return answer;
     }
-    const other = this.second();
-    if (!other) return this.main.call(method, question);
+    const other = await this.second();
     const asked = JSON.stringify(question);
-    if (method === "more" && this.planned !== asked) {
+    if (method === "more" && other !== this.main && this.planned !== asked) {
       this.planned = asked;
       await other.call("plan", question);
     }

@@ -69,17 +69,18 @@ function draw(done, guide) {
   const wanted = { context: Number($("least-context").value), rate: Number($("least-rate").value),
                    vision: $("only-vision").checked, coding: $("only-coding").checked };
   const counted = done < models.length ? `Computing ${done} of ${models.length}. ` : "";
-  $("known-hint").textContent = `${guide}${counted}The largest first among those that write faster than one reads; `
-    + "each in the best quantisation that does.";
+  $("known-hint").textContent = `${guide}${counted}Large models that write 20 tokens/s or more first; each in the quantisation to take.`
+    + (wanted.vision ? " Without the projector that reads pictures, about 1 GiB more: drop its file on this page to count it." : "");
   fillTable($("known"), filtered(models, wanted));
 }
 
-/** Those that are wanted: the largest first, and what writes too slowly to read along, or does not fit, below.
+/** Those that are wanted: what is worth most first, and what writes too slowly to read along, or does not fit, below.
  * @param {any[]} rows @param {{context: number, rate: number, vision: boolean, coding: boolean}} wanted */
 export function filtered(rows, wanted) {
   const kept = rows.filter((row) => !row.state || ((row.context ?? 0) >= wanted.context && (row.rate ?? 0) >= wanted.rate))
     .filter((row) => (!wanted.vision || row.vision) && (!wanted.coding || row.coding));
-  return kept.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (b.size ?? 0) - (a.size ?? 0));
+  return kept.sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || (b.worth ?? 0) - (a.worth ?? 0)
+    || (a.size ?? 0) - (b.size ?? 0));
 }
 
 // A row of a model stays the same element, so that the focus stays.

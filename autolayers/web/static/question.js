@@ -22,7 +22,7 @@ let timer = 0;
 export function changed(step, pause = 0) {
   const { form, offer, pinned } = page;
   const state = form.read();
-  if (offer.here) $("ram").placeholder = state.gpu ? "how much?" : "this machine's";
+  if (offer.here) $("ram").placeholder = state.gpu && state.gpu !== "none" ? "how much?" : "this machine's";
   const hash = toHash(state, pinned?.state);
   if (step && hash !== location.hash) history.pushState(null, "", hash);
   clearTimeout(timer);
