@@ -292,7 +292,7 @@ def test_ram_that_is_not_known_is_a_condition(page: Any) -> None:
         )
         assert page.get_attribute("#verdict", "class") == "if"
     choose(page, ram="64")
-    assert page.inner_text("#verdict") == "Does not fit: 66.06 GiB missing in RAM."
+    assert page.inner_text("#verdict") == "Does not fit: 66.1 GiB missing in RAM."
     choose(page, model="qwen3-8b-q4_k_m", ctx="131072", ram="8")
     assert page.get_attribute("#verdict", "class") == "no"
     page.locator("#notes button[aria-label^='Try -c ']").click()
@@ -400,6 +400,54 @@ def test_words_are_searched(page: Any) -> None:
     page.locator("#error button", has_text="Search huggingface.co").click()
     page.wait_for_selector("#error button:has-text('Qwen/Qwen3-8B-GGUF')")
     assert len(asked) == 1 and "search=qwen3%208b%20instruct%20please" in asked[0]
+
+
+def test_typing_a_model_keeps_the_answer(page: Any) -> None:
+    """Nothing is asked while the list is open; its first match is the usual quantisation, and Enter
+    takes it."""
+    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32")
+    said = page.inner_text("#verdict")
+    page.fill("#model", "qwen3 30b")
+    page.wait_for_timeout(1500)
+    assert page.locator("[role=option]").first.is_visible() and page.inner_text("#error") == ""
+    assert page.inner_text("#verdict") == said
+    page.keyboard.press("Enter")
+    answered(page)
+    assert "q4_k_m" in page.input_value("#model") and "30b" in page.input_value("#model")
+
+
+def test_the_focus_stays_while_a_table_fills(page: Any) -> None:
+    choose(page, model="llama-3.2-1b-q8_0", gpu="12", ram="32")
+    page.locator("#known-box").evaluate("details => { details.open = true }")
+    page.wait_for_selector("#known button")
+    page.locator("#known button").first.focus()
+    model = page.evaluate("document.activeElement.textContent")
+    settled(page)
+    assert page.evaluate("document.activeElement.textContent") == model
+
+
+def test_layers_have_their_place_and_no_repeated_colour(page: Any) -> None:
+    """Eight GPUs are eight rows: a colour says GPU or RAM alone."""
+    choose(page, model="llama-3.3-70b-q4_k_m", gpu="8xrtx-3060", ram="64")
+    assert page.locator("#strip .layers").count() == 8
+    kinds = page.evaluate(
+        "[...new Set([...document.querySelectorAll('#strip li')].map(li => li.className))]"
+    )
+    assert kinds == ["whole"]
+
+
+def test_a_phone_shows_what_a_list_is_for(page: Any) -> None:
+    """Verdict, rate and context of each row lie within 360 pixels."""
+    page.set_viewport_size({"width": 360, "height": 800})
+    choose(page, model="qwen3-8b-q4_k_m", gpu="12", ram="32")
+    settled(page)
+    row = page.locator("#quants tbody tr").first
+    assert "tokens/s" in row.locator("td").nth(1).evaluate(
+        "cell => getComputedStyle(cell, '::after').content"
+    )
+    for cell in row.locator("td:visible").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0 and box["x"] + box["width"] <= 360
 
 
 def test_two_answers_side_by_side(page: Any) -> None:

@@ -298,7 +298,7 @@ def test_the_answer_is_a_picture() -> None:
     ("question", "state", "title"),
     [
         ({"gpu": "8"}, "if", "Runs, but slowly if 129.5 GiB of RAM are free"),
-        ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.06 GiB missing in RAM"),
+        ({"gpu": "8", "ram": "64"}, "no", "Does not fit: 66.1 GiB missing in RAM"),
         ({"gpu": "8", "ram": "160"}, "if", "Runs, but slowly"),
         ({"ram": "192"}, "if", "Runs, but slowly"),
     ],

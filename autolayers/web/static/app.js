@@ -197,7 +197,7 @@ async function showFirst(name) {
 }
 
 function loading(text, part = 0) {
-  status(text && page.latest ? `${text}. The answer below was computed when this page was built.` : text);
+  status(text && page.latest ? `${text.replace(/…$/, "")}. The answer below was computed when this page was built.` : text);
   $("loading").hidden = part >= 1 && !text;
   if (part < 1) $("loading").value = part;
   else $("loading").removeAttribute("value");

@@ -7,9 +7,10 @@ import { nearestList } from "./machines.js";
 import { choose, page } from "./page.js";
 import { rate, size, thousands } from "./words.js";
 
-const SIGNS = { yes: "fits", if: "slow, or RAM unknown", no: "does not fit" };
+const SIGNS = { yes: "fits", if: "slow", no: "does not fit" };
 const ORDER = ["yes", "if", "", "no"];
 const HEADS = ["Model", "", "Tokens/s", "Context", "Size", "Where"];
+const UNITS = ["", "tokens/s", "context"];      // said where the heads are not shown, on a phone
 const FILTERS = ["least-context", "least-rate", "only-vision", "only-coding"];
 /** @type {any[]} */ let models = [];
 let machine = "";                  // that the list is of
@@ -109,9 +110,15 @@ function newRow(model) {
 function fill(line, row) {
   line.classList.toggle("here", row.model === page.latest?.question.model);
   line.classList.toggle("faint", row.state === "if" || row.state === "no");
-  const texts = row.state ? [SIGNS[row.state], row.rate ? rate(row.rate) : "–", row.context ? thousands(row.context) : "–",
+  const sign = row.needed ? "RAM unknown" : SIGNS[row.state];
+  const texts = row.state ? [sign, row.rate ? rate(row.rate) : "–", row.context ? thousands(row.context) : "–",
                              size(row.size), row.where] : ["…", "", "", "", ""];
-  texts.forEach((text, i) => { line.children[i + 1].textContent = text; });
+  texts.forEach((text, i) => {
+    const cell = line.children[i + 1];
+    cell.textContent = text;
+    cell.classList.toggle("none", text === "–");
+    if (UNITS[i]) cell.dataset.unit = UNITS[i];
+  });
   line.children[1].className = `left how ${row.state}`;
-  line.children[5].className = "left";
+  line.children[5].classList.add("left");
 }

@@ -21,8 +21,12 @@ export async function quantisations(mine, question) {
   const at = page.latest.answer.plan.launch.n_ctx;
   const asked = { ...question, at: page.latest.answer.plan.fits ? at : 0 };
   if ((model?.models ?? []).length > 1) return ofRepository(mine, asked, model);
+  $("quants-hint").textContent = "Computing…";
   const answer = await ask(mine, "rows", question);
-  if (!answer || answer.error) return;
+  if (!answer || answer.error) {
+    if (answer) $("quants-hint").textContent = "";
+    return;
+  }
   hint(asked.at, answer.rows.some((row) => row.as) ? "Estimates: as if all of this model had that type." : "");
   await fill(mine, asked, answer.rows.map((row) => ({ row, answer: null })));
 }
@@ -104,8 +108,13 @@ function cellsOf(answer) {
   const quality = answer.quality;
   const usual = quality ? { title: `KL divergence from the original, usual for ${quality.type}: ${quality.least} to ${quality.most}` } : {};
   const left = { class: "left" };
-  return [element("td", { class: `left how ${answer.state}` }, sign), element("td", {}, answer.rate ? rate(answer.rate) : "–"),
+  return [element("td", { class: `left how ${answer.state}` }, sign), number(answer.rate && rate(answer.rate), "tokens/s"),
           element("td", {}, size(answer.size)), element("td", { ...left, ...usual }, LOSSES[answer.loss] ?? "–"),
-          element("td", {}, answer.bits.toFixed(1)), element("td", left, answer.where),
-          element("td", {}, answer.context ? thousands(answer.context) : "–")];
+          number(answer.bits.toFixed(1), "bits per weight"), element("td", left, answer.where),
+          number(answer.context && thousands(answer.context), "context")];
+}
+
+// A cell whose unit is said where the heads are not shown, on a phone.
+function number(text, unit) {
+  return element("td", text ? { "data-unit": unit } : { class: "none" }, text || "–");
 }
