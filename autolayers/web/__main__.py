@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from ..errors import AutolayersError
-from .build import build
+from .build import build, previews
 
 USAGE = (
     "python -m autolayers.web build DIR [--pyodide URL|FOLDER] [--url URL] [--lists "
@@ -31,6 +31,10 @@ def main(words: list[str]) -> int:
     except (AutolayersError, OSError) as error:
         print(f"autolayers: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)
+    if options["--url"] and previews() == "svg":
+        print(
+            "autolayers: no rsvg-convert here: previews of links have no picture", file=sys.stderr
+        )
     print(f"{len(names)} files written to {words[1]}: serve them from any host, at any path")
     return 0
 

@@ -156,8 +156,7 @@ def _with_address(page: bytes, url: str) -> bytes:
     url = escape(url.rstrip("/"), quote=True)
     more = (
         f'<link rel="canonical" href="{url}/"><meta property="og:url" content="{url}/">'
-        f'<meta property="og:image" '
-        f'content="{url}/on/{PRESET["model"]}-on-{PRESET["gpu"]}.{_image()}">'
+        f'<meta property="og:image" content="{url}/on/index.{previews()}">'
         '<meta name="twitter:card" content="summary_large_image">\n</head>'
     )
     index = b'<footer><p><a href="on/">Which model runs on which graphics card?</a></p>'
@@ -170,8 +169,8 @@ def _answers(folder: Path, url: str) -> list[str]:
     for name, data in written.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
-        path.write_bytes(data.replace(b'.IMAGE"', f'.{_image()}"'.encode()))
-        if name.startswith("on/") and name.endswith(".svg") and _image() == "png":
+        path.write_bytes(data.replace(b'.IMAGE"', f'.{previews()}"'.encode()))
+        if name.startswith("on/") and name.endswith(".svg") and previews() == "png":
             subprocess.run(
                 ["rsvg-convert", "-o", str(path.with_suffix(".png")), str(path)],
                 check=True,
@@ -180,7 +179,8 @@ def _answers(folder: Path, url: str) -> list[str]:
     return sorted(written)
 
 
-def _image() -> str:
+def previews() -> str:
+    """The kind of the pictures for previews of links, which show no SVG."""
     return "png" if shutil.which("rsvg-convert") else "svg"
 
 

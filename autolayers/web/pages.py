@@ -117,7 +117,9 @@ def pages(url: str) -> dict[str, bytes]:
         "Which model runs on which graphics card?",
         about,
         f'<p>{about}</p><div class="scroll"><table>{table}</table></div>',
+        "on/index",
     )
+    found["on/index.svg"] = of_all()
     places = [
         "",
         *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html")),
@@ -152,6 +154,20 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
             width = max(0.0, min(BAR * size / whole, LEFT + BAR - x))
             drawn.append(_rect(x, y, width, colour))
             x += width
+    return _PICTURE.substitute(
+        label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
+    )
+
+
+def of_all() -> str:
+    """The picture of a link to the page itself, which says nothing of a model: what stands behind
+    the # reaches no preview."""
+    lines = ("Does this model run on that machine,", "how fast, and with which command?")
+    drawn = [
+        _text(170, 64, INK, "autolayers", 700),
+        *(_text(280 + 70 * i, 52, INK, line) for i, line in enumerate(lines)),
+        _text(470, 36, SOFT, "Any GGUF model, any graphics card, in the browser."),
+    ]
     return _PICTURE.substitute(
         label=escape(" ".join(lines)), drawn="\n".join(drawn), mark=MARK, paper=PAPER, soft=SOFT
     )

@@ -189,7 +189,12 @@ def test_pages_of_single_answers(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     assert len(listed) == 6 and all(
         (tmp_path / (place or "index.html")).exists() for place in listed
     )
-    assert 'og:url" content="https://example.org/x/"' in (tmp_path / "index.html").read_text()
+    index = (tmp_path / "index.html").read_text()
+    assert 'og:url" content="https://example.org/x/"' in index
+    neutral = re.search(r'og:image" content="https://example.org/x/(on/index\.(?:png|svg))"', index)
+    # a link's question, behind #, reaches no preview
+    assert neutral and "tokens/s" not in (tmp_path / "on" / "index.svg").read_text()
+    assert (tmp_path / neutral[1]).stat().st_size > 1000
 
 
 def test_what_ci_runs_has_the_version_of_pyodide() -> None:
