@@ -109,6 +109,7 @@ WORDS: Known = {
 }
 _GONE = ("-fmoe", "--fused-moe")  # of older ones, whose experts were not fused without it
 SPLITS = ("graph", "attn")
+LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 OWN_TYPES = ("q6_0", "q8_kv")
 _UNMAPPED = (
     "-rtr",
@@ -151,8 +152,11 @@ def meant(
                 f"cache is planned as {found[-1]}, an upper bound"
             )
         elif count is None:
+            _check_layers(word, left[0] if left and known is WORDS else "")
             found.append(word)
         else:
+            if word == "--fit" and left and left[0] in ("on", "off"):
+                raise UsageError(f"unknown argument: {left[0]} ({program}'s --fit takes no value)")
             value = left.pop(0) if count and left else ""
             if count and not value and word not in ("-fa", "--flash-attn"):
                 raise UsageError(f"{word} needs a value")
@@ -163,6 +167,12 @@ def meant(
     _refuse(said)
     cuts = said.split in SPLITS or said.fit
     return tuple(found), replace(IK_LLAMA, said=said, words=tuple(own), cuts=cuts), notes
+
+
+def _check_layers(flag: str, value: str) -> None:
+    """Raises UsageError for words that llama.cpp takes and std::stoi does not."""
+    if flag in LAYERS and value in ("all", "auto"):
+        raise UsageError(f"{flag} {value}: {IK_LLAMA.name} takes a number, 999 for all layers")
 
 
 def is_own_type(value: str) -> bool:

@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from .command import WrappedCommand
 
 _FIT = ("-fit", "--fit")  # a switch in ik_llama.cpp
+# values of llama.cpp that ik_llama.cpp's parser refuses
+_UNLIKE = {
+    *((flag, value) for flag in ik_words.LAYERS for value in ("all", "auto")),
+    *(("--fit", value) for value in ("on", "off")),
+}
 
 
 def understood(
@@ -69,5 +74,7 @@ def _foreign(word: str, after: str) -> bool:
     if word in ik_words.CACHES and ik_words.is_own_type(after):
         return True
     if word == "-fa" and after in ("0", "1"):
+        return True
+    if (word, after) in _UNLIKE:
         return True
     return after in ik_words.SPLITS or _switch(word, after)

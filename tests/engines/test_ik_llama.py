@@ -269,6 +269,8 @@ def test_a_layer_less_is_on_the_gpu_without_the_output() -> None:
         (["--gpu", "24GiB", "-fa"], "invalid parameter for argument: -fa"),
         (["--gpu", "24GiB", "--fit", "-ncmoe", "3"], "cannot be used with --fit"),
         (["--gpu", "24GiB", "-fmoe"], "unknown argument: -fmoe"),
+        (["--gpu", "24GiB", "--fit", "on"], "unknown argument: on"),
+        (["--gpu", "24GiB", "-ngl", "all"], "takes a number, 999 for all layers"),
         (["--gpu", "24GiB", "-lm", "none"], "ik_llama.cpp has no -lm"),
         (["--gpu", "24GiB", "--swa-full"], "ik_llama.cpp has no --swa-full"),
         (["--gpu", "24GiB", "-sm", "graph"], "split mode 'graph' with less than 2 devices"),

@@ -202,6 +202,14 @@ def test_with_fit_it_places_the_layers_itself(program) -> None:
     assert done.returncode == 2 and b"--wait needs a plan" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("--fit", "on"), ("-ngl", "all"), ("-ngl", "auto")])
+def test_values_that_its_parser_refuses(program, words: tuple[str, str]) -> None:
+    done = command("run", "--dry-run", "--gpu", "24GiB", program(IK), "-m", QWEN, *words)
+    assert done.returncode == 2 and not done.stdout
+    llama = command("run", "--dry-run", "--gpu", "24GiB", "llama-server", "-m", QWEN, *words)
+    assert llama.returncode == 0
+
+
 def test_a_given_ncmoe_is_planned_as_its_own_and_not_repeated(program) -> None:
     path, moe = program(IK), HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
     code, out, err = planned(path, "-m", str(moe), "-c", "8192", "-ncmoe", "20")
