@@ -231,8 +231,10 @@ def _first(engine: Engine, offer: dict[str, Any]) -> dict[str, Any]:
     """What the page shows while Python loads: the answer to the form's presets. cards.json has the
     other cards."""
     few = [card for card in offer["cards"] if card["name"] in CHIPS]
+    # the models are those that have names
+    kept = {key: value for key, value in offer.items() if key != "models"}
     return {
-        "offer": {**offer, "cards": few},
+        "offer": {**kept, "cards": few},
         "question": PRESET,
         "answer": whole_answer(engine, PRESET),
     }

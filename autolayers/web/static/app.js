@@ -158,6 +158,7 @@ function alive(shown) {
 
 function setUp(answer) {
   if (answer.error) throw new Error(answer.error);
+  answer.models ??= Object.keys(answer.names);
   page.offer = answer;
   $("known-box").open = Object.keys(page.config.lists ?? {}).length > 0;
   page.form = new Form(answer, changed);
