@@ -17,9 +17,11 @@ where a source does not say its speed, and what builds of 2024 were slower.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import itertools
 import json
 import math
+import pickle
 import re
 import sys
 from collections import Counter, defaultdict
@@ -80,8 +82,9 @@ MOST = {
     "chosen": 1.0,
     "alone": 1.0,
 }
-# Its one machine saved power under Windows
-LEAST = {("rates", ("Vulkan", "Gen9"), "read"): 0.58}
+# The one machine of Gen9 saved power under Windows; two sockets and cores of unequal speed say
+# little of what one processor's RAM reaches
+LEAST = {("rates", ("Vulkan", "Gen9"), "read"): 0.58, ("shared", "alone"): 0.8}
 # How far a constant may be from where it starts, as a factor of e: of a generation from its
 # backend, of others at all
 WIDTH = {
@@ -107,7 +110,8 @@ AGES = ((6700, "2025-10"), (9400, "2026-06"))
 AGE_WIDTH = 0.2
 # prompts of older builds: what was faster than today had other build options
 AGE_MOST = 1.1
-FOLDS = 12
+ROUNDS, ROUNDS_WITHOUT = 12, 6  # steps of a fit, and of one without a source
+ENOUGH = 0.02  # a step that gains less ends a fit
 FEW = 10  # comparisons that count
 # sources that all classes' uncertainty counts as in each class's
 ALL = 4
@@ -260,6 +264,33 @@ def load(paths: list[Path]) -> list[Row]:
                 )
             )
     return found
+
+
+def digest(paths: list[Path]) -> str:
+    """Of all that rows are made of: their files, the models and the package without its rates."""
+    found = hashlib.sha256()
+    package = [
+        path for path in sorted((ROOT / "autolayers").rglob("*.py")) if path.name != "rates.py"
+    ]
+    models = [path for folder in MODELS for path in sorted(folder.glob("*.gguf"))]
+    for path in [Path(__file__), *paths, *package]:
+        found.update(path.read_bytes())
+    for path in models:
+        found.update(f"{path.name} {path.stat().st_size}".encode())
+    return found.hexdigest()[:16]
+
+
+def loaded(paths: list[Path]) -> list[Row]:
+    """The rows, kept from the last time that nothing had changed: graphs take a minute."""
+    file = ROOT / ".cache" / f"rows-{digest(paths)}.pickle"
+    if file.exists():
+        return pickle.loads(file.read_bytes())
+    rows = load(paths)
+    file.parent.mkdir(exist_ok=True)
+    for old in file.parent.glob("rows-*.pickle"):
+        old.unlink()
+    file.write_bytes(pickle.dumps(rows))
+    return rows
 
 
 def build_of(data: dict) -> int | None:
@@ -425,86 +456,105 @@ def predict(
         clock.devices, clock.host, clock.shared, clock.pipelined = before
 
 
+class Fit:
+    """A fit of the constants to rows, by steps of Gauss and Newton. `near`: logarithms to begin at;
+    `only`: backends whose constants alone are fitted; `fields`: constants of these names alone;
+    `like`: a fit of more rows, whose constants it has."""
+
+    def __init__(
+        self,
+        rows: list[Row],
+        near: dict | None,
+        only: frozenset[str],
+        fields: frozenset[str],
+        like: Fit | None = None,
+    ) -> None:
+        self.rows = rows
+        self.constants = constants = like.constants if like else Constants(rows)
+        near = {**(constants.known() if only or fields else {}), **(near or {})}
+
+        def moves(name: tuple) -> bool:
+            """Whether a constant is fitted."""
+            if name[0] in ("ram", "bus") or not (only or fields):
+                return True
+            if fields:
+                return name[-1] in fields
+            return name[0] in ("rates", "age") and name[1][0] in only
+
+        self.free = numpy.array([moves(name) for name in constants.names])
+        names = zip(constants.names, constants.x0, strict=True)
+        self.x = numpy.array([near.get(name, first) for name, first in names])
+        count = Counter((row.source, row.kind) for row in rows)
+        self.weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
+        self.error = self.errors(self.x)
+
+    def tables(self) -> tuple:
+        return self.constants.tables(self.x)
+
+    def errors(self, x: numpy.ndarray, which: list[int] | None = None) -> numpy.ndarray:
+        """Logarithms of predicted over measured."""
+        tables = self.constants.tables(x)
+        rows = self.rows if which is None else [self.rows[i] for i in which]
+        return numpy.array([math.log(predict(row, *tables) / row.measured) for row in rows])
+
+    def loss(self, error: numpy.ndarray, x: numpy.ndarray) -> float:
+        a = numpy.abs(error * self.weight)
+        return float(
+            numpy.where(a < 1.5, a * a / 2, 1.5 * a - 1.125).sum()
+            + (self.constants.prior(x)[0] ** 2).sum() / 2
+        )
+
+    def slopes(self) -> numpy.ndarray:
+        """The derivative of each row's error by each constant."""
+        found = numpy.zeros((len(self.rows), len(self.x)))
+        for j, name in enumerate(self.constants.names):
+            which = [i for i, row in enumerate(self.rows) if self.constants.touches(name, row)]
+            if which and self.free[j]:
+                moved = self.x.copy()
+                moved[j] += 0.02
+                found[which, j] = (self.errors(moved, which) - self.error[which]) / 0.02
+        return found
+
+    def improve(self, rounds: int, slopes: numpy.ndarray | None = None) -> None:
+        """At most so many steps; with `slopes` the derivatives are not computed again."""
+        damping, best = 0.1, self.loss(self.error, self.x)
+        for _ in range(rounds):
+            jacobian = self.slopes() if slopes is None else slopes
+            a = numpy.abs(self.error * self.weight)
+            huber = numpy.where(a < 1.5, 1.0, 1.5 / numpy.maximum(a, 1e-9))
+            huber = self.weight * numpy.sqrt(huber)
+            prior, slope = self.constants.prior(self.x)
+            left = numpy.vstack([jacobian * huber[:, None], slope])[:, self.free]
+            right = left.T @ -numpy.concatenate([self.error * huber, prior])
+            square = left.T @ left
+            gain = 0.0
+            for _ in range(5):
+                step = numpy.zeros(len(self.x))
+                step[self.free] = numpy.linalg.solve(
+                    square + damping * numpy.diag(numpy.diag(square)), right
+                )
+                tried = self.x + numpy.clip(step, -0.5, 0.5)
+                after = self.errors(tried)
+                loss = self.loss(after, tried)
+                if loss < best:
+                    gain = best - loss
+                    self.x, self.error, best = tried, after, loss
+                    damping /= 3
+                    break
+                damping *= 4
+            if gain < ENOUGH:
+                break
+
+
 def fit(
     rows: list[Row],
-    rounds: int = 12,
-    near: dict | None = None,
     only: frozenset[str] = frozenset(),
     fields: frozenset[str] = frozenset(),
 ) -> tuple[tuple, dict]:
-    """The tables that fit these rows, and their logarithms by name; `near`: of a fit to begin at.
-    `only`: backends whose constants alone are fitted; `fields`: constants of these names alone."""
-    constants = Constants(rows)
-    near = {**(constants.known() if only or fields else {}), **(near or {})}
-
-    def moves(name: tuple) -> bool:
-        """Whether a constant is fitted."""
-        if name[0] in ("ram", "bus") or not (only or fields):
-            return True
-        if fields:
-            return name[-1] in fields
-        return name[0] in ("rates", "age") and name[1][0] in only
-
-    free = numpy.array([moves(name) for name in constants.names])
-    x = numpy.array(
-        [near.get(name, first) for name, first in zip(constants.names, constants.x0, strict=True)]
-    )
-    count = Counter((row.source, row.kind) for row in rows)
-    weight = numpy.array([count[row.source, row.kind] ** -POWER / ERROR for row in rows])
-    touched = [
-        [i for i, row in enumerate(rows) if fitted and constants.touches(name, row)]
-        for name, fitted in zip(constants.names, free, strict=True)
-    ]
-
-    def errors(x: numpy.ndarray, which: list[int]) -> numpy.ndarray:
-        tables = constants.tables(x)
-        return numpy.array([math.log(predict(rows[i], *tables) / rows[i].measured) for i in which])
-
-    every = list(range(len(rows)))
-    damping, error = 0.1, errors(x, every)
-
-    def loss(error: numpy.ndarray, x: numpy.ndarray) -> float:
-        a = numpy.abs(error * weight)
-        return float(
-            numpy.where(a < 1.5, a * a / 2, 1.5 * a - 1.125).sum()
-            + (constants.prior(x)[0] ** 2).sum() / 2
-        )
-
-    best = loss(error, x)
-    for _ in range(rounds):
-        jacobian = numpy.zeros((len(rows), len(x)))
-        for j, which in enumerate(touched):
-            if which:
-                moved = x.copy()
-                moved[j] += 0.02
-                jacobian[which, j] = (errors(moved, which) - error[which]) / 0.02
-        a = numpy.abs(error * weight)
-        huber = weight * numpy.sqrt(numpy.where(a < 1.5, 1.0, 1.5 / numpy.maximum(a, 1e-9)))
-        prior, slope = constants.prior(x)
-        left = numpy.vstack([jacobian * huber[:, None], slope])[:, free]
-        right = -numpy.concatenate([error * huber, prior])
-        improved = False
-        for _ in range(5):
-            step = numpy.zeros(len(x))
-            step[free] = numpy.linalg.solve(
-                left.T @ left + damping * numpy.diag((left * left).sum(0)), left.T @ right
-            )
-            tried = x + numpy.clip(step, -0.5, 0.5)
-            after = errors(tried, every)
-            if loss(after, tried) < best:
-                gain = best - loss(after, tried)
-                x, error, best, damping, improved = (
-                    tried,
-                    after,
-                    loss(after, tried),
-                    damping / 3,
-                    True,
-                )
-                break
-            damping *= 4
-        if not improved or gain < 0.05:
-            break
-    return constants.tables(x), dict(zip(constants.names, x, strict=True))
+    """The tables that fit these rows, and their logarithms by name."""
+    found = Fit(rows, None, only, fields)
+    found.improve(ROUNDS)
+    return found.tables(), dict(zip(found.constants.names, found.x, strict=True))
 
 
 def share(factors: numpy.ndarray, most: float) -> str:
@@ -708,11 +758,12 @@ def quantile(values: list[tuple[float, float]], q: float) -> float:
     return math.nan
 
 
-def shrunk(
-    logs: dict[tuple[str, str], list[tuple[float, float, str]]],
-) -> dict[tuple[str, str], float]:
-    """The factor that 8 in 10 rows of each class are within; of classes of few sources nearer to
-    that of all."""
+Off = tuple[float, float, str]  # of a row: the logarithm of how far it is off, its weight, source
+
+
+def shrunk(logs: dict[tuple[str, str], list[Off]]) -> dict[tuple[str, str], float]:
+    """The factor that 8 in 10 rows of each class are within; of classes of few sources that are
+    nearer than all rows are, nearer to that of all."""
     found = {}
     for kind in ("tg", "pp"):
         every = math.log(quantile([row[:2] for row in logs["all", kind]], 0.8))
@@ -728,63 +779,75 @@ def shrunk(
                 ],
                 default=0.0,
             )
-            found[name, kind] = math.exp((n * at + ALL * every) / (n + ALL))
+            found[name, kind] = math.exp(max(at, (n * at + ALL * every) / (n + ALL)))
     return found
 
 
-def doubts(
-    rows: list[Row], predicted: list[float]
-) -> tuple[dict[tuple[str, str], float], dict[str, float]]:
-    """The doubt by class, and by kind what RAM of unknown speed adds to it. Shows for how many rows
-    they hold; a source's rows weigh as their square root."""
-    count = Counter((row.source, row.kind, row.placement) for row in rows)
-    known: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
-    unknown: dict[str, list[tuple[float, float, str]]] = defaultdict(list)
-    for row, p in zip(rows, predicted, strict=True):
-        off = abs(math.log(p / row.measured)), count[row.source, row.kind, row.placement] ** -0.5
-        if row.ram and row.placement in IN_RAM:
-            unknown[row.kind].append((*off, row.placement))
-        else:
-            for name in (row.placement, "all"):
-                known[name, row.kind].append((*off, row.source))
-    doubt = shrunk(known)
-    more = {}
-    for kind, off in unknown.items():
-        # beyond the doubt of the class, in squares
-        left = [
-            (math.sqrt(max(0.0, log**2 - math.log(doubt[name, kind]) ** 2)), weight)
-            for log, weight, name in off
-        ]
-        more[kind] = max(1.05, quantile(left, 0.8))
+@dataclass(frozen=True)
+class Stated:
+    """What a plan says of itself: a doubt by class, and by kind what RAM of unknown speed adds."""
+
+    doubt: dict[tuple[str, str], float]
+    unknown: dict[str, float]
+
+    @classmethod
+    def of(cls, rows: list[Row], offs: list[float]) -> Stated:
+        """From rows and how far each is off; a source's rows weigh as their square root."""
+        count = Counter((row.source, row.kind, row.placement) for row in rows)
+        known: dict[tuple[str, str], list[Off]] = defaultdict(list)
+        unknown: dict[str, list[Off]] = defaultdict(list)
+        for row, off in zip(rows, offs, strict=True):
+            weight = count[row.source, row.kind, row.placement] ** -0.5
+            if row.ram and row.placement in IN_RAM:
+                unknown[row.kind].append((off, weight, row.placement))
+            else:
+                for name in (row.placement, "all"):
+                    known[name, row.kind].append((off, weight, row.source))
+        doubt = shrunk(known)
+        more = {}
+        for kind, found in unknown.items():
+            # beyond the doubt of the class, in squares
+            left = [
+                (math.sqrt(max(0.0, log**2 - math.log(doubt[name, kind]) ** 2)), weight)
+                for log, weight, name in found
+            ]
+            more[kind] = max(1.05, quantile(left, 0.8))
+        return cls(doubt, more)
+
+    def holds(self, row: Row, off: float) -> bool:
+        """Whether a row is within what a plan would say."""
+        more = self.unknown[row.kind] if row.ram and row.placement in IN_RAM else 1.0
+        return off <= math.hypot(math.log(self.doubt[row.placement, row.kind]), math.log(more))
+
+
+def doubts(rows: list[Row], predicted: list[float]) -> Stated:
+    """The doubts of all rows. Shows for how many rows they hold, and those that were made without a
+    row's source."""
+    offs = [abs(math.log(p / row.measured)) for row, p in zip(rows, predicted, strict=True)]
+    stated = Stated.of(rows, offs)
+    without = {}
+    for source in {row.source for row in rows}:
+        kept = [i for i, row in enumerate(rows) if row.source != source]
+        without[source] = Stated.of([rows[i] for i in kept], [offs[i] for i in kept])
     cells = []
     for kind in ("tg", "pp"):
-        for name in CLASSES:
-            held = [
-                (
-                    abs(math.log(p / row.measured))
-                    <= math.hypot(
-                        math.log(doubt[name, kind]),
-                        math.log(more[kind]) if row.ram and name in IN_RAM else 0.0,
-                    )
-                )
-                for row, p in zip(rows, predicted, strict=True)
-                if (row.kind, row.placement) == (kind, name)
+        for name in (*CLASSES, "all"):
+            found = [
+                (stated.holds(row, off), without[row.source].holds(row, off))
+                for row, off in zip(rows, offs, strict=True)
+                if row.kind == kind and name in (row.placement, "all")
             ]
-            if held:
-                cells.append(
-                    (
-                        f"{name} {kind}",
-                        str(len(held)),
-                        f"{doubt[name, kind]:.2f}",
-                        f"{100 * sum(held) / len(held):.0f} %",
-                    )
-                )
+            if found:
+                within = f"{stated.doubt[name, kind]:.2f}" if name != "all" else ""
+                shares = [sum(held) / len(held) for held in zip(*found, strict=True)]
+                texts = [f"{100 * held:.0f} %" for held in shares]
+                cells.append((f"{name} {kind}", str(len(found)), within, *texts))
     title = (
-        f"The uncertainty that is stated (RAM of unknown speed: x{more['tg']:.2f} and "
-        f"x{more['pp']:.2f} more)"
+        f"The uncertainty that is stated (RAM of unknown speed: x{stated.unknown['tg']:.2f} and "
+        f"x{stated.unknown['pp']:.2f} more)"
     )
-    show(title, "class", cells, ("n", "within", "holds for"))
-    return doubt, more
+    show(title, "class", cells, ("n", "within", "holds for", "made without the source"))
+    return stated
 
 
 def write_page(rows: list[Row]) -> None:
@@ -796,10 +859,7 @@ Made by `python benchmarks/fit_speed.py --docs`; do not edit. {len(rows)} measur
 {len({row.source for row in rows})} sources (fixtures/speeds); tg: tokens one by one, pp: prompts.
 **ratio**: the median of predicted / measured; **factor**: the median of how many times a prediction is off, up or
 down; **p80**: what 8 in 10 are within. The first table is of rows that the constants were fitted to, the others of rows
-whose source was left out of the fit: that is what a plan says of itself (`within x1.30`).
-Constants of ROCm and SYCL are fitted to all rows (`--only`), and so is what copies of experts cost; those of other
-backends are of before the rows of November 2026 (n4-), which a new fit of all does not predict better when their
-sources are left out."""  # noqa: E501
+whose source was left out of the fit: that is what a plan says of itself (`within x1.30`)."""  # noqa: E501
     (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 
@@ -809,16 +869,18 @@ def without_source(
     only: frozenset[str] = frozenset(),
     fields: frozenset[str] = frozenset(),
 ) -> list[float]:
-    """Each row's prediction with constants that were fitted without its source (and others: in
-    FOLDS parts)."""
+    """Each row's prediction with constants that were fitted without its source. The fits begin at
+    that of all rows, whose derivatives they keep."""
     found = [0.0] * len(rows)
-    fold = {source: i % FOLDS for i, source in enumerate(sorted({row.source for row in rows}))}
-    for left_out in range(FOLDS):
-        tables, _ = fit(
-            [row for row in rows if fold[row.source] != left_out], 4, near, only, fields
-        )
+    whole = Fit(rows, near, only, fields)
+    slopes = whole.slopes()
+    for left_out in sorted({row.source for row in rows}):
+        fitted = Fit([row for row in rows if row.source != left_out], near, only, fields, whole)
+        kept = [i for i, row in enumerate(rows) if row.source != left_out]
+        fitted.improve(ROUNDS_WITHOUT, slopes[kept])
+        tables = fitted.tables()
         for i, row in enumerate(rows):
-            if fold[row.source] == left_out:
+            if row.source == left_out:
                 found[i] = predict(row, *tables, plain=not row.old)
     return found
 
@@ -918,7 +980,9 @@ SHARED = speeds.Shared(
     core=13,
     core_flops=74,
     core_experts=0.5,
-    core_attention=4,
+    core_attention=10,
+    core_attention_far=2.5,
+    core_scores=25,
     core_kernel=2.0,
     ram_copy=0.55,
     copied=0.3,
@@ -973,9 +1037,9 @@ def main() -> None:
     words = options.parse_args()
     fields = frozenset(filter(None, words.fields.split(",")))
     only = frozenset(filter(None, words.only.split(",")))
-    every = load([ROWS, *words.rows])
+    every = loaded([ROWS, *words.rows])
     rows = [row for row in every if not only or any(backend in only for backend, _ in row.keys)]
-    tables, near = fit(rows, only=only, fields=fields)
+    tables, near = fit(rows, only, fields)
     rates, shared, old, ram = tables
     for key, rate in rates.items():
         print(
@@ -1011,8 +1075,12 @@ def main() -> None:
         without = without_source(rows, near, only, fields)
         left_out = [p for row, p in zip(rows, without, strict=True) if not row.old]
         table("Rows since 2025, each predicted without its source", recent, left_out)
+        stated = doubts(recent, left_out)
         found = Doubts(
-            *doubts(recent, left_out), calibrated(recent, left_out), apart(recent, left_out)
+            stated.doubt,
+            stated.unknown,
+            calibrated(recent, left_out),
+            apart(recent, left_out),
         )
         sources(recent, left_out)
         if words.docs and not (only or fields):

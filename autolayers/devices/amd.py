@@ -1,6 +1,7 @@
 """AMD GPUs through Linux's sysfs, if there is no llama.cpp program to ask.
 
-Files: Linux's Documentation/gpu/amdgpu/driver-misc.rst (mem_info_*, world-readable bytes). Their
+Files: Linux's Documentation/gpu/amdgpu/driver-misc.rst (mem_info_*, world-readable bytes) and
+thermal.rst (hwmon's power1_cap, microwatts; amdgpu_hwmon_show_power_cap_default). Their
 order is the kernel's; HIP's may differ, so with several GPUs or a mask the sizes are right but the
 names are a guess.
 """
@@ -76,6 +77,8 @@ def _card(path: str, root: str) -> Device | None:
         pci_id=pci,
         source="sysfs",
         limits=_limits(pci, root),
+        power_limit=_watts(path, "power1_cap"),
+        power_default=_watts(path, "power1_cap_default"),
     )
     if not _integrated(path):
         return card
@@ -142,6 +145,16 @@ def _integrated(path: str) -> bool:
     except OSError:
         return False
     return len(header) == 4 and header[2] >= 2
+
+
+def _watts(path: str, name: str) -> int | None:
+    """Return a figure of the GPU's power sensor in watts."""
+    try:
+        sensors = sorted(os.listdir(f"{path}/hwmon"))
+    except OSError:
+        return None
+    found = [number for sensor in sensors if (number := _number(f"{path}/hwmon/{sensor}/{name}"))]
+    return found[0] // 1_000_000 or None if found else None
 
 
 def _text(path: str) -> str:

@@ -39,6 +39,8 @@ MANY = 32
 # Heads that compute on one head's f16 cache, an operation for each of its bytes; twice those of
 # measured launches
 GROUP = 16
+# Bytes of a layer's cache that stay in the processor's own cache while all heads read them
+NEAR = 16 << 20
 
 
 def sent(weights: Weights, depth: float) -> float:
@@ -170,11 +172,7 @@ class Clock:
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
-                attends = (
-                    flops / self._core_flops(n)
-                    if many
-                    else min(flops, GROUP * size) / self._core_attention(n)
-                )
+                attends = self._attends(n, many, flops, size, size / count / sequences)
                 common += hypot((size + state) / (host.ram * shared.ram), attends)
                 continue
             for name, share in self._parts(place):
@@ -317,7 +315,7 @@ class Clock:
         few: bool,
     ) -> float:
         shared, host = self.shared, self.host
-        cores = self._cores(n) * shared.core * 1e9
+        cores = self._cores(n) * shared.core * 1e9 / self.weights.low_core
 
         def read(size: float, share: float) -> float:
             share *= 1.0 if self.devices else shared.alone
@@ -336,8 +334,15 @@ class Clock:
         (llama_context::graph_compute)."""
         return self.host.batch_cores or self.host.cores if n > 1 else self.host.cores
 
-    def _core_attention(self, n: int) -> float:
-        return self._cores(n) * self.shared.core_attention * 1e9
+    def _attends(self, n: int, many: bool, flops: float, size: float, layer: float) -> float:
+        """Seconds of attention on the CPU: each head reads a layer's cache by itself, of one token
+        from RAM what the processor's own cache does not hold."""
+        shared, cores = self.shared, self._cores(n) * 1e9
+        if many:
+            return flops / (cores * shared.core_scores)
+        near = min(1.0, NEAR / max(1.0, layer))
+        each = near / shared.core_attention + (1 - near) / shared.core_attention_far
+        return min(flops, GROUP * size) * each / cores
 
     def _core_flops(self, n: int) -> float:
         return self._cores(n) * self.shared.core_flops * 1e9

@@ -65,7 +65,11 @@ class Shared:
     core: float  # 10**9 bytes per second per core
     core_flops: float  # 10**9 operations per second per core
     core_experts: float  # share of it for experts
-    core_attention: float  # 10**9 operations of attention per second per core
+    # 10**9 operations of attention per second per core: of a token with a cache that the
+    # processor's own holds, with the rest of it, and of a prompt
+    core_attention: float
+    core_attention_far: float
+    core_scores: float
     core_kernel: float  # microseconds of CPU time per node of the graph
     ram_copy: float  # weights that the CPU copies for the bus, share of RAM's bandwidth
     copied: float  # how quickly tokens spread over the experts that are copied
@@ -157,37 +161,39 @@ FP16_UNKNOWN = 150.0
 # --- made by benchmarks/fit_speed.py
 
 SHARED = Shared(
-    token=163,
-    prompt_experts=0.961,
+    token=164,
+    prompt_experts=0.969,
     expert_tokens=33.2,
-    prompt_read=0.929,
-    prompt_kernel=1.64,
+    prompt_read=1,
+    prompt_kernel=1.63,
     hop=65,
-    reduction=34,
-    ram=1,
-    ram_experts=0.959,
-    alone=0.843,
-    core=14.1,
-    core_flops=63.8,
-    core_experts=0.607,
-    core_attention=3.06,
-    core_kernel=1.94,
-    ram_copy=0.553,
-    copied=0.332,
-    several=1.56,
-    stages=0.275,
+    reduction=34.7,
+    ram=0.959,
+    ram_experts=0.939,
+    alone=0.8,
+    core=17.9,
+    core_flops=55.2,
+    core_experts=0.626,
+    core_attention=7.66,
+    core_attention_far=2.34,
+    core_scores=20.1,
+    core_kernel=2.02,
+    ram_copy=0.571,
+    copied=0.34,
+    several=1.55,
+    stages=0.268,
 )
 
 AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt
-    "CUDA": (Age(6700, 1.19, 0.799), Age(9400, 1.02, 0.856)),
-    "MTL": (Age(6700, 0.961, 0.897), Age(9400, 1.07, 1.06)),
-    "ROCm": (Age(6700, 1.01, 0.393), Age(9400, 0.996, 1.05)),
+    "CUDA": (Age(6700, 1.2, 0.862), Age(9400, 1.04, 0.917)),
+    "MTL": (Age(6700, 0.958, 0.908), Age(9400, 1.06, 1.08)),
+    "ROCm": (Age(6700, 1.01, 0.416), Age(9400, 1.01, 1.03)),
     "SYCL": (Age(6700, 1, 1), Age(9400, 1.05, 1.1)),
-    "Vulkan": (Age(6700, 1.01, 0.695), Age(9400, 1.02, 0.851)),
+    "Vulkan": (Age(6700, 1.01, 0.697), Age(9400, 1.02, 0.849)),
 }
 
 # what RAM of unknown speed adds to a doubt, where RAM decides
-UNKNOWN_RAM = {"pp": 1.41, "tg": 1.33}
+UNKNOWN_RAM = {"pp": 1.22, "tg": 1.21}
 
 # --- end
 

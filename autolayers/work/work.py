@@ -54,10 +54,20 @@ TYPE_READ = {
     "iq2_xxs": 1.3,
     "iq2_xs": 1.3,
     "iq2_s": 1.3,
-    "iq3_xxs": 1.2,
-    "iq3_s": 1.2,
+    "iq3_xxs": 1.25,
+    "iq3_s": 1.25,
     "iq4_nl": 1.15,
     "iq4_xs": 1.1,
+}
+# the same on a CPU core, whose kernels look codes of these types up one after another
+TYPE_READ_CORE = {
+    "iq1_s": 4.0,
+    "iq1_m": 4.0,
+    "iq2_xxs": 4.0,
+    "iq2_xs": 4.0,
+    "iq2_s": 4.0,
+    "iq3_xxs": 4.0,
+    "iq3_s": 4.0,
 }
 KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
 # A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of
@@ -142,7 +152,7 @@ class Weights:
         self.used = hparams.n_expert_used_max / hparams.n_expert if hparams.n_expert else 1.0
         self.scan = STATE if any(name.endswith(".ssm_d") for name in model.tensors) else 1.0
         self.reads: dict[str, Reads] = {}
-        read, low, size = 0.0, 0.0, 0
+        read, low, core, size = 0.0, 0.0, 0.0, 0
         for weight in model.weights:
             info = weight.info
             table = weight.layer == "input" or (
@@ -159,6 +169,7 @@ class Weights:
             slower = info.n_bytes * TYPE_READ.get(info.type, 1.0)
             read += slower if expert else 0
             low += 0 if expert else slower
+            core += info.n_bytes * TYPE_READ_CORE.get(info.type, 1.0)
             size += 0 if expert else info.n_bytes
             self.reads[info.name] = (
                 Reads(0, info.n_bytes, 0.0, work * self.used, bf16)
@@ -169,6 +180,8 @@ class Weights:
         # limits
         self.low = read / max(1, sum(each.experts for each in self.reads.values())) if read else 1.0
         self.low_dense = low / max(1, size) if low else 1.0
+        every = sum(each.dense + each.experts for each in self.reads.values())
+        self.low_core = core / max(1, every) if core else 1.0
 
     def of(self, step: Step) -> Reads | None:
         """What a step reads; of the input's table only single rows, which are negligible."""

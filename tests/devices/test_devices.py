@@ -541,6 +541,15 @@ def meminfo(total, available):
     }
 
 
+def test_a_radeon_says_its_power_cap(tmp_path):
+    sensor = "hwmon/hwmon3/power1_cap"
+    more = {sensor: "250000000\n", f"{sensor}_default": "355000000\n"}
+    root = tree(tmp_path, card(0, 24 * GiB, 0, **more) | card(1, 16 * GiB, 0))
+    (capped, plain), _ = amd.query({}, root)
+    assert (capped.power_limit, capped.power_default) == (250, 355)
+    assert (plain.power_limit, plain.power_default) == (None, None)
+
+
 def test_a_radeon_card(tmp_path):
     root = tree(
         tmp_path,
