@@ -153,7 +153,8 @@ class Diagnosis:
                 ("model", self.launch.header, "its bundled header stands for the file's: not exact")
             )
         if facts.build:
-            old = facts.build < NEWEST - _OLD
+            # ik_llama.cpp counts its own builds
+            old = not facts.ik and facts.build < NEWEST - _OLD
             found.append(
                 (
                     "build",

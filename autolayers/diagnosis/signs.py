@@ -469,6 +469,8 @@ SIGNS = (
     ),
     Sign("bad_combo", "cannot be used together", "", "start"),
     Sign("bad_combo", "cannot be used with --fit", "", "start"),  # ik_llama.cpp
+    # ggml_reduce of ik_llama.cpp: -sm graph left a tensor on one device alone
+    Sign("bad_combo", "GGML_ASSERT(nhave > 1)", "", "start"),
     Sign(
         "bad_combo",
         "with less than 2 devices",

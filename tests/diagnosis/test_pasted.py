@@ -413,8 +413,11 @@ def test_an_ik_log() -> None:
         ("Unable to auto-fit model", "fit_gave_up"),
         ("-ot cannot be used with --fit", "bad_combo"),
         ("It is not possible to use split mode 'graph' with less than 2 devices", "bad_combo"),
+        ("/src/ggml/src/ggml.c:5800: GGML_ASSERT(nhave > 1) failed", "bad_combo"),
     ):
         assert explain(line.encode()).cause == cause
+    dated = explain(b"main: build = 4840 (8337e4cd)\n" + log.encode())
+    assert dated.facts.build == 4840 and "is the newest known" not in dated.text()
 
 
 def served(rate: float, *lines: str) -> bytes:
