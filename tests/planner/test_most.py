@@ -1,0 +1,107 @@
+"""The launch with the most layers on the devices, against every number of layers and every split of
+them, all measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support import hypothetical_gpus, model, requested
+
+from autolayers.flags.params import Params
+from autolayers.flags.policy import Policy
+from autolayers.machine import Machine
+from autolayers.planner.buffers import Buffers
+from autolayers.planner.candidates import Kind
+from autolayers.planner.evaluate import FIT, Evaluator
+from autolayers.planner.frames import Frame
+from autolayers.planner.one.ladder import Ladder
+from autolayers.planner.one.most import divided, most
+from autolayers.planner.problem import Problem
+
+NAME = "llama-3.2-1b-q8_0:6"
+KINDS = ("layers", "ffn")
+
+
+def kind(name: str, mib: tuple[int, ...], **given: object) -> Kind:
+    machine = Machine.of(hypothetical_gpus(mib), None, None, {})
+    params = Params(n_ctx=4096, **given)  # type: ignore[arg-type]
+    problem = Problem(model(NAME), requested(params, Policy(), machine))
+    return Kind(Frame(problem, params), name, params, Buffers(machine.limits))
+
+
+def fits(evaluator: Evaluator, params: Params) -> bool:
+    found = evaluator.candidate(params, FIT)
+    return found is not None and found.fits_devices
+
+
+def splits(ladder: Ladder, count: int, devices: int) -> list[tuple[float, ...]]:
+    layers = ladder(count).layers_wanted(ladder.top if ladder.kind == "layers" else ladder.top + 1)
+    if devices == 1:
+        return []
+    return [(float(first), float(layers - first)) for first in range(layers + 1)]
+
+
+def largest(of: Kind) -> int:
+    """The largest number of layers that fits in any split."""
+    ladder = of.ladder(4096)
+    assert ladder is not None
+    for count in range(ladder.top, -1, -1):
+        launches = [ladder(count)] + [
+            replace(ladder(count), tensor_split=split)
+            for split in splits(ladder, count, len(of.frame.names))
+        ]
+        if any(fits(of.evaluator, params) for params in launches):
+            return count
+    return -1
+
+
+def number(of: Kind, params: Params) -> int:
+    """How many layers of the kind a launch has on the devices."""
+    ladder = of.ladder(4096)
+    assert ladder is not None
+    same = [
+        count
+        for count in range(ladder.top + 1)
+        if replace(ladder(count), tensor_split=params.tensor_split) == params
+    ]
+    return same[0]
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "mib", [(900,), (1100,), (2000,), (700, 600), (600, 900), (800, 800), (1100, 700), (1500, 1500)]
+)
+def test_no_launch_has_more_layers(name: str, mib: tuple[int, ...]) -> None:
+    of = kind(name, mib)
+    found = most(of, 4096, FIT)
+    best = largest(kind(name, mib))
+    assert (-1 if found is None else number(of, found.params)) == best
+    assert found is None or found.fits_devices
+
+
+def test_a_given_split_stays() -> None:
+    of = kind("layers", (1100, 1100), tensor_split=(1.0, 3.0))
+    found = most(of, 4096, FIT)
+    assert found is not None and found.params.tensor_split == (1.0, 3.0)
+    assert number(of, found.params) == max(
+        n for n in range(8) if fits(of.evaluator, replace(found.params, n_gpu_layers=n))
+    )
+
+
+def test_of_a_number_of_layers_the_fastest_split_that_fits() -> None:
+    of = kind("layers", (1500, 1100))
+    ladder = of.ladder(4096)
+    assert ladder is not None
+    found = divided(of, ladder, 5, FIT)
+    others = [
+        of.evaluator.candidate(replace(ladder(5), tensor_split=split), FIT)
+        for split in splits(ladder, 5, 2)
+    ]
+    fastest = of.cost.fastest([each for each in others if each and each.fits_devices])
+    assert found is not None
+    assert of.cost.speed(found).request == pytest.approx(of.cost.speed(fastest).request, rel=0.005)
+
+
+def test_nothing_fits_where_even_buffers_do_not() -> None:
+    assert most(kind("ffn", (260, 260)), 4096, FIT) is None
