@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from ..backends import DEFAULT
+from ..builds import Build
+from ..engines.ik_llama import IK_LLAMA
+from ..ggml.types import IK_NAMES
 from ..machine import Device
 from ..records import dataclass
 from .estimate import Estimator
@@ -70,13 +73,18 @@ class ModelLayers:
 _ATTENTION = ("attn", "wkv", "ssm", "time_mix", "shortconv", "indexer", "post_attention")
 
 
+def _is_of_ik(model: Model) -> bool:
+    """Whether ik_llama.cpp alone reads this file."""
+    return not IK_NAMES.isdisjoint(info.type for info in model.tensors.values())
+
+
 def model_layers(model: Model, params: Params) -> ModelLayers:
     """Return the sizes of a model's layers, with caches by the flags in `params`. Raises
     LaunchRefused if llama.cpp would not create a context with these flags."""
     model = model.overridden(params.override_kv)
     hp = model.hparams
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
-    estimator = Estimator(model)
+    estimator = Estimator(model, Build(engine=IK_LLAMA) if _is_of_ik(model) else Build())
     caches = estimator.layers(params, device)
     static = estimator.static(params, [device])
     names = [str(i) for i in range(hp.n_layer_all)]

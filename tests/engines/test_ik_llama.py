@@ -317,6 +317,11 @@ def test_a_file_with_its_types_is_refused_by_llama_server(tmp_path: Path) -> Non
     assert says(path, "--gpu", "24GiB", "-c", "4096", "--engine", "ik_llama.cpp").returncode == 0
 
 
+def test_a_file_with_its_types_is_inspected() -> None:
+    done = says("inspect", FIXTURES / "ik/headers/qwen3-8b-iq4_ks.gguf")
+    assert done.returncode == 0 and "iq4_ks" in done.stdout and not done.stderr
+
+
 def test_two_gpus_of_which_one_is_named() -> None:
     done = says(QWEN, "--engine", "ik_llama.cpp", "--gpu", "2x24GiB", "-c", "8192", "-dev", "CUDA1")
     assert (
