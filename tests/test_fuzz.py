@@ -23,6 +23,8 @@ CASES = {
     "explaining": 60,
     "machines": 60,
     "starts": 60,
+    "headers": 60,
+    "settings": 30,
 }
 PATIENT = 20.0  # a limit here only ends a case that hangs; `python tests/fuzz.py` measures
 
