@@ -38,6 +38,7 @@ class Engine:
     seen: str = ""  # its commit that is planned, if it is not llama.cpp
     said: Hashable = None  # what words of its own say of a launch, in its module's form
     words: tuple[str, ...] = ()  # these words, as a launch has them
+    fields: tuple[str, ...] = ()  # of Params, whose values these words say
     lacks: tuple[str, ...] = ()  # flags of llama-server that it has not
     unwritten: tuple[str, ...] = ()  # those that mean something else there
     rules: tuple[tuple[str, bool], ...] = ()  # of builds/table.py, which hold otherwise in it

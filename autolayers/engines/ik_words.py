@@ -135,6 +135,7 @@ def meant(
     said, left = Said(), list(words)
     found: list[str] = []
     own: list[str] = []
+    fields: list[str] = []
     notes: list[str] = []
     while left:
         word = left.pop(0)
@@ -146,6 +147,7 @@ def meant(
                 field = f"type_{CACHES[word].lower()}"
                 said = replace(said, **{field: _spelt(type_)})  # type: ignore[arg-type]
                 own += [word, type_]
+                fields.append(f"cache_{field}")
                 continue
             notes.append(
                 f"{word} {type_} is a type of {program} alone: the {CACHES[word]} "
@@ -166,7 +168,8 @@ def meant(
             own += [] if more and word not in _UNMAPPED else [word, *[value] * count]
     _refuse(said)
     cuts = said.split in SPLITS or said.fit
-    return tuple(found), replace(IK_LLAMA, said=said, words=tuple(own), cuts=cuts), notes
+    engine = replace(IK_LLAMA, said=said, words=tuple(own), fields=tuple(fields), cuts=cuts)
+    return tuple(found), engine, notes
 
 
 def _check_layers(flag: str, value: str) -> None:

@@ -30,6 +30,7 @@ from .unused import unused
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
 
     from ..builds import Build
     from ..flags.params import Params
@@ -350,6 +351,8 @@ def _flags(params: Params, given: Params, build: Build) -> list[str]:
         own = ((EXPERTS_REGEX, "-ncmoe"), (FFN_REGEX, "-ncffn"))
         known = tuple(regex for regex, flag in own if build.knows(flag))
         params = replace(params, overrides=merged(params.overrides, known))
+    in_its_words: dict[str, Any] = dict.fromkeys(build.engine.fields)
+    params = replace(params, **in_its_words)
     flash = params.flash_attn if build.bare_flash else None
     rest = to_words(
         replace(

@@ -349,3 +349,12 @@ def test_the_library_reads_its_words_too() -> None:
         ["24GiB"],
     )
     assert plan.engine == "ik_llama.cpp" and plan.devices[0].compute >= int(312.75 * MiB)
+
+
+def test_a_cache_type_of_its_own_is_written_once() -> None:
+    """llama.cpp's type, which its bytes are planned as at most, is not a flag of the launch."""
+    words = ("--engine", "ik_llama.cpp", "--gpu", "24GiB", "-c", "8192", "-ctk", "q6_0")
+    done = says(QWEN, *words, "-ctv", "q8_0", "--format", "flags")
+    flags = done.stdout.split()
+    assert flags.count("-ctk") == 1 and flags[flags.index("-ctk") + 1] == "q6_0"
+    assert flags[flags.index("-ctv") + 1] == "q8_0"
