@@ -378,7 +378,7 @@ GiB = 1 << 30
 @pytest.mark.parametrize(
     ("id", "words", "device", "size", "header", "changed"),
     [
-        ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ncffn"),
+        ("f012", "-m qwen3-8b-q4_k_m.gguf", "CUDA0", 4, "qwen3-8b-q4_k_m", "-ngl"),
         (
             "f036",
             "-m deepseek-v2-lite-q4_0.gguf -c 4096 -ngl 99",
