@@ -16,6 +16,7 @@ from ..backends import METAL, canonical
 from ..builds import Build
 from ..flags.check import nearest
 from ..flags.table import ARGUMENTS
+from ..ggml.types import BY_ID, IK_NAMES
 from ..records import dataclass
 from .causes import Remedy
 
@@ -387,9 +388,28 @@ def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         ),
         "blocks": (_remedy(f"-ct{cache} f16", "a type without blocks"),),
         "split": (_remedy("-sm layer", "the split that every model and backend has"),),
+        "fit": (_remedy("", "leave out --fit, or -ncmoe and -ot: both place the weights"),),
     }
     if part in helps:
         yield Advice(helps[part], instead=True)
+
+
+def _types(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    """The program whose types of tensors a file has."""
+    if ik_type(verdict.detail.get("type", "")):
+        yield Advice(
+            (
+                _remedy("", "ik_llama.cpp, which the file was made for"),
+                _remedy("", "a file without ik_llama.cpp's own types"),
+            ),
+            instead=True,
+        )
+
+
+def ik_type(number: str) -> str:
+    """The name of a type of ik_llama.cpp alone, by its number in a log; "" for others."""
+    kind = BY_ID.get(int(number)) if number.isdecimal() else None
+    return kind.name if kind is not None and kind.name in IK_NAMES else ""
 
 
 def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
@@ -431,6 +451,7 @@ _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "bad_file": _file,
     "bad_flag": _flag,
     "bad_combo": _combined,
+    "bad_model": _types,
     "oom_device": _full,
     "fit_gave_up": _fit,
     "op_unsupported": _unfused,

@@ -11,7 +11,7 @@ from ..errors import NoLog, UsageError
 from ..quoting import printable, shell
 from ..records import dataclass, replace
 from ..units import MiB, human, mib
-from .advice import of
+from .advice import ik_type, of
 from .causes import CAUSES, Remedy, remedies_of
 from .decide import Verdict, decide
 from .facts import Facts
@@ -439,7 +439,7 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
         known = f", which b{since} knows" if since else ""
         return f": {said['what'][:40]}{known}"
     if "type" in said:
-        return f": tensors of type {said['type']}"
+        return f": tensors of type {ik_type(said['type']) or said['type']}"
     if cause == "bad_file" and "tensor" in said and said["sign"] in _ENDS:
         return f": it ends before its tensor {said['tensor'][:40]} does"
     if "tensor" in said:

@@ -468,7 +468,8 @@ SIGNS = (
         "start",
     ),
     Sign("bad_combo", "cannot be used together", "", "start"),
-    Sign("bad_combo", "cannot be used with --fit", "", "start"),  # ik_llama.cpp
+    # ik_llama.cpp: llama_model_load
+    Sign("bad_combo", "cannot be used with --fit", "cannot be used with --(?P<part>fit)", "start"),
     # ggml_reduce of ik_llama.cpp: -sm graph left a tensor on one device alone
     Sign("bad_combo", "GGML_ASSERT(nhave > 1)", "", "start"),
     Sign(

@@ -416,6 +416,10 @@ def test_an_ik_log() -> None:
         ("/src/ggml/src/ggml.c:5800: GGML_ASSERT(nhave > 1) failed", "bad_combo"),
     ):
         assert explain(line.encode()).cause == cause
+    both = explain(b"-ncmoe | --n-cpu-moe cannot be used with --fit").text()
+    assert "leave out --fit" in both and "-ctv" not in both
+    foreign = explain(b"tensor 'blk.0.attn_q.weight' has invalid ggml type 144 (NONE)").text()
+    assert "tensors of type iq4_ks" in foreign and "ik_llama.cpp, which the file" in foreign
     dated = explain(b"main: build = 4840 (8337e4cd)\n" + log.encode())
     assert dated.facts.build == 4840 and "is the newest known" not in dated.text()
 
