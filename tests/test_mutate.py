@@ -16,7 +16,10 @@ from mutate import ROOT, Mutation, nearest
 @pytest.mark.parametrize(
     ("path", "first"),
     [
-        ("planner/one/most.py", ["tests/planner", "tests/decisions/test_bars.py"]),
+        (
+            "planner/one/most.py",
+            ["tests/planner/test_most.py", "tests/planner", "tests/decisions/test_bars.py"],
+        ),
         ("memory/margin.py", ["tests/memory/test_margin.py", "tests/memory", "tests/truth"]),
         ("request.py", ["tests/test_request.py"]),
     ],
