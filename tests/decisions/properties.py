@@ -33,7 +33,7 @@ from autolayers.flags.policy import read
 from autolayers.ggml.types import row_size
 from autolayers.planner.one.contexts import contexts
 from autolayers.planner.plan import FitChoice
-from autolayers.planner.prices import worth
+from autolayers.planner.prices import ENOUGH, worth
 from autolayers.planner.problem import Problem
 from autolayers.records import dataclass, replace
 from autolayers.request import Request
@@ -253,6 +253,8 @@ def fit(asked: Question, found: Plan) -> Iterator[str]:
     rival = fit_choice(asked.model, asked.words, asked.devices, asked.host)
     if rival is None or not rival.fits or rival.breakdown.n_ctx < least(asked):
         return
+    if found.breakdown.host.context and rival.breakdown.n_ctx_seq > ENOUGH:
+        return  # with a cache in RAM, contexts that take long to read are left out (search.py)
     if less(asked, found, rival):
         yield (
             f"{told(found)}, --fit {rival.placement}, {rival.breakdown.n_ctx}, "
@@ -314,8 +316,9 @@ def requests(asked: Question, found: Plan, rng: random.Random) -> Iterator[str]:
         return
     if not one.fits or worth_of(slots, one) > worth_of(twice, two) * MISSED:
         yield f"{count}: {told(one)}, {2 * count}: {told(two)}"
-    # the slots of one request are llama.cpp's
-    if count > 1 and (free is None or less(slots, free, one, once)):
+    # the slots of one request are llama.cpp's, and given ones may be too small for one
+    holds = one.breakdown.n_ctx_seq >= 512 + 64
+    if count > 1 and holds and (free is None or less(slots, free, one, once)):
         yield f"{count}: {told(free) if free else 'refused'}, -np {count}: {told(one)}"
 
 
