@@ -1,7 +1,7 @@
 """Rules of llama.cpp's builds before b9093, the oldest whose sizes are exact.
 
-From b9093 on each of these holds, or none does. So this file can go once nobody runs such builds:
-mypy then names every place that asks for one of its rules.
+From b9093 on each of these rules is the same in every build. So this file can go once nobody runs
+older ones: mypy then names every place that asks for one of its rules.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from .rule import Rule, RuleSet
 
 
 class EarlyRules(RuleSet):
-    """The rows of the table that no build from b9093 on decides."""
+    """The rules on which all builds from b9093 on agree."""
 
     # placement
     repacks_first = Rule(
