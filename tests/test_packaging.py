@@ -234,6 +234,14 @@ def test_the_tools_of_a_release_have_digests() -> None:
     assert '"--require-hashes"' in (ROOT / ".ci/build").read_text(encoding="utf-8")
 
 
+def test_the_image_is_built_on_one_that_nobody_can_exchange() -> None:
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    images = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert images and all(re.fullmatch(r"\S+@sha256:[0-9a-f]{64}", image) for image in images)
+    # a digest is no version: it is brought up to date by a change that somebody reads
+    assert "package-ecosystem: docker" in (ROOT / ".github/dependabot.yml").read_text("utf-8")
+
+
 def test_every_python_that_the_metadata_names_is_tested() -> None:
     reader = pytest.importorskip("yaml")
     matrix = reader.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"]["test"][
