@@ -7,13 +7,13 @@
 requests' adapter does the work; it is imported with the first request. A requests.Session would
 read netrc, follow redirects and read their bodies; here
 
-- the time limit covers every byte: the timeouts of requests apply between two bytes, so a server that sends one now
-  and then could hold us for ever
-- credentials go only to their own host; redirects never lead from https to http, nor from a public address to one of
-  this machine or its network
+- the time limit covers every byte: the timeouts of requests apply between two bytes, so a server
+  that sends one now and then could hold us for ever
+- credentials go only to their own host; redirects never lead from https to http, nor from a public
+  address to one of this machine or its network
 - servers on this machine are reached without a proxy
 - compressed answers, which could expand to any length, are refused
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -60,9 +60,9 @@ def render(name: str) -> str:
     if name == "autolayers.1":
         return make_flags.man()
     if name.startswith("completion "):
-        from autolayers.cli.completion import SHELLS
+        from autolayers.cli.completion import script
 
-        return SHELLS[name.partition(" ")[2]]
+        return script(name.partition(" ")[2])
     if name in ("README", "commands", "launch", "launch-files", "tune"):
         text = _BUILD.sub(rf"\g<1>{NEWEST}", FILES[name].read_text(encoding="utf-8"))
         return _PART.sub(lambda found: found[1] + make_flags.part(found[2]) + found[3], text)

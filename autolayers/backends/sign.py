@@ -1,7 +1,8 @@
 """A line that a program prints when something fails: a row of signs, of one backend or of llama.cpp
 and Ollama.
 
-    Sign("oom_device", "cudaMalloc failed", r"allocating (?P<mib>\\S+) MiB on device (?P<index>\\d+): cudaMalloc")
+    pattern = r"allocating (?P<mib>\\S+) MiB on device (?P<index>\\d+): cudaMalloc"
+    Sign("oom_device", "cudaMalloc failed", pattern)
 
 A sign is first looked for by its `word`, in lower case and cheap, then by its `pattern`, whose
 groups are figures: `bytes`, `mib`, `gib` (what was asked for), `name` (a buffer or a device),
@@ -10,7 +11,7 @@ of several signs the heaviest is the cause, of equals the first in the log: 9 sa
 that it failed and little of why, below that nothing failed. `first`, `last`: the builds whose
 source has the words; 0: not bounded. `limit`: the driver says the same of one allocation that is
 over its limit.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

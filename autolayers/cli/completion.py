@@ -16,11 +16,19 @@ from ..flags.check import read
 from ..flags.kinds import AUTO, FALSE, TRUE
 from ..flags.own import COMMANDS, own_flags
 from ..flags.table import ARGUMENTS
+from ..tables import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# shell -> the file of the package with its script
+SHELLS = {
+    "bash": "cli/completion.bash",
+    "zsh": "cli/completion.zsh",
+    "fish": "cli/completion.fish",
+    "powershell": "cli/completion.ps1",  # where it prints nothing, PowerShell completes files
+}
 _LLAMA = "llama-server"  # after the program of these:
 _WRAPPING = ("run", "tune")
 _MACHINES = ("cluster", "fleet")  # whose first word is a file that lists machines
@@ -33,8 +41,13 @@ def main(words: Sequence[str]) -> int:
     names = read("completion", words).positional
     if len(names) != 1 or names[0] not in SHELLS:
         raise UsageError(f"name the shell: autolayers completion {'|'.join(SHELLS)}")
-    sys.stdout.write(SHELLS[names[0]])
+    sys.stdout.write(script(names[0]))
     return 0
+
+
+def script(shell: str) -> str:
+    """Return the completion script of a shell in `SHELLS`."""
+    return text(SHELLS[shell])
 
 
 def complete(words: Sequence[str]) -> int:
@@ -165,83 +178,3 @@ def _takes_value(command: str, name: str) -> bool:
         if flag is not None
         else any(name in row.names and row.takes_value for row in ARGUMENTS)
     )
-
-
-# --- the scripts
-
-BASH = r"""# autolayers: completion for bash, made by `autolayers completion bash`
-_autolayers() {
-    local cur=${COMP_WORDS[COMP_CWORD]} line IFS=$'\n'
-    [[ $cur == '=' ]] && cur=
-    COMPREPLY=()
-    while read -r line; do
-        case $line in
-            :gguf) compopt -o filenames 2>/dev/null
-                   COMPREPLY+=($(compgen -f -X '!*.gguf' -- "$cur") $(compgen -d -- "$cur")) ;;
-            :files) compopt -o filenames 2>/dev/null; COMPREPLY+=($(compgen -f -- "$cur")) ;;
-            :commands) COMPREPLY+=($(compgen -c -- "$cur")) ;;
-            *) COMPREPLY+=("${line%%$'\t'*}") ;;
-        esac
-    done < <(command autolayers __complete "$COMP_CWORD" "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-}
-complete -F _autolayers autolayers
-"""  # noqa: E501
-
-ZSH = r"""#compdef autolayers
-# autolayers: completion for zsh, made by `autolayers completion zsh`
-_autolayers() {
-    local line tab=$'\t' kind
-    local -a found
-    for line in "${(@f)$(command autolayers __complete $((CURRENT - 1)) "${(@Q)words[2,CURRENT]}" 2>/dev/null)}"; do
-        case $line in
-            :*) kind=$line ;;
-            *$tab*) found+=("${${line%%$tab*}//:/\\:}:${line#*$tab}") ;;
-            ?*) found+=("${line//:/\\:}") ;;
-        esac
-    done
-    (( $#found )) && _describe autolayers found
-    [[ $kind == :files && $words[CURRENT] == --*=* ]] && compset -P '*='
-    case $kind in
-        :gguf) _files -g '*.gguf' ;;
-        :files) _files ;;
-        :commands) _command_names -e ;;
-    esac
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then _autolayers "$@"; else compdef _autolayers autolayers; fi
-"""  # noqa: E501
-
-FISH = r"""# autolayers: completion for fish, made by `autolayers completion fish`
-function __autolayers
-    set -l words (commandline -opc)
-    set -l cur (commandline -ct)
-    for line in (command autolayers __complete (count $words) $words[2..-1] "$cur" 2>/dev/null)
-        switch $line
-            case :gguf
-                __fish_complete_path "$cur" | string match -r '^[^\t]*(?:\.gguf|/)(?=\t|$)'
-            case :files
-                __fish_complete_path "$cur"
-            case :commands
-                __fish_complete_command
-            case '*'
-                printf '%s\n' $line
-        end
-    end
-end
-complete -c autolayers -f -a '(__autolayers)'
-"""
-
-# if it returns nothing, PowerShell completes files
-_POWERSHELL = r"""# autolayers: completion for PowerShell, made by `autolayers completion powershell`
-Register-ArgumentCompleter -Native -CommandName autolayers -ScriptBlock {
-    param($wordToComplete, $commandAst, $cursorPosition)
-    $before = $commandAst.CommandElements | Where-Object { $_.Extent.EndOffset -lt $cursorPosition }
-    $words = @(@($before | ForEach-Object { $_.ToString() } | Select-Object -Skip 1) + $wordToComplete)
-    autolayers __complete $words.Count @words 2>$null | Where-Object { $_ -notlike ':*' } | ForEach-Object {
-        $word, $meaning = $_ -split "`t", 2
-        if (-not $meaning) { $meaning = $word }
-        [System.Management.Automation.CompletionResult]::new($word, $word, 'ParameterValue', $meaning)
-    }
-}
-"""  # noqa: E501
-
-SHELLS = {"bash": BASH, "zsh": ZSH, "fish": FISH, "powershell": _POWERSHELL}

@@ -3,14 +3,15 @@ GPUs it uses over RPC.
 
     {"head": "desk",
      "boxes": {"desk": {"machine": "desk.json"},
-               "shed": {"devices": [{"card": "rtx-3060"}], "address": "192.168.1.20", "port": 50052}},
+               "shed": {"devices": [{"card": "rtx-3060"}],
+                        "address": "192.168.1.20", "port": 50052}},
      "links": [{"between": ["desk", "shed"], "bandwidth": "1Gbit/s", "latency": "0.3ms"}]}
 
 A box is one machine, described as in a machine file (machine_file.py), here or in a `machine` file
 next to this one. Each of its GPUs has its own ggml-rpc-server, on `port` and the ports after it,
 bound to `bind` (default: `address`). Latency is a round trip, as shown by ping; bandwidth is bytes
 per second, or a text in bits.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

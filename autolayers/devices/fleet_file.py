@@ -5,15 +5,15 @@ Kubernetes cluster.
     [(kind.title, len(kind.machines)) for kind in fleet.kinds]
 
     {"machines": {"desk": {"machine": "desk.json"},
-                  "rack": {"devices": [{"card": "rtx-3090"}], "host": {"total": 68719476736}, "count": 40,
-                           "address": "10.0.0.{}"}},
+                  "rack": {"devices": [{"card": "rtx-3090"}], "host": {"total": 68719476736},
+                           "count": 40, "address": "10.0.0.{}"}},
      "link": {"bandwidth": "10Gbit/s", "latency": "0.2ms"}}
 
 A machine is described as in a machine file (machine_file.py), here or in a `machine` file next to
 this one. Of a directory each *.json is one, called as its file; of `kubectl get nodes -o json` each
 node is, with the labels of NVIDIA's and AMD's device plugins. Machines that are alike but for a
 little free memory are one kind, planned once with the least that any of them has.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,16 @@
 """A machine described by a file: what `autolayers devices --json` prints, or a few figures written
 by hand.
 
-    {"devices": [{"card": "rtx-3090"}, {"name": "Vulkan0", "backend": "Vulkan", "total": 17179869184}],
+    {"devices": [{"card": "rtx-3090"},
+                 {"name": "Vulkan0", "backend": "Vulkan", "total": 17179869184}],
      "host": {"total": 68719476736, "bandwidth": 70e9, "bus": 25e9, "cores": 8, "disk": 3e9},
-     "measured": [{"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549, "ratio": 0.81, "n": 3}]}
+     "measured": [{"kind": "tg", "class": "MoE in RAM", "backend": "CUDA", "build": 11549,
+                   "ratio": 0.81, "n": 3}]}
 
 Sizes are bytes, rates bytes per second. `card` is a name in cards.py, which fills in the missing
 figures. `measured` are rates of launches there relative to their predictions, by which later
 predictions are corrected. Only memory is required.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _MAX_SIZE = 1 << 20
-_DEVICE = frozenset((*Device.__record_fields__, "card", "sure")) - {"measured"}  # type: ignore[attr-defined]
+_RECORDED: tuple[str, ...] = Device.__record_fields__  # type: ignore[attr-defined]
+_DEVICE = frozenset((*_RECORDED, "card", "sure")) - {"measured"}
 _HOST = frozenset((*Host.__record_fields__, "measured", *BUS))  # type: ignore[attr-defined]
 _TOP = frozenset(("schema", "autolayers", "devices", "host", "notes", "measured"))
 _MEASURED = frozenset(("kind", "class", "backend", "build", "ratio", "n", "date"))

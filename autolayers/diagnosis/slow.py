@@ -188,7 +188,8 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
         changes["n_gpu_layers"] = facts.offloaded[0]
         if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
             changes["overrides"] = _experts(model, facts)
-    arguments = replace(given.request.arguments, params=replace(params, **changes))  # type: ignore[arg-type]
+    as_it_ran = replace(params, **changes)  # type: ignore[arg-type]
+    arguments = replace(given.request.arguments, params=as_it_ran)
     prompt = facts.counts.get("prompt", 0)
     if _PROMPT <= prompt <= _LONGEST:
         work = Workload(prompt, facts.counts.get("answer", 512))

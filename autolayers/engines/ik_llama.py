@@ -81,12 +81,12 @@ IK_LLAMA = Engine(
 )
 
 _TEXT = """
-afmoe arcee bailingmoe cogvlm cohere2moe deepseek deepseek32 dots3note dream exaone exaone-moe exaone4 falcon-h1
-glm5-next granite_swa granitehybrid grovemoe hrm_text hunyuan-dense hunyuan_vl hy_v3 hy_v4 jais2 jamba kimi-k3
-kimi-linear lfm2 lfm2moe llada llada-moe maincoder mamba2 maple minicpm3 minimax-01 nanbeige nemotron nemotron_h
-nemotron_h_moe olmo2 olmoe paddleocr pangu-embedded phimoe plamo2 plamo3 pockettts qwen3tts qwen4exp rnd1
-smallthinker spark2_5 talkie
-"""  # noqa: E501
+afmoe arcee bailingmoe cogvlm cohere2moe deepseek deepseek32 dots3note dream exaone exaone-moe
+exaone4 falcon-h1 glm5-next granite_swa granitehybrid grovemoe hrm_text hunyuan-dense hunyuan_vl
+hy_v3 hy_v4 jais2 jamba kimi-k3 kimi-linear lfm2 lfm2moe llada llada-moe maincoder mamba2 maple
+minicpm3 minimax-01 nanbeige nemotron nemotron_h nemotron_h_moe olmo2 olmoe paddleocr pangu-embedded
+phimoe plamo2 plamo3 pockettts qwen3tts qwen4exp rnd1 smallthinker spark2_5 talkie
+"""
 ABSENT = frozenset(_TEXT.split())  # of llama.cpp's LLM_ARCH_NAMES, those that it has not
 # ids 34, 35, 40 and 42 of ggml_type
 ABSENT_TYPES = frozenset(("tq1_0", "tq2_0", "nvfp4", "q2_0"))

@@ -216,9 +216,9 @@ def _rate(text: str) -> float:
 # --- rows
 
 _OLLAMA_ABOUT = """\
-Other flags are llama-server's, such as -fitt 512, for the plan. OLLAMA_HOST, OLLAMA_MODELS, OLLAMA_NUM_PARALLEL, \
-OLLAMA_CONTEXT_LENGTH, OLLAMA_KV_CACHE_TYPE, OLLAMA_FLASH_ATTENTION and OLLAMA_SCHED_SPREAD are read as Ollama's \
-server reads them: set them here as they are set there."""  # noqa: E501
+Other flags are llama-server's, such as -fitt 512, for the plan. OLLAMA_HOST, OLLAMA_MODELS, \
+OLLAMA_NUM_PARALLEL, OLLAMA_CONTEXT_LENGTH, OLLAMA_KV_CACHE_TYPE, OLLAMA_FLASH_ATTENTION and \
+OLLAMA_SCHED_SPREAD are read as Ollama's server reads them: set them here as they are set there."""
 
 COMMANDS = {
     command.name: command

@@ -367,7 +367,8 @@ def split(graph: Graph, backends: Sequence[Backend], rules: Rules, n_copies: int
                     out.append((_dependency(tensors[k : k + 10]), b))
     if n_copies > 1:
         for leaf in graph_inputs:
-            result.leafs += [(copy, leaf.backend) for copy in leaf.copies[leaf.backend]]  # type: ignore[index]
+            home = leaf.backend
+            result.leafs += [(copy, home) for copy in leaf.copies[home]]  # type: ignore[index]
         for _, b, sources in parts:
             for s in sources:
                 result.leafs += [(copy, b) for copy in s.copies[b]]  # type: ignore[index]

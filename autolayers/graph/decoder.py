@@ -150,7 +150,8 @@ class Decoder:
         if self.temperature or (self.temperature is None and llm.hparams.f_attn_temp_scale):
             llm.attn_temp = llm.build_inp_attn_scale()
         if self.positions:
-            cur = g.add(cur, g.get_rows(llm.need("position_embd.weight"), pos))  # type: ignore[arg-type]
+            table = llm.need("position_embd.weight")
+            cur = g.add(cur, g.get_rows(table, pos))  # type: ignore[arg-type]
         if self.embed_norm:
             weight, bias = llm.weight("token_embd_norm.weight"), llm.weight("token_embd_norm.bias")
             cur = llm.build_norm(cur, weight, bias, self.norm)

@@ -1,16 +1,16 @@
 """The wrapped command: its launcher, llama.cpp's words, and the words that the plan adds.
 
-    autolayers run --retry 2 llama-server -m model.gguf           own flags, then the command
-    autolayers run /opt/llama/llama-cli -m model.gguf -p Hello     any program that takes the same flags
-    autolayers run nice -n 5 llama-server -m model.gguf            words before a llama-* program start it
-    autolayers run llama serve -m model.gguf                      the combined program
-    autolayers run ./serve.sh -- -m model.gguf                     or mark with -- where llama.cpp's words begin
-    autolayers run docker run --gpus all -v /data:/models ghcr.io/ggml-org/llama.cpp:server -m /models/model.gguf
+    run --retry 2 llama-server -m model.gguf         own flags, then the command
+    run /opt/llama/llama-cli -m model.gguf -p Hello  any program that takes the same flags
+    run nice -n 5 llama-server -m model.gguf         words before a llama-* program start it
+    run llama serve -m model.gguf                    the combined program
+    run ./serve.sh -- -m model.gguf                  -- marks where llama.cpp's words begin
+    run docker run --gpus all -v /data:/models ghcr.io/ggml-org/llama.cpp:server -m /models/m.gguf
 
 A given word is never changed, moved or dropped. The exceptions are a -- that marks where
 llama.cpp's words begin, a context of 16k, which llama.cpp would read as 16, and --flag=value, which
 is two words for it.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

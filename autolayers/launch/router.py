@@ -225,8 +225,10 @@ def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:
     """Writes the preset, one file for each directory of models; its path. Raises
     AutolayersError."""
     whole = os.path.realpath(directory)
-    name = f"{plain_name(os.path.basename(whole))}-{hashlib.sha256(os.fsencode(whole)).hexdigest()[:8]}.ini"  # noqa: E501
-    path = state.path(environ, "presets", name)
+    # two directories of the same name keep their presets apart
+    digest = hashlib.sha256(os.fsencode(whole)).hexdigest()[:8]
+    name = plain_name(os.path.basename(whole))
+    path = state.path(environ, "presets", f"{name}-{digest}.ini")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     state.write(path, routed.preset.encode(), mode=0o600)
     return path

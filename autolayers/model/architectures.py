@@ -739,8 +739,8 @@ _TABLE: Any = (
         "neox",
         trunk_before=True,
         defaults=_SIGMOID,
-        mtp_leaks=r"blk\.\d+\.(ffn_(gate|down|up)\.|ffn_gate_inp\.|exp_probs_b|ffn_\w+_exps|ffn_\w+_shexp)|"
-        + _MTP_HEAD,
+        mtp_leaks=r"blk\.\d+\.(ffn_(gate|down|up)\.|ffn_gate_inp\.|exp_probs_b|"
+        r"ffn_\w+_exps|ffn_\w+_shexp)|" + _MTP_HEAD,
         mtp_whole=_SKIPS_MTP,
         mtp="norm",
         after=9986,

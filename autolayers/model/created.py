@@ -6,12 +6,16 @@ read in the source). shapes.py reads this table.
 A name without "blk.N."; it ends in .weight where it has no suffix, and has none at all where it
 ends with a dot.
 
-    name         may be there, with the shape in SHAPES          name!    must be there, in each block
+    name         may be there, with the shape in SHAPES
+    name!        must be there, in each block
     name*        may be there in some blocks alone
-    name:a,b     with the shape a x b, of sizes in shapes.py     name:?   of any shape
-    a?b          a, or b if that is 0                            a|b      one or the other, by the layer
-    ...~         any shape of that many elements                 qkv(a,b) a group, with the sizes that it names
-"""  # noqa: E501
+    name:a,b     with the shape a x b, of sizes in shapes.py
+    name:?       of any shape
+    a?b          a, or b if that is 0
+    a|b          one or the other, by the layer
+    ...~         any shape of that many elements
+    qkv(a,b)     a group, with the sizes that it names
+"""
 
 from __future__ import annotations
 

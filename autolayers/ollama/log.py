@@ -3,15 +3,23 @@ allocated.
 
     Log(os.environ).server()          # Server(settings={"OLLAMA_NUM_PARALLEL": "1"}, gpus=(...))
 
-    msg="server config" env="map[... OLLAMA_NUM_PARALLEL:1 ...]"                     once, when the server starts
+once, when the server starts:
+
+    msg="server config" env="map[... OLLAMA_NUM_PARALLEL:1 ...]"
+
+then one line for each GPU:
+
     msg="inference compute" id=0 library=CUDA compute=8.6 name=CUDA0 description="..." type=discrete
-        total="12.0 GiB" available="11.5 GiB"                                          then one line for each GPU
-    msg="starting llama-server" cmd="/usr/lib/ollama/llama-server --model ... -c 8192 -np 2 ..."      for each load
-    ...: using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 11800 MiB free       llama-server's own lines
+        total="12.0 GiB" available="11.5 GiB"
+
+and for each load the command, with llama-server's own lines after it:
+
+    msg="starting llama-server" cmd="/usr/lib/ollama/llama-server --model ... -c 8192 -np 2 ..."
+    ...: using device CUDA0 (NVIDIA RTX A2000) (0000:01:00.0) - 11800 MiB free
     load_tensors: CUDA0 model buffer size = 4403.49 MiB
 
-The lines of Ollama 0.33 (2026-08-21).
-"""  # noqa: E501
+The lines are those of Ollama 0.33 (2026-08-21).
+"""
 
 from __future__ import annotations
 

@@ -343,7 +343,8 @@ class Evaluator:
         )
         if not changes:
             return candidate
-        return self.candidate(replace(candidate.params, **changes), FULL, last=True) or candidate  # type: ignore[arg-type]
+        smaller = replace(candidate.params, **changes)  # type: ignore[arg-type]
+        return self.candidate(smaller, FULL, last=True) or candidate
 
     def _candidate(self, params: Params, use: Measured) -> Candidate:
         extra = use.extra_by_device() if isinstance(use, Breakdown) else {}

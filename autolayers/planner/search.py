@@ -99,7 +99,8 @@ def search(problem: Problem) -> Found:
         )
     if not back:
         return found
-    same = problem.evaluator.candidate(replace(params, **back), FULL, last=True)  # type: ignore[arg-type]
+    as_given = replace(params, **back)  # type: ignore[arg-type]
+    same = problem.evaluator.candidate(as_given, FULL, last=True)
     return replace(found, candidate=same or found.candidate)
 
 

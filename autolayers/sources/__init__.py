@@ -1,16 +1,16 @@
 """Names of models, and where their headers come from.
 
-    open_source("model.gguf")                                the path, unchanged
-    open_source("https://example.org/m-00001-of-00003.gguf") its shards' headers, read over HTTP
-    open_source("hf:USER/REPO:Q4_K_M")                       the file that `llama-server -hf USER/REPO:Q4_K_M` loads
-    open_source("hf:USER/REPO/dir/FILE.gguf@REVISION")       this file
-    open_source("ollama:llama3.1:8b")                        a model of Ollama's store or server
+    open_source("model.gguf")                                 the path, unchanged
+    open_source("https://example.org/m-00001-of-00003.gguf")  its shards' headers, read over HTTP
+    open_source("hf:USER/REPO:Q4_K_M")                        what `-hf USER/REPO:Q4_K_M` loads
+    open_source("hf:USER/REPO/dir/FILE.gguf@REVISION")        this file
+    open_source("ollama:llama3.1:8b")                         a model of Ollama's store or server
 
-    read_model(open_source(name))                            takes any of them
+    read_model(open_source(name))                             takes any of them
 
 A model of the Hub that llama-server or the Hub's own client has downloaded is read from their
 cache, without the network. Nothing is written to disk: other models are fetched each time.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

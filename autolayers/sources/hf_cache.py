@@ -1,14 +1,17 @@
 """Models of the Hugging Face Hub that are on this machine already: what `llama-server -hf` has
 downloaded before.
 
-    DIRECTORY/models--USER--REPO/refs/main                           the commit that was last asked for
-    DIRECTORY/models--USER--REPO/snapshots/COMMIT/path/FILE.gguf     links into blobs/
-    DIRECTORY/models--USER--REPO/blobs/OID.downloadInProgress        not finished; .incomplete: by the Hub's own client
-    LLAMA.CPP/manifest=USER=REPO=TAG.json, USER_REPO_path_FILE.gguf  of older builds of llama.cpp
+    DIRECTORY/models--USER--REPO/
+        refs/main                           the commit that was requested last
+        snapshots/COMMIT/path/FILE.gguf     links into blobs/
+        blobs/OID.downloadInProgress        not finished; .incomplete: by the Hub's own client
+    LLAMA.CPP/                              of older builds of llama.cpp
+        manifest=USER=REPO=TAG.json
+        USER_REPO_path_FILE.gguf
 
 Mirrors hf_cache::get_cache_directory and get_cached_files (common/hf-cache.cpp, the same from b9093
 to b11549), and of the older layout migrate_old_cache_to_hf_cache.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -75,7 +75,8 @@ class Hub:
 
     def listing_url(self, repository: str, revision: str) -> str:
         """Return the URL of a repository's list of files, as JSON."""
-        return f"{self.endpoint}/api/models/{repository}/tree/{quote(revision, safe='')}?recursive=true"  # noqa: E501
+        tree = f"{repository}/tree/{quote(revision, safe='')}"
+        return f"{self.endpoint}/api/models/{tree}?recursive=true"
 
     def download_url(self, repository: str, revision: str, path: str) -> str:
         return f"{self.endpoint}/{repository}/resolve/{quote(revision, safe='')}/{quote(path)}"

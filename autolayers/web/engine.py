@@ -2,13 +2,13 @@
 the browser.
 
     engine = Engine()
-    engine.call("plan", {"model": "llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ram": "64", "ctx": "8192"})
-    # {"need": 8388608}: send that many; or {"model": {...}}
+    engine.call("plan", {"model": "llama-3.1-8b-q4_k_m", "gpu": "24GiB", "ctx": "8192"})
+    # {"need": 8388608}: send that many bytes; or {"model": {...}}
     engine.add("model.gguf", 4920739232, first_bytes)
 
 form.py reads a question's launch, names.py its model's name; verdict.py has the sentence for
 everybody.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ BUNDLED = "bundled:"
 _SHOWN = 8
 _REPOSITORY = re.compile(r"(?:hf:)?([\w-][\w.-]*/[\w-][\w.-]*)(:[\w.-]+)?", re.ASCII)
 _HUB = re.compile(
-    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)/(?:models/)?([\w.-]+/[\w.-]+?)"
+    r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)/"
+    r"(?:models/)?([\w.-]+/[\w.-]+?)"
     r"(?::([\w.-]+)|/(?:tree|blob|resolve|raw)/([^/?#]+)(?:/([^?#]+))?)?/?(?:[?#].*)?",
     re.ASCII,
 )

@@ -50,39 +50,50 @@ RAM = "64"
 COLOURS = {"yes": "#166534", "if": "#92400e", "no": "#b91c1c"}
 LEFT, BAR = 200, 940  # of the bars in a picture, 1200 wide
 _DOCUMENT = Template("""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title><meta name="description" content="$about"><link rel="canonical" href="$url/$place">
+<html lang="en"><head><meta charset="utf-8">\
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title><meta name="description" content="$about">\
+<link rel="canonical" href="$url/$place">
 <meta property="og:type" content="article"><meta property="og:url" content="$url/$place">
 <meta property="og:title" content="$title"><meta property="og:description" content="$about">$image
 <link rel="icon" href="../icon.svg"><link rel="stylesheet" href="../style.css"></head>
-<body><header><p><img src="../icon.svg" alt="" width="26" height="26"> <a href="../">autolayers</a></p></header>
+<body><header><p><img src="../icon.svg" alt="" width="26" height="26"> \
+<a href="../">autolayers</a></p></header>
 <main class="article"><h1>$title</h1>
 $body
 </main></body></html>
-""")  # noqa: E501
+""")
 _IMAGE = Template("""
-<meta property="og:image" content="$url/$image.IMAGE"><meta name="twitter:card" content="summary_large_image">""")  # noqa: E501
+<meta property="og:image" content="$url/$image.IMAGE">\
+<meta name="twitter:card" content="summary_large_image">""")
 _ANSWER = Template("""<h2 class="$state">$sentence</h2>
 <p>$plain</p>
 <p class="hint">$assumed</p>
 <pre><code>$command</code></pre>
-<p><a href="../#model=$model&amp;gpu=$card&amp;ram=$ram">Another card, more context, another quantisation?</a>
+<p><a href="../#model=$model&amp;gpu=$card&amp;ram=$ram">\
+Another card, more context, another quantisation?</a>
 <a href="./">All models and cards</a></p>
-<img class="picture" src="$name.svg" width="1200" height="630" alt="Memory of the GPU and of the RAM">
+<img class="picture" src="$name.svg" width="1200" height="630" \
+alt="Memory of the GPU and of the RAM">
 <table>$rows</table>
-<p class="hint">$placement. $exact Speeds are predicted. Planned for llama.cpp b$build on $date.</p>""")  # noqa: E501
-_PICTURE = Template("""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
- role="img" aria-label="$label" font-family="system-ui, sans-serif"><rect width="1200" height="630" fill="$paper"/>
+<p class="hint">$placement. $exact Speeds are predicted. \
+Planned for llama.cpp b$build on $date.</p>""")
+_PICTURE = Template("""\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1200 630" width="1200" height="630"
+ role="img" aria-label="$label" font-family="system-ui, sans-serif">\
+<rect width="1200" height="630" fill="$paper"/>
 $drawn
 <g transform="translate(60 578)">$mark</g>
 <text x="104" y="603" font-size="24" fill="$soft">autolayers: exact memory of llama.cpp</text>
 </svg>
-""")  # noqa: E501
-_BADGE = Template("""<svg xmlns="http://www.w3.org/2000/svg" width="$total" height="20" role="img" aria-label="$label"
+""")
+_BADGE = Template("""\
+<svg xmlns="http://www.w3.org/2000/svg" width="$total" height="20" role="img" aria-label="$label"
  font-family="Verdana, sans-serif" font-size="11" fill="#fff" text-anchor="middle">
-<rect width="$total" height="20" rx="3" fill="#334155"/><rect x="$at" width="$rest" height="20" rx="3" fill="$colour"/>
+<rect width="$total" height="20" rx="3" fill="#334155"/>\
+<rect x="$at" width="$rest" height="20" rx="3" fill="$colour"/>
 <text x="$one" y="14">$left</text><text x="$two" y="14">$right</text></svg>
-""")  # noqa: E501
+""")
 
 
 def pages(url: str) -> dict[str, bytes]:

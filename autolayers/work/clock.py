@@ -3,16 +3,16 @@
 seconds of n tokens  =  token                                  whatever is read
   + on each device      weights   hypot(bytes / bandwidth, arithmetic / fp16 rate)
                         experts   the same, of those that n tokens choose, by tokens per expert
-                        cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's depth,
-                                  and without flash attention the scores' bytes / bandwidth
+                        cache     hypot(bytes / bandwidth, arithmetic / fp16 rate) at the request's
+                                  depth, and without flash attention the scores' bytes / bandwidth
                         kernels   one for each node of the graph
   + on the CPU          weights and cache by RAM's bandwidth and cores
-  + copies              of weights in RAM that a device computes with, of a cache that is read elsewhere
-  + handovers, hops     each time the graph goes from a device to the CPU or back, or to another device
-  + network             for each visit to an RPC server a round trip, and what is sent there and back
+  + copies              of weights in RAM that a device computes with, of a cache read elsewhere
+  + handovers, hops     each time the graph moves between a device and the CPU, or between devices
+  + network             for each visit to an RPC server a round trip, and what is sent both ways
   + disk                what of the weights in RAM has no space there
   + expert cache        chosen experts that it does not have, and a handover for each layer
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

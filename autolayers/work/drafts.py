@@ -1,11 +1,11 @@
 """What drafting gains: tokens that a draft proposes and the model checks together (docs/levers.md).
 
-    speedup = (1 + n accepted) / (1 + checked + n pass + fixed + n more)      in units of one token's seconds
+    speedup = (1 + n accepted) / (1 + checked + n pass + fixed + n more)
 
-`accepted` is the share of the n drafted tokens that the model keeps: it depends on the text and not
-on the machine. `pass` is one pass of the draft, `checked` what n + 1 tokens take longer than one:
-by the work of both.
-"""  # noqa: E501
+in units of one token's seconds. `accepted` is the share of the n drafted tokens that the model
+keeps: it depends on the text and not on the machine. `pass` is one pass of the draft, `checked`
+what n + 1 tokens take longer than one: by the work of both.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """--moe-cache-mib: how often a chosen expert is in the cache, and what one costs that is not.
 
     hit    =  1 - exp(-4.7 share ** 0.775)      share: slots / experts of the layers that share them
-    token  =  what resident experts would take  +  (1 - hit) x bytes of a token's experts / upload rate
+    token  =  resident experts' seconds  +  (1 - hit) x bytes of a token's experts / upload rate
 
 The law's constants are fitted to 20 public rows of six engines (128 to 512 experts, 2 to 10 used).
 The upload rate is the machine's own: 5.8 to 26 GB/s on links of 25 to 60, so without a measured one
 the prediction is good to a factor of DOUBT_UNKNOWN.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ class Limits:
         given = device.limits if device is not None else None
         if not given:
             return ASSUMED
-        known = all(key in given for key in _KEYS)
-        return cls(**{key: given[key] for key in _KEYS if key in given}, known=known)  # type: ignore[arg-type]
+        limits = {key: given[key] for key in _KEYS if key in given}
+        return cls(**limits, known=len(limits) == len(_KEYS))  # type: ignore[arg-type]
 
     @property
     def largest(self) -> int:

@@ -98,7 +98,8 @@ class T5:
         for x, source, n_head in (("q", cur, hp.n_head(il)), ("k", embd, n_kv), ("v", embd, n_kv)):
             t = llm.linear(il, f"cross_attn_{x}", source)
             made.append(g.reshape(t, hp.head_k(il), n_head, source.ne[1]))
-        return llm.build_attn(inp, *made, il, wo="cross_attn_o", wo_bias=False)  # type: ignore[misc, arg-type]
+        q, k, v = made
+        return llm.build_attn(inp, q, k, v, il, wo="cross_attn_o", wo_bias=False)
 
 
 BUILDERS = {"t5": T5(), "t5encoder": T5(encoder=True)}

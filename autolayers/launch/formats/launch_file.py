@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from functools import partial
 
 from ...backends import HOST, backend_of
 from ...errors import UsageError
@@ -261,9 +262,16 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
         ):
             found += item.words
         else:
-            text = kind.paths(item.value, lambda path, written=kind.written: where(path, written))  # type: ignore[misc]
-            found += [item.words[0], text]
+            found += [
+                item.words[0],
+                kind.paths(item.value, partial(_new_path, where, kind.written)),
+            ]
     return found
+
+
+def _new_path(where: Callable[[str, bool], str], written: bool, path: str) -> str:
+    """Return where a path of this machine is on the other one."""
+    return where(path, written)
 
 
 def plain_name(text: str) -> str:

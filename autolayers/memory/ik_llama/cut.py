@@ -58,7 +58,8 @@ class CutBuilder(Builder):
             ne = list(whole.ne)
             if dim >= 0:
                 ne[dim] = split[device]
-            self.made[key] = self._on(Tensor("NONE", whole.type, tuple(ne)), device, weight=True)  # type: ignore[arg-type]
+            part = Tensor("NONE", whole.type, tuple(ne))  # type: ignore[arg-type]
+            self.made[key] = self._on(part, device, weight=True)
         return self.made[key]
 
     def _on(self, tensor: Tensor, device: int, weight: bool = False) -> Tensor:

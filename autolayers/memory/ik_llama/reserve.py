@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _BY_EIGHT = frozenset(["iq4_xs", "q4_0", "q8_0", "q8_K", "q8_KV", "mxfp4"])
 _REPACKED_TEXT = """
-iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s q2_K q3_K q4_K
-q5_K q6_K q5_0 q6_0
-"""  # noqa: E501
+iq2_k iq3_k iq4_k iq5_k iq4_ks iq5_ks iq4_nl iq2_bn iq2_xxs iq2_xs iq2_s iq3_xxs iq3_s
+q2_K q3_K q4_K q5_K q6_K q5_0 q6_0
+"""
 _REPACKED = frozenset(_REPACKED_TEXT.split()) | _BY_EIGHT
 # whose graphs have a table of rotations with -rcache
 _TABLED = (

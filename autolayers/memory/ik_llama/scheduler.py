@@ -18,11 +18,12 @@ _MAX_INPUTS = 64  # GGML_SCHED_MAX_SPLIT_INPUTS
 _OFFLOADED = 32  # rows from which on CUDA copies weights that are in RAM
 _FUSED = ("MOE_FUSED_UP_GATE", "FUSED_UP_GATE")
 _TEXT = """
-f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q6_0 q8_0 q2_K q3_K q4_K q5_K q6_K q8_K iq1_m iq1_s iq2_s iq2_xs iq2_xxs
-iq3_s iq3_xxs iq4_nl mxfp4 iq4_xs iq2_kl iq3_ks iq4_ks iq4_kss iq5_ks iq2_k iq2_ks iq1_kt iq2_kt iq3_kt iq4_kt
-iq3_k iq4_k iq5_k iq6_k iq1_bn iq2_bn iq2_k_r4 iq3_k_r4 iq4_k_r4 iq4_ks_r4 iq5_k_r4 iq5_ks_r4 iq1_s_r4
-iq1_m_r4
-"""  # noqa: E501
+f32 f16 bf16 q4_0 q4_1 q5_0 q5_1 q6_0 q8_0 q2_K q3_K q4_K q5_K q6_K q8_K
+iq1_m iq1_s iq2_s iq2_xs iq2_xxs iq3_s iq3_xxs iq4_nl mxfp4 iq4_xs
+iq2_kl iq3_ks iq4_ks iq4_kss iq5_ks iq2_k iq2_ks iq1_kt iq2_kt iq3_kt iq4_kt
+iq3_k iq4_k iq5_k iq6_k iq1_bn iq2_bn
+iq2_k_r4 iq3_k_r4 iq4_k_r4 iq4_ks_r4 iq5_k_r4 iq5_ks_r4 iq1_s_r4 iq1_m_r4
+"""
 _MULTIPLIED = frozenset(_TEXT.split())
 _ROWS = frozenset(["f16", "f32", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
 _WRITTEN = frozenset(

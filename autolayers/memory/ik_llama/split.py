@@ -62,9 +62,10 @@ _OF_OUTPUT = (
 )
 # architectures whose layers -sm graph splits (is_model_split_supported)
 _SPLIT = """
-llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe gpt-oss ernie4_5-moe
-minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2 glm-dsa mistral4 mellum muse-glimmer
-"""  # noqa: E501
+llama qwen3moe glm4moe mistral3 command-r cohere2 cohere2_moe mimo2 qwen3 qwen3vl hunyuan-moe
+gpt-oss ernie4_5-moe minimax-m2 minimax-m3 seed_oss step35 laguna qwen35 qwen35moe gemma4 deepseek2
+glm-dsa mistral4 mellum muse-glimmer
+"""
 SPLIT = frozenset(_SPLIT.split())
 
 

@@ -7,13 +7,14 @@ recommended one.
 Of the quantisations of one model that fit, the first of these rules that has any decides:
 
     WHOLE    fully on the GPUs, at Q4 or above, as fast as people read: the largest
-    READS    with weights in RAM, at Q4 or above, as fast as people read: the closest to the original
-    SLOW     at least half as fast as the fastest: the best of Q4, Q3 and Q2 that is there, and of its files the
-             fastest, as a closer one would be slower still. None below Q3 where one above is READABLE
+    READS    with weights in RAM, at Q4 or above, as fast as people read: closest to the original
+    SLOW     at least half as fast as the fastest: the best of Q4, Q3 and Q2 that is there, and of
+             its files the fastest, as a closer one would be slower still. None below Q3 where one
+             above is READABLE
 
 As fast as people read is READABLE tokens per second, of a mixture FLUENT: what one that is partly
 in RAM reaches.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """Models that take turns: which sets of them fit at the same time, each planned for its set.
 
-    plan_groups     groups that are loaded in turn; each model is in one, fully offloaded if possible
-    plan_any        launches sized so that any N fit together: llama-server's router limits by count (--models-max)
+    plan_groups     groups that are loaded in turn; each model is in one, offloaded if possible
+    plan_any        launches sized so that any N fit together: llama-server's router limits by count
+                    (--models-max)
 
 A model that is partly in RAM even alone has the machine to itself.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ are partly in RAM, and the contexts of the others."""
 
 from __future__ import annotations
 
+from functools import partial
+
 from ...errors import LaunchRefused
 from ...flags.params import FIT_PARAMS_MIN_CTX
 from ...memory.estimate import Known
@@ -180,7 +182,7 @@ def _launches(models: Sequence[Model], request: Request, known: _Measured) -> li
     """Return the launches of each model; of many models only their options are kept."""
     found: list[Launches] = []
     for i, model in enumerate(models):
-        found.append(Launches(lambda i=i: models[i], request, known.of(model)))  # type: ignore[misc]
+        found.append(Launches(partial(models.__getitem__, i), request, known.of(model)))
         if len(models) > MOST_EXACT:
             found[-1].settle()
     return found

@@ -2,13 +2,14 @@
 its seconds.
 
     whole on one device     measured
-    partly in RAM           experts or FFN weights of the leading layers, or whole layers, by number: estimated from
-                            weights, caches and the graph buffers of one such launch, and measured when it is chosen
+    partly in RAM           experts or FFN weights of leading layers, or whole layers, by number:
+                            estimated from weights, caches and the graph buffers of one such launch,
+                            and measured when it is chosen
     cut over devices        the fastest split of the layers over the memory that others leave
 
 A model is split only if no single device is free; a split is never priced below the slowest single
 device.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

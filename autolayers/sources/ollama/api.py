@@ -2,12 +2,13 @@
 
     server = Server.from_environment(os.environ)
     server.version(); server.tags(); server.show("llama3.1:8b", verbose=True)
-    server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192}); server.ps(); server.unload("llama3.1:8b")
+    server.load("llama3.1:8b", {"num_gpu": 33, "num_ctx": 8192})
+    server.ps(); server.unload("llama3.1:8b")
 
 Every failure is an OllamaError with a message of one line: the server is down or slow, refuses,
 sends nothing or nonsense, or reports an error in the middle of a stream. Redirects are not
 followed, so tokens stay with their host.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
