@@ -8,15 +8,16 @@ from dataclasses import replace
 import pytest
 from support import hypothetical_gpus, model, requested
 
+from autolayers.devices import Host
 from autolayers.flags.params import Params
-from autolayers.flags.policy import Policy
+from autolayers.flags.policy import Policy, read
 from autolayers.machine import Machine
 from autolayers.planner.buffers import Buffers
 from autolayers.planner.candidates import Kind
 from autolayers.planner.evaluate import FIT, Evaluator
 from autolayers.planner.frames import Frame
 from autolayers.planner.one.ladder import Ladder
-from autolayers.planner.one.most import divided, most
+from autolayers.planner.one.most import divided, launched, layers_alone, most
 from autolayers.planner.problem import Problem
 
 NAME = "llama-3.2-1b-q8_0:6"
@@ -105,3 +106,50 @@ def test_of_a_number_of_layers_the_fastest_split_that_fits() -> None:
 
 def test_nothing_fits_where_even_buffers_do_not() -> None:
     assert most(kind("ffn", (260, 260)), 4096, FIT) is None
+
+
+# --- what -q prints
+
+
+def alone(mib: tuple[int, ...], words: str) -> tuple[Evaluator, Params]:
+    machine = Machine.of(hypothetical_gpus(mib), Host.hypothetical("8GiB"), None, {})
+    params, policy = read(words.split(), None)
+    return Problem(model(NAME), requested(params, policy, machine)).evaluator, params
+
+
+@pytest.mark.parametrize(
+    ("mib", "words"),
+    [
+        ((900,), ""),
+        ((1100,), ""),
+        ((1400,), "-c 4096"),
+        ((1400,), "-c 60000"),
+        ((1400,), "--fit off -c 8192"),
+        ((1400,), "--fit off"),
+        ((1400,), "-fitc 20000"),
+        ((2300,), "-fitc 100000"),
+        ((3600,), ""),
+        ((700, 900), ""),
+        ((1100, 700), "-c 16384"),
+        ((900, 900), "-ts 3,1"),
+        ((200,), ""),
+    ],
+)
+def test_the_number_by_itself_is_the_largest_with_which_llama_server_fits(
+    mib: tuple[int, ...], words: str
+) -> None:
+    evaluator, given = alone(mib, words)
+    launches = [launched(evaluator, replace(given, n_gpu_layers=n)) for n in range(8)]
+    fitting = [n for n, launch in enumerate(launches) if launch is not None and launch.fits]
+    found = layers_alone(*alone(mib, words))
+    assert found is not None
+    assert found.params == launches[max(fitting, default=0)].params  # type: ignore[union-attr]
+    assert found.fits == bool(fitting)
+
+
+def test_a_given_number_is_launched_as_it_is() -> None:
+    for words in ("-ngl 3", "-ngl 7 --fit off -c 131072"):
+        found = layers_alone(*alone((900,), words))
+        evaluator, given = alone((900,), words)
+        assert found is not None and found.params == launched(evaluator, given).params  # type: ignore[union-attr]
+        assert found.params.n_gpu_layers == given.n_gpu_layers
