@@ -46,7 +46,7 @@ def case(rng: random.Random) -> tuple[list[Choice], dict[str, int], int | None]:
         options = []
         for _ in range(rng.randint(1, 9)):
             names = rng.sample(sorted(limits), rng.randint(0, min(2, len(limits))))
-            seconds = rng.choice([rng.uniform(1, 20), 5.0])
+            seconds = rng.choice([rng.uniform(0.1, 20), 5.0])
             options.append(
                 Option(
                     Params(),
@@ -118,7 +118,8 @@ def test_of_equally_good_choices_that_with_the_fewest_models_to_a_device() -> No
 
 
 def split(size: int, ram: int, seconds: float) -> Callable[..., Option | None]:
-    """A model of this size over the devices with the most left; each device more is 1 % slower."""
+    """A model of this size over the devices with the most left, whatever is left of RAM; each
+    device more is 1 % slower."""
 
     def cut(left: Mapping[str, int], ram_left: int | None) -> Option | None:
         rest, takes = size, {}
@@ -126,7 +127,7 @@ def split(size: int, ram: int, seconds: float) -> Callable[..., Option | None]:
             if rest and left[name] > 0:
                 takes[name] = min(rest, left[name])
                 rest -= takes[name]
-        if rest or (ram_left is not None and ram > ram_left):
+        if rest:
             return None
         price = seconds * 1.01 ** len(takes)
         return Option(Params(tensor_split=(1.0,)), takes, ram, price, price)
@@ -151,9 +152,8 @@ def test_a_model_is_split_where_that_is_better_than_each_of_its_devices(seed: in
                 name: limit - sum(option.takes.get(name, 0) for option in chosen)
                 for name, limit in limits.items()
             }
-            ram_left = None if ram is None else ram - sum(option.ram for option in chosen)
-            option = cut(left, ram_left) if fit(chosen, limits, ram) else None
-            if option is not None:
+            option = cut(left, None) if fit(chosen, limits, ram) else None
+            if option is not None and fit((*chosen, option), limits, ram):
                 own = price(choices, (*chosen, option))
                 best = own if best is None else min(best, own)
         assert (found is None) == (best is None)
@@ -217,8 +217,8 @@ def test_of_equally_good_choices_the_most_even_one() -> None:
     """Each model may go to each device, and all have the same price: few to a device first, then
     the use that is the most even."""
     rng = random.Random(5)
-    for _ in range(40):
-        limits = {f"CUDA{i}": rng.randint(20, 40) for i in range(2)}
+    for n in (2, 3) * 20:
+        limits = {f"CUDA{i}": rng.randint(20, 40) for i in range(n)}
         choices = []
         for _ in range(rng.randint(2, 4)):
             size = rng.randint(1, 12)
@@ -230,7 +230,58 @@ def test_of_equally_good_choices_the_most_even_one() -> None:
         assert sum(crowding(found.chosen, limits)) == pytest.approx(best)
 
 
+def test_a_device_without_free_memory_counts_for_nothing() -> None:
+    both = [Option(Params(), {name: 4}, 0, 1.0, 1.0) for name in ("CUDA0", "CUDA1")]
+    found = assign([Choice(both)] * 2, {"CUDA0": 0, "CUDA1": 8})
+    assert found is not None and [list(option.takes) for option in found.chosen] == [["CUDA1"]] * 2
+
+
+def test_a_launch_fits_in_exactly_what_it_takes() -> None:
+    option = Option(Params(), {"CUDA0": 5}, 7, 1.0, 1.0)
+    for left, ram, fits in ((5, 7, True), (4, 7, False), (5, 6, False), (5, None, True)):
+        assert option.fits({"CUDA0": left, "CUDA1": 0}, ram) is fits
+
+
+# --- what is called the best of all
+
+
+def test_ten_models_on_four_equal_devices_are_decided() -> None:
+    """They are too many to try each way: 12 options each."""
+    rng = random.Random(3)
+    limits = {f"CUDA{i}": 60 for i in range(4)}
+    choices = []
+    for _ in range(10):
+        options = [
+            Option(Params(), {name: size}, 0, seconds, seconds)
+            for size, seconds in ((rng.randint(10, 20), 1.0), (8, 3.0), (3, rng.uniform(6, 9)))
+            for name in limits
+        ]
+        choices.append(Choice(options, rng.choice([1.0, 2.0])))
+    found = assign(choices, limits, alike=dict.fromkeys(limits, "the same"))
+    assert found is not None and found.exact
+    assert not assign([*choices, choices[0]], limits).exact  # type: ignore[union-attr]
+
+
+def test_without_a_try_to_spare_a_split_is_not_called_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    choices = [Choice((), 1.0, split(12, 0, 2.0), 2.0)]
+    limits = {"CUDA0": 8, "CUDA1": 8}
+    for tries, exact in ((24, True), (2, False)):
+        monkeypatch.setattr(module, "MOST_CUTS", tries)
+        found = assign(choices, limits)
+        assert found is not None and found.exact is exact and len(found.chosen[0].takes) == 2
+
+
 # --- more models than are searched
+
+
+def test_many_equal_models_are_spread_evenly() -> None:
+    names = ("CUDA0", "CUDA1", "CUDA2")
+    own = [Option(Params(), {name: 2}, 0, 1.0, 1.0) for name in names]
+    found = assign([Choice(own)] * 12, dict.fromkeys(names, 20))
+    assert found is not None
+    assert [sum(name in option.takes for option in found.chosen) for name in names] == [4, 4, 4]
 
 
 def test_of_many_models_none_can_be_made_faster_by_itself() -> None:
