@@ -220,6 +220,23 @@ def test_what_lies_in_a_buffer_already_takes_nothing() -> None:
     assert peak(build) == KIB + 4 * (1 << 20)
 
 
+def test_what_a_node_reads_is_placed_before_it() -> None:
+    """A source that no list of leafs has gets memory of its reader's backend, and it is free behind
+    the last one that reads it."""
+    g = Graph()
+    x, late = g.input("x", "f32", 16, 16), g.new("f32", 16, 16)
+    total = g.add(g.norm(x), late)
+    g.expand(total)
+    last = g.norm(g.norm(total))
+    g.expand(last)
+    leafs = [leaf for leaf in g.leafs if leaf is not late]
+    host, device = arena(), arena()
+    allocate([(node, 1) for node in g.nodes], [(leaf, 0) for leaf in leafs], [host, device])
+    assert host.peak == KIB  # x
+    assert late.place[0] == 1 and late.place != total.place
+    assert device.peak == 2 * KIB  # the sum is in place; late's memory serves the norms behind it
+
+
 @pytest.mark.parametrize(
     ("kind", "inplace"),
     [

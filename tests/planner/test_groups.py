@@ -1,12 +1,11 @@
-"""Models in turns: the groups with the fewest swaps, against every way to group them, and the
-preset of which the most models may be loaded, against every choice of devices; 130 random small
-cases."""
+"""Who swaps models would load them more often than needed, or find that two do not fit together:
+groups, sets and presets against every way to form them, in random small cases."""
 
 from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,11 +14,14 @@ from support import model, requested, slow
 from autolayers import Device, estimate
 from autolayers.api import plan_groups
 from autolayers.devices import Host
+from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.planner.evaluate import RAM_MARGIN
 from autolayers.planner.several import groups as several
+from autolayers.planner.several import matrix
 from autolayers.planner.several.assign import Option
+from autolayers.planner.several.multi import Together, takes_of
 from autolayers.planner.several.options import Launches
 
 SMALL = ("llama-moe", "qwen2-dense", "gemma2-dense", "olmoe-moe", "granite-moe")  # of two layers
@@ -131,6 +133,18 @@ def test_no_other_groups_need_fewer_swaps(seed: int, cases: int) -> None:
                 assert not any(fits[tuple(sorted((*large, i)))] for i in small)
 
 
+def assert_any_fit(found: several.AnyOf, machine: Machine) -> None:
+    """Each `most` of the plans, whichever they are, fit at the same time on devices and in RAM."""
+    if found.most == 1:
+        return
+    assert all(plan.fits for plan in found.plans)
+    for members in itertools.combinations(found.plans, found.most):
+        for name, limit in machine.limits.items():
+            assert sum(takes_of(plan).get(name, 0) for plan in members) <= limit
+        if machine.ram is not None:
+            assert sum(plan.host.taken for plan in members) <= machine.ram - RAM_MARGIN
+
+
 @pytest.mark.parametrize(("seed", "cases"), [(0, 1), *(slow(n, 5) for n in range(6))])
 def test_no_more_models_may_be_loaded_at_once_whichever_they_are(seed: int, cases: int) -> None:
     for number in range(cases):
@@ -152,6 +166,7 @@ def test_no_more_models_may_be_loaded_at_once_whichever_they_are(seed: int, case
                     return True
             return False
 
+        assert_any_fit(found, case.machine)
         cut = any(len(option.takes) > 1 for options in case.whole for option in options)
         best = max([1, *(most for most in range(2, n + 1) if together(most))])
         # a cut model takes one split
@@ -168,3 +183,191 @@ def test_of_many_models_as_many_as_fit_share_a_group() -> None:
     assert max(sizes) == len(
         plan_groups([small] * 11, ["--gpu", "3GiB", "--ram", "64GiB", "-c", "4096"]).members[0]
     )
+
+
+# --- by sizes alone: 200 random cases take no time without a model
+
+
+class Sizes:
+    """Launches of models by their sizes alone, on up to three devices with some RAM."""
+
+    def __init__(self, seed: int, least: int = 1, most: int = 5) -> None:
+        rng = random.Random(seed)
+        self.limits = {f"CUDA{i}": rng.randint(6, 24) for i in range(rng.randint(1, 3))}
+        self.ram = rng.choice([None, 20, 40])
+        self.options: dict[int, list[Option]] = {}
+        for i in range(rng.randint(least, most)):
+            own = []
+            for name in self.limits:
+                size, ram, seconds = rng.randint(1, 9), rng.randint(0, 15), rng.uniform(1, 9)
+                option = Option(Params(), {name: size}, ram, seconds, seconds)
+                own += [option] if option.fits(self.limits, self.ram) else []
+            self.options[i] = own
+        self.weights = [rng.choice([1.0, 1.0, 3.0]) for _ in self.options]
+        self.together = tuple(sorted(self.limits)[:2]) if rng.random() < 0.3 else ()
+
+    @property
+    def asked(self) -> several._Question:
+        found = object.__new__(several._Question)
+        found.options, found.ram, found.cut = self.options, self.ram, {}
+        devices = [Device(name, size, size) for name, size in self.limits.items()]
+        ram = None if self.ram is None else self.ram + RAM_MARGIN
+        found.machine = Machine(tuple(devices), self.limits, ram)
+        found.servers = dict.fromkeys(self.together, self.together)
+        return found
+
+    def fit(self, options: Iterable[Option], most: int | None = None) -> bool:
+        """Whether these, or any `most` of them, fit at the same time."""
+        chosen = list(options)
+        for members in itertools.combinations(chosen, min(most or len(chosen), len(chosen))):
+            served = [option for option in members if {*option.takes} & {*self.together}]
+            if len(served) > 1:
+                return False
+            if self.ram is not None and sum(option.ram for option in members) > self.ram:
+                return False
+            for name, limit in self.limits.items():
+                if sum(option.takes.get(name, 0) for option in members) > limit:
+                    return False
+        return True
+
+    def ways(self, models: Iterable[int], most: int | None = None) -> list[tuple[Option, ...]]:
+        """The launches of each of these models that fit."""
+        every = itertools.product(*(self.options[i] for i in models))
+        return [chosen for chosen in every if self.fit(chosen, most)]
+
+
+def test_by_sizes_no_other_groups_need_fewer_swaps() -> None:
+    for seed in range(100):
+        case = Sizes(seed)
+        sets, proven = several._sets(case.asked, case.weights)
+        whole = tuple(i for i, own in case.options.items() if own)
+        assert proven and sorted(i for chosen in sets for i in chosen) == list(whole)
+        assert all(case.fit(chosen.values()) for chosen in sets)
+        fits = {
+            members: bool(case.ways(members))
+            for r in range(1, len(whole) + 1)
+            for members in itertools.combinations(whole, r)
+        }
+
+        def kept(groups: Iterable[Iterable[int]], weights: list[float] = case.weights) -> float:
+            return sum(sum(weights[i] for i in members) ** 2 for members in groups)
+
+        every = [way for way in partitions(whole) if all(fits[members] for members in way)]
+        best = max(map(kept, every))
+        assert kept(sets) == best
+        # of these the ones with the fewest seconds, as far as one after another finds them
+        prices = {
+            members: min(sum(option.price for option in way) for way in case.ways(members))
+            for members, fit in fits.items()
+            if fit
+        }
+        least = min(sum(prices[members] for members in way) for way in every if kept(way) == best)
+        found = sum(option.price for chosen in sets for option in chosen.values())
+        assert least <= found * (1 + 1e-9)
+        assert len(sets) > 1 or found == pytest.approx(least)
+
+
+def test_by_sizes_any_of_the_preset_fit_and_share_what_is_left() -> None:
+    presets = 0
+    for seed in range(300, 420):
+        case = Sizes(seed, least=2)
+        if not all(case.options.values()):
+            continue
+        asked = case.asked
+        for most in range(2, len(case.options) + 1):
+            chosen = several._any(asked, asked.by_size(), most)
+            assert (chosen is None) == (not case.ways(case.options, most))
+            if chosen is None or case.together:
+                continue
+            presets += 1
+            assert case.fit(chosen.values(), most)
+            machines = several._machines(asked, chosen, most)
+            for name in case.limits:
+                shares = {i: machines[i].limits[name] for i in chosen if name in chosen[i].takes}
+                assert all(size >= chosen[i].takes[name] for i, size in shares.items())
+                unused = [machines[i].limits[name] for i in chosen if i not in shares]
+                assert not any(unused)
+                assert_shared_out(list(shares.values()), case.limits[name], most)
+            if case.ram is not None:
+                parts = [machines[i].ram - RAM_MARGIN for i in chosen]  # type: ignore[operator]
+                assert all(part >= chosen[i].ram for i, part in zip(chosen, parts, strict=True))
+                assert_shared_out(parts, case.ram, most)
+            else:
+                assert all(machines[i].ram is None for i in chosen)
+    assert presets > 40
+
+
+def assert_shared_out(parts: list[int], limit: int, most: int) -> None:
+    """Any `most` of the parts are within the limit, and none could be larger by as much as one more
+    for each."""
+    for i, part in enumerate(parts):
+        others = sorted(parts[:i] + parts[i + 1 :], reverse=True)[: most - 1]
+        assert 0 <= limit - part - sum(others) < most
+
+
+def test_by_sizes_many_models_join_the_first_group_with_space() -> None:
+    for seed in range(40):
+        case = Sizes(seed, least=11, most=14)
+        sets, proven = several._sets(case.asked, case.weights)
+        whole = [i for i, own in case.options.items() if own]
+        assert not proven or len(whole) <= several.MOST_EXACT
+        assert sorted(i for chosen in sets for i in chosen) == whole
+        for at, chosen in enumerate(sets):
+            assert case.fit(chosen.values())
+            # on its own each would have the fastest launch
+            for i in chosen if len(chosen) == 1 else ():
+                assert chosen[i].price == min(option.price for option in case.options[i])
+            for later in sets[at + 1 :]:
+                if len(later) == 1:
+                    (i,) = later
+                    assert not any(case.fit((*chosen.values(), own)) for own in case.options[i])
+
+
+# --- llama-swap's matrix: every set that fits
+
+
+def test_every_largest_set_that_fits_is_listed_once() -> None:
+    for seed in range(30):
+        rng = random.Random(seed)
+        sizes = [rng.randint(1, 9) for _ in range(rng.randint(1, 7))]
+        order = rng.sample(range(len(sizes)), len(sizes))
+
+        def fits(members: Sequence[int], sizes: list[int] = sizes) -> bool:
+            return len(members) == 1 or sum(sizes[i] for i in members) <= 14
+
+        fitting = {
+            members
+            for r in range(1, len(sizes) + 1)
+            for members in itertools.combinations(range(len(sizes)), r)
+            if fits(members)
+        }
+        largest = [m for m in fitting if not any({*m} < {*other} for other in fitting)]
+        assert sorted(matrix._every_set(order, fits)) == sorted(largest)
+        grown = matrix._grown_sets(order, fits)
+        assert {*grown} <= {*largest} and len(grown) == len({*grown})
+        pairs = [pair for pair in fitting if len(pair) == 2]
+        assert all(any({*pair} <= {*members} for members in grown) for pair in pairs)
+        assert {i for members in grown for i in members} == {*range(len(sizes))}
+
+
+def test_sets_of_a_matrix_fit_and_no_other_model_fits_beside_one() -> None:
+    case = Case(20_003)
+    found = matrix.plan_matrix(case.models, case.request, case.weights)
+    assert found.fits and found.numbers == tuple(range(len(case.models)))
+
+    def fits(members: tuple[int, ...]) -> bool:
+        both = Together(tuple(found.plans[i] for i in members), case.machine)
+        return min(both.left().values()) >= 0 and (both.ram_left() or 0) >= 0
+
+    assert all(fits(members) for members in found.sets) and len(found.sets) > 1
+    for members in found.sets:
+        others = [i for i in found.numbers if i not in members]
+        assert not any(fits((*members, i)) for i in others)
+    groups = several.plan_groups(case.models, case.request, case.weights)
+
+    def together(sets: Sets) -> float:
+        pairs = {(i, j) for members in sets for i in members for j in members}
+        return sum(case.weights[i] * case.weights[j] for i, j in pairs)
+
+    assert together(found.sets) >= together(groups.members)
+    assert all(cost >= 1 for cost in found.costs)
