@@ -174,6 +174,22 @@ def test_not_over_what_a_view_looks_at() -> None:
     )
 
 
+def test_what_is_still_read_stays_where_it_is() -> None:
+    """By another node, or through a view of it: neither is written over before."""
+    for by_view in (False, True):
+        g = Graph()
+        x = g.input("x", "f32", 16, 16)
+        y = g.norm(x)
+        later = g.view(y, (16, 16), (64,)) if by_view else y
+        g.expand(later)
+        scaled = g.scale(y)
+        g.expand(scaled)
+        g.expand(g.mul_mat(scaled, later))
+        a = arena()
+        allocate([(node, 0) for node in g.nodes], [(leaf, 0) for leaf in g.leafs], [a])
+        assert scaled.place != y.place, by_view
+
+
 def test_a_view_keeps_its_root_and_takes_nothing() -> None:
     def viewed(g: Graph, x: Tensor) -> None:
         y = g.norm(x)

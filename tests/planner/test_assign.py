@@ -41,12 +41,12 @@ def least(
 
 def case(rng: random.Random) -> tuple[list[Choice], dict[str, int], int | None]:
     limits = {f"CUDA{i}": rng.randint(4, 24) for i in range(rng.randint(1, 3))}
-    choices = []
+    choices, scale = [], rng.choice([0.01, 1.0])
     for _ in range(rng.randint(1, 4)):
         options = []
         for _ in range(rng.randint(1, 9)):
             names = rng.sample(sorted(limits), rng.randint(0, min(2, len(limits))))
-            seconds = rng.choice([rng.uniform(0.1, 20), 5.0])
+            seconds = scale * rng.choice([rng.uniform(1, 20), 5.0])
             options.append(
                 Option(
                     Params(),
@@ -141,7 +141,7 @@ def test_a_model_is_split_where_that_is_better_than_each_of_its_devices(seed: in
     splits = 0
     for _ in range(60):
         choices, limits, ram = case(rng)
-        size, in_ram, seconds = rng.randint(6, 30), rng.randint(0, 10), rng.uniform(1, 20)
+        size, in_ram, seconds = rng.randint(6, 30), rng.randint(0, 10), rng.uniform(0.1, 20)
         cut = split(size, in_ram, seconds)
         own = [] if rng.random() < 0.5 else choices[-1].options
         choices = [*choices[:-1], Choice(own, choices[-1].weight, cut, seconds * 1.01)]
@@ -265,12 +265,19 @@ def test_ten_models_on_four_equal_devices_are_decided() -> None:
 def test_without_a_try_to_spare_a_split_is_not_called_the_best(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    choices = [Choice((), 1.0, split(12, 0, 2.0), 2.0)]
+    tried: list[object] = []
+
+    def cut(left: Mapping[str, int], ram: int | None) -> Option | None:
+        tried.append(left)
+        return split(12, 0, 2.0)(left, ram)
+
     limits = {"CUDA0": 8, "CUDA1": 8}
     for tries, exact in ((24, True), (2, False)):
         monkeypatch.setattr(module, "MOST_CUTS", tries)
-        found = assign(choices, limits)
+        tried.clear()
+        found = assign([Choice((), 1.0, cut, 2.0)], limits)
         assert found is not None and found.exact is exact and len(found.chosen[0].takes) == 2
+        assert len(tried) <= tries
 
 
 # --- more models than are searched

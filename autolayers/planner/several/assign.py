@@ -140,7 +140,7 @@ class Search:
 
     @property
     def complete(self) -> bool:
-        return len(self.choices) <= MOST_EXACT and self.steps <= STEPS and self.cuts < MOST_CUTS
+        return self.steps <= STEPS and self.cuts < MOST_CUTS
 
     def best(self) -> Assignment | None:
         by_size = sorted(
