@@ -18,6 +18,7 @@ def build_delta_net_autoregressive(
     q, k, v = (g.permute(t, 0, 2, 1, 3) for t in (q, k, v))
     gate = g.reshape(gate, 1, gate.ne[0], heads, n_seqs)
     beta = g.reshape(beta, 1, 1, heads, n_seqs)
+    # decay, then the delta rule: what the state says of k is replaced by v, by the share beta
     state = g.mul(state, g.unary("EXP", gate))
     known = g.sum_rows(g.mul(state, k))
     change = g.mul(g.sub(v, g.transpose(known)), beta)
@@ -34,10 +35,12 @@ def build_delta_net_chunking(
     g = graph
     size_k, heads_k, n_tokens, n_seqs = q.ne
     size, heads = v.ne[:2]
+    # Kimi delta attention has a gate per channel, and so a mask per channel
     kda = gate.ne[0] == size_k and gate.ne[1] == heads_k
     chunk = _CHUNK_KDA if kda else _CHUNK
     q = g.scale(q)
     q, k, v, gate, beta = (g.permute(t, 0, 2, 1, 3) for t in (q, k, v, gate, beta))
+    # padding to whole chunks
     more = -n_tokens % chunk
     n_chunks = (n_tokens + more) // chunk
     q, k, v, gate, beta = (g.pad(t, 0, more) for t in (q, k, v, gate, beta))
@@ -51,10 +54,12 @@ def build_delta_net_chunking(
         for t, n in ((q, heads_k), (k, heads_k), (k_b, heads), (v, heads), (v_b, heads))
     )
     gate = chunked(gate, heads)
+    # decays are logarithms, so a running sum is the decay since the chunk's begin
     sums = _cumsum(g, g.cont(g.transpose(gate)))
     kb, kq = (_decayed_kda if kda else _decayed)(g, q, k, k_b, sums)
     kq = _tri(g, kq)
     attn = _tri(g, kb)
+    # (I + A)^-1 by a triangular solve: the tokens of a chunk correct each other
     identity = g.fill(g.view(attn, (chunk,)))
     identity = Tensor("DIAG", identity.type, (chunk, chunk, 1, 1), (identity,))
     left = g.add(attn, identity)
@@ -64,6 +69,7 @@ def build_delta_net_chunking(
     grown = g.unary("EXP", sums)
     k_cd = g.mul_mat(g.mul(g.cont(g.transpose(k_b)), grown), attn)
     q_grown = g.mul(q, g.cont(g.transpose(grown)))
+    # the decay over a whole chunk, for the state, and from each token to its end, for the keys
     last = g.cont(g.view(sums, (1, *sums.ne[1:]), sums.nb[1:], row_size(sums.type, sums.ne[0] - 1)))
     last_grown = g.transpose(g.unary("EXP", last))
     left_over = g.unary("NEG", g.sub(sums, last))
@@ -75,6 +81,7 @@ def build_delta_net_chunking(
     def part(t: Tensor, i: int) -> Tensor:
         return g.view(t, (t.ne[0], t.ne[1], 1, t.ne[3]), t.nb[1:], t.nb[2] * i)
 
+    # chunks follow each other: each starts from the state that the last one left
     for i in range(n_chunks):
         values, keys = part(v_t, i), part(k_cd, i)
         scores, asked, kept = part(kq, i), part(q_grown, i), part(k_left, i)
@@ -85,6 +92,7 @@ def build_delta_net_chunking(
         update = g.mul_mat(kept, fresh)
         state = g.add(g.mul(state, part(last_grown, i)), update)
     row = row_size(v.type, size)
+    # without the padding
     whole = g.view(
         v,
         (size, n_tokens, heads, n_seqs),
@@ -108,6 +116,7 @@ def _decayed_kda(
 ) -> tuple[Tensor, Tensor]:
     """The same with one decay per channel."""
     chunk, size, n_chunks, n = sums.ne
+    # chunks and heads share a dimension, as the channels need one of their own
     count = n_chunks * n
     rows = g.reshape(sums, chunk, 1, size, count)
     columns = g.repeat(g.reshape(sums, 1, chunk, size, count), chunk, chunk, size, count)

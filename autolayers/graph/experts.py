@@ -79,9 +79,12 @@ def build_moe_ffn(
     selected, weights = _choose_experts(
         llm, logits, il, routing, n_expert or llm.n_expert, n_used, selected_in
     )
+    # early, so that CUDA finds softmax, top-k and get_rows in a row and fuses them (topk-moe)
     if llm.rules.expands_weights:
         g.expand(weights)
+    # one row per token, which mul_mat_id repeats for each of its experts
     cur = g.reshape(cur, n_embd, 1, n)
+    # llama4
     if routing.weight_before:
         cur = g.mul(g.repeat(cur, n_embd, n_used, n, 1), weights)
     experts = _run_experts(llm, cur, il, routing, selected)
@@ -95,9 +98,11 @@ def build_moe_ffn(
 def _summed(llm: Llm, experts: Tensor, n_used: int) -> Tensor:
     """The sum of the chosen experts' weighted outputs, a view of each."""
     g = llm.graph
+    # views and additions, not one ggml_sum_rows: each sum is a node that the allocator places
     n_embd, _, n = experts.ne[:3]
     views = []
     for i in range(n_used):
+        # expanded before the additions, so that all views are nodes in a row (moe-reduce fusion)
         views.append(g.view(experts, (n_embd, n), (experts.nb[2],), i * experts.nb[1]))
         if llm.rules.expands_views:
             g.expand(views[-1])
@@ -106,6 +111,7 @@ def _summed(llm: Llm, experts: Tensor, n_used: int) -> Tensor:
         out = g.add(out, v)
         if llm.rules.expands_sums:
             g.expand(out)
+    # one view has gaps, and callers want a tensor without
     return g.cont(out) if len(views) == 1 else out
 
 
@@ -126,14 +132,18 @@ def _choose_experts(
     if bias is not None:
         logits = g.add(logits, bias)
     probs = _probabilities(llm, logits, gating)
+    # DeepSeek-V3 chooses by biased values and weighs by unbiased ones
     ranked = _ranked(llm, logits, probs, il, routing)
+    # group-limited routing, as DeepSeek-V3 has it
     if hp.n_expert_groups > 1 and llm.rules.groups_experts:
         ranked = _best_groups(llm, ranked, n_expert)
     selected = g.argsort_top_k(ranked, n_used) if selected_in is None else selected_in
     # grovemoe's chunk experts: one of them serves a group of experts
     if n_expert != llm.n_expert:
         selected = g.cast(g.scale(g.cast(selected, "f32")), "i32")
+    # probabilities as a column of each token, of which the chosen are picked
     weights = g.get_rows(g.reshape(probs, 1, llm.n_expert, n), selected)
+    # gpt-oss: softmax over the chosen experts only
     if gating == "softmax_weight":
         weights = g.reshape(g.soft_max(g.reshape(weights, n_used, n)), 1, n_used, n)
     return selected, _scaled(llm, weights, routing)
@@ -142,6 +152,8 @@ def _choose_experts(
 def _scaled(llm: Llm, weights: Tensor, routing: Routing) -> Tensor:
     """Return the chosen experts' weights [1, n_used, n_tokens], normalised and scaled if the model
     is."""
+    # the sum below goes by the key, not by n_used: llama.cpp chooses all experts while it warms up,
+    # and avoids that many additions
     g, hp = llm.graph, llm.hparams
     norm_w = hp.expert_weights_norm if routing.norm_w is None else routing.norm_w
     w_scale = hp.expert_weights_scale if routing.w_scale is None else routing.w_scale
@@ -179,6 +191,7 @@ def _ranked(llm: Llm, logits: Tensor, probs: Tensor, il: int, routing: Routing) 
 def _normalised(llm: Llm, weights: Tensor) -> Tensor:
     """The chosen experts' weights [n_used, n_tokens] by their sum, [1, n_used, n_tokens]."""
     g, total = llm.graph, llm.graph.sum_rows(weights)
+    # by the smallest f16, against a division by zero
     if llm.rules.clamps_weights:
         total = g.clamp(total)
     return g.reshape(g.div(weights, total), 1, *weights.ne[:2])
@@ -188,6 +201,7 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
     """-inf for the experts of all but the best groups (n_group_used of n_expert_groups)."""
     g, hp, n = llm.graph, llm.hparams, ranked.ne[1]
     n_groups = hp.n_expert_groups
+    # a group is scored by the sum of its two best experts
     selection = g.reshape(ranked, n_expert // n_groups, n_groups, n)
     scores = g.argsort_top_k(selection, 2)
     scores = g.get_rows(g.reshape(selection, 1, *selection.ne[:3]), scores)
@@ -195,6 +209,7 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
     scores = g.reshape(scores, scores.ne[1], scores.ne[2])
     chosen = g.argsort_top_k(scores, hp.n_group_used)
     picked = g.get_rows(selection, chosen)
+    # all -inf, then the chosen groups are written back
     return g.reshape(g.set_rows(g.fill(selection), picked, chosen), n_expert, n)
 
 
@@ -224,6 +239,7 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
     """The second half of build_moe_ffn: each chosen expert's output, [n_embd, n_used, n_tokens]."""
     g = llm.graph
     chosen = _Chosen(llm, il, routing, selected)
+    # gate and up as one matrix: one product, then two views of its halves
     merged = llm.layer_weight(il, routing.gate_up) if routing.gate_up is not None else None
     gate = None
     if merged is not None:
@@ -243,6 +259,7 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
         else:
             cur = up
         cur = chosen.biased(cur, routing.gate)
+    # llama.cpp reads the bound only where there is a gate
     limit = llm.swiglu_limit("exp", il) if gate is not None else 0.0
     cur = _activate_experts(
         llm, cur, up, routing.act, gate is not None or merged is not None, limit
@@ -260,16 +277,19 @@ def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -
     map in RAM; None where they are not read from the cache."""
     g, n = llm.graph, llm.slots.get(il, 0)
     n_used, n_tokens = selected.ne[:2]
+    # all experts that these tokens may choose need a slot at the same time
     if not 0 < n_tokens <= _MOST_CACHED or min(n_tokens * n_used, llm.n_expert) > n:
         return None
     others = [name for name in names if name is not None and name not in CACHED]
     if any(llm.layer_weight(il, name) is not None for name in others):
         return None
+    # the chosen ids are a view of argsort's result, which has all experts
     ids = selected if selected.contiguous() else g.cont(selected)
     made = Tensor("NONE", "i32", (1, llm.n_expert, 1, 1))
     made.name, made.weight, made.buffer = f"moe_cache.slot_map-{il}", True, llm.host_buffer
     slots = g.get_rows(made, g.reshape(ids, ids.nelements))
     device = llm.dev_layer[il]
+    # then llama.cpp reads the experts where they are
     if not llm.backends[device].supports_op(slots):
         return None
     slots.pinned = device

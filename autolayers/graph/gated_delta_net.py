@@ -26,6 +26,7 @@ def build_conv_state(llm: Llm, states: Tensor, mixed: Tensor, kernel: int, chann
     g, kept = llm.graph, snapshots(llm)
     before = g.reshape(build_rs(llm, states), kernel - 1, channels, llm.n_seqs)
     conv = g.concat(before, g.transpose(mixed), 0)
+    # the window before each of the newest tokens, for a draft that may be rejected
     first = conv.ne[0] - before.ne[0]
     keep_tails(
         llm,
@@ -62,6 +63,7 @@ def build_recurrent_attn(
     g, kept = llm.graph, snapshots(llm)
     size, heads, n_tok, n_seqs = v.ne
     kind = "gdn_ch" if n_tok > 1 else "gdn_ar"
+    # states for rollback exist in the fused op alone
     if not llm.fused_ops[kind] and kept == 1:
         build = build_delta_net_chunking if n_tok > 1 else build_delta_net_autoregressive
         output, fresh = build(g, q, k, v, gate, beta, start)
@@ -70,6 +72,7 @@ def build_recurrent_attn(
         return output
     out = g.gated_delta_net(q, k, v, gate, beta, start, kept)
     llm.fused_nodes.append((kind, out, il))
+    # the op's result is one buffer: the output of all tokens, then the new states
     row, width = size * heads * F32, size * size * heads
     output = g.view(out, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok))
     offset = row * n_tok * n_seqs
@@ -80,16 +83,12 @@ def build_recurrent_attn(
         shape = (states.ne[0] * n_seqs,) if flat else (states.ne[0], n_seqs)
         g.expand(g.cpy(fresh, g.view(states, shape, () if flat else (states.nb[1],))))
         return output
+    # a state after each of the last tokens, one for each slot of the cache
     written = min(n_tok, kept)
     fresh = g.view(out, (width, n_seqs, written), (width * F32, width * n_seqs * F32), offset)
-    g.expand(
-        g.cpy(
-            fresh,
-            g.view(
-                states, (width, n_seqs, written), (states.nb[1], n_cells(llm) * states.ne[0] * F32)
-            ),
-        )
-    )
+    slot = n_cells(llm) * states.ne[0] * F32
+    place = g.view(states, (width, n_seqs, written), (states.nb[1], slot))
+    g.expand(g.cpy(fresh, place))
     return output
 
 
@@ -109,6 +108,7 @@ class GatedDeltaNet(Hybrid):
         if hp.is_recr(il):
             return self.recurrent(llm, cur, il)
         head, n_head, n_head_kv = hp.head_v(0), llm.n_head, llm.n_head_kv
+        # Q's matrix has each head's gate after the head
         both, k, v = llm.build_qkv(
             cur, il, n_head, n_head_kv, head, head, head_q=2 * head, reshape=False
         )
@@ -128,6 +128,7 @@ class GatedDeltaNet(Hybrid):
         self, llm: Llm, both: Tensor, head: int, n_head: int
     ) -> tuple[Tensor, Tensor]:
         g, n = llm.graph, llm.n_tokens
+        # a head and its gate take turns
         strides = (2 * head * F32, 2 * head * n_head * F32)
         q, gate = (g.view(both, (head, n_head, n), strides, at) for at in (0, head * F32))
         return q, g.cont(gate, head * n_head, n)
@@ -139,6 +140,7 @@ class GatedDeltaNet(Hybrid):
         mixed, z = self.qkvz(llm, cur, il)
         beta, gate = self.beta_and_gate(llm, cur, il)
         gate = g.unary("SOFTPLUS", g.add(gate, llm.need_layer(il, "ssm_dt", "bias")))
+        # ssm_a is -exp(A_log) in the file
         gate = g.mul(gate, llm.need_layer(il, "ssm_a"))
         gate = g.reshape(gate, 1, n_v, n_tok, n_seqs)
         kernel = llm.need_layer(il, "ssm_conv1d")
@@ -147,6 +149,7 @@ class GatedDeltaNet(Hybrid):
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head_v, head_v, n_v, n_seqs)
         conv = g.unary("SILU", g.ssm_conv(conv, kernel))
         row = channels * F32
+        # (size, heads, first channel) of Q, K and V in the convolution's result
         parts = ((head_k, n_k, 0), (head_k, n_k, head_k * n_k), (head_v, n_v, 2 * head_k * n_k))
         q, k, v = (
             g.view(conv, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok), at * F32)
@@ -154,6 +157,7 @@ class GatedDeltaNet(Hybrid):
         )
         q, k = (self.repeat_heads(llm, build_gdn_l2_norm(llm, t), n_v) for t in (q, k))
         out = build_recurrent_attn(llm, state(llm, il, 1), q, k, v, gate, beta, start, il)
+        # build_norm_gated: normed by head, then gated
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)
         out = g.mul(out, g.unary(self.gate_act, g.reshape(z, head_v, n_v, n_tok, n_seqs)))
         out = g.reshape(out, head_v * n_v, n_tok, n_seqs)

@@ -20,17 +20,18 @@ def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tens
     or ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
-    mixes = g.mul_mat(
-        llm.need_layer(il, f"hc_{block}_fn"), g.rms_norm(g.reshape(x, x.ne[0] * hc, n))
-    )
+    normed = g.rms_norm(g.reshape(x, x.ne[0] * hc, n))
+    mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), normed)
 
     def affine(i: int, size: int) -> Tensor:
+        # mixes has pre, post and comb one after the other, each with its own factor and offset
         part = g.view(mixes, (size, n), (mixes.nb[1],), i * hc * mixes.nb[0])
         part = g.mul(part, g.view(scale, (1,), (), i * scale.nb[0]))
         return g.add(part, g.view(base, (size,), (), i * hc * base.nb[0]))
 
     pre = g.scale(g.unary("SIGMOID", affine(0, hc)))
     post = g.scale(g.unary("SIGMOID", affine(1, hc)))
+    # the fused op reads all of mixes: the affine map is part of it
     if llm.fused_ops["hc_comb"]:
         comb = g.hc_comb(mixes, scale, base, hc)
         llm.fused_nodes.append(("hc_comb", comb, il))
@@ -42,19 +43,17 @@ def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tens
 def _weighted_sum(llm: Llm, x: Tensor, weights: Tensor, il: int = -1) -> Tensor:
     """The streams' weighted sum; without a layer never as the fused op."""
     g, n = llm.graph, x.ne[2]
+    # the head's mix has no layer whose device a probe could ask
     if llm.fused_ops["hc_pre"] and il >= 0:
         out = g.hc_pre(x, weights)
         llm.fused_nodes.append(("hc_pre", out, il))
         return out
-    return llm.add_up(
-        [
-            g.mul(
-                g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1]),
-                g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0]),
-            )
-            for i in range(x.ne[1])
-        ]
-    )
+    weighted = []
+    for i in range(x.ne[1]):
+        stream = g.view(x, (x.ne[0], n), (x.nb[2],), i * x.nb[1])
+        weight = g.view(weights, (1, n), (weights.nb[1],), i * weights.nb[0])
+        weighted.append(g.mul(stream, weight))
+    return llm.add_up(weighted)
 
 
 def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, il: int) -> Tensor:
@@ -68,6 +67,7 @@ def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, 
     for to in range(hc):
         part = g.mul(cur, g.view(post, (1, n), (post.nb[1],), to * post.nb[0]))
         for source in range(hc):
+            # comb[to, source]: how much of stream `source` goes into stream `to`
             stream = g.view(x, (x.ne[0], n), (x.nb[2],), source * x.nb[1])
             share = g.view(comb, (1, n), (comb.nb[2],), to * comb.nb[0] + source * comb.nb[1])
             part = g.add(part, g.mul(stream, share))
@@ -78,18 +78,17 @@ def build_hc_post(llm: Llm, cur: Tensor, x: Tensor, post: Tensor, comb: Tensor, 
 def build_hc_head(llm: Llm, x: Tensor) -> Tensor:
     """The streams combined into one after the last layer."""
     g = llm.graph
-    mixes = g.mul_mat(
-        llm.need("output_hc_fn.weight"), g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2]))
-    )
-    weights = g.add(
-        g.mul(mixes, llm.need("output_hc_scale.weight")), llm.need("output_hc_base.weight")
-    )
+    normed = g.rms_norm(g.reshape(x, x.ne[0] * x.ne[1], x.ne[2]))
+    mixes = g.mul_mat(llm.need("output_hc_fn.weight"), normed)
+    scaled = g.mul(mixes, llm.need("output_hc_scale.weight"))
+    weights = g.add(scaled, llm.need("output_hc_base.weight"))
     return _weighted_sum(llm, x, g.scale(g.unary("SIGMOID", weights)))
 
 
 def _sinkhorn(llm: Llm, comb: Tensor) -> Tensor:
     """build_hc_sinkhorn"""
     g = llm.graph
+    # rows and columns are normalised in turns; the first rows by softmax
     eps = g.fill(g.new("f32", 1))
     comb = g.add(g.soft_max(comb), eps)
     for i in range(llm.hparams.dsv4_hc_sinkhorn_iters):

@@ -34,6 +34,7 @@ class CacheView:
 
     def get_k(self, il: int, head: int, n_head: int) -> Tensor:
         k = self.layers[il][0]
+        # a row is a cell with all heads; a stream has k.ne[1] cells
         width = k.ne[0]
         return self.graph.view(
             k,
@@ -45,6 +46,7 @@ class CacheView:
         v = self.layers[il][1]
         assert v is not None
         g, t = self.graph, v.type
+        # transposed, a row is one element of all cells, so that scores times V reads rows
         width, size = v.ne[0], v.ne[1]
         if not self.v_trans:
             return g.view(
@@ -61,9 +63,11 @@ class CacheView:
     def cpy_k(self, cur: Tensor, ids: Tensor | None, il: int) -> Tensor:
         g, k = self.graph, self.layers[il][0]
         width = cur.ne[0] * cur.ne[1]
+        # builds before Rules.set_rows copied to the head of the cache
         if ids is None:
             return copy_k(g, k, cur)
         cur = g.view(cur, (width, cur.ne[2]), (cur.nb[2],))
+        # streams are folded into one long column, because row indices count over all of them
         if k.ne[2] > 1:
             k = g.reshape(k, width, k.ne[1] * k.ne[2])
         return g.set_rows(k, cur, ids)
@@ -83,8 +87,10 @@ class CacheView:
             cur = g.reshape(cur, width, n_tokens)
         else:
             cur = g.cont(cur, width, n_tokens)
+        # with layers of unequal widths V's rows are as wide as the widest (n_embd_v_gqa_max)
         if width < v.ne[0]:
             cur = g.pad(cur, v.ne[0] - width)
+        # every element is a row of its own here: see the indices in Llm.attn_input
         rows = g.reshape(v, 1, v.nelements)
         return g.set_rows(rows, g.reshape(cur, 1, cur.nelements), ids)
 

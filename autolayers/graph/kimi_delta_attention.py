@@ -34,14 +34,9 @@ class KimiDeltaAttention(Hybrid):
     # linear attention
 
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
-        g, hp, n_tok, n_seqs, n_head = (
-            llm.graph,
-            llm.hparams,
-            llm.n_seq_tokens,
-            llm.n_seqs,
-            llm.n_head,
-        )
-        head = hp.n_embd_head_kda
+        g, n_tok, n_seqs, n_head = llm.graph, llm.n_seq_tokens, llm.n_seqs, llm.n_head
+        head = llm.hparams.n_embd_head_kda
+        # gathered once for the three convolutions
         gathered = build_rs(llm, state(llm, il, 0))
         q, k, v = (
             self.conv(llm, gathered, il, part, x) for part, x in enumerate(self.qkv(llm, cur, il))
@@ -51,11 +46,10 @@ class KimiDeltaAttention(Hybrid):
         beta = g.unary("SIGMOID", g.reshape(beta, 1, n_head, n_tok, n_seqs))
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head, head, n_head, n_seqs)
         q, k = build_gdn_l2_norm(llm, q), build_gdn_l2_norm(llm, k)
-        out = g.cont(
-            build_recurrent_attn(
-                llm, state(llm, il, 1), q, k, v, gate, beta, start, il, self.flat_states
-            )
+        out = build_recurrent_attn(
+            llm, state(llm, il, 1), q, k, v, gate, beta, start, il, self.flat_states
         )
+        out = g.cont(out)
         output_gate = g.reshape(self.output_gate(llm, cur, il), head, n_head, llm.n_tokens)
         out = g.reshape(out, head, n_head, llm.n_tokens)
         out = llm.build_norm(out, llm.need_layer(il, "ssm_norm"), None, "rms", il)
@@ -76,20 +70,16 @@ class KimiDeltaAttention(Hybrid):
         )
         before, head = hp.ssm_d_conv - 1, hp.n_embd_head_kda
         width = head * n_head
+        # Q, K and V have a third of each sequence's state
         shape, third = (before, width, n_seqs), before * width * F32
         strides = (before * F32, 3 * third)
         old = g.view(gathered, shape, strides, part * third)
         conv = g.concat(old, g.transpose(g.reshape(x, width, n_tok, n_seqs)), 0)
         for slot in range(self.slots(llm)):
+            # the last columns after the newest token, and after those that a draft may take back
             tail = g.view(conv, shape, conv.nb[1:3], max(0, n_tok - slot) * F32)
-            g.expand(
-                g.cpy(
-                    tail,
-                    g.view(
-                        state(llm, il, 0), shape, strides, (slot * n_cells(llm) * 3 + part) * third
-                    ),
-                )
-            )
+            at = (slot * n_cells(llm) * 3 + part) * third
+            g.expand(g.cpy(tail, g.view(state(llm, il, 0), shape, strides, at)))
         kernel = g.reshape(llm.need_layer(il, f"ssm_conv1d_{'qkv'[part]}"), hp.ssm_d_conv, width)
         out = g.unary("SILU", g.reshape(g.ssm_conv(conv, kernel), width, llm.n_tokens))
         return g.reshape(out, head, n_head, n_tok, n_seqs)
@@ -101,13 +91,12 @@ class KimiDeltaAttention(Hybrid):
     def decay(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """The logarithm of the decay: one element per channel and token."""
         g = llm.graph
+        # a scaled sigmoid instead of kimi-linear's softplus
         gate = g.add(
             g.mul_mat(llm.need_layer(il, "ssm_f_a"), cur), llm.need_layer(il, "ssm_dt", "bias")
         )
-        gate = g.mul(
-            g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens),
-            self.decay_rates(llm, il),
-        )
+        gate = g.reshape(gate, llm.hparams.n_embd_head_kda, llm.n_head, llm.n_tokens)
+        gate = g.mul(gate, self.decay_rates(llm, il))
         return g.scale(g.unary("SIGMOID", gate))
 
     def decay_rates(self, llm: Llm, il: int) -> Tensor:
@@ -132,6 +121,7 @@ class KimiDeltaAttention(Hybrid):
         g, hp, n, n_head = llm.graph, llm.hparams, llm.n_tokens, llm.n_head
         head, n_rot, rank = hp.n_embd_head_k_mla, hp.n_rot(0), hp.n_lora_kv
         q = self.queries(llm, cur, il)
+        # a head of Q: without rope, then the rotated part
         strides = (head * F32, head * n_head * F32)
         q_nope = g.view(q, (head - n_rot, n_head, n), strides)
         q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * F32)
@@ -141,6 +131,7 @@ class KimiDeltaAttention(Hybrid):
             q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
         v = llm.rms_norm(il, "attn_kv_a_norm", g.view(both, (rank, n), (both.nb[1],)))
         v = g.reshape(v, rank, 1, n)
+        # one matrix per head: see latent_attention.absorbed
         moved = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3))
         return g.concat(g.permute(moved, 0, 2, 1, 3), q_pe, 0), g.concat(v, k_pe, 0), v
 

@@ -17,6 +17,7 @@ def latent(llm: Llm, cur: Tensor, il: int) -> tuple[Tensor, Tensor]:
     g, n = llm.graph, llm.n_tokens
     norm = llm.need_layer(il, "attn_kv_a_norm")
     rank = norm.ne[0]
+    # one projection for both: the latent, then the rotated part that all heads share
     both = llm.linear(il, "attn_kv_a_mqa", cur)
     compressed = g.view(both, (rank, n), (both.nb[1],))
     k_pe = g.view(both, (both.ne[0] - rank, 1, n), (both.nb[1], both.nb[1]), rank * both.nb[0])
@@ -41,14 +42,16 @@ def absorbed(
     """
     g, n_head, n_rot, n = llm.graph, llm.hparams.n_head(il), k_pe.ne[0], llm.n_tokens
     head = q.nelements // (n_head * n)
+    # strides of whole heads, for views of a part of each
     strides = (head * q.nb[0], head * n_head * q.nb[0])
     q_nope = g.view(q, (head - n_rot, n_head, n), strides)
     q_pe = g.view(q, (n_rot, n_head, n), strides, (head - n_rot) * q.nb[0])
     if pos is not None:
         q_pe, k_pe = g.rope(q_pe, pos), g.rope(k_pe, pos)
-    moved = g.permute(
-        g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3)), 0, 2, 1, 3
-    )
+    # attn_k_b has a matrix per head, so the heads become the batch dimension of the product
+    moved = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q_nope, 0, 2, 1, 3))
+    moved = g.permute(moved, 0, 2, 1, 3)
+    # the latent itself: attn_v_b is applied to attention's result (v_mla)
     v = g.reshape(compressed, compressed.ne[0], 1, n)
     if rope_first:
         return g.concat(q_pe, moved, 0), g.concat(k_pe, v, 0), v
@@ -74,9 +77,12 @@ def expanded(
     if pos is not None:
         q, k_pe = llm.rope_end(q, n_rot, pos, factors, first=rope_first), g.rope(k_pe, pos, factors)
     kv = llm.linear(il, "attn_kv_b", compressed)
+    # each head of kv: keys without rope, then values
     strides = (kv.nb[1] // n_head, kv.nb[1])
-    v = g.cont(g.view(kv, (kv.ne[0] // n_head - nope, n_head, n), strides, nope * kv.nb[0]))
-    k_nope, k_pe = g.view(kv, (nope, n_head, n), strides), g.repeat(k_pe, n_rot, n_head, n, 1)
+    head_v = kv.ne[0] // n_head - nope
+    v = g.cont(g.view(kv, (head_v, n_head, n), strides, nope * kv.nb[0]))
+    k_nope = g.view(kv, (nope, n_head, n), strides)
+    k_pe = g.repeat(k_pe, n_rot, n_head, n, 1)
     k = g.concat(k_pe, k_nope, 0) if rope_first else g.concat(k_nope, k_pe, 0)
     return q, k, v
 

@@ -84,6 +84,7 @@ class Llm:
         self.dev_layer = dev_layer
         self.slots: Mapping[int, int] = {}  # of the expert cache, by layer
         self.host_buffer: Buffer | None = None  # that of plain RAM
+        # graph_get_cb's condition: a small batch, or every layer on a device
         self._pins = n_tokens < 32 or full_offload
         self._lookup = lookup
         # (kind, node, layer) for llama.cpp's auto decisions
@@ -100,6 +101,7 @@ class Llm:
     def layers(self) -> Sequence[int]:
         """The layers to build: all, or those in `kept`, for a builder that runs each of them
         once."""
+        # remembered, because a caller must know whether the graph that it measures is the whole one
         self.skips = self.kept is not None
         return range(self.n_layer) if self.kept is None else self.kept
 
@@ -112,6 +114,7 @@ class Llm:
     def layer_weight(self, il: int, name: str, suffix: str = "weight") -> Tensor | None:
         """blk.<il>.<name>.<suffix>, None if the file lacks it; a few tensors carry no suffix at
         all."""
+        # such as blk.N.ssm_a, which llama.cpp's loader asks for without ".weight"
         tensor = self._lookup(f"blk.{il}.{name}.{suffix}")
         if tensor is None and suffix == "weight":
             return self._lookup(f"blk.{il}.{name}")
@@ -143,6 +146,7 @@ class Llm:
                 if scales or not name.endswith(".scale"):
                     _, il, rest = name.split(".", 2)
                     name = f"blk.{physical(int(il))}.{rest}"
+            # a layer's copy of a shared tensor (rope factors): name@layer
             elif "@" in name:
                 base, il = name.split("@")
                 name = f"{base}@{physical(int(il))}"
@@ -155,6 +159,8 @@ class Llm:
         freqs = self._lookup(f"rope_freqs.weight@{il}")
         if freqs is not None:
             return freqs
+        # by the context of one sequence, so -np can switch the factors (and with them nothing of
+        # the sizes)
         kind = "long" if self.cparams.n_ctx_seq > self.hparams.n_ctx_orig_yarn else "short"
         return self._lookup(f"rope_factors_{kind}.weight@{il}")
 
@@ -163,6 +169,8 @@ class Llm:
     def pin(self, tensor: Tensor, il: int) -> None:
         """graph_get_cb: nodes that llama.cpp names "norm" or "l_last" are pinned to their layer's
         backend."""
+        # otherwise the scheduler may leave a norm on the previous layer's backend, where it costs a
+        # copy more between devices (the comment in graph_get_cb)
         if self._pins and il >= 0:
             b = self.dev_layer[il]
             if self.backends[b].supports_op(tensor):
@@ -175,6 +183,7 @@ class Llm:
 
     def release(self) -> None:
         """Free the graph; nothing of it is usable afterwards."""
+        # views of the caches hold the graph, and the graph holds them
         self.caches, self.states = {}, {}
         self.graph.release()
 
@@ -185,6 +194,7 @@ class Llm:
         factor of the tokens' embeddings."""
         g, hp, n = self.graph, self.hparams, self.n_tokens
         cur = self.inp_embd = self._looked_up(hp.n_embd_inp)
+        # deepstack models append image features to a row; the layers read its first n_embd elements
         if hp.n_embd_inp != self.n_embd:
             cur = g.view(cur, (self.n_embd, n), (cur.nb[1],))
         by_row = self._scales_by_row(scale)
@@ -214,6 +224,7 @@ class Llm:
         g, n, table = self.graph, self.n_tokens, self.need("token_embd.weight")
         tokens = self.inp_tokens = g.input("inp_tokens", "i32", n)
         embd = g.input("inp_embd", "f32", n_embd_inp, n) if self.rules.embeddings_input else None
+        # both alternatives are built and only one is computed: the allocator must place both
         rows = [g.get_rows(table, tokens)]
         if self._is_mixed:
             rows.append(g.get_rows(table, g.input("inp_mixed_tokens", "i32", n)))
@@ -271,6 +282,7 @@ class Llm:
     def mask_input(self, name: str, type_: str, *ne: int) -> Tensor:
         """A mask in the type that attention reads; `type_`: that type, if not decided by
         attention."""
+        # flash attention reads a half precision mask, softmax a full one
         type_ = type_ or ("f16" if self.flash_attn else "f32")
         if not self.rules.f16_mask:
             return llm_before.mask_input(self.graph, self.rules, name, type_, *ne)
@@ -284,9 +296,13 @@ class Llm:
         k_idxs = v_idxs = None
         if self.rules.set_rows:
             k_idxs = g.input("attn_inp_k_idxs", "i64", n)
+            # a transposed cache scatters single elements of V, so there is an index for each of
+            # them
             n_v = n * cache.n_embd_v_gqa_max if cache.v_trans else n
             v_idxs = g.input("attn_inp_v_idxs", "i64", n_v) if with_v else None
         mask = self._mask(cache, mask_type)
+        # build_input_k_rot: a Hadamard matrix, which spreads outliers before a quantised cache
+        # rounds them
         k_rot = (
             g.input("attn_inp_k_rot", "f32", cache.k_rot, cache.k_rot)
             if cache.k_rot and rotations
@@ -309,6 +325,7 @@ class Llm:
     def build_attn_inp_kv_iswa(self) -> AttnInput:
         if not self.rules.window_cache:
             base = self.attn_input(self.caches["attn"])
+            # those builds had one cache for all layers, and told the window by a second mask alone
             base.swa = AttnInput(base.cache, self._mask(self.caches["attn"], ""))
             return base
         rotations = "recurrent" not in self.states  # build_inp_mem_hybrid_iswa builds none
@@ -317,6 +334,7 @@ class Llm:
             self.caches["swa"], rotations=rotations and self.rules.rotates_apart
         )
         if not self.rules.rotates_apart:
+            # one input for both: two would be two allocations
             base.swa.k_rot, base.swa.v_rot = base.k_rot, base.v_rot
         return base
 
@@ -327,6 +345,7 @@ class Llm:
 
     def build_attn_inp_no_cache(self) -> AttnInput:
         n = self.n_tokens
+        # the mask closes the padding
         keys = -(-n // _PADDED) * _PADDED if self.rules.pads_uncached else n
         inp = AttnInput(None, self.mask_input("self_kq_mask", "", keys, n))
         if self.hparams.swa_type != "none":
@@ -338,6 +357,7 @@ class Llm:
     def build_attn_inp(self) -> AttnInput:
         """The inputs for the model's caches: sliding window or not, only keys (MLA), or no
         cache."""
+        # embedding models and encoders attend within the batch
         if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
             return self.build_attn_inp_no_cache()
         windows = "swa" in self.caches or (
@@ -364,9 +384,11 @@ class Llm:
         elif kind == "layer":
             cur = g.norm(cur)
         else:
+            # ggml_group_norm takes groups of dimension 2
             cur = g.reshape(cur, cur.ne[0], 1, cur.ne[1])
             cur = g.group_norm(cur)
             cur = g.reshape(cur, cur.ne[0], cur.ne[2])
+        # llama.cpp calls cb(cur, "norm", il) only where something follows the norm
         if weight is not None or bias is not None:
             self.pin(cur, il)
         if weight is not None:
@@ -417,16 +439,19 @@ class Llm:
         if slots is None:
             result = g.mul_mat_id(weight, cur, ids, param)
         else:
+            # a bank has one expert more than the cache has slots (moe_cache.bank_bytes)
             bank = Tensor("NONE", weight.type, (weight.ne[0], weight.ne[1], self.slots[il] + 1, 1))
             bank.name, bank.weight, bank.buffer = (
                 weight.name,
                 True,
                 self.backends[self.dev_layer[il]].buffer,
             )
+            # the product sees the slots without it
             cached = g.view(bank, (*weight.ne[:2], self.slots[il]), bank.nb[1:3])
             cached.name, cached.weight = weight.name, True
             result = g.mul_mat_id(cached, cur, slots, param)
         if scale is not None:
+            # one scale per expert, gathered by the ids of the chosen ones for each token
             n_expert = scale.ne[0]
             s = g.reshape(scale, 1, n_expert, 1)
             s = g.repeat(s, 1, n_expert, cur.ne[2], 1)
@@ -447,6 +472,7 @@ class Llm:
     def hadamard(self, cur: Tensor, rot: Tensor) -> Tensor:
         """llama_mul_mat_hadamard: rows of `cur` rotated in parts of rot.ne[0]."""
         g, n = self.graph, rot.ne[0]
+        # ggml_reshape wants contiguous rows; a view (of a fused QKV) is copied first
         if cur.contiguous():
             flat = g.reshape(cur, n, cur.nelements // n)
         else:
@@ -483,9 +509,11 @@ class Llm:
         head_k = head_k or hp.head_k(il)
         head_v = head_v or hp.head_v(il)
         head_q = head_q or head_k
+        # dbrx, mpt, olmo: clamp_kqv bounds the projections
         clamp = reshape and hp.f_clamp_kqv > 0.0
         if self.layer_weight(il, "attn_qkv") is not None:
             qkv = self._fused_qkv(cur, il, scales, clamp)
+            # columns of the fused matrix: all heads of Q, then of K, then of V
             at_k = head_q * n_head
             at_v = at_k + head_k * n_head_kv
             parts = (head_q, n_head, 0), (head_k, n_head_kv, at_k), (head_v, n_head_kv, at_v)
@@ -513,6 +541,7 @@ class Llm:
         """Q, K and V of a fused projection as views; `parts`: (head's size, heads, first
         element)."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
+        # older builds copy V, some Q and K too: each copy is a buffer of its own
         if not self.rules.views_v:
             return llm_before.heads_of(g, qkv, parts, self.rules.views_qk and roped)
         q, k, v = (
@@ -533,6 +562,7 @@ class Llm:
     def _fused_qkv(self, cur: Tensor, il: int, scales: bool, clamp: bool) -> Tensor:
         """The fused projection with its bias, or with the three of Q, K and V."""
         g = self.graph
+        # a file may have one matrix and three biases
         qkv = self.linear(il, "attn_qkv", cur, scales)
         bias = self.layer_weight(il, "attn_qkv", "bias")
         if bias is None:
@@ -547,6 +577,7 @@ class Llm:
         q, k, v = (self.layer_weight(il, f"attn_{x}", "bias") for x in "qkv")
         if q is None or k is None or v is None:
             return None
+        # from the left as in build_qkv: ggml_concat takes two
         return g.concat(g.concat(q, k, 0), v, 0)
 
     def add_up(self, parts: list[Tensor]) -> Tensor:
@@ -571,6 +602,7 @@ class Llm:
         kind = self.row.swiglu_clamp
         if not kind or (kind == "experts" and which == "shexp"):
             return 0.0
+        # dflash has this row too, but only its DeepSeek-V4 stages have streams and the bound
         if kind == "fused" and not self.hparams.dsv4_hc_mult:
             return 0.0
         key = f"swiglu_clamp_{which}"
@@ -602,12 +634,15 @@ class Llm:
         tmp = cur if widened is None else widened
         gated = None
         if gate is not None:
+            # seq: the gate reads what `up` made of the input
             gated = self._ffn_linear(il, gate_name, tmp if gate == "seq" else cur, biases, scales)
         cur = tmp if gated is None else gated
         parallel = gated is not None and gate == "par"
         cur, parallel = self._activate(
             cur, tmp, act, parallel, self.swiglu_limit("shexp", il), act_scales
         )
+        # expanded early, so that the GPU backends find the gate, the up projection and the GLU in a
+        # row and fuse them
         if self.rules.expands_gates:
             g.expand(cur)
         if parallel:
@@ -641,12 +676,15 @@ class Llm:
     ) -> tuple[Tensor, bool]:
         """The activation, and whether gate and up still have to be multiplied."""
         g = self.graph
+        # llama.cpp's eps
         if act == "silu" and parallel and limit > 1e-6:
             return self._clamped_swiglu(cur, tmp), False
         if act in SPLIT_GLU:
+            # one op instead of activation and product: one buffer less
             if parallel and self.rules.glu_op:
                 return g.glu(SPLIT_GLU[act], cur, tmp), False
             cur = g.unary(act.upper(), cur)
+            # mpt with AWQ: ffn.act scales
             if act == "gelu" and act_scales is not None:
                 cur = g.div(cur, act_scales)
             return cur, parallel
@@ -695,10 +733,13 @@ class Llm:
         that a sparse mask leaves open. `cached`: k and v are from a cache, not from an encoder.
         """
         g, hp = self.graph, self.hparams
+        # without flash attention the cache holds V transposed; the strides tell
         v_trans = v.nb[1] > v.nb[2]
         n_stream = k.ne[3]
+        # tokens of one stream: with a cache per sequence they attend only to their own cells
         per = q.ne[2] // n_stream
         q = g.view(q, (q.ne[0], q.ne[1], per, n_stream), (q.nb[1], q.nb[2], q.nb[2] * per))
+        # from [head, n_head, tokens] to [head, tokens, n_head], as both kernels read them
         q = g.permute(q, 0, 2, 1, 3)
         k = g.permute(k, 0, 2, 1, 3)
         v = g.permute(v, 0, 2, 1, 3)
@@ -715,25 +756,32 @@ class Llm:
                 n_kv_max,
                 self.attn_soft_cap,
             )
+            # -fa auto looks at the device of this very node (llama_context::resolve_fused_ops)
             self.fused_nodes.append(("flash_attn", cur, il))
             cur = self._of_latent(cur, v_mla, per * n_stream)
         else:
+            # ggml_mul_mat needs the summed dimension first
             v = v if v_trans else g.cont(g.transpose(v))
             cur = self._soft_max_attention(q, k, v, mask, kq_b, sinks, v_mla)
+        # kept together with its inputs: without it the next layer's nodes may come in between
         g.expand(cur)
         return cur
 
     def _as_f16(self, t: Tensor) -> Tensor:
         """Keys or values as the flash attention of this build reads them."""
+        # f32 occurs without a cache, in encoders
         return self.graph.cast(t, "f16") if t.type == "f32" and self.rules.casts_f32_cache else t
 
     def _of_latent(self, cur: Tensor, v_mla: Tensor | None, n_tokens: int) -> Tensor:
         """Flash attention's result by token, decompressed by `v_mla`."""
         g = self.graph
         if v_mla is not None and self.rules.mla_heads_at_once:
+            # all heads in one product, with the heads as its third dimension
             cur = g.mul_mat(v_mla, g.permute(cur, 0, 2, 1, 3))
             cur = g.cont(g.permute(cur, 0, 2, 1, 3))
         elif v_mla is not None:
+            # the kernel's result has the heads before the tokens, so each token is a batch of its
+            # own
             cur = g.mul_mat(v_mla, g.reshape(cur, v_mla.ne[0], 1, cur.ne[1], n_tokens))
         return g.reshape(cur, cur.nelements // n_tokens, n_tokens)
 
@@ -751,6 +799,7 @@ class Llm:
         g = self.graph
         kq = g.mul_mat(k, q)
         if self.attn_soft_cap:
+            # cap * tanh(kq / cap): Gemma 2 and Grok
             kq = g.scale(g.unary("TANH", g.scale(kq)))
         if kq_b is not None:
             kq = g.add(kq, kq_b)
@@ -759,6 +808,7 @@ class Llm:
             kqv = g.mul_mat(v_mla, kqv)
         cur = g.permute(kqv, 0, 2, 1, 3)
         cur = g.cont(cur, cur.ne[0] * cur.ne[1], cur.ne[2] * cur.ne[3])
+        # -nkvo: everything from the cache to here runs on the CPU
         if not self.cparams.offload_kqv:
             cur.pinned = len(self.backends) - 1
         return cur
@@ -784,8 +834,10 @@ class Llm:
         """
         a = inp.at(self.hparams.is_swa(il))
         iswa = inp.swa is not None
+        # MLA caches K alone: V is its first part, and is never stored
         cache = a.cache
         mla = mla and self.rules.mla_keys_only
+        # of the two inputs with keys alone, the one with windows has another order of expansion
         keys_only = mla and iswa
         q, k, v = self._rotated(a, q, k, v, mla)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and
@@ -825,11 +877,13 @@ class Llm:
             return k, v, kq_b
         g = self.graph
         keys, values = g.pad(k, 0, 0, -k.ne[2] % _PADDED), g.pad(v, 0, 0, -v.ne[2] % _PADDED)
+        # the mask closes the padding, so the values there do not matter
         return keys, values, kq_b and g.pad(kq_b, -kq_b.ne[0] % _PADDED)
 
     def _rotated_back(self, cur: Tensor, a: AttnInput, of_keys: bool) -> Tensor:
         """Return attention's result without the rotation of the values in the cache; `of_keys`: the
         values are a part of the keys."""
+        # a Hadamard matrix is its own inverse up to the scale that it already has
         rot = a.k_rot if of_keys and a.k_rot is not None else a.v_rot
         return cur if rot is None else self.hadamard(cur, rot)
 
@@ -855,6 +909,7 @@ class Llm:
     ) -> tuple[Tensor, Tensor]:
         """Store K and V, if there are new ones; return all keys and values of the layer."""
         g, hp = self.graph, self.hparams
+        # no new keys where a layer reads another's cache (shared KV layers)
         if k is not None:
             g.expand(cache.cpy_k(k, a.k_idxs, il))
         if v is not None and not mla:
@@ -862,6 +917,7 @@ class Llm:
         keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
         if mla:
             assert v is not None
+            # the latent is at the beginning of each row, the rotated part after it
             return keys, g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
         return keys, cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
 
@@ -890,6 +946,7 @@ class Llm:
 
     def select_outputs(self, il: int, out_ids: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """In the last layer, the rows whose logits are requested (inp_out_ids)."""
+        # earlier layers need all rows, because later tokens attend to them
         if il != self.n_layer - 1:
             return tensors
         return tuple(self.graph.get_rows(t, out_ids) for t in tensors)
@@ -897,6 +954,7 @@ class Llm:
     def finish(self, cur: Tensor, *, head: str | None = "output", bias: bool = False) -> Tensor:
         """result_norm is `cur`; then the head, and the outputs that are never freed
         (set_outputs)."""
+        # llama.cpp keeps it even without --embedding: an output's memory is never reused
         self.t_embd = self.output(cur)
         if head is not None:
             weight = self.need(f"{head}.weight")

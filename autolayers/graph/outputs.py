@@ -43,7 +43,9 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
     the 40 best tokens, by a number drawn for it."""
     g = llm.graph
     for i, one in enumerate(sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
+        # --top-k's default
         best = g.top_k(one, min(40, one.ne[0]))
+        # logits as a column, of which get_rows picks single elements
         kept = g.get_rows(g.reshape(one, 1, one.ne[0]), best)
         shares = llm.output(g.soft_max(g.reshape(kept, kept.ne[1])))
         chosen = g.argmax(g.sub(shares, g.input(f"uniform{i}", "f32", 1)))
@@ -54,6 +56,7 @@ def sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
     """The logits of each output, in a second copy of all of them with one row more, for outputs
     that the graph has not."""
     g = llm.graph
+    # the extra row serves outputs that this batch lacks, so that the graph is the same for each
     padded = g.pad(logits, 0, 1)
     for row in range(rows):
         offset = min(row, logits.ne[1]) * padded.nb[1]
@@ -67,12 +70,15 @@ def build_pooling(llm: Llm) -> None:
     inp = llm.t_embd
     if inp is None:
         raise LaunchRefused(f"{llm.hparams.architecture.name} has no embeddings: llama.cpp aborts")
+    # 1 is LLAMA_POOLING_TYPE_MEAN, of classifier.pooling_type
     rank_mean = kind == "rank" and llm.hparams.pooling_type_cls == 1
+    # older builds made room for a sequence per token
     rows = llm.n_seqs if llm.rules.pools_sequences else llm.n_tokens
     if kind == "none":
         cur = inp
     elif kind == "mean" or rank_mean:
         mean = g.input("mean", "f32", llm.n_tokens, rows)
+        # a matrix of 1 / length sums the rows of each sequence
         cur = g.mul_mat(g.cont(g.transpose(inp)), mean)
     else:
         cur = g.get_rows(inp, g.input("cls", "i32", rows))
@@ -86,6 +92,7 @@ def build_pooling(llm: Llm) -> None:
 def _classified(llm: Llm, cur: Tensor) -> Tensor:
     """The score of a reranker: its classification head, where the file has one."""
     g = llm.graph
+    # RoBERTa's classification head: a dense layer before the last
     if llm.weight("cls.weight") is not None:
         cur = g.unary(llm.row.cls_act, dense(llm, cur, "cls"))
         norm = llm.weight("cls.norm.weight")

@@ -39,6 +39,7 @@ class OneBlock(Hybrid):
         self, llm: Llm, inp_l: Tensor, il: int, inp: AttnInput, pos: Tensor | None, out_ids: Tensor
     ) -> Tensor:
         cur = self.normed(llm, inp_l, il, self.attn_norm)
+        # nemotron-h: a layer without an FFN length is attention, if it has no state
         if llm.hparams.is_recr(il) or llm.hparams.n_ff(il) == 0:
             cur = self.attention(llm, cur, il, inp, pos)
         else:
@@ -63,6 +64,7 @@ def n_cells(llm: Llm) -> int:
 
 def snapshots(llm: Llm) -> int:
     """States kept per sequence: the last, and those a rejected draft goes back to."""
+    # a rejected draft cannot be undone in a state, so one is kept for every drafted token
     kept: int = llm.cparams.n_rs_seq + 1
     return kept
 
@@ -75,6 +77,7 @@ def build_rs(
     g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
     extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:
+        # first the rows of this batch's sequences, then those that only move
         ids = g.input("rs_s_copy", "i32", n_cells(llm))
         tail = (
             g.view(ids, (n_cells(llm) - 1,), (), ids.nb[0])
@@ -83,11 +86,14 @@ def build_rs(
         )
         cache.ids = ids, g.view(ids, (n_seqs,)), tail
     ids, main, tail = cache.ids
+    # older builds made these views in each layer
     if not llm.rules.shares_state_ids:
         main, tail = g.view(ids, (n_seqs,)), g.view(ids, (extra,), (), n_seqs * ids.nb[0])
     width = states.ne[0]
     flat = g.reshape(states, width, states.ne[1])
+    # times 0: one cleared state, from which all new sequences are copied (rs_zero)
     g.expand(g.scale_inplace(g.view(flat, (width,))))
+    # one result for both kinds of rows, read through views
     if once:  # the states of this batch, unless `rows` reads them, and those of the others
         gathered = g.get_rows(flat, ids if rows is None else tail)
         out = (
@@ -102,6 +108,7 @@ def build_rs(
         out = g.get_rows(flat, main) if rows is None else rows(flat, main)
         g.expand(out)
         others = g.get_rows(flat, tail)
+    # sequences that are not in the batch keep their states behind those that are
     g.expand(g.cpy(others, g.view(states, (width, extra), (states.nb[1],), n_seqs * states.nb[1])))
     return out
 
@@ -114,15 +121,10 @@ def keep_tails(
     g = llm.graph
     width = columns * conv.ne[1]
     for first, slot in slots:
+        # a slot is as large as all sequences' states: slot 0 is the newest
         tail = g.view(conv, (columns, conv.ne[1], llm.n_seqs), conv.nb[1:3], first * conv.nb[0])
-        g.expand(
-            g.cpy(
-                tail,
-                g.view(
-                    states, (width, llm.n_seqs), (states.nb[1],), slot * n_cells(llm) * width * F32
-                ),
-            )
-        )
+        at = slot * n_cells(llm) * width * F32
+        g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],), at)))
 
 
 def tails(llm: Llm, width: int, columns: int) -> list[tuple[int, int]]:

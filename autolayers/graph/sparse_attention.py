@@ -59,10 +59,12 @@ def lightning_indexer(
     k = llm.build_norm(k, weight, bias, "layer", il)
     k = _rotated(llm, k, 1, pos)
     if rotate:
+        # always rotated, whatever the cache's type: DeepSeek's indexer computes in Hadamard space
         q, k = g.mul_mat(lid.k_rot, q), g.mul_mat(lid.k_rot, k)  # type: ignore[arg-type]
     g.expand(cache.cpy_k(k, lid.k_idxs, il))
     weights = g.mul_mat(llm.need_layer(il, "indexer.proj"), cur)
     keys = cache.get_k(il, head, 1)
+    # with a cache per sequence, each stream's queries meet its own keys
     streams = keys.ne[3]
     q = g.view(q, (head, n_head, n // streams, streams), (q.nb[1], q.nb[2], q.nb[3] // streams))
     weights = g.view(
@@ -91,6 +93,7 @@ def indexer_scores(
         llm.fused_nodes.append(("lid", score, il))
         return score
     score = g.mul_mat(g.permute(keys, 0, 2, 1, 3), g.permute(q, 0, 2, 1, 3))
+    # heads to the front, so that the weighted sum over them is sum_rows
     score = g.unary("RELU", g.cont(g.permute(score, 2, 1, 0, 3)))
     score = g.sum_rows(g.mul(score, weights))
     return g.add(g.cont(g.permute(score, 2, 1, 0, 3)), mask)
@@ -111,12 +114,14 @@ def _rotated(llm: Llm, cur: Tensor, n_head: int, pos: Tensor) -> Tensor:
 def top_k_mask(llm: Llm, mask: Tensor, top_k: Tensor, zeros_type: str = "f32") -> Tensor:
     """The attention mask with -inf everywhere except at `top_k`."""
     g = llm.graph
+    # each cell is a row of one element, which set_rows can open one by one
     closed = g.fill(mask)
     closed = g.view(closed, (1, closed.ne[0], closed.ne[1], closed.ne[3]), closed.nb[:3])
     ne, nb = top_k.ne, top_k.nb
     rows = g.view(top_k, (ne[0], ne[1], ne[3]), (nb[1], nb[2], ne[3] * nb[3]))
     zeros = g.fill(g.new(zeros_type, 1, *rows.ne[:3]))
     opened = g.set_rows(closed, zeros, rows)
+    # back to the shape of the mask, to which the causal mask is added
     opened = g.view(
         opened,
         (opened.ne[1], opened.ne[2], 1, opened.ne[3]),
@@ -138,6 +143,7 @@ def sparse_attention(
     g.expand(cache.cpy_k(k, inp.k_idxs, il))
     mask = top_k_mask(llm, mask, top_k)
     keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
+    # values are the first part of the cached keys
     values = g.view(keys, (v.ne[0], *keys.ne[1:]), keys.nb[1:])
     v_mla = llm.layer_weight(il, "attn_v_b")
     return llm.build_attn_mha(

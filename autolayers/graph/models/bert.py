@@ -31,6 +31,7 @@ class Bert:
         cur = llm.build_inp_embd()
         types = llm.weight("token_types.weight")
         if types is not None:
+            # token type 0 for all: llama.cpp has no others
             cur = g.add(cur, g.view(types, (llm.n_embd,)))
         if rows is not None:
             cur = g.add(rows, cur)
@@ -53,6 +54,7 @@ class Bert:
         attn = llm.build_attn(inp, q, k, v, il)
         attn, inp_l = llm.select_outputs(il, out_ids, attn, inp_l)
         cur = self.normed(llm, g.add(attn, inp_l), il, "attn_output_norm")
+        # jina-bert-v2's second norm
         if llm.layer_weight(il, "attn_norm_2") is not None:
             cur = self.normed(llm, g.add(cur, inp_l), il, "attn_norm_2")
         return self.normed(
@@ -78,6 +80,7 @@ class Bert:
             return llm.build_ffn(cur, il, "gelu", None, scales=False)
         if self.ffn == "silu":
             return llm.build_ffn(cur, il, scales=False, biases=False)
+        # jina-bert-v2 files have gate and up as one matrix of twice the width
         inside = llm.layer_weight(il, "ffn_gate") is None and llm.need_layer(il, "ffn_up").ne[
             1
         ] != hp.n_ff(0)

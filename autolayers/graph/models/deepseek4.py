@@ -110,6 +110,7 @@ class DeepSeek4(Decoder):
             cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, pos)
             x = build_hc_post(llm, cur, x, post, comb, il)
             cur, post, comb = build_hc_pre(llm, x, "ffn", il)
+            # expanded before the FFN, so that they are not computed in between
             for t in (x, post, comb):
                 g.expand(t)
             cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
@@ -139,14 +140,17 @@ class DeepSeek4(Decoder):
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         head, n_head = hp.head_k(il), hp.n_head(il)
         latent_q = llm.rms_norm(il, "attn_q_a_norm", llm.linear(il, "attn_q_a", cur))
+        # a norm per head, without a weight
         q = g.rms_norm(g.reshape(llm.linear(il, "attn_q_b", latent_q), head, n_head, n))
         q = llm.rope_end(q, hp.n_rot(), pos)
         kv = llm.rms_norm(il, "attn_kv_a_norm", llm.linear(il, "attn_kv", cur))
         kv = llm.rope_end(g.reshape(kv, head, 1, n), hp.n_rot(), pos)
         out = g.reshape(self.attend(llm, inp, q, kv, latent_q, cur, il, pos), head, n_head, n)
         groups = hp.dsv4_o_group_count
+        # keys serve as values, rotated part included, so the result is rotated back
         out = llm.rope_end(out, hp.n_rot(), pos, back=True)
         out = g.permute(g.reshape(out, n_head // groups * head, groups, n), 0, 2, 1, 3)
+        # wo in two steps: per group of heads to a low rank, then all groups together
         first = self._grouped(llm.need_layer(il, "attn_output_a"), groups)
         out = g.permute(g.mul_mat(first, out), 0, 2, 1, 3)
         return llm.linear(il, "attn_output_b", g.cont(out, out.ne[0] * groups, n))
@@ -201,6 +205,7 @@ class DeepSeek4(Decoder):
         ]
         blocks = self._overlapping_blocks if inp.ratio == CSA_RATIO else self._blocks
         cells = blocks(llm, inp, sources, head)
+        # a cell is the average of its tokens, weighted per channel
         weights = g.soft_max(cells[1])
         comp = g.cont(g.permute(g.sum_rows(g.mul(cells[0], weights)), 1, 0, 2, 3))
         comp = llm.rms_norm(il, f"{name}_norm", comp)
@@ -217,12 +222,11 @@ class DeepSeek4(Decoder):
         """Values and scores of each block: [ratio, head, blocks]."""
         g = llm.graph
         blocks = inp.write.ne[0]
-        return [
-            g.cont(
-                g.permute(g.reshape(g.get_rows(t, inp.read), head, inp.ratio, blocks), 1, 0, 2, 3)
-            )
-            for t in sources
-        ]
+        made = []
+        for t in sources:
+            rows = g.reshape(g.get_rows(t, inp.read), head, inp.ratio, blocks)
+            made.append(g.cont(g.permute(rows, 1, 0, 2, 3)))
+        return made
 
     def _overlapping_blocks(
         self, llm: Llm, inp: _Compressed, sources: list[Tensor], head: int
@@ -233,15 +237,16 @@ class DeepSeek4(Decoder):
         n = ratio * blocks
         made = []
         for t in sources:
-            t = g.concat(t, g.reshape(g.scale(g.view(t, (t.ne[0],))), t.ne[0], 1), 1)
+            # the row that precedes the first block
+            before = g.reshape(g.scale(g.view(t, (t.ne[0],))), t.ne[0], 1)
+            t = g.concat(t, before, 1)
             rows = g.get_rows(t, inp.read)
-            parts = [
-                g.reshape(
-                    g.cont(g.view(rows, (head, n), (rows.nb[1],), offset)), head, ratio, blocks
-                )
-                for offset in (0, n * rows.nb[1] + head * rows.nb[0])
-            ]
-            made.append(g.cont(g.permute(g.concat(parts[0], parts[1], 1), 1, 0, 2, 3)))
+            parts = []
+            for offset in (0, n * rows.nb[1] + head * rows.nb[0]):
+                part = g.cont(g.view(rows, (head, n), (rows.nb[1],), offset))
+                parts.append(g.reshape(part, head, ratio, blocks))
+            both = g.concat(parts[0], parts[1], 1)
+            made.append(g.cont(g.permute(both, 1, 0, 2, 3)))
         return made
 
     def _top_k(
@@ -285,6 +290,7 @@ class DeepSeek4(Decoder):
         n_kv_max = 0
         if hp.compress_ratios[il]:
             comp = inp.hca if top_k is None else inp.csa
+            # raw cells of the window, then compressed ones, under one mask
             keys = g.concat(keys, self._keys(llm, comp, il, head), 2)
             more = comp.mask
             if top_k is not None:

@@ -33,6 +33,7 @@ class DFlash:
         selects = llm.weight("selector_hidden.weight") is not None
         if selects:
             logits = self.scaled(llm, logits)
+        # a draft may have a smaller vocabulary than its target
         logits = scattered(llm, logits)
         if not (selects and llm.rules.selects_first):
             g.expand(logits)
@@ -149,12 +150,8 @@ class DFlash:
                 confidences.append(g.unary("SIGMOID", g.cont(column(base, 1, 0))))
         for i in range(first, per):
             state = g.get_rows(llm.need("markov_w1.weight"), previous)
-            bias = scattered(
-                llm,
-                llm.build_lora_mm(
-                    llm.need("markov_w2.weight"), state, llm.weight("markov_w2.scale")
-                ),
-            )
+            weight, scale = llm.need("markov_w2.weight"), llm.weight("markov_w2.scale")
+            bias = scattered(llm, llm.build_lora_mm(weight, state, scale))
             made = g.add(column(base, n_vocab, i), bias)
             columns.append(made)
             if project is not None:
@@ -166,9 +163,8 @@ class DFlash:
 
         def by_block(parts: list[Tensor], width: int) -> Tensor:
             x = llm.concat_all(parts, 1)
-            return g.reshape(
-                g.cont(g.permute(g.reshape(x, width, blocks, per), 0, 2, 1, 3)), width, n
-            )
+            x = g.permute(g.reshape(x, width, blocks, per), 0, 2, 1, 3)
+            return g.reshape(g.cont(x), width, n)
 
         out = by_block(columns, n_vocab)
         if project is not None:
@@ -184,6 +180,7 @@ class DFlash:
         taps, size, per = hp.dflash_conv_kernel_size, hp.dflash_conv_group_size, n // blocks
         groups = width // size
         stacked = g.reshape(x, width, per, blocks)
+        # two sets of coefficients: side 0 before the block, side 1 after it
         coefs = g.reshape(mix, groups, taps, 2, n)
         coefs = g.view(coefs, (groups, taps, n), (coefs.nb[1], coefs.nb[3]), side * coefs.nb[2])
         coefs = g.repeat(g.reshape(g.cont(coefs), 1, groups, taps, n), size, groups, taps, n)
@@ -195,6 +192,7 @@ class DFlash:
         for tap in range(min(taps, per)):
             values = stacked
             if tap:
+                # the block shifted by `tap` positions, zeros at its end
                 values = g.pad(g.view(stacked, (width, per - tap, blocks), stacked.nb[1:3]), 0, tap)
             values = g.reshape(values, width, n)
             weight = g.view(weights, (size, groups, 1, n), weights.nb[1:], tap * weights.nb[2])
@@ -221,12 +219,12 @@ class DFlash:
             chosen, unary, gates = part(best, top), part(scores, top), part(gate, rank)
             n_before = before.ne[0] // (count * blocks)
             ids = g.reshape(chosen, top * count * blocks)
-            after = g.reshape(
-                g.get_rows(llm.need("selector_successor.weight"), ids), rank, top, count, blocks
-            )
+            after = g.get_rows(llm.need("selector_successor.weight"), ids)
+            after = g.reshape(after, rank, top, count, blocks)
             ahead = g.get_rows(llm.need("selector_predecessor.weight"), before)
             ahead = g.reshape(ahead, rank, n_before, count, blocks)
-            gated = g.mul(ahead, g.repeat(g.reshape(gates, rank, 1, count, blocks), *ahead.ne))
+            gates = g.repeat(g.reshape(gates, rank, 1, count, blocks), *ahead.ne)
+            gated = g.mul(ahead, gates)
             score = g.mul_mat(after, gated)
             if n_before == 1:
                 score = g.repeat(score, top, top, count, blocks)
@@ -235,6 +233,8 @@ class DFlash:
             return g.pad(row, llm.n_embd - top - top * top)
 
         packed = g.fill(g.new("f32", llm.n_embd, 1, blocks))
+        # position 0 is the anchor, position 1 has the anchor before it, the others their
+        # predecessors' candidates
         if size > 1:
             anchors = g.cont(g.view(tokens, (1, blocks), (per * tokens.nb[0],)), blocks)
             packed = g.concat(packed, run(1, 1, anchors), 1)

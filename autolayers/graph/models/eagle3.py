@@ -35,6 +35,7 @@ def eagle3(llm: Llm) -> Tensor:
     inp = llm.build_attn_inp_kv()
     embd = llm.rms_norm(0, "attn_norm", embd)
     normed = llm.build_norm(state, llm.layer_weight(0, "attn_norm_2"))
+    # Q, K and V read twice the width: the token and the target's state
     cur = g.concat(embd, normed, 0)
     q, k, v = (
         g.reshape(llm.linear(0, f"attn_{x}", cur), llm.head_v, n_head, n)

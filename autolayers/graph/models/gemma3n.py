@@ -24,6 +24,7 @@ class Gemma3n:
         others = g.mul_mat(
             llm.need("altup_proj.weight"), g.repeat(embd, llm.n_embd, n, _N_ALTUP - 1, 1)
         )
+        # [n_embd, n_tokens, n_altup], all of the same magnitude
         cur = g.concat(embd, self.rescaled(llm, others, embd), 2)
         for il in llm.layers:
             cur = self.layer(llm, cur, il, inp, pos, per_layer)
@@ -60,11 +61,13 @@ class Gemma3n:
         predictions = self.predict(llm, inp_l, il)
         active = matrix(llm, predictions, 0)
         cur = normed(active, "attn_norm")
+        # a low-rank residual around attention
         laurel = g.add(normed(linear("laurel_r", linear("laurel_l", cur)), "laurel_post_norm"), cur)
         cur = g.add(normed(self.attention(llm, cur, il, inp, pos), "post_attention_norm"), active)
         residual = g.scale(g.add(cur, laurel))
         cur = normed(residual, "ffn_norm")
         up, gate = linear("ffn_up", cur), linear("ffn_gate", cur)
+        # activation_sparsity_pattern of the original: 95 % of the gate is zeroed there
         if il < _SPARSE_LAYERS:
             gate = self.sparse(llm, gate)
         cur = linear("ffn_down", g.mul(up, g.unary("GELU", gate)))

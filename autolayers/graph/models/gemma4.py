@@ -132,6 +132,7 @@ class Gemma4:
             else llm.build_lora_mm(weight, cur, llm.layer_weight(il, "attn_qkv", "scale"))
         )
         q = g.rope(query(llm, cur, fused, il), pos, factors)
+        # reads the cache of an earlier layer of its kind
         if not hp.has_kv(il):
             return llm.build_attn(inp, q, None, None, il, wo_bias=False)
         head, n_head, n_kv = hp.head_k(il), hp.n_head(il), hp.n_head_kv(il)
@@ -142,6 +143,7 @@ class Gemma4:
         else:
             k = llm.linear(il, "attn_k", cur, scale=True)
             weight = llm.layer_weight(il, "attn_v")
+            # layers without attn_v use K, before its norm, as V
             v = (
                 k
                 if weight is None

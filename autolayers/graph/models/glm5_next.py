@@ -28,6 +28,7 @@ class KpoolInput(AttnInput):
         keys = llm.caches["idx"]
         self.keys = keys
         self.size: int = hp.indexer_kpool
+        # pools that a full cache has, in steps of 64
         complete = llm.cparams.n_ctx_seq // self.size * llm.cparams.n_seq_max
         self.count = max(64, -(-(complete + 1) // 64) * 64)
         self.n_new = max(1, complete)
@@ -99,14 +100,12 @@ class Glm5Next(KimiK3):
         rank = hp.n_lora_kv
         low = g.mul_mat(llm.need_layer(il, "attn_q_a"), cur)
         low = llm.rms_norm(il, "attn_q_a_norm", low)
-        q = g.reshape(
-            g.mul_mat(llm.need_layer(il, "attn_q_b"), low), hp.n_embd_head_k_mla, llm.n_head, n
-        )
+        q = g.mul_mat(llm.need_layer(il, "attn_q_b"), low)
+        q = g.reshape(q, hp.n_embd_head_k_mla, llm.n_head, n)
         kv = g.mul_mat(llm.need_layer(il, "attn_kv_a_mqa"), cur)
         kv = g.reshape(llm.rms_norm(il, "attn_kv_a_norm", kv), rank, 1, n)
-        q = g.permute(
-            g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3)), 0, 2, 1, 3
-        )
+        q = g.mul_mat(llm.need_layer(il, "attn_k_b"), g.permute(q, 0, 2, 1, 3))
+        q = g.permute(q, 0, 2, 1, 3)
         if hp.has_indexer(il):
             inp.chosen = self.kpool_select(llm, inp, cur, low, il)
         chosen = inp.chosen
@@ -115,6 +114,7 @@ class Glm5Next(KimiK3):
         g.expand(kv)
         g.expand(cache.cpy_k(kv, inp.k_idxs, il))
         v_b = llm.need_layer(il, "attn_v_b")
+        # few tokens: the chosen cells are copied, and attention runs over the copies
         if inp.gathers:
             g.expand(mask)
             store = cache.layers[il][0]
@@ -146,6 +146,7 @@ class Glm5Next(KimiK3):
         )
         key = llm.build_norm(key, weight, bias, "layer", il)
         gate = g.mul_mat(llm.need_layer(il, "indexer_compressor_gate"), cur)
+        # a cell of the indexer: key, gate, and the pool's average in its representative
         packed = g.concat(g.concat(key, gate, 0), g.fill(g.new("f32", head, n)), 0)
         g.expand(inp.keys.cpy_k(g.reshape(packed, 3 * head, 1, n), inp.ids, il))
 
@@ -153,13 +154,13 @@ class Glm5Next(KimiK3):
         cells = store.ne[1] * store.ne[2]
         both = g.view(store, (2 * head, cells), (store.nb[1],))
         averages = g.view(store, (head, cells), (store.nb[1],), row_size(store.type, 2 * head))
-        rows = g.reshape(
-            g.get_rows(both, g.reshape(inp.new_members, size * n_new)), 2 * head, size, n_new
-        )
+        rows = g.get_rows(both, g.reshape(inp.new_members, size * n_new))
+        rows = g.reshape(rows, 2 * head, size, n_new)
         keys, gates = (
             g.view(rows, (head, size, n_new), rows.nb[1:3], at * head * rows.nb[0]) for at in (0, 1)
         )
         gates = g.add(gates, llm.need_layer(il, "indexer_compressor_ape"))
+        # softmax over the members of a pool, per channel
         shares = g.reshape(g.cont(g.permute(gates, 1, 0, 2, 3)), size, head * n_new)
         shares = g.reshape(g.soft_max(shares), size, head, n_new)
         fresh = g.sum_rows(g.mul(shares, g.cont(g.permute(keys, 1, 0, 2, 3))))
@@ -170,6 +171,7 @@ class Glm5Next(KimiK3):
         score = indexer_scores(llm, q, pooled, weights, inp.visible, il)
         top = g.top_k(score, inp.best)
         ranked = g.get_rows(g.reshape(score, 1, inp.count, n), top)
+        # the best pools in the order of their scores, as top_k alone leaves them in any order
         order = g.argsort(g.reshape(ranked, inp.best, n))
         top = g.get_rows(g.reshape(g.cast(top, "f32"), 1, inp.best, n), order)
         top = g.cast(g.cont(g.reshape(top, inp.best, n)), "i32")
@@ -196,6 +198,7 @@ class Glm5Next(KimiK3):
             zeros = g.repeat(g.fill(seed), 1, n_chosen, n)
         closed, zeros = g.reshape(closed, 1, n_kv + n_chosen, n), g.reshape(zeros, 1, n_chosen, n)
         live = g.unary("EXP", g.reshape(inp.live, n_chosen, n))
+        # scratch rows behind the mask for padding: live is 1 or 0
         dump = g.arange(n_chosen)
         ids = g.cast(g.add(g.mul(g.sub(g.cast(chosen, "f32"), dump), live), dump), "i32")
         opened = g.set_rows(closed, zeros, g.reshape(ids, n_chosen, n, 1))

@@ -23,6 +23,7 @@ class GraniteSwitch:
         def lane(signal: Tensor) -> Tensor:
             return g.pad(g.reshape(signal, 1, 1, n), llm.head_k - 1)
 
+        # one head attends over signals, numbers of the batch, instead of hidden states
         routed = llm.build_attn(inp, lane(q), lane(k), lane(v), hp.router_layer, wo=None)
         slots = g.reshape(g.cont(g.view(routed, (1, n), (routed.nb[1],))), n)
         ids = g.cast(g.unary("ROUND", g.clamp(slots)), "i32")
@@ -30,6 +31,7 @@ class GraniteSwitch:
         for il in llm.layers:
             residual = cur
             cur = self.attention(llm, llm.rms_norm(il, "attn_norm", cur), ids, il, inp, pos)
+            # the adapters of the requested rows alone, too
             if il == llm.n_layer - 1:
                 cur, residual = llm.select_outputs(il, out_ids, cur, residual)
                 ids = g.reshape(g.get_rows(g.reshape(ids, 1, n), out_ids), out_ids.ne[0])

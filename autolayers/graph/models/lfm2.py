@@ -18,6 +18,7 @@ class Lfm2(Hybrid):
         cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
         bcx = llm.linear(il, "shortconv.in_proj", cur)
         size = bcx.ne[0] // 3
+        # b gates before the convolution, c after it
         b, c, x = (
             g.view(bcx, (size, *bcx.ne[1:3]), bcx.nb[1:3], part * size * bcx.nb[0])
             for part in range(3)
@@ -29,6 +30,7 @@ class Lfm2(Hybrid):
             bx = g.concat(conv, bx, 0)
             slots = tails(llm, bx.ne[0], before)
         else:
+            # a centred window: half of the past, zeros for the future
             pad = before // 2
             left = g.cont(
                 g.view(conv, (pad, llm.n_embd, n_seqs), conv.nb[1:3], (before - pad) * conv.nb[0])

@@ -12,26 +12,31 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
     d_conv, d_inner, d_state, rank = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state, hp.ssm_dt_rank
     conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
+    # the last d_conv - 1 inputs of each channel
     conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, d_inner, n_seqs)
+    # since Rules.scan_ids the scan reads the states in the cache by their row numbers
     gathered = None if llm.rules.scan_ids else build_rs(llm, ssm_all)
     cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
     xz = llm.linear(il, "ssm_in", cur, scale=True)
+    # one projection: x to the convolution, z to the gate
     x = g.view(xz, (d_inner, n_tok, n_seqs), xz.nb[1:3])
     z = g.view(xz, (d_inner, n_tok, n_seqs), xz.nb[1:3], d_inner * F32)
     conv = g.concat(conv, g.transpose(x), 0)
     width = (d_conv - 1) * d_inner * n_seqs
+    # what the next batch starts from
     last = g.view(conv, (d_conv - 1, d_inner, n_seqs), conv.nb[1:3], n_tok * conv.nb[0])
     g.expand(g.cpy(last, g.view(conv_all, (width,))))
-    x = g.add(
-        g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias")
-    )
+    kernel, bias = llm.need_layer(il, "ssm_conv1d"), llm.need_layer(il, "ssm_conv1d", "bias")
+    x = g.add(g.ssm_conv(conv, kernel), bias)
     x = g.unary("SILU", x)
 
+    # dt (of low rank), B and C one after the other
     x_db = llm.linear(il, "ssm_x", x)
     dt = g.view(x_db, (rank, n_tok, n_seqs), x_db.nb[1:3])
     shape, strides = (d_state, 1, n_tok, n_seqs), (d_state * x_db.nb[0], x_db.nb[1], x_db.nb[2])
     b, c = (g.view(x_db, shape, strides, F32 * at) for at in (rank, rank + d_state))
     norms = [llm.layer_weight(il, f"ssm_{name}_norm") for name in ("dt", "b", "c")]
+    # FalconMamba norms them without weights, Jamba with
     if hp.ssm_dt_b_c_rms or None not in norms:
         dt, b, c = (
             llm.build_norm(t, norm, None, "rms", il)
@@ -49,14 +54,13 @@ def build_mamba_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
 
     y_ssm = build_rs(llm, ssm_all, scan) if gathered is None else scan(gathered, None)
     width = d_state * d_inner * n_seqs
+    # the scan's result: outputs of all tokens, then the states after the last
     g.expand(g.cpy(g.view(y_ssm, (width,), (), x.nb[3] * x.ne[3]), g.view(ssm_all, (width,))))
     y = g.view(y_ssm, (d_inner, n_tok, n_seqs), (x.nb[2], x.nb[3]))
+    # D: a skip connection around the scan
     y = g.add(y, g.mul(cur, llm.need_layer(il, "ssm_d")))
-    y = (
-        g.mul(y, g.unary("SILU", g.cont(z)))
-        if gathered is not None
-        else g.glu("SWIGLU", g.cont(z), y)
-    )
+    z = g.cont(z)
+    y = g.glu("SWIGLU", z, y) if gathered is None else g.mul(y, g.unary("SILU", z))
     cur = llm.linear(il, "ssm_out", y, scale=True)
     return g.reshape(cur, cur.ne[0], n_tok * n_seqs)
 
@@ -65,10 +69,12 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     """build_mamba2_layer: one decay per head."""
     g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
     d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
+    # ssm.time_step_rank is the number of heads here
     n_head, n_group, kept = hp.ssm_dt_rank, hp.ssm_n_group, snapshots(llm)
     head_dim, channels = d_inner // n_head, d_inner + 2 * n_group * d_state
     conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
     conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, channels, n_seqs)
+    # since Rules.mamba2_flat the projections see all tokens as one matrix
     flat = llm.rules.mamba2_flat
     if not flat:
         cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
@@ -82,7 +88,8 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
     conv = g.concat(conv, g.transpose(xbc), 0)
     keep_tails(llm, conv, conv_all, d_conv - 1, tails(llm, conv.ne[0], d_conv - 1))
     xbc = g.add(
-        g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")), llm.need_layer(il, "ssm_conv1d", "bias")
+        g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")),
+        llm.need_layer(il, "ssm_conv1d", "bias"),
     )
     xbc = g.unary("SILU", xbc)
 
@@ -97,20 +104,20 @@ def build_mamba2_layer(llm: Llm, cur: Tensor, il: int) -> Tensor:
         ssm = g.reshape(states, d_state, head_dim, n_head, ssm_all.ne[1])
         return g.ssm_scan(ssm, x, dt, llm.need_layer(il, "ssm_a"), b, c, ids, kept)
 
+    # outputs, then a state for each kept token
     y_ssm = build_rs(llm, ssm_all, scan)
     width, written = d_state * d_inner, min(n_tok, kept)
     row = width * F32
-    g.expand(
-        g.cpy(
-            g.view(y_ssm, (width, n_seqs, written), (row, row * n_seqs), x.nelements * F32),
-            g.view(ssm_all, (width, n_seqs, written), (ssm_all.nb[1], n_cells(llm) * row)),
-        )
-    )
+    shape = width, n_seqs, written
+    fresh = g.view(y_ssm, shape, (row, row * n_seqs), x.nelements * F32)
+    place = g.view(ssm_all, shape, (ssm_all.nb[1], n_cells(llm) * row))
+    g.expand(g.cpy(fresh, place))
     nb1 = x.nb[1]
     y = g.view(y_ssm, (head_dim, n_head, n_tok, n_seqs), (nb1, n_head * nb1, n_tok * n_head * nb1))
     y = g.add(y, g.mul(x, llm.need_layer(il, "ssm_d")))
     y = g.glu("SWIGLU", g.cont(z), y)
     norm = llm.layer_weight(il, "ssm_norm")
+    # a grouped norm: each group of heads by itself
     if norm is not None:
         y = g.reshape(y, d_inner // n_group, n_group, n_tok, n_seqs)
         y = llm.build_norm(y, norm, None, "rms", il)

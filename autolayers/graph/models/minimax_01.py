@@ -14,6 +14,7 @@ class MiniMax01(Hybrid):
         cur = llm.build_inp_embd()
         pos, inp, out_ids = llm.build_inp_pos(), llm.build_attn_inp(), llm.build_inp_out_ids()
         slopes = g.input("slopes", "f32", n_head)
+        # exponents are inputs, so that one graph serves every layer: a layer only scales them
         decays = [g.input(f"{x}_decay_exp", "f32", 1, n_head, n_tok, n_seqs) for x in "qk"]
         decays.append(g.input("diag_decay_exp", "f32", n_tok, n_tok, n_head, n_seqs))
         for il in llm.layers:
@@ -32,13 +33,9 @@ class MiniMax01(Hybrid):
     ) -> Tensor:
         """Linear attention in blocks: by scores within the batch, by the state for everything
         before it."""
-        g, n_tok, n_seqs, n_head, head = (
-            llm.graph,
-            llm.n_seq_tokens,
-            llm.n_seqs,
-            llm.n_head,
-            llm.head_v,
-        )
+        g, n_tok, n_seqs = llm.graph, llm.n_seq_tokens, llm.n_seqs
+        n_head, head = llm.n_head, llm.head_v
+        # this architecture has no convolution, yet llama.cpp clears and copies that state
         build_rs(llm, state(llm, il, 0))
         slope = g.scale(slopes)
         cur = g.reshape(cur, cur.ne[0], n_tok, 1, n_seqs)
@@ -51,13 +48,17 @@ class MiniMax01(Hybrid):
         states = state(llm, il, 1)
         old = g.reshape(build_rs(llm, states), head, head, n_head, n_seqs)
         q_decay, k_decay, diagonal = (g.unary("EXP", g.scale(t)) for t in decays)
+        # from the state, which holds everything before the batch
         before = g.mul_mat(old, g.permute(g.mul(q, q_decay), 0, 2, 1, 3))
-        scores = g.mul(g.mul_mat(g.permute(k, 0, 2, 1, 3), g.permute(q, 0, 2, 1, 3)), diagonal)
+        # within the batch, with the decay between each pair of tokens
+        scores = g.mul_mat(g.permute(k, 0, 2, 1, 3), g.permute(q, 0, 2, 1, 3))
+        scores = g.mul(scores, diagonal)
         v = g.cont(g.permute(v, 1, 2, 0, 3))
         out = g.add(before, g.mul_mat(v, scores))
         g.expand(out)
         block = g.reshape(g.unary("EXP", g.scale(slope)), 1, 1, n_head)
         k = g.cont(g.permute(g.mul(k, k_decay), 1, 2, 0, 3))
+        # the old state decays over the batch, then the batch is added
         new = g.add(g.mul(old, block), g.mul_mat(k, v))
         g.expand(g.cpy(new, g.view(states, (states.ne[0] * n_seqs,))))
         out = g.cont(g.permute(out, 0, 2, 1, 3))

@@ -74,6 +74,7 @@ class MiniMaxM3(Decoder):
         v = inp.cache.get_v(il, hp.head_v(il), hp.n_head_kv(il))
         out = (
             self._gathered(llm, inp, q, k, v, iq, ik)
+            # a single token copies the chosen keys, many tokens mask what they do not attend to
             if inp.decodes
             else self._masked(llm, inp, q, k, v, iq, ik)
         )
@@ -90,9 +91,11 @@ class MiniMaxM3(Decoder):
         block, n_pos = inp.block, inp.positions
         head, n_kv_head, n_kv = k.ne[0], k.ne[1], k.ne[2]
         best = min(hp.indexer_top_k, inp.blocks)
+        # indexer keys in the order of positions, which blocks are made of
         keys = g.get_rows(g.view(ik, (size, n_kv, s), (ik.nb[2], ik.nb[3])), inp.cells)
         score = g.mul_mat(g.reshape(keys, size, n_pos, 1, s), g.reshape(iq, size, n_idx, 1, s))
         score = g.add_inplace(score, g.reshape(inp.visible, n_pos, 1, 1, s))
+        # a block's score is pooled from its positions'
         ranked = g.add(g.pool_rows(score, block), g.reshape(inp.bias, inp.blocks, 1, 1, s))
         chosen = g.scale(g.cast(g.top_k(ranked, best), "f32"))
         chosen = g.repeat(g.reshape(chosen, 1, best, n_idx, s), block, best, n_idx, s)
@@ -107,6 +110,7 @@ class MiniMaxM3(Decoder):
         def picked(t: Tensor) -> Tensor:
             part = g.get_rows(g.view(t, (head, n_kv_head * n_kv, s), (t.nb[1], t.nb[3])), rows)
             part = g.reshape(part, head, block * best, 1, n_idx * s)
+            # get_rows returns f32; flash attention wants f16 for a quantised cache
             wanted = "f16" if block_size(t.type) > 1 else t.type
             return part if part.type == wanted else g.cast(part, wanted)
 
@@ -149,16 +153,16 @@ class MiniMaxM3(Decoder):
                 g.reshape(zero, 1, best, n_idx * n),
                 g.reshape(chosen, best, n_idx * n),
             )
-            opened = g.cont(g.permute(g.reshape(opened, blocks, n_idx, n), 0, 2, 1, 3))
+            opened = g.reshape(opened, blocks, n_idx, n)
+            opened = g.cont(g.permute(opened, 0, 2, 1, 3))
             opened = g.cont(g.transpose(g.reshape(opened, blocks, n * n_idx)))
-            opened = g.get_rows(
-                opened, part(inp.block_of_cell, (n_kv,), (), inp.block_of_cell.nb[1])
-            )
+            # each cell gets the mask of the block that its position is in
+            of_cell = part(inp.block_of_cell, (n_kv,), (), inp.block_of_cell.nb[1])
+            opened = g.get_rows(opened, of_cell)
             mask = g.reshape(g.cont(g.transpose(opened)), n_kv, n, n_idx)
             causal = inp.float_mask
-            mask = g.add_inplace(
-                mask, part(causal, (n_kv, n, 1), (causal.nb[1], causal.nb[3]), causal.nb[3])
-            )
+            strides = causal.nb[1], causal.nb[3]
+            mask = g.add_inplace(mask, part(causal, (n_kv, n, 1), strides, causal.nb[3]))
             mask = g.cast(g.reshape(mask, n_kv, n, 1, n_idx), "f16")
             q_s = part(q, (q.ne[0], q.ne[1], n), q.nb[1:3], n * q.nb[2])
             k_s, v_s = (g.permute(part(t, t.ne[:3], t.nb[1:], t.nb[3]), 0, 3, 1, 2) for t in (k, v))
@@ -171,9 +175,8 @@ class MiniMaxM3(Decoder):
         """build_attn_msa_fa: groups of heads (and streams) as sequences of one flash attention."""
         g, (head, n_head, n, _) = llm.graph, q.ne
         group, channels = n_head // n_kv_head, k.ne[3]
-        q = g.permute(
-            g.reshape(q, head, group, channels, n_head * n // (group * channels)), 0, 2, 3, 1
-        )
+        q = g.reshape(q, head, group, channels, n_head * n // (group * channels))
+        q = g.permute(q, 0, 2, 3, 1)
         out = g.flash_attn(q, k, v, mask, None, llm.hparams.f_max_alibi_bias > 0.0)
         out = g.permute(out, 0, 1, 3, 2)
         return g.reshape(out if out.contiguous() else g.cont(out), head * n_head, n)

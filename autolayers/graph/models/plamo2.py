@@ -25,17 +25,14 @@ class Plamo2(Hybrid):
     def recurrent(self, llm: Llm, cur: Tensor, il: int) -> Tensor:
         """build_plamo2_mamba_layer"""
         g, hp, n_tok, n_seqs = llm.graph, llm.hparams, llm.n_seq_tokens, llm.n_seqs
-        d_conv, d_inner, d_state, n_head = (
-            hp.ssm_d_conv,
-            hp.ssm_d_inner,
-            hp.ssm_d_state,
-            hp.ssm_dt_rank,
-        )
+        d_conv, d_inner, d_state = hp.ssm_d_conv, hp.ssm_d_inner, hp.ssm_d_state
+        n_head = hp.ssm_dt_rank
         head = d_inner // n_head
         channels = d_inner + 2 * hp.ssm_n_group * d_state
         conv_all, ssm_all = state(llm, il, 0), state(llm, il, 1)
         conv = g.reshape(build_rs(llm, conv_all), d_conv - 1, channels, n_seqs)
         cur = g.reshape(cur, cur.ne[0], n_tok, n_seqs)
+        # z and x take turns by head
         zx = g.permute(llm.linear(il, "ssm_in", cur), 0, 2, 1, 3)
         zx = g.cont(zx, 2 * head, n_head, n_tok, n_seqs)
         x, z = (
@@ -48,6 +45,7 @@ class Plamo2(Hybrid):
         x = g.unary("SILU", g.ssm_conv(conv, llm.need_layer(il, "ssm_conv1d")))
 
         bcdt = llm.linear(il, "ssm_x", x)
+        # B, C and dt; the rank of dt is not in the file (plamo2's own rule)
         widths = (d_state, d_state, max(64, hp.n_embd // 16))
         parts = [
             g.view(bcdt, (width, n_tok, n_seqs), bcdt.nb[1:3], i * d_state * bcdt.nb[0])
@@ -71,12 +69,8 @@ class Plamo2(Hybrid):
 
         y_ssm = build_rs(llm, ssm_all, scan)
         width = d_inner * d_state * n_seqs
-        g.expand(
-            g.cpy(
-                g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0]),
-                g.view(ssm_all, (width,)),
-            )
-        )
+        fresh = g.view(y_ssm, (width,), (), d_inner * n_tok * n_seqs * y_ssm.nb[0])
+        g.expand(g.cpy(fresh, g.view(ssm_all, (width,))))
         y = g.view(y_ssm, shape, strides)
         y = g.add(y, g.mul(x, g.reshape(llm.need_layer(il, "ssm_d"), 1, n_head)))
         y = g.glu("SWIGLU", g.cont(z), y)

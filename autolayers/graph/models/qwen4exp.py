@@ -28,6 +28,7 @@ class _Blocks:
         self.ids = g.input("qsa_k_idxs", "i64", llm.n_tokens)
         self.of_cell = g.input("cell_blk", "i32", n_kv, streams)
         self.cells = g.input("blk_cells", "i32", ratio * self.n, streams)
+        # 4 per block: M-RoPE positions
         self.pos = g.input("blk_pos", "i32", 4 * self.n * streams)
         self.bias = g.input("qsa_bias", "f32", self.n, llm.n_tokens // streams, streams)
 
@@ -92,6 +93,7 @@ class Qwen4Exp(GatedDeltaNet):
             if grams is not None and il in hp.ple_layers:
                 x = self.ple(llm, x, grams, il)
             x = self.layer_of_streams(llm, x, il, inp, pos, out_ids)
+            # llama.cpp names it l_last
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
             # what an MTP block would read
@@ -106,6 +108,7 @@ class Qwen4Exp(GatedDeltaNet):
         cur, inject = self.hc_mix(llm, x, f"blk.{il}.hc_attn", il)
         assert inject is not None
         cur = self.attention(llm, cur, il, inp, pos)
+        # rows of the block's result, of its shares and of all streams
         if il == llm.n_layer - 1:
             cur, inject = g.get_rows(cur, out_ids), g.get_rows(inject, out_ids)
             x = g.get_rows(g.reshape(x, n_embd * streams, x.ne[2]), out_ids)
@@ -119,6 +122,7 @@ class Qwen4Exp(GatedDeltaNet):
         """Cells that one pooled key of the indexer stands for; 0 if this build or file pools
         none."""
         hp = llm.hparams
+        # layers without a ratio attend to everything
         sizes = {ratio for il in range(llm.n_layer) if (ratio := _ratio(hp, il))}
         if not llm.rules.qsa_pools or not sizes or "idx" not in llm.caches:
             return 0
@@ -137,9 +141,8 @@ class Qwen4Exp(GatedDeltaNet):
         """build_hc_mix: (the block's input, what decides how much of its result each stream
         gets)."""
         g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
-        normed = g.reshape(
-            g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight")), width * streams, n
-        )
+        normed = g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight"))
+        normed = g.reshape(normed, width * streams, n)
         low = g.unary("SILU", g.scale(llm.build_lora_mm(llm.need(f"{name}_down.weight"), normed)))
         gate = llm.build_lora_mm(llm.need(f"{name}_up.weight"), low)
         if llm.fused_ops["hc_pre"] and il >= 0:
@@ -149,6 +152,7 @@ class Qwen4Exp(GatedDeltaNet):
             llm.fused_nodes.append(("hc_pre", mixed, il))
         else:
             gated = g.reshape(g.mul(normed, g.unary("SIGMOID", gate)), width, streams, n)
+            # a view of each stream, as ggml has no sum over dimension 1
             parts = [
                 g.view(gated, (width, n), (width * streams * F32,), i * width * F32)
                 for i in range(streams)
@@ -166,7 +170,8 @@ class Qwen4Exp(GatedDeltaNet):
             llm.fused_nodes.append(("hc_post", out, il))
             return out
         weights = g.reshape(weights, 1, streams, n)
-        return g.add(x, g.mul(g.repeat(g.reshape(cur, width, 1, n), width, streams, n, 1), weights))
+        cur = g.repeat(g.reshape(cur, width, 1, n), width, streams, n, 1)
+        return g.add(x, g.mul(cur, weights))
 
     # n-gram embeddings
 
@@ -175,13 +180,11 @@ class Qwen4Exp(GatedDeltaNet):
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         if not hp.ple_layers:
             return None
+        # n-grams of 2 to ple_ngram_size tokens, each with several rows of the table
         heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
         rows = g.input("ple_rows", "i32", heads * n)
-        grams = g.reshape(
-            g.get_rows(llm.need("per_layer_token_embd.weight"), rows),
-            hp.n_embd_per_layer * heads,
-            n,
-        )
+        grams = g.get_rows(llm.need("per_layer_token_embd.weight"), rows)
+        grams = g.reshape(grams, hp.n_embd_per_layer * heads, n)
         g.expand(grams)
         return grams
 
@@ -192,17 +195,19 @@ class Qwen4Exp(GatedDeltaNet):
         every = width * streams
 
         def normed(t: Tensor, name: str) -> Tensor:
-            return g.mul(
-                g.rms_norm(g.reshape(t, width, streams, n)), llm.need_layer(il, f"ple_norm_{name}")
-            )
+            t = g.rms_norm(g.reshape(t, width, streams, n))
+            return g.mul(t, llm.need_layer(il, f"ple_norm_{name}"))
 
+        # how well the n-gram fits to the stream decides how much of it is added
         key = normed(llm.linear(il, "ple_key", grams), "key")
         value = llm.linear(il, "ple_value", grams)
         match = g.scale(g.sum_rows(g.mul(key, normed(x, "query"))))
+        # a signed square root
         size = g.sqrt(g.clamp(g.unary("ABS", match)))
         gate = g.unary("SIGMOID", g.mul(g.unary("SGN", match), size))
         gated = g.mul(g.repeat(g.reshape(value, width, 1, n), width, streams, n, 1), gate)
         taps, step = hp.ple_conv_kernel, hp.ple_ngram_size
+        # a dilated convolution: taps are `step` tokens apart
         past = (taps - 1) * step
         inputs = g.reshape(normed(g.reshape(gated, every, n), "conv"), every, n)
         padded = self.conv_state(
@@ -211,15 +216,10 @@ class Qwen4Exp(GatedDeltaNet):
         kernel = llm.need_layer(il, "ple_conv1d")
         terms = []
         for tap in range(taps):
-            shifted = g.view(
-                padded,
-                (n_tok, every, n_seqs),
-                padded.nb[1:3],
-                (past - (taps - 1 - tap) * step) * F32,
-            )
-            weight = g.reshape(
-                g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0])), every
-            )
+            at = (past - (taps - 1 - tap) * step) * F32
+            shifted = g.view(padded, (n_tok, every, n_seqs), padded.nb[1:3], at)
+            weight = g.cont(g.view(kernel, (1, every), (kernel.nb[1],), tap * kernel.nb[0]))
+            weight = g.reshape(weight, every)
             if weight.type != "f32":
                 weight = g.cast(weight, "f32")
             terms.append(g.mul(g.cont(g.transpose(shifted)), weight))
@@ -242,12 +242,8 @@ class Qwen4Exp(GatedDeltaNet):
         for slot in range(snapshots(llm)):
             first = max(0, conv.ne[0] - columns - slot)
             tail = g.view(conv, (columns, channels, n_seqs), conv.nb[1:3], first * F32)
-            place = g.view(
-                states,
-                (columns * channels, n_seqs),
-                (states.nb[1],),
-                slot * n_cells(llm) * states.nb[1],
-            )
+            at = slot * n_cells(llm) * states.nb[1]
+            place = g.view(states, (columns * channels, n_seqs), (states.nb[1],), at)
             g.expand(g.cpy(g.cont(tail), place))
         return conv
 
@@ -286,12 +282,8 @@ class Qwen4Exp(GatedDeltaNet):
         """build_qsa_top_k: the cells of the best blocks, [width, n_tokens / n_stream, 1, n_stream]
         of i32."""
         g, hp, n, cache = llm.graph, llm.hparams, llm.n_tokens, llm.caches["idx"]
-        head, n_head, n_kv, streams = (
-            hp.indexer_head_size,
-            hp.indexer_n_head,
-            cache.n_kv,
-            cache.n_stream,
-        )
+        head, n_head = hp.indexer_head_size, hp.indexer_n_head
+        n_kv, streams = cache.n_kv, cache.n_stream
         per = n // streams
         blocks = inp.blocks.get(ratio) or inp.blocks.setdefault(ratio, _Blocks(llm, ratio))
         raw = g.reshape(llm.linear(il, "indexer.k_proj", cur), head, 1, n)
@@ -299,16 +291,14 @@ class Qwen4Exp(GatedDeltaNet):
         keys = cache.get_k(il, head, 1)
         keys = g.view(keys, (head, n_kv, streams), keys.nb[2:])
         members = g.reshape(g.get_rows(keys, blocks.cells), head, ratio, blocks.n, streams)
-        pooled = llm.add_up(
-            [
-                g.cont(
-                    g.view(members, (head, blocks.n, streams), members.nb[2:], i * members.nb[1])
-                )
-                for i in range(ratio)
-            ]
-        )
+        parts = []
+        for i in range(ratio):
+            at = i * members.nb[1]
+            parts.append(g.cont(g.view(members, (head, blocks.n, streams), members.nb[2:], at)))
+        pooled = llm.add_up(parts)
         pooled = g.reshape(g.scale(pooled), head, blocks.n * streams, 1)
         pooled = llm.rms_norm(il, "indexer.k_norm", pooled)
+        # a block's key is the mean of its members, rotated by its own position
         pooled = g.rope(g.reshape(pooled, head, 1, blocks.n * streams), blocks.pos)
         pooled = g.reshape(pooled, head, blocks.n, streams)
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
@@ -321,10 +311,12 @@ class Qwen4Exp(GatedDeltaNet):
         ]
         total = llm.add_up([g.cont(by_head[0]), *by_head[1:]])
         assert inp.mask is not None
+        # each cell gets its block's score, so top_k chooses cells
         by_block = g.cont(g.permute(g.add(total, blocks.bias), 1, 0, 2, 3))
         by_cell = g.cont(g.permute(g.get_rows(by_block, blocks.of_cell), 1, 0, 2, 3))
         mask = inp.mask if inp.mask.type == "f32" else g.cast(inp.mask, "f32")
         by_cell = g.add(by_cell, g.reshape(mask, n_kv, per, streams))
+        # plus the members of a block that is not complete
         width = min(n_kv, hp.indexer_top_k + ratio - 1)
         return g.reshape(g.cont(g.top_k(by_cell, width)), width, per, 1, streams)
 
@@ -335,14 +327,10 @@ class Qwen4Exp(GatedDeltaNet):
         last, unfinished one."""
         g, hp, n, mask, cache = llm.graph, llm.hparams, llm.n_tokens, inp.mask, llm.caches["idx"]
         assert mask is not None
-        head, n_head, size, n_new, best = (
-            hp.indexer_head_size,
-            hp.indexer_n_head,
-            pools.size,
-            pools.n_new,
-            pools.best,
-        )
+        head, n_head = hp.indexer_head_size, hp.indexer_n_head
+        size, n_new, best = pools.size, pools.n_new, pools.best
         raw = llm.linear(il, "indexer.k_proj", cur)
+        # a cell holds the raw key and room for the pooled one
         packed = g.concat(raw, g.fill(g.new("f32", head, n)), 0)
         g.expand(cache.cpy_k(g.reshape(packed, 2 * head, 1, n), pools.ids, il))
 
@@ -353,9 +341,11 @@ class Qwen4Exp(GatedDeltaNet):
         rows = g.get_rows(raw_keys, g.reshape(pools.new_members, size * n_new))
         rows = g.reshape(rows, head, size, n_new)
         parts = [g.view(rows, (head, n_new), (rows.nb[2],), i * rows.nb[1]) for i in range(size)]
+        # pools that this batch completes: means of their members, stored with their representative
         fresh = g.scale(llm.add_up([g.cont(parts[0]), *parts[1:]]))
         fresh = llm.rms_norm(il, "indexer.k_norm", fresh)
-        fresh = g.reshape(g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos), head, n_new)
+        fresh = g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos)
+        fresh = g.reshape(fresh, head, n_new)
         g.expand(g.set_rows(kept, fresh, pools.new_cells))
         pooled = g.reshape(g.get_rows(kept, pools.cells), head, 1, pools.count)
 
@@ -371,20 +361,20 @@ class Qwen4Exp(GatedDeltaNet):
         zeros = g.repeat(g.fill(g.new(mask.type, n_chosen)), n_chosen, n)
         ranked = g.get_rows(g.reshape(score, 1, pools.count, n), top)
         live = g.repeat(g.clamp(g.scale(ranked)), size, best, n, 1)
-        live = g.concat(
-            g.reshape(live, size * best, n), g.clamp(g.scale(g.cast(pools.tail, "f32"))), 0
-        )
+        live = g.reshape(live, size * best, n)
+        live = g.concat(live, g.clamp(g.scale(g.cast(pools.tail, "f32"))), 0)
         dump = g.scale(g.like("CUMSUM", g.fill(live)))
-        ids = g.cast(g.add(g.mul(g.sub(g.cast(chosen, "f32"), dump), live), dump), "i32")
+        # cells that do not exist are sent to scratch rows behind the mask: live is 1 or 0
+        ids = g.mul(g.sub(g.cast(chosen, "f32"), dump), live)
+        ids = g.cast(g.add(ids, dump), "i32")
         opened = g.set_rows(
             g.reshape(closed, 1, n_kv + n_chosen, n),
             g.reshape(zeros, 1, n_chosen, n),
             g.reshape(ids, n_chosen, n, 1),
         )
         row = opened.nb[2]
-        opened = g.view(
-            opened, (n_kv, *mask.ne[1:]), (row, row * mask.ne[1], row * mask.ne[1] * mask.ne[2])
-        )
+        strides = row, row * mask.ne[1], row * mask.ne[1] * mask.ne[2]
+        opened = g.view(opened, (n_kv, *mask.ne[1:]), strides)
         return g.add(opened, mask)
 
     def attn_qsa(

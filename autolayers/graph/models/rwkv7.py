@@ -23,10 +23,12 @@ class Rwkv7(Rwkv):
             x = g.mul_mat(w(f"{name}1"), x)
             return g.mul_mat(w(f"{name}2"), x if act is None else g.unary(act, x))
 
+        # ARWKV files may lack the output's gate, and with it one of six shifted inputs
         gated = (
             llm.layer_weight(il, "time_mix_g1") is not None
             and llm.layer_weight(il, "time_mix_g2") is not None
         )
+        # the difference to the token before, once per mix, all mixes by one lerp
         sx = g.repeat(g.sub(prev, cur), n_embd, llm.n_seq_tokens, llm.n_seqs, 6 if gated else 5)
         x = g.add(g.mul(sx, w("lerp_fused")), cur)
         xr, xw, xk, xv, xa, xg = (
@@ -34,8 +36,10 @@ class Rwkv7(Rwkv):
         )
         r = llm.build_lora_mm(w("receptance"), xr)
         decay = g.add(low_rank("w", xw, "TANH"), w("w0"))
+        # exp(-0.606531 sigmoid(w)); the constant is exp(-1/2)
         decay = g.unary("EXP", g.scale(g.unary("SIGMOID", decay)))
         k, v = llm.build_lora_mm(w("key"), xk), llm.build_lora_mm(w("value"), xv)
+        # later layers mix their V with that of the first
         if first:
             share = g.unary("SIGMOID", g.add(low_rank("v", xv), w("v0")))
             v = g.add(v, g.mul(g.sub(first[0], v), share))
@@ -46,10 +50,13 @@ class Rwkv7(Rwkv):
         ka = g.mul(k, w("k_a"))
         k = g.add(k, g.sub(g.mul(a, ka), ka))
         r, decay, k, v, a = (g.reshape(t, size, n_head, n) for t in (r, decay, k, v, a))
+        # ggml_rwkv_wkv7's a and b are -kk and kk * a
         states = build_rs(llm, state(llm, il, 1))
         result = g.wkv("RWKV_WKV7", k, states, r, decay, k, v, g.unary("NEG", kk), g.mul(kk, a))
         cur = split_output(llm, result, il)
-        rk = g.sum_rows(g.mul(g.mul(k, r), g.reshape(w("r_k"), size, n_head)))
+        # a bonus for the current token, per head
+        bonus = g.reshape(w("r_k"), size, n_head)
+        rk = g.sum_rows(g.mul(g.mul(k, r), bonus))
         cur = g.add(cur, g.reshape(g.mul(v, rk), n_embd, n))
         if gated:
             cur = g.mul(cur, low_rank("g", xg, "SIGMOID"))

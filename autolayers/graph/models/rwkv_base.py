@@ -55,6 +55,7 @@ class Rwkv:
         first: list[Tensor],
     ) -> Tensor:
         g = llm.graph
+        # the last token as attention saw it, and as the FFN did
         of_att, of_ffn = (
             g.view(shift, (llm.n_embd, 1, llm.n_seqs), shift.nb[1:3], at * llm.n_embd * F32)
             for at in (0, 1)
@@ -126,6 +127,7 @@ def split_output(llm: Llm, result: Tensor, il: int, normed: bool = True) -> Tens
     g, n, n_embd = llm.graph, llm.n_tokens, llm.n_embd
     head = llm.hparams.wkv_head_size
     states = state(llm, il, 1)
+    # the op's result: outputs of all tokens, then the states
     cur = g.view(result, (n_embd * n,))
     fresh = g.view(result, (n_embd * head * llm.n_seqs,), (), n_embd * n * F32)
     g.expand(g.cpy(fresh, g.view(states, (states.ne[0] * llm.n_seqs,))))

@@ -17,6 +17,7 @@ class StableLm(Decoder):
         cur = self.attention(llm, normed, il, inp, pos)
         cur, inp_l, normed = llm.select_outputs(il, out_ids, cur, inp_l, normed)
         ffn_inp = g.add(cur, inp_l)
+        # a parallel layer (StableLM 2 12B): see the module's first line
         cur = (
             normed
             if llm.layer_weight(il, "ffn_norm") is None

@@ -46,6 +46,7 @@ class T5:
             bucket = g.input("pos_bucket_enc", "i32", n, n)
             return _Inputs(bucket, llm.build_attn_inp_no_cache(), llm.n_layer)
         embd = g.input("cross_embd", "f32", hp.n_embd_inp, hp.n_ctx_train)
+        # the bias is computed for one stream of cells
         if llm.caches["attn"].n_stream > 1:
             raise LaunchRefused(
                 "t5: llama.cpp aborts with slots that do not share a cache; "
@@ -83,6 +84,7 @@ class T5:
     def bias(self, llm: Llm, bucket: Tensor, il: int) -> Tensor:
         """build_pos_bias: the first layer's table where a layer has none."""
         g = llm.graph
+        # T5 has it in the first layer alone
         table = llm.layer_weight(il, "attn_rel_b")
         if table is None:
             table = llm.need("blk.0.attn_rel_b.weight")

@@ -22,6 +22,7 @@ class Talkie(Decoder):
             attn = llm.build_attn(inp, q, k, v, il)
             attn, cur, here = llm.select_outputs(il, out_ids, attn, cur, skip)
             ffn_inp = g.add(attn, cur)
+            # the down projection is separate, because its scale comes after it
             cur = llm.build_ffn(g.rms_norm(ffn_inp), il, down=None, scales=False)
             cur = g.mul_mat(llm.need_layer(il, "ffn_down"), cur)
             scale = llm.layer_weight(il, "ffn_down", "scale")

@@ -17,6 +17,7 @@ class WavTokenizerDec:
         def norm(name: str) -> tuple[Tensor | None, Tensor | None]:
             return llm.weight(f"{name}.weight"), llm.weight(f"{name}.bias")
 
+        # convolutions want tokens first, norms and matrices channels first: hence the flips
         cur = g.conv_1d(llm.need("conv1d.weight"), flipped(llm.build_inp_embd()))
         cur = g.add(cur, llm.need("conv1d.bias"))
         for i in range(hp.posnet_n_block):
@@ -27,15 +28,13 @@ class WavTokenizerDec:
         for i in range(hp.convnext_n_block):
             name = f"convnext.{i}."
             residual = cur
-            cur = g.add(
-                g.conv_1d_depthwise(llm.need(name + "dw.weight"), cur), llm.need(name + "dw.bias")
-            )
+            cur = g.conv_1d_depthwise(llm.need(name + "dw.weight"), cur)
+            cur = g.add(cur, llm.need(name + "dw.bias"))
             cur = llm.build_norm(flipped(cur), *norm(name + "norm"), "layer")
-            cur = g.add(g.mul_mat(llm.need(name + "pw1.weight"), cur), llm.need(name + "pw1.bias"))
-            cur = g.add(
-                g.mul_mat(llm.need(name + "pw2.weight"), g.unary("GELU", cur)),
-                llm.need(name + "pw2.bias"),
-            )
+            cur = g.mul_mat(llm.need(name + "pw1.weight"), cur)
+            cur = g.add(cur, llm.need(name + "pw1.bias"))
+            cur = g.mul_mat(llm.need(name + "pw2.weight"), g.unary("GELU", cur))
+            cur = g.add(cur, llm.need(name + "pw2.bias"))
             cur = g.add(flipped(g.mul(cur, llm.need(name + "gamma.weight"))), residual)
         cur = llm.build_norm(flipped(cur), *norm("output_norm"), "layer")
         cur = llm.build_lora_mm(llm.need("output.weight"), cur, llm.weight("output.scale"))
