@@ -83,6 +83,7 @@ def backend(name: str) -> type[Backend]:
     if isinstance(known, str):
         file, _, title = known.partition(".")
         found: type[Backend] = getattr(import_module(f"{__name__}.{file}"), title)
+        # the class takes the place of its name: the next call imports nothing
         if name in BACKENDS:
             BACKENDS[name] = found
         known = found

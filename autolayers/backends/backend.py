@@ -36,6 +36,7 @@ OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
 # Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
 # kernels, whatever the grouping of heads.
+# models with other heads are checked op by op; these need no question
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
@@ -60,6 +61,7 @@ class Backend:
     max_size = ENDLESS  # of one buffer: get_max_size
     host_buffer = ""  # pinned host memory for weights that stay in RAM; "": none
     host_alignment = 32
+    # get_max_size of the pinned buffer type, where it has one
     host_max_size = ENDLESS
     # launches
     mmap = True  # False: its presence turns the mapping of files off
@@ -123,6 +125,7 @@ class Backend:
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
         # an unknown property of the device decided where an operation runs
+        # set by supports_op and read once the graph is placed: then `otherwise` is measured too
         self.undecided = False
 
     @property
@@ -188,6 +191,7 @@ class Backend:
 
     def host_buffer_type(self) -> Buffer | None:
         """ggml_backend_dev_host_buffer_type: pinned host memory, if any."""
+        # then weights in RAM are in plain memory
         if not self.host_buffer:
             return None
         return Buffer(
@@ -235,6 +239,7 @@ class Backend:
 
     def padding(self, type_: str, ne: tuple[int, int, int, int]) -> int:
         """Return the bytes that fill up a tensor's last row."""
+        # kernels read whole tiles of a row: MATRIX_ROW_PADDING of ggml-cuda
         if not self.row_padding or not ne[0] % self.row_padding:
             return 0
         if type_ not in BY_NAME and type_ not in IK_NAMES:

@@ -21,8 +21,10 @@ HOST = "CPU"  # also the device name of everything that is not offloaded
 REPACK = "CPU_REPACK"
 BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")  # prefixes of host memory's buffer types
 
+# types without from_float in type_traits_cpu
 _NO_FROM_FLOAT = frozenset(("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
 _REPACKED = frozenset(("q4_0", "q4_K", "iq4_nl", "mxfp4"))
+# tensor_traits of repack.cpp: matrices for products, stacks of them for experts
 _REPACKED_DIMS = {"MUL_MAT": 2, "MUL_MAT_ID": 3}
 _REPACKED_FIRST = frozenset(("q4_0",))  # in builds that repack before they pin; no experts
 
@@ -68,6 +70,7 @@ class Cpu(Backend):
         kind = op.op
         if kind == "NONE" or kind in VIEW_OPS:
             return True
+        # ggml_backend_cpu_device_supports_op asks extra buffer types about the first four sources
         for source in op.src[:4]:
             if source.buffer is not None and source.buffer.repack:
                 return _repack_supports(op, self.rules)
@@ -95,8 +98,10 @@ def _repack_supports(op: Tensor, rules: Rules) -> bool:
 def _multiplies(op: Tensor) -> bool:
     """Return whether there is a dot product of the matrix's type with the activations'."""
     a, b = op.src[0].type, op.src[1].type
+    # the rotation of a quantised cache reads half precision activations
     if op.param == "hadamard" and b == "f16":
         return True
+    # vec_dot_type: activations are converted from f32, or have the matrix's type already
     return b in ("f32", a) or (b == "bf16" and a == "f32")
 
 

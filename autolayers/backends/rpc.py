@@ -74,6 +74,7 @@ class Rpc(CudaBuffers):
         return backend(self.device.engine)(self.device).margin(ops)
 
 
+# a server without a GPU lists its CPU as the device
 class RpcCpu(Backend):
     """A ggml-rpc-server on a machine without a GPU: the CPU's alignment, no padding, no scratch."""
 

@@ -218,6 +218,7 @@ class Sycl(CudaBuffers):
         limits = (device.limits if device is not None else None) or {}
         self.max_size = self.host_max_size = limits.get("max_mem_alloc_size", 2 << 30)
         super().__init__(device, index, rules)
+        # older builds used oneDNN without asking
         probed = limits.get("onednn_optimized_gemm") if rules.sycl_probes_onednn else True
         self.one_dnn = probed is None or bool(probed)
         self.unprobed = probed is None
@@ -351,6 +352,7 @@ def _unaligned(t: Tensor) -> bool:
 def _with_scratch(op: Tensor, size: int, one_dnn: bool) -> int:
     """ggml_sycl_fattn_get_extra: f16 copies, each aligned to 128 bytes."""
     q, k, v = op.src[:3]
+    # the scratch is behind the result, in the same allocation
     copies = _one_dnn_copies(q, k, v) if one_dnn and _one_dnn(op, False) else _kv_copies(k, v)
     for halves in copies:
         if halves:

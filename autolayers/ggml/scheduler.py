@@ -119,6 +119,7 @@ class _Readers:
 
 def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> None:
     """Pass 1: leafs that are in a buffer, and inputs."""
+    # the answer depends on buffer, type and shape alone
     alike: dict[object, int] = {}  # layers repeat
     for t in leafs:
         buffer = t.buffer
@@ -134,6 +135,7 @@ def _assign_leafs(leafs: Sequence[Tensor], readers: _Readers, pins: bool) -> Non
             t.backend = b
 
 
+# ggml aborts there; here the launch is refused with the same facts
 def _of_buffer(t: Tensor, buffer: Buffer, readers: _Readers) -> int:
     b = readers.from_buffer(buffer, t)
     if b < 0:  # what is in a buffer cannot move to another backend

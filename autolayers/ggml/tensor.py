@@ -33,9 +33,11 @@ def type_size(type_: str) -> int:
 def row_size(type_: str, ne0: int) -> int:
     """ggml_row_size: bytes of `ne0` elements; exact even if `ne0` is not a multiple of the
     block."""
+    # multiplied first, because callers ask for parts of a block too
     return _META[type_] + _SIZE[type_] * ne0 // _BLOCK[type_]
 
 
+# as good as infinite, but an int: sizes are added to it
 ENDLESS = 1 << 62
 
 
@@ -93,6 +95,7 @@ class Tensor:
         "view_src",
         "weight",
     )
+    # declared, but not set: a tensor without `own` has neither, and a read would be a bug
     place: tuple[int, int, int]
     size: int
 
@@ -110,6 +113,7 @@ class Tensor:
         self.op = op
         self.type = type_
         self.ne = ne
+        # ggml_new_tensor_impl: no gaps between rows and dimensions
         if nb is None:
             ts = _SIZE[type_]
             n1 = _META[type_] + ts * (ne[0] // _BLOCK[type_])
@@ -139,6 +143,7 @@ class Tensor:
                 view_src = view_src.view_src
             self.view_src = view_src
             self.view_offs = view_offs
+            # a view of a weight or of a cache lies in that buffer already
             if view_src.buffer is not None:
                 self.buffer = view_src.buffer
 
@@ -146,9 +151,12 @@ class Tensor:
     def nbytes(self) -> int:
         """ggml_nbytes: the span in memory, strides included."""
         ne, nb = self.ne, self.nb
+        # empty views occur: the states of no further sequences
         if min(ne) <= 0:
             return 0
         bs = _BLOCK[self.type]
+        # the last element of each dimension, not the product: a view with gaps spans more than its
+        # elements
         first = _SIZE[self.type] + (ne[0] - 1) * nb[0] if bs == 1 else ne[0] * nb[0] // bs
         first += _META[self.type]
         return first + (ne[1] - 1) * nb[1] + (ne[2] - 1) * nb[2] + (ne[3] - 1) * nb[3]
@@ -168,11 +176,13 @@ class Tensor:
         ts = type_size(self.type)
         bs = block_size(self.type)
         expect = ts
+        # a row of one block has no stride to compare
         if ne[0] != bs and nb[0] != expect:
             return False
         expect *= ne[0] // bs
         for i in (1, 2, 3):
             if i > from_dim:
+                # the stride of a dimension of one element does not matter
                 if ne[i] != 1 and nb[i] != expect:
                     return False
                 expect *= ne[i]
@@ -216,14 +226,17 @@ class Graph:
         ValueError if the graph is full, where ggml aborts."""
         if tensor.seen:
             return
+        # GGML_ASSERT(cgraph->n_nodes < cgraph->size)
         if len(self.nodes) > self.max_nodes:
             raise ValueError(f"more than {self.max_nodes} nodes")
         tensor.seen = True
         nodes = self.nodes
+        # a stack where ggml recurses: graphs are thousands of nodes deep
         stack = [(tensor, iter(tensor.src))]
         while stack:
             node, sources = stack[-1]
             for source in sources:
+                # ggml's use_counts, which decide what may be fused
                 source.uses += 1
                 if not source.seen:
                     source.seen = True
@@ -252,6 +265,7 @@ class Graph:
         """Raises ValueError if ggml_reshape_1d..4d abort: the counts differ, or rows have gaps."""
         n0, n1, n2, n3 = shape = ne + _ONES[len(ne)]
         m0, m1, m2, m3 = a.ne
+        # only views can have gaps
         if n0 * n1 * n2 * n3 != m0 * m1 * m2 * m3 or (
             a.view_src is not None and not a.contiguous()
         ):
@@ -273,6 +287,7 @@ class Graph:
             and row * n1 * n2 * n3
         ):
             raise ValueError(f"{a} has no part {list(shape)} at byte {offset}")
+        # ggml_view_4d, _3d, _2d and _1d give three, two, one and no strides
         if len(nb) == 3:
             strides = (size, *nb)
         elif len(nb) == 2:
@@ -286,6 +301,7 @@ class Graph:
         """Raises ValueError if ggml_permute aborts: an axis occurs twice."""
         ne, nb = [0, 0, 0, 0], [-1, -1, -1, -1]
         i, j, k, m = axes
+        # axis i says where dimension 0 goes, as in ggml_permute
         ne[i], ne[j], ne[k], ne[m] = a.ne
         nb[i], nb[j], nb[k], nb[m] = a.nb
         if -1 in nb:

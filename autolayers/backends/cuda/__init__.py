@@ -196,6 +196,7 @@ class Cuda(CudaBuffers):
     ) -> None:
         super().__init__(device, index, rules)
         if device is not None and device.compute_capability is not None:
+            # GGML_CUDA_CC_*: 890 is Ada
             self.cc = 100 * device.compute_capability[0] + 10 * device.compute_capability[1]
         self.all_quants = bool(((device and device.limits) or {}).get(ALL_QUANTS))
 
@@ -216,6 +217,7 @@ class Cuda(CudaBuffers):
             return False
         if supports_op(op, self.rules, self.cc, self.all_quants):
             return True
+        # only a build with all quantised kernels runs it: nobody says whether this one is
         if op.op == "FLASH_ATTN_EXT" and supports_op(op, self.rules, self.cc, all_quants=True):
             self.undecided = ALL_QUANTS not in ((self.device and self.device.limits) or {})
         return False
@@ -228,6 +230,7 @@ class Cuda(CudaBuffers):
     def graph_optimize(
         self, nodes: list[Tensor], after: Tensor | None, add_alloc_dep: AddAllocDep
     ) -> list[Tensor]:
+        # nodes move first, then what the fusions read is kept
         if self.rules.shared_expert_fused:
             nodes = with_shared_experts(nodes, add_alloc_dep)
         add_alloc_deps(nodes, after, add_alloc_dep, self.rules)
@@ -290,9 +293,11 @@ class Hip(Cuda):
     ) -> None:
         super().__init__(device, index, rules)
         limits = (device and device.limits) or {}
+        # KFD's number, or a guess by the card's name
         version = limits.get("gfx_target_version", 0) or _version(
             device.description if device else ""
         )
+        # GGML_CUDA_CC_OFFSET_AMD: AMD's numbers lie above NVIDIA's
         self.cc = AMD + _gfx(version)
         self.proven = version > 0
 

@@ -36,6 +36,7 @@ def by_head(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, cc: int, rules
     exist. `cc`: compute capability, 0 for AMD GPUs (without rocWMMA)."""
     head = q.ne[0]
     if k.ne[0] != v.ne[0]:
+        # DeepSeek's latent attention, in groups of 16 heads
         latent = (k.ne[0], v.ne[0]) == (576, 512) and q.ne[2] // k.ne[2] % 16 == 0
         return latent and mask is not None and rules.flash_mla and cc >= 750
     return _by_equal_head(head, k, v, cc)
@@ -46,5 +47,6 @@ def _by_equal_head(head: int, k: Tensor, v: Tensor, cc: int) -> bool:
         return False
     if head == 128 or (head == 64 and k.type == "f16"):
         return True
+    # f16 alone: heads of 256 on any card, others from Volta on
     plain = k.type == "f16" and v.type == "f16"
     return plain and (head == 256 or cc >= 700)

@@ -38,6 +38,7 @@ def add_alloc_deps(
 
 def _keep_weighted(nodes: list[Tensor], i: int, add_alloc_dep: AddAllocDep) -> int:
     """Keep what a weighted sum of experts reads until its end; return the number of nodes done."""
+    # cheap to ask, and true of most MULs
     if i + 1 == len(nodes) or nodes[i + 1].op not in ("MUL", "VIEW"):
         return 1
     match = _weighted_reduction(nodes, i)
@@ -53,6 +54,7 @@ def _keep_top_k_moe(
     nodes: list[Tensor], i: int, after: Tensor | None, add_alloc_dep: AddAllocDep
 ) -> int:
     """Keep a fused choice of experts until the next node; return the number of nodes done."""
+    # all of a fused sequence is kept, so that none of it shares memory
     length = _top_k_moe(nodes, i)
     until = nodes[i + length] if i + length < len(nodes) else after
     if not length or until is None:
@@ -75,6 +77,7 @@ def with_shared_experts(nodes: list[Tensor], add_alloc_dep: AddAllocDep) -> list
         routed = ops[i] == ops[i + 1] == "MUL_MAT_ID" and ops[i + 2] == "GLU"
         j = _shared_at(nodes, ops, i) if routed else 0
         if j:
+            # what lay between moves behind the shared expert's three nodes
             nodes[i + 3 : j + 3] = nodes[j : j + 3] + nodes[i + 3 : j]
             ops[i + 3 : j + 3] = ops[j : j + 3] + ops[i + 3 : j]
             up = nodes[i + 2].src[1]
@@ -89,6 +92,7 @@ def _shared_at(nodes: list[Tensor], ops: list[str], i: int) -> int:
     """Return where the shared expert of the routed ones at `i` begins; 0 without one."""
     for j in range(i + 3, len(nodes) - 2):
         op = ops[j]
+        # the next layer's experts: its shared expert is not this one's
         if op == "MUL_MAT_ID" and ops[j + 1] == "MUL_MAT_ID":
             return 0
         two_and_gate = op == ops[j + 1] == "MUL_MAT" and ops[j + 2] == "GLU"
@@ -146,6 +150,7 @@ def _same_matrix(experts: Tensor, matrix: Tensor) -> bool:
 
 def _fusible(group: list[Tensor], outputs: tuple[Tensor, ...]) -> bool:
     """ggml_can_fuse_subgraph: nothing inside is used outside, except the outputs."""
+    # ggml_can_fuse_subgraph asserts fewer than 32 nodes
     if len(group) > 31:
         return False
     reads = _reads_within(group)
@@ -166,6 +171,7 @@ def _stays_within(node: Tensor, reads: dict[int, int]) -> bool:
     """Return whether only the group reads a node and the memory that it is a view of."""
     if node.is_output or reads[id(node)] != node.uses:
         return False
+    # a view into memory that others see must stay, unless that is a weight
     root = node.view_src
     return root is None or root.weight or id(root) in reads
 
@@ -176,6 +182,7 @@ def _weighted_reduction(nodes: list[Tensor], start: int) -> tuple[list[Tensor], 
     if match is None:
         return None
     weighted, n_mul, kept = match
+    # a view of each expert, and one addition less
     used, n_tokens = weighted.ne[1], weighted.ne[2] * weighted.ne[3]
     length = 2 * used + n_mul - 1
     if not 2 <= used <= 15 or n_tokens <= 0 or start + length > len(nodes):
@@ -248,6 +255,7 @@ def _is_part(view: Tensor, weighted: Tensor, number: int) -> bool:
 def _top_k_moe(nodes: list[Tensor], start: int) -> int:
     """Length of a fusible expert selection that begins here, otherwise 0
     (ggml_cuda_topk_moe_fusion)."""
+    # gate, choice, then a division by the sum and a factor, both optional
     gate_end = _gate_end(nodes, start)
     selection = _selection(nodes, gate_end) if gate_end else None
     if selection is None:
@@ -310,6 +318,7 @@ def _normalised_end(nodes: list[Tensor], end: int) -> int:
 def _top_k_kernel(gate: Tensor, ids: Tensor, weights: Tensor) -> bool:
     """ggml_cuda_should_use_topk_moe: whether a kernel has this number of experts and this gate."""
     n_expert = ids.nb[1] // ids.nb[0]
+    # instances of the kernel's template: powers of two, and sizes of single models
     power = n_expert & (n_expert - 1) == 0 and n_expert <= 512
     if not power and n_expert not in (288, 576):
         return False

@@ -153,6 +153,7 @@ def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> 
         return True
     if kind == "FLASH_ATTN_EXT":
         return flash_kernel(op, cc, rules, all_quants) != "none"
+    # rules that a build decides too
     dated = _DATED.get(kind)
     if dated is not None:
         return dated(op, rules)
@@ -162,10 +163,12 @@ def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> 
 
 def _mul_mat(op: Tensor) -> bool:
     a, b = op.src[0], op.src[1]
+    # neither factor may be transposed: kernels read whole rows
     if a.nb[0] != type_size(a.type) or b.nb[0] != type_size(b.type):
         return False
     if b.type == "f16" and a.type != "f16" and not _fwht(op):
         return False
+    # kernels round the activations to f16, which this product must not
     if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
         return False
     return a.type in _MUL_MAT
@@ -185,6 +188,7 @@ def _get_rows(op: Tensor, rules: Rules) -> bool:
     type_ = op.src[0].type
     if not rules.gathers_k_quants:
         return type_ in _GET_ROWS_PLAIN
+    # rows of whole superblocks only
     return type_ in _GET_ROWS or (type_ in ("iq4_nl", "mxfp4") and op.src[0].ne[0] % 256 == 0)
 
 
@@ -192,6 +196,7 @@ def _set_rows(op: Tensor) -> bool:
     if op.src[1].type not in ("i64", "i32"):
         return False
     source = op.src[0].type
+    # keys and values come as f32; f16 is stored as it is
     return (source == "f32" and op.type in _SET_ROWS) or source == op.type == "f16"
 
 
@@ -199,10 +204,12 @@ def _cpy(op: Tensor, rules: Rules) -> bool:
     a, b = op.src[0], op.src[1]
     if "bf16" in (a.type, b.type) and not rules.copies_bf16:
         return False
+    # any of the three to any other
     if a.type in _FLOATS and b.type in _FLOATS:
         return True
     if (a.type, b.type) in _CPY_PAIRS:
         return True
+    # equal types are copied as bytes
     return a.type == b.type and a.contiguous() and b.contiguous()
 
 
@@ -219,6 +226,7 @@ def _concat(op: Tensor) -> bool:
         return False
     if block_size(a.type) == 1:
         return type_size(a.type) in (1, 2, 4, 8)
+    # blocks cannot be cut: quantised rows are joined whole
     straight = (
         a.contiguous() and b.contiguous() if op.param == 3 else a.contiguous(0) and b.contiguous(0)
     )
@@ -230,6 +238,7 @@ def _ssm_scan(op: Tensor, rules: Rules) -> bool:
         return rules.cuda_scans
     s = op.src[0]
     d_state, head_dim, n_head = s.ne[:3]
+    # template instances of ssm_scan: one decay per head for Mamba-2, state 16 for Mamba-1
     if op.src[3].ne[0] == 1:  # Mamba-2
         known = d_state in (128, 256) or (d_state == 96 and rules.scans_96)
         return known and head_dim % 16 == 0

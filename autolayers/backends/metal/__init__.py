@@ -129,6 +129,7 @@ class Metal(Backend):
         return not self.lacks(op) and supports_op(op, self.rules)
 
     def offload_op(self, op: Tensor) -> bool:
+        # ggml_backend_metal_device_offload_op counts rows of these two alone
         if op.op == "MUL_MAT":
             return op.ne[1] >= OFFLOAD_MIN_BATCH
         return op.op == "MUL_MAT_ID" and op.ne[2] >= OFFLOAD_MIN_BATCH

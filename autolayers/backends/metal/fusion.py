@@ -77,12 +77,14 @@ def add_alloc_deps(nodes: list[Tensor], add_alloc_dep: AddAllocDep, rules: Rules
     i, count = 0, len(nodes)
     while i < count:
         length = 0
+        # the longest: a shorter row would free sources that the longer fusion still reads
         for fusion in by_first.get(ops[i], ()):
             size = len(fusion.ops_all)
             if size > length and tuple(ops[i : i + size]) == fusion.ops_all:
                 length = size
         if length:
             seen: set[int] = set()
+            # what the sequence reads from outside lives until its last node
             for node in nodes[i : i + length]:
                 for source in node.src:
                     if id(source) not in seen:
@@ -96,6 +98,7 @@ def span(nodes: Sequence[Tensor], real: Sequence[int], at: int, by_first: ByFirs
     """ggml_metal_fusion_max: number of nodes from `real[at]` on that form one kernel. `real`:
     indices of nodes that compute; `by_first`: known()."""
     start, end = at, min(at + MOST, len(real))
+    # fused kernels that follow one another are moved as one piece
     while at < end:
         best = 0
         for fusion in by_first.get(nodes[real[at]].op, ()):
@@ -154,6 +157,7 @@ def _norm(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> bool
             return False
         if node.op == "SCALE":
             return len(node.src) == 1
+        # weights and biases as wide as the row
         if node.src[1].ne[0] != first.ne[0] or not node.src[1].contiguous_rows():
             return False
         before = node
@@ -169,6 +173,7 @@ def _add_chain(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
     for i, j in pairwise(idxs):
         before, node = nodes[i], nodes[j]
         a, b = node.src[1], before.src[1]
+        # chains of equal shapes: one kernel with several sources
         if node.src[0] is not before or a.type != b.type or a.ne != b.ne or a.nb != b.nb:
             return False
     return True
@@ -184,6 +189,7 @@ def _gdn_cache(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) ->
     rows = n_tokens * n_seqs
     snapshots = (gdn.ne[1] - rows) // (size * n_seqs)
     states, cache = cpy.src[0], cpy.src[1]
+    # the states of one sequence, which the kernel can write straight to the cache
     width = size * size * heads
     if states.op != "VIEW" or states.view_src is not gdn or not states.contiguous():
         return False
@@ -208,6 +214,7 @@ def _topk_moe(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -> 
         return False
     if not _chooses(group) or not _chosen_shapes(group):
         return False
+    # with the division by the sum: sum, clamp and division are three more
     normalised = len(idxs) >= 6
     if normalised and not _normalises(group[4:10]):
         return False
@@ -258,6 +265,7 @@ def _moe_reduce(fusion: _Fusion, nodes: Sequence[Tensor], idxs: Sequence[int]) -
         return False
     if not all(_is_part(view, mul, i) for i, view in enumerate(views)):
         return False
+    # a chain from the left, as build_moe_ffn makes it
     left = views[0]
     for add, right in zip(adds, views[1:], strict=True):
         if add.src[0] is not left or add.src[1] is not right:

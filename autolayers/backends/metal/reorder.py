@@ -114,6 +114,7 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
     for i, pack in enumerate(todo):
         if used[i]:
             continue
+        # a barrier would come here: first take later nodes that can run before it
         if not pack.empty and not running.free_for(pack):
             waiting = _Ranges()  # the skipped nodes
             waiting.add(pack)

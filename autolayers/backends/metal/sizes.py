@@ -43,7 +43,9 @@ def scratch(t: Tensor, size: int, rules: Rules) -> int:
         return size + _flash_attn(t, rules.metal_fusions, rules.metal_flash_pairs)
     if op == "MUL_MAT_ID":
         n_expert = t.src[0].ne[2]
+        # extra_tpe and extra_ids: tokens per expert, then their numbers
         return size + 4 * n_expert * (1 + t.src[2].ne[1]) + (_AMAX if rules.metal_fusions else 0)
+    # as much again for partial results
     if op in ("CUMSUM", "ARGSORT"):
         return 2 * size
     if op == "TOP_K":
@@ -57,6 +59,7 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
     q, k, v = t.src[:3]
     mask, n_kv_max = t.param[0], t.param[2]  # type: ignore[index]
     masked = mask.ne[1] * mask.ne[2] * mask.ne[3] if mask is not None else 0
+    # ggml_metal_op_flash_attn_ext_use_vec
     vector = q.ne[1] < 20 and q.ne[0] % 32 == 0
     batch = q.ne[1] >= 32 or (large and q.ne[0] >= 512 and not vector)
     size = _extra_pad(k, v, masked, copies and batch)
@@ -72,6 +75,7 @@ def _flash_attn(t: Tensor, copies: bool, large: bool) -> int:
 def _extra_pad(k: Tensor, v: Tensor, masked: int, copied: bool) -> int:
     """ggml_metal_op_flash_attn_ext_extra_pad: the last keys and values, and their part of the mask;
     `copied`: of the f16 copies."""
+    # a tile of keys that is not full is copied and padded
     row_k, row_v = k.nb[1], v.nb[1]
     if copied and block_size(k.type) > 1:
         row_k = 2 * k.ne[0]

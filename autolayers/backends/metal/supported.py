@@ -120,22 +120,26 @@ def _flash_attn(op: Tensor, pairs: bool) -> bool:
         return False
     if pairs:
         return k.ne[0] == v.ne[0] or (k.ne[0], v.ne[0]) in _FLASH_ATTN_PAIRS
+    # older builds compared the sizes only
     return k.ne[0] >= v.ne[0] and (k.ne[0] != 72 or v.ne[0] == 72)
 
 
 def _mul_mat(op: Tensor) -> bool:
     """ggml_metal_supports_mul_mat_op."""
     a, b = op.src[0], op.src[1]
+    # the one product with half precision activations of an f32 matrix
     if a.type == "f32" and b.type == "f16" and _use_fwht(op):
         return True
     if a.type in _NO_KERNEL:
         return False
+    # f32 activations: every remaining type has a kernel
     if b.type != "f16":
         return True
     if a.type == "bf16":
         return False
     if op.op == "MUL_MAT":
         return a.type == "f16" or _matrix_kernel(a, b)
+    # experts: only the matrix kernel (mul_mm_id) reads half precision
     return a.ne[0] >= 64 and op.src[2].ne[1] >= 32
 
 
@@ -169,6 +173,7 @@ def _indexer(op: Tensor) -> bool:
 def _hyper_connections(op: Tensor) -> bool:
     if not all(t.type == "f32" and t.contiguous_rows() for t in op.src) or op.type != "f32":
         return False
+    # 24 numbers: 4 pre, 4 post and 4 x 4 comb
     if op.op == "DSV4_HC_COMB":
         return op.src[0].ne[0] == op.src[2].ne[0] == 24 and op.src[1].ne[0] >= 3
     if op.op == "DSV4_HC_PRE":

@@ -121,6 +121,7 @@ class Vulkan(Backend):
         return self.name, self.limits
 
     def supports_op(self, op: Tensor) -> bool:
+        # a tensor above the driver's range is not run, and which range that is may be unknown
         size = largest(op)
         if size > SMALLEST and not self.limits.known:
             self.undecided = True
@@ -166,6 +167,7 @@ class Vulkan(Backend):
     def otherwise(self) -> Device | None:
         if self.device is None or not self.undecided:
             return self.device
+        # the other end of what desktop drivers report
         small = {"max_storage_buffer_range": SMALLEST, "shader_64bit_indexing": False}
         return replace(self.device, limits={**(self.device.limits or {}), **small})
 

@@ -43,6 +43,7 @@ class Limits:
         given = device.limits if device is not None else None
         if not given:
             return ASSUMED
+        # some keys are not enough: what is missing could be larger or smaller than assumed
         limits = {key: given[key] for key in _KEYS if key in given}
         return cls(**limits, known=len(limits) == len(_KEYS))  # type: ignore[arg-type]
 

@@ -32,8 +32,10 @@ def temporaries(ops: Ops, cooperative_matrix2: bool) -> int:
     weights = [(weight, ops.n_tokens) for weight in ops.weights] + [
         (weight, ops.n_outputs) for weight in ops.outputs
     ]
+    # the buffers grow to the largest need and are shared by all operations
     x, y = _attention(ops, cooperative_matrix2)
     y = max([y, *[_activations(weight, n, cooperative_matrix2) for weight, n in weights]])
+    # f32 matrices are converted whole
     if cooperative_matrix2:
         x = max(
             [
@@ -45,6 +47,7 @@ def temporaries(ops: Ops, cooperative_matrix2: bool) -> int:
                 ],
             ]
         )
+    # 8 bytes an element, of columns up to a power of two: merge steps over several workgroups
     if ops.sort_columns > 1024:
         x = max(x, 8 * ops.sort_rows << (ops.sort_columns - 1).bit_length())
     return x + y + SPLIT_K
@@ -70,6 +73,7 @@ def _attention(ops: Ops, cooperative_matrix2: bool) -> tuple[int, int]:
     2."""
     n_kv = ops.n_kv * ops.n_stream
     if ops.flash_attn:
+        # other shaders dequantise while they read
         copied = ops.quantised_cache and not cooperative_matrix2
         return (2 * n_kv * (ops.n_embd_k_gqa + ops.n_embd_v_gqa) if copied else 0), 0
     columns = ops.n_tokens * ops.n_head

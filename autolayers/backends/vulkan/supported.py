@@ -116,6 +116,7 @@ def supports_op(op: Tensor, limits: Limits, size: int, rules: Rules) -> bool:
     """Return whether a device with these limits runs this operation, whose largest tensor has
     `size` bytes."""
     kind = op.op
+    # a binding cannot be larger than the buffer that it is in
     if size > limits.max_buffer_size and rules.vulkan_buffer_limit:
         return False
     if size > limits.largest and kind != "IM2COL" and rules.vulkan_range_limit:
@@ -141,6 +142,7 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
     a, b = op.src[0], op.src[1]
     if op.op == "MUL_MAT_ID" and op.param == "src1_f32":
         return False
+    # experts: the ids have the batch
     batched = a if op.op == "MUL_MAT" else op.src[2]
     if a.type not in _MUL_MAT or batched.ne[3] != b.ne[3]:
         return False
@@ -152,6 +154,7 @@ def _mul_mat(op: Tensor, limits: Limits) -> bool:
 def _is_read(t: Tensor, plain: tuple[str, ...]) -> bool:
     """Return whether a shader reads it where it lies: plain numbers anywhere, others without
     gaps."""
+    # quantised matrices are bound as they lie, so rows must follow each other
     return t.type in plain or _dim01_contiguous(t)
 
 
@@ -173,12 +176,14 @@ def _dim01_contiguous(t: Tensor) -> bool:
 def _flash_attn(op: Tensor, limits: Limits) -> bool:
     q, k, v = op.src[:3]
     mask = op.param[0]  # type: ignore[index]
+    # shaders load eight elements at a time
     if k.ne[0] % 8 or v.ne[0] % 8 or not q.type == op.type == "f32":
         return False
     if mask is not None and mask.type != "f16":
         return False
     if k.type not in _FLASH_ATTN or v.type not in _FLASH_ATTN:
         return False
+    # a shader reads both K and V as bf16, or neither
     alike = (k.type == "bf16") == (v.type == "bf16")
     return alike and (limits.cooperative_matrix2 or limits.subgroup_shuffle_vote)
 
@@ -226,6 +231,7 @@ def _soft_max(op: Tensor, limits: Limits) -> bool:
 def _argsort(op: Tensor, limits: Limits) -> bool:
     if not op.contiguous() or not op.src[0].contiguous():
         return False
+    # large sorts need the memory model; small ones fit into a workgroup
     return limits.vulkan_memory_model or op.ne[0] <= 1 << min(
         _workgroup_log2(limits), _ARGSORT_LOG2
     )

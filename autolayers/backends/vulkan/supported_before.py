@@ -20,6 +20,7 @@ def _multiplied(op: Tensor, limits: Limits, rules: Rules) -> bool:
     type_ = op.src[0].type
     if type_ == "bf16":
         return rules.vulkan_bf16
+    # of the types below four bits a weight
     return rules.vulkan_small_types or not (
         type_.startswith(("iq1", "iq2", "iq3")) or type_ == "iq4_xs"
     )
