@@ -74,6 +74,7 @@ def detect(launcher: Sequence[str], environ: Mapping[str, str]) -> Build:
             fork=fork,
             engine=ENGINES.get(fork, LLAMA_SERVER),
         )
+    # distributions may build from a tarball, whose build number is 0
     range_ = None
     if not number and flags is not None and (path := shutil.which(launcher[-1])):
         range_ = between(path, flags)
@@ -97,6 +98,7 @@ def _doubt(program: str, fork: str, number: int, flags: frozenset[str] | None) -
     """Return (fork, doubt): what a program is besides llama.cpp, and why it is not sure."""
     if fork:
         return fork, f"{program} is {fork}, which is not llama.cpp"
+    # a build cannot have a flag that came hundreds of builds later
     if number and flags and oldest_with(flags) > number + _OFF:
         return "a fork", (
             f"{program} says build {number} and has flags of build {oldest_with(flags)}: "
@@ -153,6 +155,7 @@ def _ask(launcher: Sequence[str], flag: str, environ: Mapping[str, str]) -> str:
 def files(program: str) -> list[str]:
     """Return the program with links resolved, then llama.cpp's libraries next to it or in
     ../lib."""
+    # package managers put links into the PATH
     real = os.path.realpath(program)
     folder = os.path.dirname(real)
     found = [real]
@@ -177,6 +180,7 @@ def all_quants(program: str) -> bool | None:
             with (
                 suppress(OSError, ValueError),
                 open(path, "rb") as file,
+                # hundreds of MiB: mapped, not read
                 mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text,
             ):
                 return text.find(b"\0FA_ALL_QUANTS\0") >= 0
@@ -191,6 +195,7 @@ def between(program: str, flags: frozenset[str]) -> tuple[int, int]:
     text = _read(
         next((path for path in there if os.path.basename(path).startswith(_OF_LLAMA)), there[0])
     )
+    # the names are in another file
     if b"\0llama\0" not in text or b"\0gpt2\0" not in text:
         return low, high  # no names of architectures there
     first, last = _with_architectures(text, low, high)
@@ -201,9 +206,11 @@ def _with_architectures(text: bytes, first: int, last: int) -> tuple[int, int]:
     """Return (first, last) build of these that has the architectures whose names are in a library,
     and no others."""
     for row in map(architecture, NAMES):
+        # no dates for this architecture
         if not (following(row.after) and seen(row.after)):
             continue
         name = row.name.encode()
+        # it has this architecture, so it is newer than the last build without it
         if b"\0%s\0" % name in text:
             first = max(first, row.after + 1)
         elif b"%s\0" % name not in text:  # a linker may keep a string as the end of a longer one

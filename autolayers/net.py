@@ -75,6 +75,7 @@ class Limit:
         """Return the seconds until the next byte must have come. Raises TimeoutError when none are
         left."""
         now = time.monotonic()
+        # the clock starts with the first request, not when the limit is made
         if self._until is None:
             self._until = now + self.total
         if now >= self._until:
@@ -115,6 +116,7 @@ class Response:
         with _explained(self._limit):
             # urllib3 2 returns the bytes that have arrived; older versions wait for all n
             found: bytes = raw.read1(n) if hasattr(raw, "read1") else raw.read(min(n, 1 << 12))
+            # urllib3 does not complain where a body ends early
             if not found and raw.length_remaining:
                 raise ConnectionError(f"{raw.length_remaining} bytes are missing")
         return found
@@ -157,11 +159,13 @@ def request(
     accepted. Raises NetError.
     """
     first = origin(url)
+    # a user in the address was written for this server
     authorization = _basic(url) or authorization
     # http.client would show it in its error
     if not authorization.isascii() or not authorization.isprintable():
         raise NetError("credentials", "the token has invalid characters")
     for _ in range(redirects + 1):
+        # another host: it must not see the credentials
         if origin(url) != first:
             _check_elsewhere(first, url)
             authorization = ""
@@ -176,6 +180,7 @@ def request(
 def _check_elsewhere(first: tuple[str, str, int], url: str) -> None:
     """Raises NetError for a redirect to a less safe place than the first address."""
     here = origin(url)
+    # what was sent encrypted would be answered in plain text
     if (first[0], here[0]) == ("https", "http"):
         raise NetError(
             "redirect", f"it leads from https to {public(url)}, which anybody may tamper with"
@@ -214,8 +219,10 @@ def _exchange(
     sent = {"Accept-Encoding": "identity", "User-Agent": "autolayers", **headers}
     if authorization:
         sent["Authorization"] = authorization
+    # the variables that requests itself would read
     authorities = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
     with _explained(limit), warnings.catch_warnings():
+        # a certificate of its own is expected there
         if own:
             warnings.simplefilter("ignore")
         asked = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
@@ -223,6 +230,7 @@ def _exchange(
         response = _adapter(limit).send(
             asked,
             stream=True,
+            # the second one is per byte: Reader below bounds the whole
             timeout=(min(CONNECT, limit.left()), limit.left()),
             verify=not own and authorities,
             proxies={} if here else requests.utils.get_environ_proxies(asked.url or ""),
@@ -256,16 +264,19 @@ def _adapter(limit: Limit) -> requests.adapters.HTTPAdapter:
     class LimitedResponse(http.client.HTTPResponse):
         def __init__(self, sock: Any, *args: Any, **kwargs: Any) -> None:
             super().__init__(sock, *args, **kwargs)
+            # http.client reads status and headers through this file too
             self.fp = io.BufferedReader(Reader(self.fp.detach(), sock))
 
     class Adapter(requests.adapters.HTTPAdapter):
         def get_connection_with_tls_context(self, *args: Any, **kwargs: Any) -> Any:
             pool: Any = super().get_connection_with_tls_context(*args, **kwargs)
+            # urllib3 makes its connections from this class
             pool.ConnectionCls = type(
                 "Connection", (pool.ConnectionCls,), {"response_class": LimitedResponse}
             )
             return pool
 
+    # retries would start the clock again
     return Adapter(max_retries=0)
 
 
@@ -322,6 +333,7 @@ def _root(error: BaseException) -> BaseException:
     for _ in range(10):
         inner = getattr(error, "reason", None)
         if not isinstance(inner, BaseException):
+            # urllib3 wraps the cause as an argument
             inner = next((a for a in reversed(error.args) if isinstance(a, BaseException)), None)
         if inner is None:
             break
@@ -377,6 +389,7 @@ def _is_inside(host: str) -> bool:
         found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return is_loopback(host)
+    # a public name may resolve to a private address
     return any(not ip_address(address).is_global for address in found)
 
 

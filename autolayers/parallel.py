@@ -1,7 +1,7 @@
 """Maps a function over items in parallel: threads for network I/O, processes for computation.
 
-in_threads(read, names)                # results in the order of names; an exception is that call's
-result in_processes(plan, models)             # on all cores, if the system can fork
+in_threads(read, names)       # results in the order of names; an error is its call's result
+in_processes(plan, models)    # on all cores, if the system can fork
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def in_threads(
             done()
         return [future.result() for future in asked]
     finally:
+        # on Ctrl-C the downloads that did not begin are dropped
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -84,12 +85,14 @@ def _deal(
     from multiprocessing.connection import Connection, wait
 
     take, give = os.pipe()
+    # copies take the next index when they are free, so no one waits for the slowest share
     os.write(give, b"".join(i.to_bytes(2, "little") for i in range(min(len(items), _MOST))))
     os.close(give)
     readers: dict[Connection, int] = {}
     for _ in range(count):
         reader, writer = os.pipe()
         try:
+            # a copy has the model and everything measured so far: nothing is pickled on the way in
             pid = os.fork()
         except OSError:  # out of processes or memory: fewer do the work
             os.close(reader)
@@ -110,9 +113,11 @@ def _deal(
         for ready in wait(list(readers)):
             assert isinstance(ready, Connection)
             try:
+                # from our own fork
                 i, result = pickle.loads(ready.recv_bytes())
                 found[i] = result
                 done()
+            # it is done, or died: what it did not answer is computed by the caller
             except (EOFError, OSError):
                 ready.close()
                 os.waitpid(readers.pop(ready), 0)

@@ -55,6 +55,7 @@ def ask(words: Sequence[str], environ: Mapping[str, str], timeout: float) -> Ans
     output = _Output(child)
     end = time.monotonic() + timeout
     try:
+        # poll, because a program may end while its child keeps the pipes open
         while not output.flooded.is_set() and child.poll() is None and time.monotonic() < end:
             output.readers[0].join(_LOOK)
         for reader in output.readers:
@@ -80,7 +81,9 @@ def _started(words: Sequence[str], environ: Mapping[str, str]) -> subprocess.Pop
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            # readers get what there is at once
             bufsize=0,
+            # a group of its own, so that _kill ends its children too
             start_new_session=os.name == "posix",
         )
     except (OSError, ValueError) as error:
@@ -121,6 +124,7 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
 
     with contextlib.suppress(OSError):
         if os.name == "posix":
+            # children that outlived it are in the same group
             os.killpg(child.pid, signal.SIGKILL)
         elif child.poll() is None:
             child.kill()
@@ -170,6 +174,7 @@ def _copied(module: str, function: str, words: Sequence[str], silence: float) ->
     import time
     import warnings
 
+    # a fork imports nothing again
     there, back = os.pipe()
     with warnings.catch_warnings():
         # of threads: the copy has this one alone

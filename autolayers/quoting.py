@@ -24,6 +24,7 @@ def printable(text: str) -> str:
     return "".join(
         c
         if c.isprintable()
+        # PEP 383: a byte that is not UTF-8 is a lone surrogate here
         else f"\\x{ord(c) - 0xDC00:02x}"
         if 0xDC80 <= ord(c) <= 0xDCFF
         else c.encode("unicode_escape").decode()
@@ -61,6 +62,7 @@ def _posix(word: str, bare: frozenset[str]) -> str:
 
     kinds = "".join(map(_kind, word))
     found = []
+    # text in quotes, quotes and backslashes each escaped, everything else as bytes
     for run in re.finditer(r"(?:a|\\(?=a))+|['\\]+|x+", kinds):
         text = word[run.start() : run.end()]
         if run[0][0] == "x":
@@ -107,8 +109,10 @@ def _powershell(word: str) -> str:
 def _expandable(c: str) -> str:
     """Return a character of PowerShell's "..."."""
     if c.isprintable():
+        # a backtick escapes in expandable text
         return f"`{c}" if c in _QUOTES else c
     number = f"0x{ord(c):x}"
+    # [char] holds 16 bits
     return f"$([char]{number})" if ord(c) < 1 << 16 else f"$([char]::ConvertFromUtf32({number}))"
 
 
@@ -157,6 +161,7 @@ def systemd(word: str) -> str:
         .replace("%", "%%")
         .replace("$", "$$")
     )
+    # ; separates commands in a unit file, # begins a comment
     plain = word and word.isprintable() and not set(word) & set(" \"'\\;#") and word != "-"
     return escaped if plain else f'"{escaped}"'
 

@@ -106,6 +106,7 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
     cls.__record_fields__ = fields
     setattr(cls, "__match_args__", names)  # noqa: B010
     cls.__values_of__ = values_of
+    # made on demand: the real module would be imported for it
     cls.__dataclass_fields__ = _Fields()
     cls.__signature__ = _Signature()
     return cls
@@ -115,11 +116,13 @@ def _fields(cls: Any) -> dict[str, Any]:
     """Return the default of each field, those of the base classes first; takes factories from the
     class."""
     fields: dict[str, Any] = {}
+    # a subclass adds its fields after those of its bases
     for base in reversed(cls.__mro__[1:]):
         fields.update(base.__dict__.get("__record_fields__", {}))
     for name, annotation in cls.__dict__.get("__annotations__", {}).items():  # noqa: RUF063
         if not annotation.startswith("ClassVar"):
             fields[name] = cls.__dict__.get(name, _MISSING)
+            # the class itself must not have it as an attribute
             if isinstance(fields[name], _Factory):
                 delattr(cls, name)
     return fields
@@ -143,6 +146,7 @@ def _init(title: str, fields: dict[str, Any]) -> Any:
     known = frozenset(names)
 
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        # the hot path: all fields by position
         if len(args) == len(names) and not kwargs:
             _set(self, "__dict__", dict(zip(names, args, strict=True)))
             return
@@ -212,6 +216,7 @@ def _replace(record: Any, /, **changes: Any) -> Any:
             f"{cls.__name__}() got an unexpected keyword argument "
             f"{min(changes.keys() - cls.__record_fields__.keys())!r}"
         )
+    # without __init__: the values are complete already
     copy = cls.__new__(cls)
     _set(
         copy,
@@ -234,6 +239,7 @@ class _Lazy:
     def __get__(self, instance: Any, owner: object = None) -> Any:
         if instance is None:
             return self
+        # an attribute of the instance hides a non-data descriptor, so this runs once
         value = instance.__dict__[self.name] = self.compute(instance)
         return value
 

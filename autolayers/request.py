@@ -89,16 +89,20 @@ class Request:
         files of --mmproj, -md or --lora, DeviceError.
         """
         if isinstance(words, (list, tuple)):
+            # ik_llama.cpp's words mean other things, so they are translated before anything reads
+            # them
             words, said = meant(words)
             of_program = said or of_program
         arguments = arguments_of(words, environ)
         policy = read_policy(arguments.own)
         _check_one_source(policy, devices)
+        # the build decides which flags there are, so it comes before them
         build = _of_engine(_build(policy, program, environ), policy, of_program)
         policy = replace(policy, build=_planned_for(build))
         arguments = _one_sequence(arguments, build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
         params = arguments.params
+        # a library or a front end has no --list-devices
         lister = () if build.engine.lists_nothing else program
         found: Found = (
             (_named(devices, policy.ram or 0), None, ())
@@ -106,8 +110,10 @@ class Request:
             else _found(policy, params, environ, lister, amend)
         )
         there, here, notes = found
+        # measured rates of another build are left out, and said
         there, here, old = _calibrated(there, here if host is None else host, build)
         there = _under_backend(there, policy)
+        # reading a library of several hundred MiB: only where it decides something
         if program and _needs_quants(params, policy, build):
             there = _with_quants(there, program[-1])
         host = _host(here, there, policy, params)
@@ -151,6 +157,7 @@ class Request:
         policy = replace(
             policy, build=self.policy.build if build is self.build else _planned_for(build)
         )
+        # files are read again only if another one is named
         same = all(getattr(arguments.params, name) == getattr(self.params, name) for name in _FILES)
         return replace(
             self,
@@ -178,6 +185,7 @@ def _calibrated(
 ) -> tuple[Sequence[Device], Host | None, list[str]]:
     """Return the machine with what was measured with this build, or where none is known with the
     newest, and a note if that was another one."""
+    # what tune and check have measured here
     known = ratios(devices, host)
     if not known:
         return devices, host, []
@@ -207,6 +215,7 @@ def _old_speeds(old: Sequence[Ratio], number: int) -> str:
 
 def _check_one_source(policy: Policy, devices: Sequence[Device | str] | None) -> None:
     """Raises UsageError if a flag and `devices` both set the devices."""
+    # neither would be the one that was meant
     for name, value in (("--gpu", policy.gpu), ("--machine", policy.machine)):
         if value is not None and devices is not None:
             raise UsageError(f"{name} and devices= both set the devices: give one of them")
@@ -232,6 +241,7 @@ def _needs_quants(params: Params, policy: Policy, build: Build) -> bool:
     """Return whether the pairs of cache types with flash attention depend on how the program was
     built."""
     types = params.cache_type_k or params.cache_type_v or policy.kv_types
+    # later builds compile every pair
     return bool(types) and build.rules.number < Rules.mixed_cache_types.first
 
 
@@ -322,6 +332,7 @@ def _known(
         notes.append(f"{why}: passed on")
     ignored = {}
     for name, (flag, _) in zip(arguments.written, arguments.given, strict=False):
+        # a variable that a build does not know is never read, so it cannot be refused
         if not name.startswith("-") and (why := build.lacks(flag)):
             ignored[name] = f"{name} is ignored: {why}"
     return arguments.without(ignored) if ignored else arguments, [*notes, *ignored.values()]
@@ -333,6 +344,7 @@ def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None)
     if verbatim is not None:
         names = [item.name for item in items(verbatim) if isinstance(item.flag, Argument)]
     else:
+        # of a plan's words what counts is that the build can say the same
         names = [name for name in arguments.written if name.startswith("-")]
     for name in dict.fromkeys(names):
         why = build.lacks(name)
@@ -363,6 +375,7 @@ def _found(
     """Return the devices that --machine or --gpu describe, otherwise this machine's as the program
     sees them."""
     if policy.machine is not None:
+        # a plan for another machine: nothing of this one is read
         if policy.gpu is not None:
             raise UsageError("--machine and --gpu both set the devices: give one of them")
         return (*described(policy.machine), ())
@@ -385,6 +398,7 @@ def _host(
 ) -> Host | None:
     """Return the RAM and the processor with what --ram, --cores and -t say."""
     shared = _shared(devices) if host is None else None
+    # the machine around a GPU that shares its RAM has no more than that
     size = min(policy.ram or shared, shared) if shared else policy.ram
     if size is not None:
         host = _of_size(size, host, devices, policy, params)
@@ -418,8 +432,8 @@ def _more_than_shared(devices: Sequence[Device], host: Host | None, policy: Poli
     if not shared or not policy.ram or policy.ram <= shared:
         return []
     return [
-        f"--ram {human(policy.ram)}: a machine with this GPU counts {human(shared)}, which the "
-        f"GPU shares"
+        f"--ram {human(policy.ram)}: a machine with this GPU counts {human(shared)}, which the GPU "
+        "shares"
     ]
 
 
@@ -442,6 +456,7 @@ def _machine(
 ) -> Machine:
     """Return the machine within --budget and --margin, which may be for as many as `most`
     devices."""
+    # raises for a list longer than the devices
     policy.margins(max(most, len(devices)))
     budget = dict(policy.budget)
     # for an RPC server that does not answer, only the budget is known

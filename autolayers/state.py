@@ -34,6 +34,7 @@ def directory(environ: Mapping[str, str]) -> str:
         root = environ.get("LOCALAPPDATA") or os.path.join(home, "AppData", "Local")
     else:
         root = environ.get("XDG_STATE_HOME", "")
+        # relative paths must be ignored, says the specification
         root = root if os.path.isabs(root) else os.path.join(home, ".local", "state")
     if not os.path.isabs(root):
         raise AutolayersError(
@@ -60,6 +61,7 @@ def machine_name() -> str:
 def _whose() -> str:
     """Return which processes a PID can be one of: a name for this machine and this container."""
     try:
+        # the same PID is another process in another container
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
         space = ""
@@ -89,6 +91,7 @@ def read(name: str) -> object:
         import json
 
         with open(name, "rb") as stream:
+            # one byte more tells a file that is too large
             data = stream.read(MAX_SIZE + 1)
         found: object = json.loads(data) if len(data) <= MAX_SIZE else None
         return found
@@ -165,6 +168,7 @@ def _lock(handle: int) -> None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except (BlockingIOError, PermissionError):  # POSIX, Windows: another process has it
+            # flock has no timeout of its own
             time.sleep(0.01)
         except OSError:  # a file system without locks
             return
@@ -180,6 +184,7 @@ def write(name: str, data: bytes, *, mode: int = 0o666, backup: bool = False) ->
     system's reason.
     """
     try:
+        # a link stays a link: its target is replaced
         target = os.path.realpath(name)
         if os.path.exists(target) and not os.path.isfile(target):
             with open(name, "wb") as stream:
@@ -199,6 +204,7 @@ def _cannot_write(name: str, error: OSError) -> AutolayersError:
 def _back_up(name: str) -> str:
     with open(name, "rb") as stream:
         data = stream.read()
+    # O_EXCL finds the first free name, without a race
     for kept in (f"{name}.bak{number or ''}" for number in range(_BACKUPS)):
         with contextlib.suppress(FileExistsError):
             _create(kept, data, like=os.stat(name))
@@ -226,6 +232,7 @@ def _create(name: str, data: bytes, mode: int = 0o666, like: os.stat_result | No
     """Creates a file with its mode and owner set before its content; if writing fails, the file is
     removed."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    # nobody else may open it before it has its owner and mode
     handle = os.open(name, flags, mode if like is None else 0o600)
     try:
         with os.fdopen(handle, "wb") as stream:

@@ -36,7 +36,6 @@ OFFLOAD_MIN_BATCH = 32  # GGML_OP_OFFLOAD_MIN_BATCH
 NVIDIA = ("NVIDIA", "GeForce", "Quadro", "Tesla", "TITAN")  # words in the names of its GPUs
 # Head sizes of keys and values for which CUDA, Vulkan, Metal and SYCL all have flash attention
 # kernels, whatever the grouping of heads.
-# models with other heads are checked op by op; these need no question
 FLASH_ATTN_HEADS = frozenset((40, 64, 72, 80, 96, 112, 128, 256))
 
 
@@ -109,8 +108,7 @@ class Backend:
     # the backend that runs the same GPUs: its log has that pattern too
     log_not = ""
     # (a word, a regular expression) of the lines that list its devices, with groups of `index`,
-    # `description`,
-    # `major` and `minor` of the compute capability, `mib` or `mb`
+    # `description`, `major` and `minor` of the compute capability, `mib` or `mb`
     device_lines: tuple[tuple[str, str], ...] = ()
     nvidia = False  # its GPUs have a compute capability
     numbered = True  # logs call its devices by name and number
@@ -124,8 +122,8 @@ class Backend:
         self.device, self.rules = device, rules
         name = device.name if device else self.name
         self.buffer = Buffer(name, index, self.alignment, host=False, max_size=self.max_size)
-        # an unknown property of the device decided where an operation runs
-        # set by supports_op and read once the graph is placed: then `otherwise` is measured too
+        # an unknown property of the device decided where an operation runs: set by supports_op,
+        # and read once the graph is placed, because then `otherwise` is measured too
         self.undecided = False
 
     @property

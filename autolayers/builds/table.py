@@ -629,12 +629,12 @@ class Rules(EarlyRules):
         if self.why and self.engine.seen:
             return (
                 f"{self.why}: planned as its commit {self.engine.seen}; newer ones may take other "
-                f"sizes"
+                "sizes"
             )
         if self.why:
             return (
                 f"{self.why}: sizes are those of the nearest known build, {self.number}, as an "
-                f"upper bound"
+                "upper bound"
             )
         if self.number > max(RECORDED):
             return (

@@ -384,7 +384,7 @@ def _names(command: _Command) -> list[str]:
         if not found:
             say(
                 f"the server at {command.server.url} has no models: `ollama pull NAME` downloads "
-                f"one"
+                "one"
             )
         return found
     except NotRunning:

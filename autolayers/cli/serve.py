@@ -25,8 +25,7 @@ def main(words: list[str]) -> int:
     port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
     if given and not _usable(given):
         raise UsageError(
-            f"{TOKEN}: a token has {_SHORTEST} or more printable ASCII characters "
-            f"without spaces; "
+            f"{TOKEN}: a token has {_SHORTEST} or more printable ASCII characters without spaces; "
             "unset it to get a new one"
         )
     try:

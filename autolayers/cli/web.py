@@ -42,9 +42,7 @@ def _door(url: str, folder: Path) -> Path:
     path = folder / "open.html"
     path.touch(mode=0o600)
     path.write_text(
-        f'<!doctype html><meta charset="utf-8"><meta name="referrer" '
-        f'content="no-referrer">'
-        f'<meta http-equiv="refresh" content="0;url={url}"><a '
-        f'href="{url}">autolayers</a>\n'
+        '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><meta '
+        f'http-equiv="refresh" content="0;url={url}"><a href="{url}">autolayers</a>\n'
     )
     return path

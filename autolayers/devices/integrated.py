@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 # A description, 10**12 fp16 operations per second (of matrix units where it has them, otherwise
-# twice fp32), and the peak of
-# the RAM beside it, 10**9 bytes per second: AMD's and Intel's newest as they are mostly sold,
-# Intel's older ones as
-# machines that were measured had it (often one module)
+# twice fp32), and the peak of the system's RAM, 10**9 bytes per second: AMD's and Intel's newest as
+# they are mostly sold, Intel's older ones as machines that were measured had it (often one module)
 _KNOWN: tuple[tuple[str, float, int], ...] = (
     (r"Radeon.* 8[89]0M|RADV STRIX1|(?i:gfx1150)", 23.8, 90),
     (

@@ -37,13 +37,11 @@ _CORES_PER_SM = {(6, 0): 64, (6, 1): 128, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8
 # errors of nvmlInit, with their fix (codes of nvml.h)
 _INIT = {
     4: "the NVIDIA driver refuses access (NVML: no permission): is this container or user allowed "
-    "to use the "
-    "GPU?",
+    "to use the GPU?",
     9: "the NVIDIA driver is not loaded (NVML): load it (modprobe nvidia) or reboot",
     13: "the NVIDIA driver is too old for NVML (function not found): update it",
     18: "the NVIDIA driver was updated without a reboot (NVML: driver/library version mismatch): "
-    "reboot, "
-    "or restart the container",
+    "reboot, or restart the container",
     999: "the NVIDIA driver does not answer (NVML: unknown error): are the device nodes "
     "/dev/nvidia* there?",
 }

@@ -78,8 +78,7 @@ LIBRARIES = (
     (
         r"(?:lib)?(?:llama|ggml|mtmd)",
         "it is part of llama.cpp: keep all files of the release together, or set LD_LIBRARY_PATH "
-        "to "
-        "their folder",
+        "to their folder",
     ),
     (
         r"lib(?:gomp|curl|ssl|crypto|stdc|c\.|m\.)",
@@ -142,9 +141,8 @@ def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             (
                 _remedy(
                     "",
-                    "a newer NVIDIA driver: CUDA 12 builds need 525 or later, CUDA 13 builds "
-                    "580 (nvidia-smi names "
-                    "it)",
+                    "a newer NVIDIA driver: CUDA 12 builds need 525 or later, CUDA 13 builds 580 "
+                    "(nvidia-smi names it)",
                 ),
                 _remedy("", "or the build for an older CUDA, or the Vulkan build"),
             ),
@@ -183,9 +181,8 @@ def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             (
                 _remedy(
                     "",
-                    f"HSA_OVERRIDE_GFX_VERSION={SIBLINGS[chip]} in the environment (Linux): "
-                    f"{chip} then runs its "
-                    "sibling's code",
+                    f"HSA_OVERRIDE_GFX_VERSION={SIBLINGS[chip]} in the environment (Linux): {chip} "
+                    "then runs its sibling's code",
                 ),
                 _remedy("", f"a build whose AMDGPU_TARGETS and rocBLAS have {chip}"),
                 _remedy("", "the Vulkan build runs on any GPU"),
@@ -198,9 +195,8 @@ def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
                 _remedy(
                     "",
                     "the CUDA 12 build of the same release: CUDA 13 has no code for Maxwell, "
-                    "Pascal and Volta "
-                    f"(compute capability {capability[0]}.{capability[1]}); a newer driver "
-                    f"does not help",
+                    f"Pascal and Volta (compute capability {capability[0]}.{capability[1]}); a "
+                    "newer driver does not help",
                 ),
                 _remedy("", "the Vulkan build runs on any GPU"),
             ),
@@ -236,9 +232,8 @@ def _file(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
         yield Advice((_remedy("", gated),), instead=True)
     elif status:
         name = (
-            "compare the name of the repository and of the file with the page: capitals count, "
-            "and a private one "
-            "is not found without HF_TOKEN"
+            "compare the name of the repository and of the file with the page: capitals count, and "
+            "a private one is not found without HF_TOKEN"
         )
         yield Advice((_remedy("", name),), instead=True)
 
@@ -289,9 +284,8 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
                 ),
                 _remedy(
                     "",
-                    "sudo sysctl iogpu.wired_limit_mb=N: what macOS lets the GPU have, until "
-                    "the next start; leave "
-                    "4 to 8 GiB to the system",
+                    "sudo sysctl iogpu.wired_limit_mb=N: what macOS lets the GPU have, until the "
+                    "next start; leave 4 to 8 GiB to the system",
                 ),
                 _remedy("", "close what else uses memory: the GPU's is the system's"),
                 _remedy("-ub 256", "smaller graph buffers"),

@@ -59,8 +59,7 @@ CAUSES = {
             "oom_device",
             "The GPU is full",
             "An allocation in the GPU's memory was refused. Which one decides what helps: weights, "
-            "KV cache, graph "
-            "buffers, or the pool that grows while requests are computed.",
+            "KV cache, graph buffers, or the pool that grows while requests are computed.",
             "{device} ran out of memory while {what}{asked}{left}",
             (
                 _remedy("-ngl auto", "fewer layers on the GPU, as many as fit", "load"),
@@ -86,21 +85,16 @@ CAUSES = {
                 "projector": "{device} ran out of memory for the projector of images or "
                 "sound{asked}{left}",
                 "projector runs": "{device} has no room for the projector's graph{asked}: the "
-                "first "
-                "image may end it",
+                "first image may end it",
             },
         ),
         Cause(
             "oom_host",
             "RAM is full",
             "System memory was refused, the kernel killed the process, or Ollama refused in "
-            "advance. "
-            "Weights that do not "
-            "lie on a GPU, a context as long as the model was trained for, and saved prompts "
-            "(--cache-ram, 8 GiB by "
-            "default) are what fills it. On Windows a refused few hundred MiB mean the page file "
-            "is "
-            "full.",
+            "advance. Weights that do not lie on a GPU, a context as long as the model was trained "
+            "for, and saved prompts (--cache-ram, 8 GiB by default) are what fills it. On Windows "
+            "a refused few hundred MiB mean the page file is full.",
             "RAM ran out while {what}{asked}{left}",
             (
                 _remedy(
@@ -132,8 +126,7 @@ CAUSES = {
             "buffer_limit",
             "One allocation is over the driver's limit",
             "Memory is free, but the driver allows no single buffer of this size: about 4 GiB with "
-            "many Vulkan and SYCL "
-            "drivers.",
+            "many Vulkan and SYCL drivers.",
             "one buffer{asked} is over the limit of {device}'s driver: memory is not short",
             (
                 _remedy("-fa on", "attention without a matrix of all scores", "compute"),
@@ -150,9 +143,8 @@ CAUSES = {
             "no_gpu",
             "No GPU is used",
             "Everything runs on the CPU: the program was built without a GPU backend, the driver "
-            "is "
-            "too old or not "
-            "running, or the device cannot be seen (container, group, CUDA_VISIBLE_DEVICES).",
+            "is too old or not running, or the device cannot be seen (container, group, "
+            "CUDA_VISIBLE_DEVICES).",
             "no GPU is used{detail}",
             (
                 _remedy(
@@ -185,8 +177,7 @@ CAUSES = {
                 _remedy(
                     "",
                     "a newer driver, or a build for this GPU's generation "
-                    "(CMAKE_CUDA_ARCHITECTURES, "
-                    "AMDGPU_TARGETS)",
+                    "(CMAKE_CUDA_ARCHITECTURES, AMDGPU_TARGETS)",
                 ),
                 _remedy("", "the Vulkan build runs on any GPU"),
             ),
@@ -210,8 +201,7 @@ CAUSES = {
             "old_build",
             "The program is older than the file",
             "The file has an architecture, a type or tensors that this build does not know and "
-            "newer "
-            "ones do.",
+            "newer ones do.",
             "this build is too old for the file{detail}",
             (_remedy("", "a newer llama.cpp or Ollama; downloading the file again does not help"),),
             {"projector": "this build is too old for the projector's file{detail}"},
@@ -233,9 +223,7 @@ CAUSES = {
             "bad_file",
             "The file is missing, cut or no GGUF",
             "The file cannot be opened, ends before its tensors do, is a pointer of Git LFS or a "
-            "web "
-            "page, or a part of "
-            "a split model is missing.",
+            "web page, or a part of a split model is missing.",
             "the model file cannot be read{detail}",
             (
                 _remedy(
@@ -255,9 +243,8 @@ CAUSES = {
             (
                 _remedy(
                     "",
-                    "the flags of this build: llama-server --help; a flag that surely exists "
-                    "means another or "
-                    "an old program of that name in PATH",
+                    "the flags of this build: llama-server --help; a flag that surely exists means "
+                    "another or an old program of that name in PATH",
                 ),
             ),
         ),
@@ -281,8 +268,7 @@ CAUSES = {
             "context_limit",
             "The context is too short, or longer than trained",
             "A request is longer than its slot, or the context is longer than what the model was "
-            "trained for, which "
-            "costs memory and answers.",
+            "trained for, which costs memory and answers.",
             "the context is the limit{detail}",
             (
                 _remedy(
@@ -307,8 +293,7 @@ CAUSES = {
                 "input truncated": "the prompt is longer than the slot's context: its middle was "
                 "thrown away",
                 "context shift is disabled": "the slot's context is full, and no older tokens may "
-                "be "
-                "thrown away",
+                "be thrown away",
             },
         ),
         Cause(
@@ -324,8 +309,7 @@ CAUSES = {
             ),
             {
                 "experts": "weights lie in RAM, as -ot, -ncmoe or --fit placed them: slower than "
-                "on "
-                "the GPU",
+                "on the GPU",
                 "cache": "the KV cache lies in RAM (-nkvo): slower than on the GPU",
                 "short": "the GPU is short{asked}: not all layers fit",
             },
@@ -385,8 +369,8 @@ CAUSES = {
             (
                 _remedy(
                     "",
-                    "ulimit -l unlimited (LimitMEMLOCK=infinity in a service), or leave "
-                    "--mlock out",
+                    "ulimit -l unlimited (LimitMEMLOCK=infinity in a service), or leave --mlock "
+                    "out",
                 ),
             ),
         ),
@@ -401,8 +385,7 @@ CAUSES = {
             "vram_spill",
             "More than the card's memory",
             "The buffers are more than was free: the driver pages to system memory, which is ten "
-            "times slower and says "
-            "nothing in the log.",
+            "times slower and says nothing in the log.",
             "{device} holds {held} and {free} were free: the driver uses system memory",
             (
                 _remedy("-ngl auto", "fewer layers on the GPU, as many as fit"),
@@ -427,8 +410,7 @@ CAUSES = {
             "slow",
             "Slower than it could be",
             "The server answers, and its rate is below what is predicted for this launch on this "
-            "machine, or another "
-            "launch is much faster.",
+            "machine, or another launch is much faster.",
             "nothing failed, but the server is slower than is predicted for this launch",
             (),
             {
@@ -440,9 +422,7 @@ CAUSES = {
             "template",
             "The chat template failed",
             "The messages of a request do not fit the model's chat template, the template cannot "
-            "be "
-            "read by this build, "
-            "or tools were asked for without --jinja.",
+            "be read by this build, or tools were asked for without --jinja.",
             "the chat template failed{detail}",
             (
                 _remedy(
@@ -460,8 +440,7 @@ CAUSES = {
             "busy",
             "Every slot is taken",
             "More requests came at once than there are slots. They wait, or are refused with 503 "
-            "where the request says "
-            "so.",
+            "where the request says so.",
             "every slot is taken: further requests wait or are refused",
             (
                 _remedy("-np 8 -kvu", "more slots, which share the context"),
@@ -497,8 +476,7 @@ CAUSES = {
                 _remedy(
                     "",
                     "built by yourself: on this very machine, or with -DGGML_NATIVE=OFF and "
-                    "without "
-                    "-DGGML_AVX2=ON, -DGGML_AVX512=ON",
+                    "without -DGGML_AVX2=ON, -DGGML_AVX512=ON",
                 ),
             ),
         ),

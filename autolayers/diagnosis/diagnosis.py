@@ -272,9 +272,8 @@ def explain(
             0,
             Remedy(
                 (),
-                f"{times} the card's memory in one buffer: -ot or -cmoe "
-                f"matched no tensor, or "
-                "the context is not the intended one",
+                f"{times} the card's memory in one buffer: -ot or -cmoe matched no tensor, or the "
+                "context is not the intended one",
             ),
         )
     if launch is not None:

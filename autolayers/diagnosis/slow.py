@@ -108,9 +108,8 @@ class Compared:
         if self.splits:
             yield Remedy(
                 (),
-                "the graph is cut into many splits: an operation of each layer runs "
-                "on the other side; a "
-                "newer build or driver may have its kernel",
+                "the graph is cut into many splits: an operation of each layer runs on the other "
+                "side; a newer build or driver may have its kernel",
             )
         if self.in_ram and self.slow_prompts and self.launch is None:
             yield Remedy(
@@ -128,9 +127,8 @@ class Compared:
         if ram:
             yield Remedy(
                 (),
-                "RAM decides here: both channels filled, XMP or EXPO on (autolayers "
-                "devices shows its "
-                "rate)",
+                "RAM decides here: both channels filled, XMP or EXPO on (autolayers devices shows "
+                "its rate)",
             )
             yield Remedy(
                 (),
@@ -141,9 +139,8 @@ class Compared:
         )
         yield Remedy(
             (),
-            "another program on the GPU, or memory that Windows moved to the system "
-            "(its task manager: "
-            "shared GPU memory)",
+            "another program on the GPU, or memory that Windows moved to the system (its task "
+            "manager: shared GPU memory)",
         )
 
 

@@ -360,8 +360,7 @@ COMMANDS = {
             "for this model, machine and build use it and say so. Own flags go before the program. "
             "Ctrl-C keeps the results so far. Every measurement also corrects the predicted speeds "
             "of all models on this machine, with this build and driver; `autolayers devices` lists "
-            "them. tune --quick MODEL and tune --bench FILE [MODEL] only correct the "
-            "predictions.",
+            "them. tune --quick MODEL and tune --bench FILE [MODEL] only correct the predictions.",
         ),
         Command(
             "measured",
@@ -378,11 +377,10 @@ COMMANDS = {
             "plan",
             "LOG is the output of llama-server, llama-cli, llama-bench or Ollama, copied or as "
             "journald or Docker stores it; - is standard input; several files are parts of one "
-            "log. "
-            "Nothing is sent anywhere. The launch that works is planned for the devices and the "
-            "free memory in the log, or for --gpu and --machine, if the model's file is here (-m). "
-            "llama-server's flags are those of the launch, if its command is not in the log. Exit "
-            "code 0: explained, 1: unknown, 3: no log.",
+            "log. Nothing is sent anywhere. The launch that works is planned for the devices and "
+            "the free memory in the log, or for --gpu and --machine, if the model's file is here "
+            "(-m). llama-server's flags are those of the launch, if its command is not in the log. "
+            "Exit code 0: explained, 1: unknown, 3: no log.",
             True,
         ),
         Command(
@@ -438,8 +436,8 @@ FLAGS = (
         "--backend",
         f"plan sweep choose {_OLLAMA}",
         "NAME",
-        "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, "
-        "musa or cpu",
+        "plan for this backend of llama.cpp: cuda, rocm, vulkan, metal, sycl, cann, opencl, musa "
+        "or cpu",
     ),
     OwnFlag(
         "--ram",
@@ -766,8 +764,8 @@ FLAGS = (
         "--wait",
         "run",
         "",
-        "start it in the background; return when it is ready, with its address, speed and "
-        "process id",
+        "start it in the background; return when it is ready, with its address, speed and process "
+        "id",
     ),
     OwnFlag(
         "--contexts",

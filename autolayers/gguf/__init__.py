@@ -67,6 +67,8 @@ def _read_path(path: str) -> Header:
     if count < 2:
         return header
     suffix = f"-{index + 1:05d}-of-{count:05d}.gguf"
+    # llama_split_prefix builds the other parts' names from this one's, so a renamed part has no
+    # others
     if not path.endswith(suffix):
         raise ModelError(
             f"{path}: it is part {index + 1} of {count}, so its name must end with {suffix}"
@@ -85,6 +87,7 @@ def _read_one(path: str, what: str = "") -> Header:
     try:
         if not S_ISREG(stat(path).st_mode):  # a pipe without a writer would never open
             raise ModelError(f"{path}: not a regular file")
+        # ReadWindow buffers; a second buffer would copy every byte once more
         with open(path, "rb", buffering=0) as file:
             return read_file(ReadWindow(file, path, fstat(file.fileno()).st_size, True))
     except FileNotFoundError:
@@ -108,6 +111,7 @@ def read_part(source: Readable) -> Header:
     seekable = getattr(source, "seekable", None)
     can_seek = bool(seekable and seekable())
     if can_seek:
+        # the size of a stream that has none to tell; counts in the header are checked against it
         size = source.seek(0, 2)  # type: ignore[attr-defined]
         source.seek(0)  # type: ignore[attr-defined]
     name = name if isinstance(name, str) else "<stream>"
@@ -124,6 +128,7 @@ def first_part(path: str) -> str:
     'm-00001-of-00003.gguf'
     """
     stem, _, rest = path.rpartition("-of-")
+    # five digits each, as llama_split_path writes them
     dash, number, count = stem[-6:-5], stem[-5:], rest.removesuffix(".gguf")
     first = whole(number)
     is_part = dash == "-" and len(count) == 5 and whole(count) is not None and rest != count
@@ -133,6 +138,7 @@ def first_part(path: str) -> str:
 def split_of(header: Header) -> tuple[int, int]:
     """Return (index from 0, count) of a part; (0, 1) for a model in one file."""
     count = header.metadata.get("split.count", 0)
+    # counted from 0 in the file, from 1 in its name
     index = header.metadata.get("split.no", 0)
     path = header.files[0].path
     if not isinstance(count, int) or not isinstance(index, int):

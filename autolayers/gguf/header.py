@@ -57,6 +57,7 @@ class TensorInfo:
         return ne[0] * ne[1] * ne[2] * ne[3]
 
     def __eq__(self, other: object) -> bool:
+        # by hand, as slots keep the thousands of a header small
         return isinstance(other, TensorInfo) and all(
             getattr(self, s) == getattr(other, s) for s in self.__slots__
         )
@@ -67,8 +68,7 @@ class TensorInfo:
     def __repr__(self) -> str:
         return (
             f"TensorInfo({self.name!r}, {self.type!r}, {self.ne}, n_dims={self.n_dims}, "
-            f"offset={self.offset}, n_bytes={self.n_bytes}, file={self.file}, "
-            f"exact={self.exact})"
+            f"offset={self.offset}, n_bytes={self.n_bytes}, file={self.file}, exact={self.exact})"
         )
 
 
@@ -91,7 +91,9 @@ class Header:
     """A model's metadata and tensor list; for a split model those of all its parts together.
 
     metadata   key -> int, float, bool, str, tuple of numbers, or ArrayInfo for what is not kept;
-    the first part's tensors    name -> TensorInfo, in file order files      one FileInfo per part
+               the first part's
+    tensors    name -> TensorInfo, in file order
+    files      one FileInfo per part
     notes      one-line warnings about the contents (tensor types this version does not know)
     """
 
@@ -144,5 +146,5 @@ class Header:
     def __repr__(self) -> str:
         return (
             f"Header({self.files[0].path!r}, {len(self.metadata)} keys, {len(self.tensors)} "
-            f"tensors)"
+            "tensors)"
         )

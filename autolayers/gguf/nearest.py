@@ -20,8 +20,10 @@ def nearest_file(name: str) -> str:
         }
     except (OSError, ValueError):  # ValueError: a path with a zero byte
         return ""
+    # the ending was left out
     if f"{wanted}.gguf" in files:
         return os.path.join(directory, files[f"{wanted}.gguf"])
+    # a missing part of a split model is not one that was misspelled
     others = [
         file
         for file in files

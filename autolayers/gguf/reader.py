@@ -47,6 +47,7 @@ _MAX_READ = 256 << 20  # bytes that must be examined one after the other
 # larger buffers are allocated by the system each time: 10 ms more for 262,144 tokens
 CHUNK = 1 << 18
 
+# in the order of gguf_type, from 0; no code: not of a fixed size
 _SCALARS = (
     ("u8", "B"),
     ("i8", "b"),
@@ -64,6 +65,7 @@ _SCALARS = (
 )
 _NAME = tuple(name for name, _ in _SCALARS)
 FORMAT = tuple(Struct("<" + code) if code else None for _, code in _SCALARS)
+# GGUF_TYPE_STRING, GGUF_TYPE_ARRAY
 STRING, ARRAY = 8, 9
 
 _U32 = Struct("<I").unpack_from
@@ -99,6 +101,7 @@ class ReadWindow:
 
     def claim(self, n: int) -> None:
         """Refuses impossible counts before anything is allocated for them."""
+        # a header can claim 2**64 entries in eight bytes
         if self.size is not None and n > self.size - self.base - self.pos:
             raise self.end()
 
@@ -116,6 +119,7 @@ class ReadWindow:
         self.base += self.pos
         self.pos = 0
         while have < n:
+            # at least a chunk: most needs are of a few bytes
             part = self.source.read(max(n - have, CHUNK))
             if not part:
                 break
@@ -134,6 +138,7 @@ class ReadWindow:
         here = len(self.buf) - self.pos
         if n <= here:
             self.pos += n
+        # skipped bytes are never read: a vocabulary of numbers costs nothing
         elif self.seekable:
             self.base += self.pos + n
             self.buf, self.pos = b"", 0
@@ -197,6 +202,7 @@ def read_start(window: ReadWindow) -> tuple[int, int, int]:
     window.pos = 4
     version = window.u32()
     _check_version(window, version)
+    # version 1 had 32 bits here; _check_version has refused it
     n_tensors, n_keys = window.u64(), window.u64()
     if n_tensors > _MAX_TENSORS:
         raise window.error(f"{n_tensors} tensors, more than the {_MAX_TENSORS} any model has")
@@ -213,6 +219,7 @@ def _of_no_gguf(start: bytes | bytearray) -> str:
     for magic, what in _OTHERS:
         if start[:4].startswith(magic):
             return what
+    # eight bytes of length, then JSON
     if start[8:10] == b'{"':
         return "safetensors, which convert_hf_to_gguf.py of llama.cpp converts"
     return f"it starts with {start[:4]!r}"
@@ -222,6 +229,7 @@ def _check_version(window: ReadWindow, version: int) -> None:
     """Raises ModelError for a version that llama.cpp does not read."""
     if version == 0:
         raise window.error("GGUF version 0 does not exist")
+    # 3 in the other byte order is 0x03000000
     if version & 0xFFFF == 0:
         raise window.error("big-endian GGUF; llama.cpp on this machine needs a little-endian one")
     if version == 1:
@@ -261,6 +269,7 @@ class _MetadataReader:
         if key in self.metadata:
             raise window.error(f"duplicate metadata key {key[:80]!r}")
         type_ = window.u32()
+        # a dictionary's entry and a key of wide characters, rounded up
         self.kept += 200 + 4 * n
         if type_ == ARRAY:
             self.metadata[key] = self.array(key)
@@ -286,11 +295,13 @@ class _MetadataReader:
         format_ = FORMAT[type_] if type_ < len(FORMAT) else None
         if format_ is None:
             raise window.error(f"metadata key {key[:80]!r} is an array of the invalid type {type_}")
+        # its length is all that anybody asks for
         if n > _MAX_KEPT_ARRAY:
             window.skip(n * format_.size)
             return ArrayInfo(_NAME[type_], n)
         size = n * format_.size
         window.need(size)
+        # one call for the whole array, as layers may have hundreds of values
         values = unpack_from(f"<{n}{format_.format[1:]}", window.buf, window.pos)
         window.pos += size
         self.kept += 40 * n
@@ -303,6 +314,7 @@ class _MetadataReader:
             raise self.window.error(
                 f"metadata key {key[:80]!r} has {n} strings, more than any vocabulary"
             )
+        # each string has at least its length
         self.window.claim(n * 8)
         skip_array(self.window, n, key)
         return ArrayInfo("str", n)
@@ -328,6 +340,7 @@ class _MetadataReader:
         format_ = FORMAT[type_] if type_ < len(FORMAT) else None
         if format_ is None:
             raise window.error(f"metadata key {key[:80]!r} has the invalid type {type_}")
+        # gguf_init_from_reader insists on u32 for this key
         if key == ALIGNMENT and type_ != 4:
             raise window.error(f"{ALIGNMENT} must be of type u32 but is {_NAME[type_]}")
         window.need(format_.size)
@@ -349,6 +362,7 @@ def skip_array(window: ReadWindow, n: int, key: str) -> None:
                 f"metadata key {key[:80]!r} has a string of {length} bytes, more than llama.cpp's "
                 f"{_MAX_STRING}"
             )
+        # skipped by itself: it would make the window as large as it is
         if length > CHUNK:
             window.pos += 8
             window.skip(length)
@@ -373,6 +387,7 @@ def _read_tensors(
     buf, pos = window.buf, window.pos
     try:
         for _ in range(n_tensors):
+            # one refill for many tensors; locals, because this loop is most of a header's time
             if len(buf) - pos < _LONGEST_INFO:
                 window.pos = pos
                 window.fill(_LONGEST_INFO)
@@ -399,6 +414,7 @@ def _read_tensors(
     window.pos = pos
     data_offset = window.tell()
     if n_tensors:
+        # ggml pads the header, if tensors follow
         data_offset = -(-data_offset // alignment) * alignment
     end = _place(window, data_offset, alignment, list(tensors.values()))
     file = FileInfo(window.name, window.size, end, data_offset)
@@ -420,6 +436,7 @@ def _tensor(
         n_elements *= extent
         if extent > _INT64_MAX or n_elements > _INT64_MAX:
             raise window.error(f"tensor {name!r} has an impossible shape {list(ne)}")
+    # a newer file: planned with a bound instead of refused
     type_ = types.BY_ID.get(type_id)
     if type_ is None:
         _check_newer(window, name, type_id)
@@ -429,6 +446,7 @@ def _tensor(
             f"tensor {name!r} of type {type_.name} has {ne[0]} elements per row, not a "
             f"multiple of {type_.blck_size}"
         )
+    # ik_llama.cpp's types may have a scale at the start of each row (meta)
     size = n_elements // type_.blck_size * type_.type_size
     if type_.meta and ne[0]:
         size += n_elements // ne[0] * type_.meta
@@ -439,9 +457,8 @@ def _check_newer(window: ReadWindow, name: str, type_id: int) -> None:
     """Raises ModelError if an unknown type is none that a newer llama.cpp may have."""
     if type_id in types.REMOVED:
         raise window.error(
-            f"tensor {name!r} has the type {types.REMOVED[type_id]}, "
-            "which llama.cpp no longer reads; get a newer conversion of the "
-            "model"
+            f"tensor {name!r} has the type {types.REMOVED[type_id]}, which llama.cpp no longer "
+            "reads; get a newer conversion of the model"
         )
     if type_id < 0:
         raise window.error(f"tensor {name!r} has the invalid type {type_id}")
@@ -465,6 +482,7 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
     of the last one."""
     expected = end = 0
     for i, tensor in enumerate(tensors):
+        # gguf_init_from_reader accepts no gaps other than padding
         if tensor.offset != expected:
             raise window.error(
                 f"tensor {tensor.name!r} has offset {tensor.offset}, expected {expected}"

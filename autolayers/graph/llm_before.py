@@ -87,7 +87,6 @@ def rope_end(
 def refuse_views(rules: Rules) -> None:
     """Before Rules.rotates_views llama.cpp aborted."""
     raise LaunchRefused(
-        f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and "
-        f"V are "
-        "one matrix; use -ctk f16 -ctv f16"
+        f"llama.cpp build {rules.number} aborts with a quantised cache if Q, K and V are one "
+        "matrix; use -ctk f16 -ctv f16"
     )

@@ -32,7 +32,7 @@ def cannot_start(program: str, error: OSError) -> int:
         if program.startswith("llama-"):
             way = (
                 f"; it comes with llama.cpp: {LLAMA_CPP}, brew install llama.cpp, winget install "
-                f"llama.cpp"
+                "llama.cpp"
             )
     say(f"{program}: {reason or error.strerror}{way}")
     return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE

@@ -222,7 +222,7 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
 def _image_note(image: str) -> str:
     return (
         f"{printable(image)}: an image of llama.cpp built with -DGGML_RPC=ON (the published ones "
-        f"are not)"
+        "are not)"
     )
 
 
@@ -289,11 +289,9 @@ def _policy() -> str:
     """Only the head may reach the workers, if the cluster's network enforces policies."""
     return (
         "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: "
-        "llama-cpp-rpc\nspec:\n"
-        "  podSelector:\n    matchLabels:\n      llama-cpp: worker\n  policyTypes: [Ingress]\n "
-        " ingress:\n"
-        "    - from:\n        - podSelector:\n            matchLabels:\n              "
-        "llama-cpp: head\n"
+        "llama-cpp-rpc\nspec:\n  podSelector:\n    matchLabels:\n      llama-cpp: worker\n  "
+        "policyTypes: [Ingress]\n  ingress:\n    - from:\n        - podSelector:\n            "
+        "matchLabels:\n              llama-cpp: head\n"
     )
 
 

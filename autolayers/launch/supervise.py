@@ -369,18 +369,12 @@ class Watcher:
         reading, self._pipe = os.pipe()
         os.set_inheritable(self._pipe, False)
         code = (
-            f"import os,signal,time\n"
-            f"for s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\n"
-            f"said = b''\n"
-            f"while piece := os.read({reading}, 64): said += piece\n"
-            f"if not said.endswith(b'\\n'): raise SystemExit\n"
-            f"for s in (15, 9):\n"
-            f"    try: os.killpg(int(said), s)\n"
-            f"    except OSError: break\n"
-            f"    for _ in range(100):\n"
-            f"        time.sleep(0.1)\n"
-            f"        try: os.killpg(int(said), 0)\n"
-            f"        except OSError: raise SystemExit\n"
+            "import os,signal,time\nfor s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\nsaid = "
+            f"b''\nwhile piece := os.read({reading}, 64): said += piece\nif not "
+            "said.endswith(b'\\n'): raise SystemExit\nfor s in (15, 9):\n    try: "
+            "os.killpg(int(said), s)\n    except OSError: break\n    for _ in range(100):\n        "
+            "time.sleep(0.1)\n        try: os.killpg(int(said), 0)\n        except OSError: raise "
+            "SystemExit\n"
         )
         # -I: -c alone puts the current directory first in sys.path, where a signal.py may lie
         self._process = subprocess.Popen(

@@ -109,8 +109,7 @@ class Architecture:
     # tensors of blocks that an unusual op reads
     ops: Mapping[str, str] = field(default_factory=dict)
     # layers that use rope_freqs and rope_factors: below n_layer; all; full: those that do not slide
-    # (-all:
-    # MTP blocks too); physical: one pass over the blocks
+    # (-all: MTP blocks too); physical: one pass over the blocks
     rope_users: Literal["", "all", "full", "full-all", "physical"] = ""
     lazy_embd: bool = False  # --lazy-mode reads per_layer_token_embd row by row from the file
     mtp_tensors: bool = True  # False: tensors of MTP blocks are never loaded

@@ -150,39 +150,32 @@ CREATED = {
     "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
     "ffn_up.bias ffn_gate_inp qkv exps(n_ff) ffn shexp",
     "llama4": "token_embd! output_norm! output attn_norm! attn_output!:q0,n_embd ffn_norm! "
-    "rope_freqs "
-    "ffn_gate_inp qkv(q0,k0,v0) exps shexp(n_ff_exp) ffn",
+    "rope_freqs ffn_gate_inp qkv(q0,k0,v0) exps shexp(n_ff_exp) ffn",
     "llama-embed": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
+    "ffn_norm! rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
     "ffn_up.bias ffn_gate_inp qkv exps(n_ff) ffn shexp",
     "deci": "token_embd! output_norm! output attn_norm attn_output attn_output.bias ffn_norm "
     "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
     "ffn_up.bias qkv ffn",
     "falcon": "token_embd! output_norm output_norm.bias output attn_norm! attn_norm.bias "
-    "attn_norm_2 "
-    "attn_norm_2.bias attn_qkv! attn_output!:n_embd,n_embd ffn_down! ffn_up!",
+    "attn_norm_2 attn_norm_2.bias attn_qkv! attn_output!:n_embd,n_embd ffn_down! ffn_up!",
     "grok": "token_embd! output_norm! output attn_norm! attn_output!:n_embd,n_embd "
-    "attn_output_norm! "
-    "ffn_norm! ffn_gate_inp! layer_output_norm post_ffw_norm:? qkv(n_embd,v,v) "
+    "attn_output_norm! ffn_norm! ffn_gate_inp! layer_output_norm post_ffw_norm:? qkv(n_embd,v,v) "
     "exps(n_ff_exp?n_ff) ffn",
     "gpt2": "token_embd! position_embd! output_norm! output_norm.bias output attn_norm! "
     "attn_norm.bias attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias "
     "ffn_norm! ffn_norm.bias ffn_down! ffn_down.bias ffn_up! ffn_up.bias",
     "gptneox": "token_embd! output_norm! output_norm.bias output! attn_norm! attn_norm.bias "
-    "attn_qkv! "
-    "attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! ffn_norm.bias "
+    "attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! ffn_norm.bias "
     "ffn_down! ffn_down.bias ffn_up! ffn_up.bias",
     "mpt": "token_embd! position_embd output_norm! output_norm.bias output attn_norm! "
-    "attn_norm.bias "
-    "attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! "
+    "attn_norm.bias attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! "
     "ffn_norm.bias ffn_down! ffn_down.bias ffn_up! ffn_up.bias attn_q_norm:n_embd "
     "attn_q_norm.bias:n_embd attn_k_norm:n_embd attn_k_norm.bias:n_embd ffn.act.scales.",
     "baichuan": "token_embd! output_norm output attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
     "qkv(n_embd,v,v) ffn",
     "starcoder": "token_embd! position_embd! output_norm output_norm.bias output attn_norm! "
-    "attn_norm.bias "
-    "attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! "
+    "attn_norm.bias attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! "
     "ffn_norm.bias ffn_down! ffn_down.bias ffn_up! ffn_up.bias",
     "refact": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias ffn_norm! "
     "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
@@ -196,35 +189,29 @@ CREATED = {
     "cls.output.bias cls cls.norm attn_norm.bias:? attn_qkv.bias:? attn_output.bias:? "
     "ffn_norm.bias:? ffn_up.bias:? ffn_down.bias:? token_types:? cls.bias:? cls.norm.bias:?",
     "nomic-bert": "token_embd! token_types token_embd_norm! token_embd_norm.bias attn_qkv "
-    "attn_qkv.bias "
-    "attn_q:? attn_k:? attn_v:? attn_q.bias:n_embd attn_k.bias attn_v.bias "
+    "attn_qkv.bias attn_q:? attn_k:? attn_v:? attn_q.bias:n_embd attn_k.bias attn_v.bias "
     "attn_output!:n_embd,n_embd attn_output.bias attn_output_norm! attn_output_norm.bias "
     "ffn_up.bias ffn_down.bias layer_output_norm! layer_output_norm.bias ffn",
     "nomic-bert-moe": "token_embd! token_types token_embd_norm! token_embd_norm.bias attn_qkv "
-    "attn_qkv.bias "
-    "attn_q:? attn_k:? attn_v:? attn_q.bias:? attn_k.bias:? attn_v.bias:? "
+    "attn_qkv.bias attn_q:? attn_k:? attn_v:? attn_q.bias:? attn_k.bias:? attn_v.bias:? "
     "attn_output!:n_embd,n_embd attn_output.bias attn_output_norm! attn_output_norm.bias "
     "ffn_up_exps:n_embd,n_ff,n_expert ffn_down_exps:n_ff,n_embd,n_expert ffn_gate_inp ffn_up "
     "ffn_up.bias ffn_down ffn_down.bias layer_output_norm! layer_output_norm.bias",
     "neo-bert": "token_embd! cls cls.bias cls.output cls.output.bias enc.output_norm! attn_norm! "
     "attn_qkv! attn_output!:n_embd,n_embd ffn_norm! ffn_up!:n_embd,2*n_ff ffn_down!",
     "jina-bert-v2": "token_embd! token_types! token_embd_norm! token_embd_norm.bias cls:n_embd "
-    "cls.bias:1 "
-    "attn_q_norm:n_embd attn_q_norm.bias:n_embd attn_k_norm:n_embd attn_k_norm.bias:n_embd "
-    "attn_output!:n_embd,n_embd attn_output.bias attn_output_norm! attn_output_norm.bias "
-    "attn_norm_2 attn_norm_2.bias ffn_up.bias ffn_down.bias layer_output_norm! "
-    "layer_output_norm.bias qkv(n_embd,k,v) ffn",
+    "cls.bias:1 attn_q_norm:n_embd attn_q_norm.bias:n_embd attn_k_norm:n_embd "
+    "attn_k_norm.bias:n_embd attn_output!:n_embd,n_embd attn_output.bias attn_output_norm! "
+    "attn_output_norm.bias attn_norm_2 attn_norm_2.bias ffn_up.bias ffn_down.bias "
+    "layer_output_norm! layer_output_norm.bias qkv(n_embd,k,v) ffn",
     "jina-bert-v3": "token_embd! token_types token_embd_norm! token_embd_norm.bias attn_qkv "
-    "attn_qkv.bias "
-    "attn_q:? attn_k:? attn_v:? attn_q.bias:? attn_k.bias:? attn_v.bias:? "
-    "attn_output!:n_embd,n_embd attn_output.bias attn_output_norm! attn_output_norm.bias "
-    "ffn_up! ffn_up.bias ffn_down! ffn_down.bias layer_output_norm! layer_output_norm.bias",
+    "attn_qkv.bias attn_q:? attn_k:? attn_v:? attn_q.bias:? attn_k.bias:? attn_v.bias:? "
+    "attn_output!:n_embd,n_embd attn_output.bias attn_output_norm! attn_output_norm.bias ffn_up! "
+    "ffn_up.bias ffn_down! ffn_down.bias layer_output_norm! layer_output_norm.bias",
     "eurobert": "token_embd! output_norm! attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
-    "qkv(n_embd,k,v) "
-    "ffn",
+    "qkv(n_embd,k,v) ffn",
     "bloom": "token_embd! token_embd_norm! token_embd_norm.bias output_norm! output_norm.bias "
-    "output "
-    "attn_norm! attn_norm.bias attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd "
+    "output attn_norm! attn_norm.bias attn_qkv! attn_qkv.bias attn_output!:n_embd,n_embd "
     "attn_output.bias ffn_norm! ffn_norm.bias ffn_down! ffn_down.bias ffn_up! ffn_up.bias",
     "stablelm": "token_embd! output_norm.bias output_norm! output! attn_norm! attn_norm.bias "
     "attn_output!:n_embd,n_embd attn_q_norm:head_k,n_head attn_k_norm:head_k,n_head_kv "
@@ -254,8 +241,7 @@ CREATED = {
     "qwen3vl": "token_embd! output_norm! output cls.output attn_norm! attn_output! attn_k_norm! "
     "attn_q_norm! ffn_norm! qkv(q,v,v) ffn",
     "qwen3vlmoe": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! "
-    "attn_q_norm! "
-    "ffn_norm! ffn_gate_inp! qkv(q,v,v) exps(n_ff_exp?n_ff/n_expert_used)",
+    "attn_q_norm! ffn_norm! ffn_gate_inp! qkv(q,v,v) exps(n_ff_exp?n_ff/n_expert_used)",
     "qwen3tts": "token_embd! output_norm! output cls.output attn_norm! attn_output! attn_k_norm! "
     "attn_q_norm! ffn_norm! qkv(q,v,v) ffn",
     "qwen35": "token_embd! output_norm! output cls.output:n_embd,n_embd cls.output.bias:n_embd "
@@ -288,19 +274,16 @@ CREATED = {
     "ffn_gate_up_exps:n_embd,2*n_ff_exp?2*n_ff/n_expert_used,n_expert "
     "exps(n_ff_exp?n_ff/n_expert_used) shexp(n_ff_shexp?n_ff)",
     "phi2": "token_embd! output_norm! output_norm.bias output! output.bias attn_norm! "
-    "attn_norm.bias "
-    "attn_output!:n_embd,n_embd attn_output.bias ffn_down! ffn_down.bias ffn_up! ffn_up.bias "
-    "qkv(n_embd,v,v)",
+    "attn_norm.bias attn_output!:n_embd,n_embd attn_output.bias ffn_down! ffn_down.bias ffn_up! "
+    "ffn_up.bias qkv(n_embd,v,v)",
     "phi3": "token_embd! output_norm! output attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
     "ffn_down! ffn_up!:n_embd,2*n_ff rope_factors_long rope_factors_short qkv(n_embd,v,v)",
     "phimoe": "token_embd! output_norm! output_norm.bias output! output.bias attn_norm! "
-    "attn_norm.bias "
-    "attn_output!:n_embd,n_embd attn_output.bias ffn_norm! ffn_norm.bias ffn_gate_inp! "
-    "rope_factors_long:n_embd/n_head/2 rope_factors_short:n_embd/n_head/2 qkv(n_embd,v,v) "
-    "exps(n_ff)",
+    "attn_norm.bias attn_output!:n_embd,n_embd attn_output.bias ffn_norm! ffn_norm.bias "
+    "ffn_gate_inp! rope_factors_long:n_embd/n_head/2 rope_factors_short:n_embd/n_head/2 "
+    "qkv(n_embd,v,v) exps(n_ff)",
     "plamo": "token_embd! output_norm! output! attn_norm! attn_output!:n_embd,n_embd "
-    "qkv(n_embd,v,v) "
-    "ffn",
+    "qkv(n_embd,v,v) ffn",
     "plamo2": "token_embd! output_norm! output attn_norm! ssm_in:n_embd,2*d_inner ssm_conv1d "
     "ssm_x:d_inner,dt_dim+2*d_state ssm_dt:dt_dim,dt_rank ssm_dt.bias ssm_a.:dt_rank "
     "ssm_d.:dt_rank ssm_out ssm_dt_norm. ssm_b_norm. ssm_c_norm. attn_qkv:n_embd,q+k+v "
@@ -320,34 +303,30 @@ CREATED = {
     "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
     "ffn_up.bias ffn_gate_inp qkv exps(n_ff) ffn shexp",
     "minicpm3": "token_embd! output_norm! output attn_norm! attn_q_a_norm! attn_kv_a_norm! "
-    "attn_q_a! "
-    "attn_q_b! attn_kv_a_mqa! attn_kv_b! attn_output!:o,n_embd ffn_norm! rope_factors_long "
-    "rope_factors_short ffn",
+    "attn_q_a! attn_q_b! attn_kv_a_mqa! attn_kv_b! attn_output!:o,n_embd ffn_norm! "
+    "rope_factors_long rope_factors_short ffn",
     "gemma": "token_embd! output_norm! attn_norm! attn_output! ffn_norm! qkv ffn",
     "gemma2": "token_embd! output_norm! attn_norm! attn_output!:q0,n_embd post_attention_norm! "
     "ffn_norm! post_ffw_norm! qkv(q0,k0,v0) ffn",
     "gemma3": "token_embd! output_norm! output dense_2:? dense_3:? attn_norm! "
-    "attn_output!:q0,n_embd "
-    "post_attention_norm! attn_k_norm!:head_k_0 attn_q_norm!:head_k_0 ffn_norm! "
-    "post_ffw_norm! qkv(q0,k0,v0) ffn",
+    "attn_output!:q0,n_embd post_attention_norm! attn_k_norm!:head_k_0 attn_q_norm!:head_k_0 "
+    "ffn_norm! post_ffw_norm! qkv(q0,k0,v0) ffn",
     "gemma3n": "output token_embd! altup_proj! altup_unembd_proj! per_layer_token_embd! "
     "per_layer_model_proj! per_layer_proj_norm! output_norm! attn_norm! attn_output! "
     "attn_q_norm! attn_k_norm! post_attention_norm! ffn_norm! post_ffw_norm! inp_gate! proj! "
     "post_norm! altup_correct_coef! altup_correct_scale! altup_predict_coef! altup_router! "
     "altup_router_norm! laurel_l! laurel_r! laurel_post_norm! qkv ffn",
     "gemma4": "output token_embd! per_layer_token_embd per_layer_model_proj per_layer_proj_norm "
-    "output_norm! attn_norm! attn_qkv:n_embd,q+k+v attn_q attn_k attn_v*:n_embd,v "
-    "attn_output! attn_q_norm! attn_k_norm post_attention_norm! layer_output_scale "
-    "rope_freqs:head_k_full/2 ffn_norm! post_ffw_norm! ffn_gate_inp ffn_gate_inp.scale "
-    "pre_ffw_norm_2 post_ffw_norm_1 post_ffw_norm_2 inp_gate proj post_norm "
-    "ffn_gate_up_exps:n_embd,2*n_ff_exp,n_expert exps ffn",
+    "output_norm! attn_norm! attn_qkv:n_embd,q+k+v attn_q attn_k attn_v*:n_embd,v attn_output! "
+    "attn_q_norm! attn_k_norm post_attention_norm! layer_output_scale rope_freqs:head_k_full/2 "
+    "ffn_norm! post_ffw_norm! ffn_gate_inp ffn_gate_inp.scale pre_ffw_norm_2 post_ffw_norm_1 "
+    "post_ffw_norm_2 inp_gate proj post_norm ffn_gate_up_exps:n_embd,2*n_ff_exp,n_expert exps ffn",
     "gemma4-assistant": "token_embd! output_norm! masked_embd_centroids:? masked_embd_ordering.:? "
     "nextn.post_projection! nextn.pre_projection attn_norm! attn_q! attn_output! attn_q_norm! "
     "post_attention_norm! layer_output_scale! rope_freqs:head_k_full/2 ffn_norm! "
     "post_ffw_norm! ffn",
     "gemma-embedding": "token_embd! output_norm! output dense_2:? dense_3:? attn_norm! "
-    "attn_output! "
-    "post_attention_norm! attn_k_norm! attn_q_norm! ffn_norm! post_ffw_norm! qkv ffn",
+    "attn_output! post_attention_norm! attn_k_norm! attn_q_norm! ffn_norm! post_ffw_norm! qkv ffn",
     "gemma-embedding2": "token_embd! per_layer_model_proj! per_layer_proj_norm! output_norm! "
     "output!:n_embd,n_embd_out attn_norm! attn_q! attn_k! attn_v! attn_output! attn_q_norm! "
     "attn_k_norm! post_attention_norm! ffn_norm! post_ffw_norm! inp_gate! proj! post_norm! "
@@ -361,15 +340,13 @@ CREATED = {
     "mamba2": "token_embd! output_norm output attn_norm! ssm_in! ssm_conv1d! ssm_conv1d.bias "
     "ssm_dt.bias ssm_a. ssm_d. ssm_norm!:d_inner/n_group,n_group ssm_out!",
     "maple": "token_embd! output_norm! output! attn_norm! attn_output!:q0,n_embd "
-    "attn_q_norm!:head_k_0 "
-    "attn_k_norm!:head_k_0 ffn_norm! ffn_gate_inp! qkv(q0,k0,k0) exps",
+    "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 ffn_norm! ffn_gate_inp! qkv(q0,k0,k0) exps",
     "jamba": "token_embd! output_norm output attn_norm! ssm_in:n_embd,2*d_inner ssm_conv1d "
     "ssm_conv1d.bias ssm_x ssm_dt_norm ssm_dt ssm_dt.bias:d_inner ssm_b_norm ssm_c_norm "
     "ssm_a.:d_state,d_inner ssm_d.:d_inner ssm_out attn_output:n_embd,n_embd ffn_norm! "
     "ffn_gate_inp qkv(n_embd,v,v) exps(n_ff) ffn",
     "falcon-h1": "token_embd! output output_norm! ssm_in! ssm_conv1d! ssm_conv1d.bias ssm_dt.bias "
-    "ssm_a. "
-    "ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out! attn_output! attn_output.bias "
+    "ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out! attn_output! attn_output.bias "
     "attn_norm! ffn_norm. rope_freqs ffn_gate.bias ffn_down.bias ffn_up.bias qkv ffn",
     "xverse": "token_embd! output_norm! output! attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
     "qkv(n_embd,v,v) ffn",
@@ -388,46 +365,39 @@ CREATED = {
     "attn_k_norm!:n_head_kv*n_embd/n_head post_attention_norm! post_ffw_norm! "
     "qkv(n_embd,v0,v0) ffn",
     "olmoe": "token_embd! output_norm! output! attn_norm! attn_output!:n_embd,n_embd "
-    "attn_q_norm!:n_embd attn_k_norm!:n_embd ffn_norm! ffn_gate_inp! qkv(n_embd,v,v) "
-    "exps(n_ff)",
+    "attn_q_norm!:n_embd attn_k_norm!:n_embd ffn_norm! ffn_gate_inp! qkv(n_embd,v,v) exps(n_ff)",
     "muse-glimmer": "token_embd! output_norm! output! attn_norm! post_attention_norm! "
-    "attn_output!:q0,n_embd "
-    "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 ffn_norm! "
-    "post_ffw_norm! qkv(q0,k0,v0) ffn",
+    "attn_output!:q0,n_embd attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 "
+    "ffn_norm! post_ffw_norm! qkv(q0,k0,v0) ffn",
     "openelm": "token_embd! output_norm! attn_norm! attn_qkv!:n_embd,q+2*k attn_q_norm! "
-    "attn_k_norm! "
-    "attn_output! ffn_norm! ffn",
+    "attn_k_norm! attn_output! ffn_norm! ffn",
     "arctic": "token_embd! output_norm! output attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
     "ffn_gate_inp! ffn_norm_exps! qkv(n_embd,v,v) exps(n_ff) ffn(n_embd)",
     "deepseek": "token_embd! output_norm! output attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
     "ffn_gate_inp qkv(n_embd,v,v) exps shexp(n_ff_exp*n_expert_shared) ffn",
     "deepseek2": "token_embd! output_norm! output attn_norm attn_q_a_norm attn_kv_a_norm attn_q_a "
-    "attn_q_b "
-    "attn_q:n_embd,n_head*head_k_mla attn_kv_a_mqa attn_k_b attn_v_b attn_kv_b "
-    "attn_output:n_head*head_v_mla,n_embd ffn_norm ffn_gate_inp exp_probs_b.bias "
-    "nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens nextn.shared_head_head "
-    "nextn.shared_head_norm ffn_gate_up_exps:n_embd,2*n_ff_exp,n_expert exps "
-    "shexp(n_ff_exp*n_expert_shared) ffn",
+    "attn_q_b attn_q:n_embd,n_head*head_k_mla attn_kv_a_mqa attn_k_b attn_v_b attn_kv_b "
+    "attn_output:n_head*head_v_mla,n_embd ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj "
+    "nextn.enorm nextn.hnorm nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm "
+    "ffn_gate_up_exps:n_embd,2*n_ff_exp,n_expert exps shexp(n_ff_exp*n_expert_shared) ffn",
     "deepseek2-ocr": "token_embd! output_norm! output attn_norm! ffn_norm! "
     "attn_output!:n_embd,n_embd "
     "ffn_gate_inp exp_probs_b.bias ffn_gate_up_exps:n_embd,2*n_ff_exp,n_expert "
     "qkv(n_embd,n_embd,n_embd) ffn exps shexp(n_ff_exp*n_expert_shared)",
     "deepseek32": "token_embd! output_norm! output attn_norm attn_q_a_norm attn_kv_a_norm attn_q_a "
-    "attn_q_b "
-    "attn_kv_a_mqa attn_k_b attn_v_b attn_output:n_head*head_v_mla,n_embd ffn_norm "
-    "indexer.k_norm indexer.k_norm.bias indexer.proj indexer.attn_k indexer.attn_q_b "
-    "ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
+    "attn_q_b attn_kv_a_mqa attn_k_b attn_v_b attn_output:n_head*head_v_mla,n_embd ffn_norm "
+    "indexer.k_norm indexer.k_norm.bias indexer.proj indexer.attn_k indexer.attn_q_b ffn_gate_inp "
+    "exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
     "nextn.shared_head_head nextn.shared_head_norm exps shexp(n_ff_exp*n_expert_shared) ffn",
     "deepseek4": "token_embd! output_norm! output! output_hc_fn! output_hc_base! output_hc_scale! "
-    "attn_norm attn_sinks attn_q_a attn_q_a_norm attn_q_b:q_lora,q attn_kv "
-    "attn_kv_a_norm:head_k attn_output_a:q/o_groups,o_lora,o_groups~ attn_output_b hc_attn_fn "
-    "hc_attn_base hc_attn_scale hc_ffn_fn hc_ffn_base hc_ffn_scale attn_compressor_kv "
-    "attn_compressor_gate attn_compressor_ape attn_compressor_norm indexer.proj "
-    "indexer.attn_q_b indexer_compressor_kv indexer_compressor_gate:n_embd,2*indexer_head "
-    "indexer_compressor_ape:2*indexer_head,4 indexer_compressor_norm ffn_gate_inp "
-    "ffn_gate_tid2eid:? exp_probs_b.bias exp_probs_b_vl.bias ffn_norm nextn.eh_proj "
-    "nextn.enorm nextn.hnorm nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm "
-    "exps shexp(n_ff_exp*n_expert_shared)",
+    "attn_norm attn_sinks attn_q_a attn_q_a_norm attn_q_b:q_lora,q attn_kv attn_kv_a_norm:head_k "
+    "attn_output_a:q/o_groups,o_lora,o_groups~ attn_output_b hc_attn_fn hc_attn_base hc_attn_scale "
+    "hc_ffn_fn hc_ffn_base hc_ffn_scale attn_compressor_kv attn_compressor_gate "
+    "attn_compressor_ape attn_compressor_norm indexer.proj indexer.attn_q_b indexer_compressor_kv "
+    "indexer_compressor_gate:n_embd,2*indexer_head indexer_compressor_ape:2*indexer_head,4 "
+    "indexer_compressor_norm ffn_gate_inp ffn_gate_tid2eid:? exp_probs_b.bias exp_probs_b_vl.bias "
+    "ffn_norm nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens nextn.shared_head_head "
+    "nextn.shared_head_norm exps shexp(n_ff_exp*n_expert_shared)",
     "chatglm": "token_embd! output_norm! output attn_norm! attn_output!:n_embd,n_embd ffn_norm! "
     "ffn_up!:n_embd,2*n_ff ffn_down! qkv",
     "glm4": "token_embd! output_norm! output attn_norm attn_output post_attention_norm ffn_norm "
@@ -438,21 +408,18 @@ CREATED = {
     "nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm qkv "
     "exps(n_ff_exp?n_ff/n_expert_used) shexp(n_ff_exp*n_expert_shared) ffn",
     "glm-dsa": "token_embd! output_norm! output attn_norm attn_q_a_norm attn_kv_a_norm attn_q_a "
-    "attn_q_b "
-    "attn_kv_a_mqa attn_k_b attn_v_b attn_output:n_head*head_v_mla,n_embd ffn_norm "
-    "indexer.k_norm indexer.k_norm.bias indexer.proj indexer.attn_k indexer.attn_q_b "
-    "ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
+    "attn_q_b attn_kv_a_mqa attn_k_b attn_v_b attn_output:n_head*head_v_mla,n_embd ffn_norm "
+    "indexer.k_norm indexer.k_norm.bias indexer.proj indexer.attn_k indexer.attn_q_b ffn_gate_inp "
+    "exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
     "nextn.shared_head_head nextn.shared_head_norm exps shexp(n_ff_exp*n_expert_shared) ffn",
     "bitnet": "token_embd! output_norm! attn_norm! attn_sub_norm! attn_q!:n_embd,n_embd "
-    "attn_q.scale "
-    "attn_k! attn_k.scale attn_v! attn_v.scale attn_output!:n_embd,n_embd attn_output.scale "
-    "ffn_norm! ffn_sub_norm! ffn_gate.scale ffn_down.scale ffn_up.scale ffn",
+    "attn_q.scale attn_k! attn_k.scale attn_v! attn_v.scale attn_output!:n_embd,n_embd "
+    "attn_output.scale ffn_norm! ffn_sub_norm! ffn_gate.scale ffn_down.scale ffn_up.scale ffn",
     "t5": "token_embd! enc.output_norm! dec.output_norm! output enc.attn_norm! enc.attn_rel_b "
     "enc.attn_q! enc.attn_k! enc.attn_v! enc.attn_o! enc.ffn_norm! enc.ffn_gate enc.ffn_down! "
-    "enc.ffn_up! dec.attn_norm! dec.attn_rel_b dec.attn_q! dec.attn_k! dec.attn_v! "
-    "dec.attn_o! dec.cross_attn_norm! dec.cross_attn_rel_b dec.cross_attn_q! "
-    "dec.cross_attn_k! dec.cross_attn_v! dec.cross_attn_o! dec.ffn_norm! dec.ffn_gate "
-    "dec.ffn_down! dec.ffn_up!",
+    "enc.ffn_up! dec.attn_norm! dec.attn_rel_b dec.attn_q! dec.attn_k! dec.attn_v! dec.attn_o! "
+    "dec.cross_attn_norm! dec.cross_attn_rel_b dec.cross_attn_q! dec.cross_attn_k! "
+    "dec.cross_attn_v! dec.cross_attn_o! dec.ffn_norm! dec.ffn_gate dec.ffn_down! dec.ffn_up!",
     "t5encoder": "token_embd! enc.output_norm! output enc.attn_norm! enc.attn_rel_b enc.attn_q! "
     "enc.attn_k! enc.attn_v! enc.attn_o! enc.ffn_norm! enc.ffn_gate enc.ffn_down! enc.ffn_up!",
     "jais": "token_embd! output_norm! output_norm.bias output! attn_norm! attn_norm.bias attn_qkv! "
@@ -465,39 +432,36 @@ CREATED = {
     "attn_output!:n_embd,n_embd attn_output.bias ffn_norm! ffn_norm.bias ffn_down! ffn_up! "
     "ffn_down.bias ffn_up.bias qkv(n_embd,v,v)",
     "nemotron_h": "token_embd! output_norm output attn_norm ssm_in ssm_conv1d ssm_conv1d.bias "
-    "ssm_dt.bias "
-    "ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out attn_output attn_output.bias "
-    "ffn_gate_inp:? exp_probs_b.bias:? ffn_latent_down:? ffn_latent_up:? ffn_down_exps:? "
-    "ffn_up_exps:? ffn_down_shexp:? ffn_up_shexp:? ffn_down ffn_up ffn_down.bias ffn_up.bias "
-    "nextn.enorm:? nextn.hnorm:? nextn.eh_proj:? nextn.shared_head_norm:? "
+    "ssm_dt.bias ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out attn_output "
+    "attn_output.bias ffn_gate_inp:? exp_probs_b.bias:? ffn_latent_down:? ffn_latent_up:? "
+    "ffn_down_exps:? ffn_up_exps:? ffn_down_shexp:? ffn_up_shexp:? ffn_down ffn_up ffn_down.bias "
+    "ffn_up.bias nextn.enorm:? nextn.hnorm:? nextn.eh_proj:? nextn.shared_head_norm:? "
     "post_attention_norm:? qkv",
     "nemotron_h_moe": "token_embd! output_norm output attn_norm ssm_in ssm_conv1d ssm_conv1d.bias "
-    "ssm_dt.bias "
-    "ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out attn_output attn_output.bias "
-    "ffn_gate_inp exp_probs_b.bias ffn_latent_down:n_embd,moe_latent?n_embd "
+    "ssm_dt.bias ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out attn_output "
+    "attn_output.bias ffn_gate_inp exp_probs_b.bias ffn_latent_down:n_embd,moe_latent?n_embd "
     "ffn_latent_up:moe_latent?n_embd,n_embd "
     "ffn_down_exps:n_ff_exp?n_ff/n_expert_used,moe_latent?n_embd,n_expert "
     "ffn_up_exps:moe_latent?n_embd,n_ff_exp?n_ff/n_expert_used,n_expert ffn_down_shexp "
-    "ffn_up_shexp ffn_down ffn_up ffn_down.bias ffn_up.bias nextn.enorm nextn.hnorm "
-    "nextn.eh_proj nextn.shared_head_norm post_attention_norm qkv",
+    "ffn_up_shexp ffn_down ffn_up ffn_down.bias ffn_up.bias nextn.enorm nextn.hnorm nextn.eh_proj "
+    "nextn.shared_head_norm post_attention_norm qkv",
     "exaone": "token_embd! output_norm! output attn_norm! attn_output! ffn_norm! rope_freqs qkv "
     "ffn",
     "exaone4": "token_embd! output_norm! output attn_output:n_embd,n_embd rope_freqs "
-    "post_attention_norm "
-    "attn_q_norm attn_k_norm post_ffw_norm nextn.eh_proj nextn.enorm nextn.hnorm "
-    "nextn.shared_head_norm qkv ffn",
+    "post_attention_norm attn_q_norm attn_k_norm post_ffw_norm nextn.eh_proj nextn.enorm "
+    "nextn.hnorm nextn.shared_head_norm qkv ffn",
     "exaone-moe": "token_embd! output_norm! output! attn_output:q0,n_embd rope_freqs attn_norm "
     "attn_q_norm:head_k_0 attn_k_norm:head_k_0 ffn_norm ffn_gate_inp exp_probs_b.bias "
     "nextn.eh_proj nextn.enorm nextn.hnorm nextn.shared_head_norm nextn.embed_tokens "
     "nextn.shared_head_head qkv(q0,k0,k0) exps shexp(n_ff_shexp?n_ff_exp) ffn",
     "rwkv6": "token_embd! token_embd_norm! token_embd_norm.bias output_norm! output_norm.bias "
-    "output! "
-    "attn_norm! attn_norm.bias attn_norm_2! attn_norm_2.bias time_mix_w1!:n_embd,5*time_mix "
-    "time_mix_w2! time_mix_lerp_x! time_mix_lerp_w time_mix_lerp_k time_mix_lerp_v "
-    "time_mix_lerp_r time_mix_lerp_g time_mix_lerp_fused time_mix_first! time_mix_decay! "
-    "time_mix_decay_w1! time_mix_decay_w2! time_mix_key! time_mix_value! time_mix_receptance! "
-    "time_mix_gate! time_mix_ln! time_mix_ln.bias time_mix_output! channel_mix_lerp_k! "
-    "channel_mix_lerp_r! channel_mix_key! channel_mix_value! channel_mix_receptance!",
+    "output! attn_norm! attn_norm.bias attn_norm_2! attn_norm_2.bias "
+    "time_mix_w1!:n_embd,5*time_mix time_mix_w2! time_mix_lerp_x! time_mix_lerp_w time_mix_lerp_k "
+    "time_mix_lerp_v time_mix_lerp_r time_mix_lerp_g time_mix_lerp_fused time_mix_first! "
+    "time_mix_decay! time_mix_decay_w1! time_mix_decay_w2! time_mix_key! time_mix_value! "
+    "time_mix_receptance! time_mix_gate! time_mix_ln! time_mix_ln.bias time_mix_output! "
+    "channel_mix_lerp_k! channel_mix_lerp_r! channel_mix_key! channel_mix_value! "
+    "channel_mix_receptance!",
     "rwkv6qwen2": "token_embd! output_norm! output_norm.bias output! attn_norm! "
     "time_mix_w1!:n_embd,5*time_mix time_mix_w2! time_mix_lerp_x! time_mix_lerp_fused! "
     "time_mix_first time_mix_decay! time_mix_decay_w1! time_mix_decay_w2! "
@@ -505,13 +469,11 @@ CREATED = {
     "time_mix_receptance! time_mix_gate! time_mix_key.bias time_mix_value.bias "
     "time_mix_receptance.bias time_mix_output! ffn_norm! ffn",
     "rwkv7": "token_embd! token_embd_norm! token_embd_norm.bias output_norm! output_norm.bias "
-    "output! "
-    "attn_norm! attn_norm.bias attn_norm_2! attn_norm_2.bias time_mix_w0! time_mix_w1! "
-    "time_mix_w2!:decay_lora,n_embd time_mix_a0! time_mix_a1! time_mix_a2! time_mix_v0 "
-    "time_mix_v1 time_mix_v2 time_mix_g1! time_mix_g2! time_mix_lerp_fused!:n_embd,1,1,6 "
-    "time_mix_k_k! time_mix_k_a! time_mix_r_k! time_mix_key! time_mix_value! "
-    "time_mix_receptance! time_mix_ln! time_mix_ln.bias time_mix_output! channel_mix_lerp_k! "
-    "channel_mix_key! channel_mix_value!",
+    "output! attn_norm! attn_norm.bias attn_norm_2! attn_norm_2.bias time_mix_w0! time_mix_w1! "
+    "time_mix_w2!:decay_lora,n_embd time_mix_a0! time_mix_a1! time_mix_a2! time_mix_v0 time_mix_v1 "
+    "time_mix_v2 time_mix_g1! time_mix_g2! time_mix_lerp_fused!:n_embd,1,1,6 time_mix_k_k! "
+    "time_mix_k_a! time_mix_r_k! time_mix_key! time_mix_value! time_mix_receptance! time_mix_ln! "
+    "time_mix_ln.bias time_mix_output! channel_mix_lerp_k! channel_mix_key! channel_mix_value!",
     "arwkv7": "token_embd! output_norm! output! attn_norm! time_mix_w0! time_mix_w1! "
     "time_mix_w2!:decay_lora,n_embd time_mix_a0! time_mix_a1! time_mix_a2! time_mix_v0 "
     "time_mix_v1 time_mix_v2 time_mix_g1 time_mix_g2 time_mix_lerp_fused:n_embd,1,1,6 "
@@ -521,103 +483,83 @@ CREATED = {
     "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
     "ffn_up.bias ffn_gate_inp qkv exps(n_ff) shexp ffn",
     "granitemoe": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
+    "ffn_norm! rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
     "ffn_up.bias ffn_gate_inp qkv exps(n_ff) shexp ffn",
     "granitehybrid": "token_embd! output_norm output attn_norm! ssm_in ssm_conv1d ssm_conv1d.bias "
-    "ssm_dt.bias "
-    "ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out attn_output attn_output.bias "
-    "ffn_norm rope_freqs ffn_gate_inp ffn_gate.bias ffn_down.bias ffn_up.bias qkv ffn "
-    "exps(n_ff) shexp",
+    "ssm_dt.bias ssm_a. ssm_d. ssm_norm:d_inner/n_group,n_group ssm_out attn_output "
+    "attn_output.bias ffn_norm rope_freqs ffn_gate_inp ffn_gate.bias ffn_down.bias ffn_up.bias qkv "
+    "ffn exps(n_ff) shexp",
     "graniteswitch": "token_embd! output_norm! output attn_norm! attn_qkv!:n_embd,q+k+v "
-    "attn_output! ffn_norm! "
-    "attn_q.lora_a attn_q.lora_b attn_k.lora_a attn_k.lora_b attn_v.lora_a attn_v.lora_b "
-    "attn_output.lora_a attn_output.lora_b ffn_gate.lora_a ffn_gate.lora_b ffn_up.lora_a "
-    "ffn_up.lora_b ffn_down.lora_a ffn_down.lora_b ffn",
+    "attn_output! ffn_norm! attn_q.lora_a attn_q.lora_b attn_k.lora_a attn_k.lora_b attn_v.lora_a "
+    "attn_v.lora_b attn_output.lora_a attn_output.lora_b ffn_gate.lora_a ffn_gate.lora_b "
+    "ffn_up.lora_a ffn_up.lora_b ffn_down.lora_a ffn_down.lora_b ffn",
     "granite_swa": "token_embd! output_norm! output attn_norm! attn_output!:q0,n_embd "
-    "attn_output.bias "
-    "attn_sinks! ffn_norm! rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias "
-    "ffn_down.bias ffn_up.bias ffn_gate_inp:? ffn_down_exps:? ffn_gate_up_exps:? "
+    "attn_output.bias attn_sinks! ffn_norm! rope_factors_long:? rope_factors_short:? rope_freqs "
+    "ffn_gate.bias ffn_down.bias ffn_up.bias ffn_gate_inp:? ffn_down_exps:? ffn_gate_up_exps:? "
     "ffn_gate_exps:? ffn_up_exps:? ffn_up_shexp:? ffn_down_shexp:? qkv(q0,k0,v0) ffn",
     "chameleon": "token_embd! output_norm! output attn_norm! attn_q_norm!:head_k,n_head "
     "attn_k_norm!:head_k,n_head_kv attn_q_norm.bias attn_k_norm.bias "
     "attn_output!:n_embd,n_embd ffn_norm! qkv(n_embd,k,v) ffn",
     "wavtokenizer-dec": "token_embd! conv1d! conv1d.bias posnet.norm1 posnet.norm1.bias "
-    "posnet.conv1 "
-    "posnet.conv1.bias posnet.norm2 posnet.norm2.bias posnet.conv2 posnet.conv2.bias "
+    "posnet.conv1 posnet.conv1.bias posnet.norm2 posnet.norm2.bias posnet.conv2 posnet.conv2.bias "
     "posnet.attn_norm posnet.attn_norm.bias posnet.attn_q posnet.attn_q.bias posnet.attn_k "
     "posnet.attn_k.bias posnet.attn_v posnet.attn_v.bias posnet.attn_output "
-    "posnet.attn_output.bias token_embd_norm!:n_posnet token_embd_norm.bias:n_posnet "
-    "convnext.dw convnext.dw.bias convnext.norm convnext.norm.bias convnext.pw1 "
-    "convnext.pw1.bias convnext.pw2 convnext.pw2.bias convnext.gamma output_norm:n_posnet "
-    "output_norm.bias:n_posnet output!:n_posnet,n_embd_out output.bias:n_embd_out",
+    "posnet.attn_output.bias token_embd_norm!:n_posnet token_embd_norm.bias:n_posnet convnext.dw "
+    "convnext.dw.bias convnext.norm convnext.norm.bias convnext.pw1 convnext.pw1.bias convnext.pw2 "
+    "convnext.pw2.bias convnext.gamma output_norm:n_posnet output_norm.bias:n_posnet "
+    "output!:n_posnet,n_embd_out output.bias:n_embd_out",
     "plm": "token_embd! output_norm! attn_norm! attn_q! attn_kv_a_mqa! attn_kv_a_norm! attn_kv_b! "
     "attn_output!:n_head*head_v_mla,n_embd ffn_norm! ffn_down! ffn_up!",
     "bailingmoe": "token_embd! output_norm! output! attn_norm! attn_output!:qr,n_embd ffn_norm! "
     "ffn_gate_inp! qkv(qr,kr,kr) exps shexp(n_ff_exp*n_expert_shared)",
     "bailingmoe2": "token_embd! output_norm! output! attn_norm attn_qkv attn_output attn_q_norm "
-    "attn_k_norm "
-    "ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.embed_tokens nextn.enorm "
-    "nextn.hnorm nextn.shared_head_head nextn.shared_head_norm layer_output_norm:? exps "
-    "shexp(n_ff_shexp*n_expert_shared?n_ff_exp*n_expert_shared) ffn",
+    "attn_k_norm ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.embed_tokens "
+    "nextn.enorm nextn.hnorm nextn.shared_head_head nextn.shared_head_norm layer_output_norm:? "
+    "exps shexp(n_ff_shexp*n_expert_shared?n_ff_exp*n_expert_shared) ffn",
     "bailingmoe3": "token_embd! output_norm! output attn_norm ssm_conv1d_q ssm_conv1d_k "
-    "ssm_conv1d_v "
-    "attn_qkv:n_embd,3*kda attn_qkv.bias:? attn_q:n_embd,kda|n_head*head_k_mla "
+    "ssm_conv1d_v attn_qkv:n_embd,3*kda attn_qkv.bias:? attn_q:n_embd,kda|n_head*head_k_mla "
     "attn_k:n_embd,kda attn_v:n_embd,kda attn_q.bias:kda attn_k.bias:kda attn_v.bias:kda "
     "ssm_f_a:n_embd,kda ssm_beta ssm_a.:1,n_head_0 ssm_dt.bias:kda ssm_g_a:n_embd,kda "
     "ssm_norm:kda_head attn_output:n_head_0*head_v_mla|kda,n_embd attn_q_a attn_q_a_norm "
     "attn_q_b:q_lora,n_head_0*head_k_mla attn_kv_a_mqa attn_kv_a_norm "
     "attn_k_b:head_k_mla-n_rot,kv_lora,n_head_0 attn_v_b:kv_lora,head_v_mla,n_head_0 "
-    "attn_gate:n_embd,n_head_0 ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj "
-    "nextn.enorm nextn.hnorm layer_output_norm exps "
-    "shexp(n_ff_shexp?n_ff_exp*n_expert_shared) ffn",
+    "attn_gate:n_embd,n_head_0 ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm "
+    "nextn.hnorm layer_output_norm exps shexp(n_ff_shexp?n_ff_exp*n_expert_shared) ffn",
     "dots1": "token_embd! output_norm! output! attn_norm! attn_output! attn_k_norm! attn_q_norm! "
-    "ffn_norm! ffn_gate_inp exp_probs_b.bias qkv(q,q,q) exps shexp(n_ff_exp*n_expert_shared) "
-    "ffn",
+    "ffn_norm! ffn_gate_inp exp_probs_b.bias qkv(q,q,q) exps shexp(n_ff_exp*n_expert_shared) ffn",
     "dots3note": "token_embd! output_norm! output attn_norm attn_q_a_norm "
-    "attn_kv_a_norm:kv_lora_il "
-    "attn_k_norm:n_rot_full attn_q_a attn_q_b:q_lora,n_head*head_k_mla_il "
-    "attn_kv_a_mqa:n_embd,kv_lora_il+n_rot_full "
-    "attn_k_b:head_k_mla_il-n_rot_full,kv_lora_il,n_head "
-    "attn_v_b:kv_lora_il,head_v_mla_il,n_head attn_output:n_head*head_v_mla_il,n_embd "
-    "attn_gate ffn_norm indexer.k_norm indexer.k_norm.bias indexer.proj indexer.attn_k "
-    "indexer.attn_q_b ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm "
-    "nextn.embed_tokens nextn.shared_head_norm exps shexp(n_ff_exp*n_expert_shared) ffn",
+    "attn_kv_a_norm:kv_lora_il attn_k_norm:n_rot_full attn_q_a "
+    "attn_q_b:q_lora,n_head*head_k_mla_il attn_kv_a_mqa:n_embd,kv_lora_il+n_rot_full "
+    "attn_k_b:head_k_mla_il-n_rot_full,kv_lora_il,n_head attn_v_b:kv_lora_il,head_v_mla_il,n_head "
+    "attn_output:n_head*head_v_mla_il,n_embd attn_gate ffn_norm indexer.k_norm indexer.k_norm.bias "
+    "indexer.proj indexer.attn_k indexer.attn_q_b ffn_gate_inp exp_probs_b.bias nextn.eh_proj "
+    "nextn.enorm nextn.hnorm nextn.embed_tokens nextn.shared_head_norm exps "
+    "shexp(n_ff_exp*n_expert_shared) ffn",
     "arcee": "token_embd! output_norm! output attn_norm! attn_output! ffn_norm! rope_freqs "
-    "ffn_down! "
-    "ffn_up! qkv",
+    "ffn_down! ffn_up! qkv",
     "afmoe": "token_embd! output_norm! output attn_norm! post_attention_norm! "
-    "attn_output!:q0,n_embd "
-    "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 ffn_norm! "
-    "post_ffw_norm! ffn_gate_inp exp_probs_b.bias qkv(q0,k0,v0) exps "
+    "attn_output!:q0,n_embd attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 "
+    "ffn_norm! post_ffw_norm! ffn_gate_inp exp_probs_b.bias qkv(q0,k0,v0) exps "
     "shexp(n_ff_exp*n_expert_shared) ffn",
     "laguna": "token_embd! output_norm! output attn_norm! attn_output!:q0,n_embd "
-    "attn_q_norm!:head_k_0 "
-    "attn_k_norm!:head_k_0 attn_gate! ffn_norm! ffn_gate_inp exp_probs_b.bias qkv(q0,k0,v0) "
-    "exps shexp(n_ff_shexp?n_ff_exp*n_expert_shared) ffn",
+    "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate! ffn_norm! ffn_gate_inp "
+    "exp_probs_b.bias qkv(q0,k0,v0) exps shexp(n_ff_shexp?n_ff_exp*n_expert_shared) ffn",
     "ernie4_5": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "ffn_gate_inp:? exp_probs_b.bias:? ffn_gate_exps:? ffn_down_exps:? ffn_up_exps:? "
+    "ffn_norm! ffn_gate_inp:? exp_probs_b.bias:? ffn_gate_exps:? ffn_down_exps:? ffn_up_exps:? "
     "ffn_gate_shexp:? ffn_down_shexp:? ffn_up_shexp:? qkv(q,v,v) ffn",
     "ernie4_5-moe": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "ffn_gate_inp exp_probs_b.bias qkv(q,v,v) exps shexp ffn",
+    "ffn_norm! ffn_gate_inp exp_probs_b.bias qkv(q,v,v) exps shexp ffn",
     "paddleocr": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "ffn_gate_inp:? exp_probs_b.bias:? ffn_gate_exps:? ffn_down_exps:? ffn_up_exps:? "
+    "ffn_norm! ffn_gate_inp:? exp_probs_b.bias:? ffn_gate_exps:? ffn_down_exps:? ffn_up_exps:? "
     "ffn_gate_shexp:? ffn_down_shexp:? ffn_up_shexp:? qkv(q,v,v) ffn",
     "hunyuan-moe": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! "
-    "attn_q_norm! "
-    "ffn_norm! ffn_gate_inp! qkv exps(n_ff) shexp(n_ff_shexp?n_ff)",
+    "attn_q_norm! ffn_norm! ffn_gate_inp! qkv exps(n_ff) shexp(n_ff_shexp?n_ff)",
     "hunyuan-dense": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! "
-    "attn_q_norm! "
-    "ffn_norm! qkv ffn",
+    "attn_q_norm! ffn_norm! qkv ffn",
     "hunyuan_vl": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! "
-    "attn_q_norm! "
-    "ffn_norm! qkv ffn",
+    "attn_q_norm! ffn_norm! qkv ffn",
     "hy_v3": "token_embd! output_norm! output attn_norm attn_output attn_q_norm attn_k_norm "
-    "ffn_norm "
-    "ffn_gate_inp exp_probs_b. nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
+    "ffn_norm ffn_gate_inp exp_probs_b. nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
     "nextn.shared_head_head nextn.shared_head_norm qkv "
     "ffn_gate_up_exps:n_embd,2*n_ff_exp?2*n_ff/n_expert_used,n_expert "
     "exps(n_ff_exp?n_ff/n_expert_used) shexp(n_ff_shexp?n_ff_exp) ffn",
@@ -630,9 +572,8 @@ CREATED = {
     "ffn_norm! ffn_gate_inp exp_probs_b.bias exps shexp(n_ff_exp*n_expert_shared) ffn",
     "smollm3": "token_embd! output_norm! output attn_norm! attn_output! ffn_norm! qkv ffn",
     "gpt-oss": "token_embd! output_norm! output! attn_norm! post_attention_norm! "
-    "attn_output!:qr0,n_embd "
-    "attn_sinks! ffn_gate_inp! attn_output.bias ffn_gate_inp.bias ffn_gate_exps.bias "
-    "ffn_down_exps.bias ffn_up_exps.bias qkv(qr0,kr0,kr0) exps",
+    "attn_output!:qr0,n_embd attn_sinks! ffn_gate_inp! attn_output.bias ffn_gate_inp.bias "
+    "ffn_gate_exps.bias ffn_down_exps.bias ffn_up_exps.bias qkv(qr0,kr0,kr0) exps",
     "lfm2": "token_embd! token_embd_norm! attn_norm! attn_norm.bias:? attn_output:n_embd,n_embd "
     "attn_output.bias:? ffn_norm! ffn_norm.bias:? ffn_up.bias:? ffn_down.bias:? token_types:? "
     "cls.norm:? cls.norm.bias:? cls:? cls.bias:? cls.output:? cls.output.bias:? output "
@@ -640,8 +581,7 @@ CREATED = {
     "attn_q_norm attn_k_norm shortconv.conv shortconv.in_proj shortconv.out_proj dense_2 "
     "dense_2.bias qkv(n_embd,k,v) ffn",
     "lfm2moe": "token_embd! token_embd_norm! output ffn_norm! ffn_gate_inp exp_probs_b.bias "
-    "attn_norm! "
-    "attn_q_norm attn_k_norm attn_output:n_embd,n_embd shortconv.conv shortconv.in_proj "
+    "attn_norm! attn_q_norm attn_k_norm attn_output:n_embd,n_embd shortconv.conv shortconv.in_proj "
     "shortconv.out_proj dense_2 dense_2.bias qkv(n_embd,k,v) exps ffn",
     "dream": "token_embd! output_norm! output output.bias attn_norm! attn_output!:n_embd,n_embd "
     "ffn_norm! qkv(n_embd,v,v) ffn",
@@ -655,8 +595,7 @@ CREATED = {
     "rnd1": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! attn_q_norm! "
     "ffn_norm! ffn_gate_inp! qkv(q,v,v) exps(n_ff_exp?n_ff/n_expert_used)",
     "seed_oss": "token_embd! output_norm! output attn_output! attn_norm! post_attention_norm! "
-    "qkv(q,k,k) "
-    "ffn",
+    "qkv(q,k,k) ffn",
     "grovemoe": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! attn_q_norm! "
     "ffn_norm! ffn_gate_inp! ffn_gate_chexps!:n_embd,?,? ffn_down_chexps!:?,n_embd,? "
     "ffn_up_chexps!:n_embd,?,? qkv(q,v,v) exps(n_ff_exp?n_ff/n_expert_used)",
@@ -664,104 +603,86 @@ CREATED = {
     "rope_freqs attn_output! attn_output.bias ffn_norm! ffn_down! ffn_up! attn_q_norm! "
     "attn_q_norm.bias:head_k attn_k_norm! attn_k_norm.bias:head_k qkv(q,v,v)",
     "minimax-01": "token_embd! output_norm! output attn_norm! attn_qkv:n_embd,q+k+v|3*q "
-    "attn_qkv.bias:? "
-    "attn_q attn_k attn_v attn_q.bias attn_k.bias attn_v.bias attn_norm_2:q "
+    "attn_qkv.bias:? attn_q attn_k attn_v attn_q.bias attn_k.bias attn_v.bias attn_norm_2:q "
     "attn_gate:n_embd,q attn_output! ffn_norm! ffn_gate_inp! exps(n_ff)",
     "minimax-m2": "token_embd! output_norm! output! attn_output! attn_norm! attn_q_norm!:q "
-    "attn_k_norm!:k "
-    "ffn_norm! ffn_gate_inp! exp_probs_b.bias qkv(q,v,v) exps(n_ff)",
+    "attn_k_norm!:k ffn_norm! ffn_gate_inp! exp_probs_b.bias qkv(q,v,v) exps(n_ff)",
     "minimax-m3": "token_embd! output_norm! output! attn_output! attn_norm! attn_q_norm! "
-    "attn_k_norm! "
-    "ffn_norm! ffn_gate_inp exp_probs_b.bias indexer.q_proj indexer.k_proj indexer.q_norm "
-    "indexer.k_norm qkv(q,v,v) exps shexp(n_ff_exp*n_expert_shared) ffn",
+    "attn_k_norm! ffn_norm! ffn_gate_inp exp_probs_b.bias indexer.q_proj indexer.k_proj "
+    "indexer.q_norm indexer.k_norm qkv(q,v,v) exps shexp(n_ff_exp*n_expert_shared) ffn",
     "hrm_text": "token_embd! output hrm.z_l_init. attn_gate:n_embd,q attn_output qkv ffn",
     "cogvlm": "token_embd! output_norm! output attn_norm! attn_qkv!:n_embd,3*q attn_output! "
     "vis_attn_qkv! vis_attn_output! rope_freqs ffn_norm! vis_gate! vis_down! vis_up! ffn",
     "pangu-embedded": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "rope_factors_long:? rope_factors_short:? rope_freqs qkv ffn",
+    "ffn_norm! rope_factors_long:? rope_factors_short:? rope_freqs qkv ffn",
     "mistral3": "token_embd! output_norm! output attn_norm! attn_output! attn_output.bias "
-    "ffn_norm! "
-    "rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
-    "ffn_up.bias ffn_gate_inp ffn_gate_shexp:? ffn_up_shexp:? ffn_down_shexp:? qkv exps(n_ff) "
-    "ffn",
+    "ffn_norm! rope_factors_long:? rope_factors_short:? rope_freqs ffn_gate.bias ffn_down.bias "
+    "ffn_up.bias ffn_gate_inp ffn_gate_shexp:? ffn_up_shexp:? ffn_down_shexp:? qkv exps(n_ff) ffn",
     "mistral4": "token_embd! output_norm! output attn_norm attn_q_a_norm attn_kv_a_norm attn_q_a "
-    "attn_q_b "
-    "attn_q:? attn_kv_a_mqa attn_k_b attn_v_b attn_kv_b attn_output:n_head*head_v_mla,n_embd "
-    "ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm "
-    "nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm "
+    "attn_q_b attn_q:? attn_kv_a_mqa attn_k_b attn_v_b attn_kv_b "
+    "attn_output:n_head*head_v_mla,n_embd ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj "
+    "nextn.enorm nextn.hnorm nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm "
     "ffn_gate_up_exps:n_embd,2*n_ff_exp,n_expert exps shexp(n_ff_exp*n_expert_shared) ffn",
     "eagle3": "d2t. fc! enc.output_norm:n_target*n_embd_target output_norm! output:n_embd,n_draft "
     "token_embd:n_embd,? attn_norm! attn_norm_2! attn_q!:2*n_embd,q attn_k!:2*n_embd,k "
     "attn_v!:2*n_embd,v attn_output! ffn_norm! rope_freqs ffn",
     "dflash": "token_embd d2t. markov_w1 markov_w2 markov_w2.scale conf_proj conf_proj.bias "
     "selector_predecessor selector_successor selector_hidden fc! fc.scale enc.output_norm! "
-    "output_norm! output:n_embd,n_draft output_hc_fn output_hc_base output_hc_scale "
-    "attn_norm! attn_sinks attn_q_a attn_q_a_norm attn_q_b attn_kv attn_kv_a_norm:head_k "
-    "attn_output_a:q/o_groups,o_lora,o_groups~ attn_output_b hc_attn_fn hc_attn_base "
-    "hc_attn_scale hc_ffn_fn hc_ffn_base hc_ffn_scale ffn_gate_inp exp_probs_b.bias ffn_norm! "
-    "attn_q attn_k attn_v attn_output attn_q_norm attn_k_norm post_attention_norm "
-    "post_ffw_norm layer_output_scale rope_freqs:head_k/2 attn_conv_base. "
+    "output_norm! output:n_embd,n_draft output_hc_fn output_hc_base output_hc_scale attn_norm! "
+    "attn_sinks attn_q_a attn_q_a_norm attn_q_b attn_kv attn_kv_a_norm:head_k "
+    "attn_output_a:q/o_groups,o_lora,o_groups~ attn_output_b hc_attn_fn hc_attn_base hc_attn_scale "
+    "hc_ffn_fn hc_ffn_base hc_ffn_scale ffn_gate_inp exp_probs_b.bias ffn_norm! attn_q attn_k "
+    "attn_v attn_output attn_q_norm attn_k_norm post_attention_norm post_ffw_norm "
+    "layer_output_scale rope_freqs:head_k/2 attn_conv_base. "
     "attn_conv_proj:n_embd,2*conv_kernel*n_embd/conv_group ffn_conv_base. "
-    "ffn_conv_proj:n_embd,2*conv_kernel*n_embd/conv_group exps "
-    "shexp(n_ff_exp*n_expert_shared) ffn",
+    "ffn_conv_proj:n_embd,2*conv_kernel*n_embd/conv_group exps shexp(n_ff_exp*n_expert_shared) ffn",
     "mimo2": "token_embd! output_norm! output! attn_qkv:n_embd,n_head*head_k_0+k+v "
     "attn_qkv.bias:n_head*head_k_0+k+v attn_q:n_embd,q0 attn_k attn_v attn_q.bias:q0 "
     "attn_k.bias attn_v.bias attn_output:o0,n_embd attn_norm attn_sinks ffn_norm ffn_gate_inp "
     "exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
     "nextn.shared_head_head nextn.shared_head_norm layer_output_norm exps ffn",
     "step35": "token_embd! output_norm! output attn_norm attn_q_norm:head_k_0 attn_k_norm:head_k_0 "
-    "rope_factors_long:? rope_factors_short:? rope_freqs:? "
-    "attn_qkv:n_embd,n_head*head_k_0+k+v attn_qkv.bias:n_head*head_k_0+k+v "
-    "attn_q:n_embd,n_head*head_k_0 attn_k attn_v attn_q.bias:n_head*head_k_0 attn_k.bias "
-    "attn_v.bias attn_output:n_head*head_v_0,n_embd attn_gate ffn_norm ffn_gate_inp "
-    "exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
-    "nextn.shared_head_head nextn.shared_head_norm exps shexp ffn",
+    "rope_factors_long:? rope_factors_short:? rope_freqs:? attn_qkv:n_embd,n_head*head_k_0+k+v "
+    "attn_qkv.bias:n_head*head_k_0+k+v attn_q:n_embd,n_head*head_k_0 attn_k attn_v "
+    "attn_q.bias:n_head*head_k_0 attn_k.bias attn_v.bias attn_output:n_head*head_v_0,n_embd "
+    "attn_gate ffn_norm ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm "
+    "nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm exps shexp ffn",
     "k2-horizon": "token_embd! output_norm! output attn_norm! attn_q! attn_k! "
-    "attn_q_norm:head_k,n_head~ "
-    "attn_k_norm:head_k,n_head~ attn_v_gate attn_v_gate.bias attn_v_exps attn_v "
-    "attn_output!:v,n_embd attn_gate:n_embd,v ffn_norm! ffn_gate_inp exp_probs_b.bias exps "
-    "shexp(n_ff_shexp?n_ff_exp*n_expert_shared) ffn",
+    "attn_q_norm:head_k,n_head~ attn_k_norm:head_k,n_head~ attn_v_gate attn_v_gate.bias "
+    "attn_v_exps attn_v attn_output!:v,n_embd attn_gate:n_embd,v ffn_norm! ffn_gate_inp "
+    "exp_probs_b.bias exps shexp(n_ff_shexp?n_ff_exp*n_expert_shared) ffn",
     "spark2_5": "token_embd! output_norm! output attn_norm! attn_gate! attn_output! ffn_norm! qkv "
     "ffn",
     "maincoder": "token_embd! output_norm! output attn_norm! attn_output! attn_k_norm! "
-    "attn_q_norm! "
-    "ffn_norm! qkv(q,v,v) ffn",
+    "attn_q_norm! ffn_norm! qkv(q,v,v) ffn",
     "kimi-linear": "token_embd! output_norm! output! attn_norm! ssm_conv1d_q ssm_conv1d_k "
-    "ssm_conv1d_v "
-    "attn_qkv:n_embd,3*kda attn_qkv.bias:? attn_q:n_embd,n_head*head_k_mla|kda "
-    "attn_k:n_embd,kda attn_v:n_embd,kda attn_q.bias:kda attn_k.bias:kda attn_v.bias:kda "
-    "ssm_f_a ssm_f_b ssm_beta ssm_a.:1,n_head_0 ssm_dt.bias:kda ssm_g_a ssm_g_b "
-    "ssm_norm:kda_head attn_output:kda|n_head*head_v_mla,n_embd attn_q_a_norm:? "
-    "attn_kv_a_norm attn_q_a:? attn_q_b:? attn_kv_a_mqa attn_kv_b attn_k_b attn_v_b ffn_norm! "
-    "ffn_gate_inp exp_probs_b.bias exps shexp(n_ff_exp*n_expert_shared) ffn",
-    "kimi-k3": "token_embd! output_norm! output! output_res_score attn_norm! ffn_norm! "
-    "attn_res_score "
-    "ffn_res_score ssm_f_a ssm_f_b ssm_beta ssm_a.:n_head_0 ssm_dt.bias:kda ssm_g "
-    "ssm_norm:kda_head attn_output:kda|head_v_mla,n_embd attn_q_a_norm attn_kv_a_norm "
-    "attn_q_a attn_q_b attn_kv_a_mqa attn_kv_b attn_k_b attn_v_b "
-    "attn_gate:n_embd,n_head*head_v_mla ffn_gate_inp exp_probs_b.bias "
-    "ffn_gate_exps:n_latent?n_embd,n_ff_exp,n_expert "
-    "ffn_down_exps:n_ff_exp,n_latent?n_embd,n_expert "
-    "ffn_up_exps:n_latent?n_embd,n_ff_exp,n_expert ffn_routed_down ffn_routed_up "
-    "ffn_routed_norm ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v qkv(kda,kda,kda) "
+    "ssm_conv1d_v attn_qkv:n_embd,3*kda attn_qkv.bias:? attn_q:n_embd,n_head*head_k_mla|kda "
+    "attn_k:n_embd,kda attn_v:n_embd,kda attn_q.bias:kda attn_k.bias:kda attn_v.bias:kda ssm_f_a "
+    "ssm_f_b ssm_beta ssm_a.:1,n_head_0 ssm_dt.bias:kda ssm_g_a ssm_g_b ssm_norm:kda_head "
+    "attn_output:kda|n_head*head_v_mla,n_embd attn_q_a_norm:? attn_kv_a_norm attn_q_a:? attn_q_b:? "
+    "attn_kv_a_mqa attn_kv_b attn_k_b attn_v_b ffn_norm! ffn_gate_inp exp_probs_b.bias exps "
     "shexp(n_ff_exp*n_expert_shared) ffn",
+    "kimi-k3": "token_embd! output_norm! output! output_res_score attn_norm! ffn_norm! "
+    "attn_res_score ffn_res_score ssm_f_a ssm_f_b ssm_beta ssm_a.:n_head_0 ssm_dt.bias:kda ssm_g "
+    "ssm_norm:kda_head attn_output:kda|head_v_mla,n_embd attn_q_a_norm attn_kv_a_norm attn_q_a "
+    "attn_q_b attn_kv_a_mqa attn_kv_b attn_k_b attn_v_b attn_gate:n_embd,n_head*head_v_mla "
+    "ffn_gate_inp exp_probs_b.bias ffn_gate_exps:n_latent?n_embd,n_ff_exp,n_expert "
+    "ffn_down_exps:n_ff_exp,n_latent?n_embd,n_expert ffn_up_exps:n_latent?n_embd,n_ff_exp,n_expert "
+    "ffn_routed_down ffn_routed_up ffn_routed_norm ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v "
+    "qkv(kda,kda,kda) shexp(n_ff_exp*n_expert_shared) ffn",
     "glm5-next": "token_embd! output_norm! output! attn_norm ffn_norm hc_attn_fn hc_attn_base "
     "hc_attn_scale hc_ffn_fn hc_ffn_base hc_ffn_scale ssm_f_a ssm_f_b ssm_beta ssm_a.:n_head "
     "ssm_dt.bias:n_head*kda_head ssm_g_a ssm_g_b ssm_norm:kda_head "
-    "attn_output:n_head*head_v_mla|n_head*kda_head,n_embd attn_q_a_norm attn_kv_a_norm "
-    "attn_q_a attn_q_b attn_kv_a_mqa attn_k_b attn_v_b indexer.k_norm indexer.k_norm.bias "
-    "indexer.proj indexer.attn_k indexer.attn_q_b indexer_compressor_gate "
-    "indexer_compressor_ape ffn_gate_inp exp_probs_b.bias nextn.eh_proj nextn.enorm "
-    "nextn.hnorm nextn.embed_tokens nextn.shared_head_head nextn.shared_head_norm "
-    "ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v qkv(kda,kda,kda) exps "
-    "shexp(n_ff_exp*n_expert_shared) ffn",
+    "attn_output:n_head*head_v_mla|n_head*kda_head,n_embd attn_q_a_norm attn_kv_a_norm attn_q_a "
+    "attn_q_b attn_kv_a_mqa attn_k_b attn_v_b indexer.k_norm indexer.k_norm.bias indexer.proj "
+    "indexer.attn_k indexer.attn_q_b indexer_compressor_gate indexer_compressor_ape ffn_gate_inp "
+    "exp_probs_b.bias nextn.eh_proj nextn.enorm nextn.hnorm nextn.embed_tokens "
+    "nextn.shared_head_head nextn.shared_head_norm ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v "
+    "qkv(kda,kda,kda) exps shexp(n_ff_exp*n_expert_shared) ffn",
     "talkie": "token_embd! output! attn_output! attn_q_norm!:1,n_head layer_output_scale! "
-    "qkv(q,v,v) "
-    "ffn",
+    "qkv(q,v,v) ffn",
     "mellum": "token_embd! output_norm! output! attn_norm! attn_output!:q0,n_embd "
-    "attn_k_norm!:head_k_0 "
-    "attn_q_norm!:head_k_0 ffn_norm! ffn_gate_inp! qkv(q0,v0,v0) "
+    "attn_k_norm!:head_k_0 attn_q_norm!:head_k_0 ffn_norm! ffn_gate_inp! qkv(q0,v0,v0) "
     "exps(n_ff_exp?n_ff/n_expert_used)",
     "nanbeige": "token_embd! output_norm! output attn_norm! attn_output! rope_freqs ffn_norm! qkv "
     "ffn",

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from ..gguf import TensorInfo
     from .architectures import SlidingWindow
 
+# LLAMA_MAX_LAYERS
 _MAX_LAYERS = 512
+# LLAMA_MAX_EXPERTS
 _MAX_EXPERTS = 1024
 # DSV4_CSA_RATIO, DSV4_HCA_RATIO: tokens of a compressed cell, see compress_ratios
 CSA_RATIO, HCA_RATIO = 4, 128
@@ -173,6 +175,7 @@ def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
 
 
 _NO_VOCABULARY = ("none", "no_vocab")  # values of tokenizer.ggml.model
+# for files of GLM-5.2 without attention.indexer.types (load_arch_hparams of glm-dsa)
 _GLM_5_2_INDEXERS = (1, 1) + (1, 0, 0, 0) * 19
 
 
@@ -197,6 +200,7 @@ class Hparams:
         Raises ModelError if llama.cpp would not load the file: a missing required key, an array of
         the wrong length.
         """
+        # the order below is load_hparams': later values read earlier ones
         tensors = tensors or {}
         self.architecture = row
         self._prefix = row.name + "."
@@ -229,6 +233,7 @@ class Hparams:
         """Set each field that the header gives, as the table says."""
         for name, (key, like) in FIELDS.items():
             value = self.get(key)
+            # LLAMA_EXPERT_GATING_FUNC_TYPE_NONE: the architecture's default holds
             if name == "expert_gating_func" and not value:  # 0 means not given
                 continue
             if value is not None:
@@ -263,14 +268,17 @@ class Hparams:
                 f"expert_count is {self.n_expert}; llama.cpp accepts up to {_MAX_EXPERTS}"
             )
         self._n_expert_used = self._per_layer("expert_used_count", 0)
+        # expert_count 1 is a dense model there
         if not row.one_expert and self.n_expert <= 1:
             self.n_expert, self._n_expert_used = 0, (0,) * self.n_layer_all
         if row.known:
             self._check_experts(max(self._n_expert_used))
         self._n_head = self._per_layer("attention.head_count", 0)
+        # without the key every head has its own keys
         self._n_head_kv = self._per_layer("attention.head_count_kv", self._n_head)
         self._n_ff = self._per_layer("feed_forward_length", 0)
         self.n_embd_out_impl = self._size("embedding_length_out")
+        # wavtokenizer: what others call embedding_length is the width of its result
         if row.features:
             self.n_embd, self.n_embd_out_impl = (
                 self._size("features_length", required=True),
@@ -280,6 +288,7 @@ class Hparams:
     def _load_heads(self, row: Architecture) -> None:
         n_head = self._n_head[0]
         self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_rot_full = 0
+        # recurrent models have no heads
         if n_head:
             self.n_embd_head_k_full = self._size("attention.key_length", self.n_embd // n_head)
             self.n_embd_head_v_full = self._size("attention.value_length", self.n_embd // n_head)
@@ -289,6 +298,7 @@ class Hparams:
             self.n_embd_head_v_full = self._size("attention.value_length")
         if row.latent_value:
             self.n_embd_head_v_full = self._size("attention.kv_lora_rank")
+        # sliding layers have the same heads unless the file says otherwise
         self.n_embd_head_k_swa = self._size("attention.key_length_swa", self.n_embd_head_k_full)
         self.n_embd_head_v_swa = self._size("attention.value_length_swa", self.n_embd_head_v_full)
         self.n_rot_swa = self._size("rope.dimension_count_swa", self.n_rot_full)
@@ -323,6 +333,7 @@ class Hparams:
             self.n_layer_all *= loops
             self._n_head, self._n_head_kv = self._n_head * loops, self._n_head_kv * loops
             self._n_ff, self._n_expert_used = self._n_ff * loops, self._n_expert_used * loops
+        # block_count counts an MTP block that some conversions left out
         elif row.memory == "dsv4" and f"blk.{self.n_layer}.nextn.eh_proj.weight" not in tensors:
             self.n_layer_nextn = 0  # converted without its MTP block
 
@@ -343,6 +354,7 @@ class Hparams:
         self._check_value_experts()
 
     def _check_value_experts(self) -> None:
+        # experts of the values of attention (k2-horizon)
         values, used = self.n_value_expert, self.n_value_expert_used
         if values > _MAX_EXPERTS or used > values or (values and not used):
             raise ModelError(
@@ -363,6 +375,7 @@ class Hparams:
 
     def __getattr__(self, name: str) -> Any:
         try:
+            # once per field: the value then lies in __dict__, and __getattr__ is not asked again
             _, default = FIELDS[name]
         except KeyError:
             raise AttributeError(name) from None
@@ -387,6 +400,7 @@ class Hparams:
 
     def _vocabulary(self) -> int:
         tokens = self._metadata.get("tokenizer.ggml.tokens")
+        # LLAMA_VOCAB_TYPE_NONE: vocab_size counts instead
         absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
         if isinstance(tokens, (ArrayInfo, tuple)) and not absent:
             return len(tokens)
@@ -419,6 +433,7 @@ class Hparams:
         n = n or self.n_layer_all
         value = self.get(key)
         if isinstance(value, tuple):
+            # get_key_or_arr insists on one value per layer
             if len(value) != n:
                 raise ModelError(f"{self._prefix}{key} has {len(value)} values, expected {n}")
             return tuple(checked(self._prefix + key, x, 0) for x in value)
@@ -437,6 +452,7 @@ class Hparams:
             "_kv_b.weight",
             "_kv_a_mqa.weight",
         )
+        # whatever its heads are, a cache cannot be wider than what fills it
         width = max(
             (
                 info.ne[1]
@@ -465,6 +481,7 @@ class Hparams:
         self.wkv_head_size = self.n_shortconv_l_cache = self.n_embd_head_kda = (
             self.n_embd_head_la
         ) = 0
+        # RWKV's default: attention and FFN each keep the last token
         self.token_shift_count = 2
         if row.state in ("ssm", "ssm-groups"):
             self.ssm_d_conv = self._size("ssm.conv_kernel", required=row.known)
@@ -491,6 +508,7 @@ class Hparams:
         without_kv = [heads == 0 for heads in self._n_head_kv[: self.n_layer_all]]
         if row.recurrent == "no-kv-all":
             return tuple(without_kv)
+        # MTP blocks attend, whatever the layers before them do
         trunk = [il < self.n_layer for il in range(self.n_layer_all)]
         if row.recurrent == "no-kv":
             return tuple(map(all, zip(trunk, without_kv, strict=True)))
@@ -521,6 +539,7 @@ class Hparams:
         if not self._slides(window, n_swa):
             return
         self.swa_type = window.kind
+        # llama4 has 8192 for every file
         self.n_swa = window.fixed or n_swa
         self._is_swa = self._sliding_layers(row, window)
 
@@ -552,6 +571,7 @@ class Hparams:
         pattern = self.get("attention.sliding_window_pattern")
         # its length is not checked, and it may cover the MTP blocks
         if isinstance(pattern, tuple):
+            # get_key_or_arr without a required length: the rest stays full
             flags = [bool(x) for x in pattern[: self.n_layer_all]]
             return (*flags, *(False,) * (self.n_layer_all - len(flags)))
         if window.array:

@@ -64,12 +64,14 @@ class Model:
             raise ModelError(
                 f"{path}: no general.architecture, so not a model that llama.cpp can load"
             )
+        # a name without a row gets the bound of an unknown architecture
         self.row: Architecture = row or architecture(name, header.metadata)
         self.header = header
         self.path = path
         self.checked = checked and whole is None
         self.architecture = printable(name)
         self._whole_size = whole.size if whole else None
+        # an outline: its hyperparameters were read with the tensors that it no longer has
         if whole:
             self.hparams: Hparams = whole.hparams.of(header.metadata)
             return
@@ -85,6 +87,7 @@ class Model:
     def name(self) -> str:
         """general.name, or the file's name without its extension; one printable line."""
         name = self.header.metadata.get("general.name")
+        # some conversions leave it empty
         if not (isinstance(name, str) and name):
             name = self.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
         return printable(name)
@@ -189,6 +192,7 @@ class Model:
         for rule, facts in row.before:
             if not rules.has(rule):
                 row = replace(row, **facts)
+        # older builds loaded it with the first block (rule embd_norm_in_block)
         has_norm = "token_embd_norm.weight" in self.header.tensors
         if has_norm and "token_embd_norm" not in row.places and not rules.embd_norm_in_block:
             row = replace(row, places={**row.places, "token_embd_norm": "input"})
@@ -198,6 +202,7 @@ class Model:
         """Return the keys that a build of these rules does not read as a list."""
         window = self.row.window
         keys = []
+        # these architectures took a list in every build
         always_read = window is None or window.array or window.list_before
         if not rules.window_lists and not always_read:
             keys.append(f"{self.architecture}.attention.sliding_window_pattern")
@@ -226,10 +231,12 @@ class Model:
                 info.n_dims < 2
                 or info.ne[0] % kind.blck_size
                 or weight.op not in _QUANTISED
+                # llama-quantize leaves routers alone: they are small, and choose the experts
                 or "ffn_gate_inp" in info.name
             ):
                 continue
             size = n_bytes(type, info.ne)
+            # a smaller model is meant: --pure would also enlarge what is stored smaller
             if larger or size < info.n_bytes:
                 tensors[info.name] = TensorInfo(
                     info.name, type, info.ne, info.n_dims, info.offset, size, info.file
@@ -243,6 +250,7 @@ class Model:
         facts = {
             key: value
             for key, value in header.metadata.items()
+            # lists and vocabularies are most of a header's memory
             if not (isinstance(value, tuple) or key.startswith("tokenizer."))
         }
         less = Header(header.version, header.alignment, facts, {}, header.files, header.notes)
@@ -270,6 +278,7 @@ def _typed(kind: str, value: str) -> Any:
         return None
     if kind == "bool" and value in ("true", "false"):
         return value == "true"
+    # llama_model_kv_override::val_str has 128 bytes with the terminating zero
     return value if kind == "str" and len(value) <= 127 else None
 
 

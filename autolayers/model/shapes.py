@@ -55,6 +55,7 @@ class Loader:
         self.hparams, self.tensors = hparams, tensors
         self.created = _created(hparams.architecture.name)
         # name -> (stack, block, its name in the table)
+        # split once: every check below asks by layer
         self._places = {name: _place(name) for name in tensors}
         self._by_layer: dict[int, tuple[object, dict[str, int]]] = {}
         self._values: dict[object, dict[str, int]] = {}
@@ -65,6 +66,7 @@ class Loader:
         against it."""
         if not self.created or not self.tensors:
             return ""
+        # in the order in which llama.cpp would fail
         return self._turned() or self._missing() or self._too_deep() or self._wrong_shape()
 
     def unread(self) -> list[str]:
@@ -86,9 +88,11 @@ class Loader:
         for stack, block, key in self._places.values():
             if block >= 0:
                 blocks.setdefault((stack, block), set()).add(key)
+        # a few kinds of blocks, whatever their number
         kinds = {frozenset(keys): place for place, keys in blocks.items()}
         found = []
         for keys, (stack, block) in kinds.items():
+            # blocks of an encoder are not missing what a decoder's have
             alike = [others for others, (like, _) in kinds.items() if like == stack]
             for key in _one_more(keys, alike):
                 entry = self.created.get(key)
@@ -125,7 +129,7 @@ class Loader:
                 if name not in self.tensors:
                     return (
                         f"a {self.hparams.architecture.name} model without {name}: llama.cpp does "
-                        f"not load it"
+                        "not load it"
                     )
         return ""
 
@@ -148,6 +152,7 @@ class Loader:
         wrong = [info for info in self.tensors.values() if not self._fits(info)]
         if not wrong:
             return ""
+        # tensors outside of blocks have block -1
         info = min(wrong, key=lambda info: self._places[info.name][1])
         shape = self.shape(info.name)
         due = ", ".join([str(extents[0]) if extents else "any" for extents in shape])
@@ -169,10 +174,12 @@ class Loader:
         if not shape:
             return True
         entry = self.created.get(self._places[info.name][2])
+        # TENSOR_ALLOW_RESHAPE: only the number of elements counts
         if entry is not None and entry.reshaped:
             return not all(shape) or info.n_elements == prod([extents[0] for extents in shape])
         ne = info.ne
         for i in range(4):
+            # dimensions that the table leaves out are 1
             extents = shape[i] if i < len(shape) else (1,)
             if extents and ne[i] not in extents:
                 return False
@@ -202,8 +209,10 @@ class Loader:
 
     def _of(self, block: int) -> tuple[object, dict[str, int]]:
         """Return what the sizes of a layer depend on, and the sizes."""
+        # layers of one kind share their sizes: models have up to 512 layers and a few kinds
         if block not in self._by_layer:
             hp = self.hparams
+            # a block beyond the last: the shape is asked before the depth is refused
             il = min(block, hp.n_layer_all - 1)
             ratio = hp.compress_ratios[il] if il < len(hp.compress_ratios) else 0
             n_ff_exp = hp.number_at("expert_feed_forward_length", il, 0)
@@ -261,6 +270,7 @@ def _extents(text: str, values: Mapping[str, int]) -> tuple[int, ...]:
     if text == "?":
         return ()
     found = []
+    # several shapes are right: the layer decides, and the file is not refused for either
     for either in text.split("|"):
         sizes = [_value(each, values) for each in either.split("?")]
         found.append(next(filter(None, sizes), 0))
@@ -288,6 +298,7 @@ def _one_more(keys: frozenset[str], others: Iterable[frozenset[str]]) -> Iterato
     """Yield the key that each of `others` has besides all of `keys`, where it has just one."""
     for other in others:
         more = other - keys
+        # more than one: another kind of block, not a damaged one
         if keys <= other and len(more) == 1:
             yield from more
 
@@ -373,6 +384,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
         "d_state": hp.ssm_d_state,
         "n_group": hp.ssm_n_group,
         "dt_rank": hp.ssm_dt_rank,
+        # plamo2, see graph/models/plamo2.py
         "dt_dim": max(64, hp.n_embd // 16),
         "key_dim": hp.ssm_d_state * hp.ssm_n_group,
         "value_dim": hp.ssm_d_state * hp.ssm_dt_rank,

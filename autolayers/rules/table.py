@@ -291,11 +291,9 @@ RULES: dict[str, Rule] = {
             _COUNTING,
             (Example(_13B, "52 GB"),),
             takes=("gpu",),
-            erratum="Some sources add "
-            "gradients and "
-            "optimiser states here. Inference keeps neither: no backward pass runs, so "
-            "there is no "
-            "gradient to store and nothing to optimise.",
+            erratum="Some sources add gradients and optimiser states here. Inference keeps "
+            "neither: no backward pass runs, so there is no gradient to store and nothing to "
+            "optimise.",
         ),
         Rule(
             "kv_cache",
@@ -488,9 +486,8 @@ RULES: dict[str, Rule] = {
             (Example(_6B, "74.8 GB"), Example(_6B, "73.6 GB", published=True)),
             takes=("batch", "optimizer", "gpu"),
             erratum="The source multiplies 990 MB by 50 and divides by 1024, which mixes units: "
-            "48.3 and so 73.6 GB in "
-            "all. "
-            "In one unit the activations are 49.5 GB and the sum 74.8 GB. Both are given.",
+            "48.3 and so 73.6 GB in all. In one unit the activations are 49.5 GB and the sum 74.8 "
+            "GB. Both are given.",
         ),
         Rule(
             "total",

@@ -61,6 +61,7 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
 
         try:
             hub = Hub(environ)
+            # people paste the page's address: the repository alone names no file
             if repository := hub.repository_of(name):
                 raise ModelError(
                     f"{name}: a repository's page; for its models write hf:{repository}"

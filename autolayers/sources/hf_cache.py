@@ -73,6 +73,7 @@ def look_up(
     for found in _caches(repository, revision, environ, platform):
         path, notes = found.model(wanted, quant)
         if path:
+            # llama-server looks in the first directory alone
             if found.elsewhere:
                 notes = [
                     *notes,
@@ -138,6 +139,7 @@ def what_is_unfinished(found: _Cached) -> str:
 def directories(environ: Mapping[str, str], platform: str = sys.platform) -> list[str]:
     """Directories with the Hub's layout; llama-server uses only the first."""
     home = "USERPROFILE" if platform == "win32" else "HOME"
+    # in the order of get_cache_directory
     places = (
         ("LLAMA_CACHE", ""),
         ("HF_HUB_CACHE", ""),
@@ -181,6 +183,7 @@ def _caches(
         if found is not None:
             yield (
                 found
+                # only the first one is llama-server's
                 if place == places[0]
                 else _Cached(repository, found.files, found.unfinished, places[0])
             )
@@ -198,6 +201,7 @@ def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
     )
     files: dict[str, str] = {}
     root = os.path.join(place, "snapshots", commit) if commit else ""
+    # a model may be in a folder of the repository
     for here, _, names in os.walk(root) if root else ():
         for name in sorted(names):
             path = os.path.join(here, name)
@@ -215,6 +219,7 @@ def _commit(refs: str, revision: str) -> str:
             with open(
                 os.path.join(refs, *name.split("/")), encoding="utf-8", errors="replace"
             ) as file:
+                # 40 digits; more than 64 characters are no commit
                 commit = file.readline(64).strip()
         except (OSError, ValueError):
             return ""
@@ -222,12 +227,14 @@ def _commit(refs: str, revision: str) -> str:
 
     if found := read(revision):
         return found
+    # a repository whose only branch is not main
     return next(filter(None, map(read, _entries(refs) if revision == "main" else ())), "")
 
 
 def _old_layout(place: str, repository: str) -> _Cached:
     """Return the files in this repository's manifests."""
     user, _, name = repository.partition("/")
+    # one manifest for each tag that was downloaded
     start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
     present = _entries(place)
     files: dict[str, str] = {}

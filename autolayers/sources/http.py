@@ -66,6 +66,7 @@ def open_url(url: str, token: Token = _no_token, limit: Limit | None = None) -> 
         )
     stem = split.path[: part.start()]
     names = [f"{stem}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
+    # one limit of time for all parts together
     return [Remote(urlunsplit(split._replace(path=name)), token, limit=limit) for name in names]
 
 
@@ -108,6 +109,7 @@ class Remote:
                 return chunk
             self._answer.close()
             self._answer = None
+            # the body ended early, and no error said so
             if self._at < (self._end if self._ranged else self._size or 0):
                 raise self.get.error(
                     f"the connection broke after {self._at} of {self._size} bytes: try again"
@@ -126,6 +128,7 @@ class Remote:
     def _open(self) -> None:
         """Asks for the next range."""
         if self._at:
+            # a header of unknown size in few requests: small ones cost one, large ones a handful
             self._step = min(self._step * 4, LARGEST)
         self._ranges += 1
         if self._ranges > _MAX_RANGES:
@@ -142,6 +145,7 @@ class Remote:
             return
         size = self._ranged_size(answer, last) if answer.status == 206 else self._whole_size(answer)
         tag = public(answer.url), answer.headers.get("ETag", "")
+        # an ETag is compared on the same server alone: mirrors have their own
         if self._at and (size != self._size or (tag[0] == self._tag[0] and tag[1] != self._tag[1])):
             answer.close()
             raise self.get.error("the file changed while it was read: try again")
@@ -152,6 +156,7 @@ class Remote:
         """The file has no byte at all. Raises if the server merely refuses the range."""
         answer.close()
         found = _content_range(answer)
+        # 416 is also how a server says that it dislikes ranges
         if self._at or not found or found[3] not in ("0", "*"):
             raise self.get.error("the server refuses to send a range of the file")
         self._size, self._done = 0, True
@@ -164,6 +169,7 @@ class Remote:
         if not found or found[1] is None or not self._continues(int(found[1]), int(found[2]), size):
             answer.close()
             raise self.get.error("the server sends a different range than requested")
+        # never more than what was requested, whatever the server claims
         self._end = min(int(found[2]), last) + 1
         return size
 
@@ -243,6 +249,7 @@ class Get:
         with self.answer({"Accept": "application/json"}) as answer:
             try:
                 content = answer.content(MAX_LISTING)
+                # counted before parsing: nesting costs far more memory than bytes
                 if sum(content.count(mark) for mark in b",[{") > _MAX_ITEMS:
                     raise ValueError
                 return json.loads(content), answer.next_page
@@ -266,12 +273,13 @@ class Get:
     def _refusal(self, answer: Response) -> str:
         said = one_line(answer.headers.get("X-Error-Message", ""))
         said = f" ({said})" if said else ""
+        # the Hub answers 401 for what does not exist, too
         if answer.status == 401:
             if self._sent:
                 return f"the server does not accept the token in HF_TOKEN{said}"
             return (
                 f"not public, or not there{said}; for a private or gated model of Hugging Face set "
-                f"HF_TOKEN"
+                "HF_TOKEN"
             )
         if answer.status == 403:
             return (

@@ -61,6 +61,7 @@ class Hub:
         """Return the link of a file, for the link of its page."""
         here = origin(url)
         split = urlsplit(url)
+        # the address that a browser shows for a file
         page = re.fullmatch(r"(/[^/]+/[^/]+)/blob/(.+\.gguf)", split.path)
         if page and here == self._origin:
             return urlunsplit(split._replace(path=f"{page[1]}/resolve/{page[2]}"))

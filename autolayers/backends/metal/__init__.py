@@ -115,7 +115,7 @@ class Metal(Backend):
     def doubt(self) -> str:
         return (
             f"backend {self.name}: sizes follow its source and were not compared with a launch on "
-            f"a Mac"
+            "a Mac"
         )
 
     def margin(self, ops: Ops) -> Parts:

@@ -109,7 +109,7 @@ class Vulkan(Backend):
         if self.limits.known:
             return (
                 f"Vulkan of build {self.rules.number} runs a graph in an order close to the one "
-                f"modelled"
+                "modelled"
             )
         return (
             f"{self.device.name if self.device else self.name}: the driver's limits are unknown: "

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 # them times is used here, and at most 137 MiB in 8 launches with NVIDIA's driver (RTX 3090).
 DRIVER, NVIDIA_DRIVER = 96 * MiB, 144 * MiB
 # Local memory per multiprocessor of the shaders of MUL_MAT_ID with cooperative matrix 2: 420 MiB on
-# an RTX
-# 3090 (82).
+# an RTX 3090 (82).
 _SHADERS = 21 * MiB // 4
 _MOST_SM = 128  # multiprocessors of an unknown GPU
 SPLIT_K = 16 * MiB  # partial results of matrices and of attention

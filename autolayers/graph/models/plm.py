@@ -15,9 +15,8 @@ class Plm(LatentAttention):
     ) -> Tensor:
         if not llm.cparams.v_trans and llm.n_tokens > 1:
             raise LaunchRefused(
-                "llama.cpp aborts on plm unless flash attention is off "
-                "(ggml_set_rows); pass "
-                "-fa off"
+                "llama.cpp aborts on plm unless flash attention is off (ggml_set_rows); pass -fa "
+                "off"
             )
         return super().attention(llm, cur, il, inp, pos)
 

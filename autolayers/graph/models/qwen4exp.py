@@ -129,9 +129,8 @@ class Qwen4Exp(GatedDeltaNet):
         size = min(sizes)
         if len(sizes) > 1 or size == 1 or hp.indexer_top_k % size:
             raise LaunchRefused(
-                "attention.compress_ratios: llama.cpp wants one ratio, above 1, "
-                "that "
-                "divides attention.indexer.top_k"
+                "attention.compress_ratios: llama.cpp wants one ratio, above 1, that divides "
+                "attention.indexer.top_k"
             )
         return size
 

@@ -27,9 +27,8 @@ SHARED = (HAMI, KAI)  # of --gpumem: what divides a GPU by memory
 _NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}
 # curl, which the images have, says 0.000000 as long as it has no connection
 _WAIT = (
-    "for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != "
-    "0.000000 ]; "
-    "do sleep 2; done; done"
+    "for at; do until [ \"$(curl -sm 2 -w '%{time_connect}' telnet://$at </dev/null)\" != 0.000000 "
+    "]; do sleep 2; done; done"
 )
 
 
@@ -250,10 +249,8 @@ def deployment(
 def service(name: str, port: int, app: str = "", key: str = "app") -> str:
     """Return a Service for the pods of an app, its own name's by default, or with another label."""
     return (
-        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    "
-        f"{key}: {app or name}\n"
-        "  ports:\n"
-        f"    - port: {port}\n      targetPort: {port}\n"
+        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    {key}: "
+        f"{app or name}\n  ports:\n    - port: {port}\n      targetPort: {port}\n"
     )
 
 

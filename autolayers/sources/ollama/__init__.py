@@ -27,6 +27,7 @@ def stored_or_shown(
     Raises ModelError if neither has it, OllamaError if the server is needed but cannot be asked.
     """
     try:
+        # the store is that server's, not this machine's
         if not server.is_local:
             raise StoreUnreadable(f"the Ollama server is {server.url}")
         return find(text, environ)

@@ -88,11 +88,13 @@ def base_url(host: str) -> str:
     scheme, found, rest = text.partition("://")
     if not found:
         scheme, rest = "http", text
+        # envconfig.Host has this case too: the service is https
         if rest == "ollama.com":
             scheme, rest = "https", "ollama.com:443"
     scheme = scheme.lower()
     if scheme not in ("http", "https"):
         raise OllamaError(f"OLLAMA_HOST {text!r}: only http and https are supported")
+    # a scheme brings its own port
     port: str = {"http": "80", "https": "443"}[scheme] if found else str(_DEFAULT_PORT)
     default = port
     hostport, _, path = rest.partition("/")
@@ -102,9 +104,11 @@ def base_url(host: str) -> str:
             f"OLLAMA_HOST {shown!r} is not an address (write host, host:port or http://host:port)"
         )
     name = hostport.strip("[]")
+    # a bare IPv6 address has several colons, and no port
     split = re.fullmatch(r"(\[[^\]]*\]|[^:\[\]]*):([^:\[\]]*)", hostport)
     if split:
         name, port = split[1].strip("[]"), split[2]
+    # Go's ParseInt takes a sign
     if not re.fullmatch(r"\+?[0-9]{1,9}", port) or int(port) > 65535:
         port = default
     path = path.strip("/")
@@ -206,6 +210,7 @@ class Server:
         try:
             answer = self._ask("POST", "/api/generate", body, timeout=self.load_timeout, model=name)
         except Refused as error:
+            # embedding models have no /api/generate
             if "does not support generate" not in error.reason:
                 raise
             # an embedding model can only be loaded by embedding something
@@ -221,6 +226,7 @@ class Server:
     def unload(self, name: str, patience: float = 20.0) -> None:
         """Unload and wait, for at most `patience` seconds, until it is gone: memory is freed after
         the answer."""
+        # without it there is nothing to wait for
         loaded = _entry(self.ps(), name)
         try:
             self._ask(
@@ -294,6 +300,7 @@ class Server:
             raise OllamaError(
                 f"{self.url} redirects to {place}: set OLLAMA_HOST to the address of Ollama itself"
             )
+        # errors come as JSON within a stream, with status 200
         objects = list(_objects(content))
         reason = _error_of(objects)
         if reason or status >= 400:
@@ -331,6 +338,7 @@ def _is_own(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
         with socket.socket(socket.AF_INET6 if address.version == 6 else socket.AF_INET) as probe:
+            # an address that is not this machine's cannot be bound
             probe.bind((host, 0))
         return True
     except (OSError, ValueError):
@@ -366,6 +374,7 @@ def _objects(content: bytes) -> list[dict[str, Any]]:
         try:
             part = json.loads(line)
         except (ValueError, RecursionError):
+            # half a line: only an error that came before it still counts
             return [entry for entry in found if entry.get("error")]
         if isinstance(part, dict):
             found.append(part)

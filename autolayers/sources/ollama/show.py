@@ -63,6 +63,7 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
     metadata = {
         printable(str(key)): _value(value) for key, value in info.items() if value is not None
     }
+    # /api/show leaves it out
     metadata.setdefault("general.name", name)
     alignment = _alignment(metadata)
     found: dict[str, TensorInfo] = {}
@@ -103,6 +104,7 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
         name, type_, shape = entry.get("name"), entry.get("type"), _shape(entry.get("shape"))
         if isinstance(name, str) and isinstance(type_, str) and shape is not None:
             ne = (*shape, 1, 1, 1, 1)[:4]
+            # Ollama writes Q4_K, ggml q4_K
             known = _TYPES.get(type_.lower())
             size = n_bytes(known or "f32", ne)
             return TensorInfo(

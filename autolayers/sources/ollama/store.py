@@ -66,8 +66,10 @@ class Name:
     @classmethod
     def parse(cls, text: str) -> Name:
         """Raises ModelError for a name that Ollama would refuse."""
+        # Ollama drops both too
         rest = text.split("://", 1)[-1].removesuffix(":local")
         tag, host, namespace = TAG, HOST, NAMESPACE
+        # a colon before the last slash is a host's port
         if rest.rfind(":") > rest.rfind("/"):
             rest, tag = rest.rsplit(":", 1)
         parts = rest.rsplit("/", 2)
