@@ -661,14 +661,15 @@ def in_order(rows: list[Row], predicted: list[float]) -> None:
     PAGE.extend(
         [
             "",
-            "## Of two launches the faster",
+            "## Which of two launches is faster",
             "",
             f"""\
-Pairs of launches measured more than 5 % apart that are predicted in order, equal ones half: {shares}.
-The others are below. Some are one launch measured twice (`-ncmoe` of more layers than the model has): so much
-measurements vary. Of the 12 GiB card, which Windows drives, experts of 18 layers in RAM leave less free than the margin
-for Windows is: that launch does not fit there, and those of 20 layers are the fastest prompt measured.
-""",  # noqa: E501
+Pairs of launches measured more than 5 % apart whose order is predicted right, equal predictions
+counting half: {shares}. The other pairs are below. Some are one launch measured twice (`-ncmoe`
+above the model's layers) and show how much measurements vary. On the 12 GiB card under Windows,
+experts of 18 layers in RAM leave less free than Windows' margin: that launch does not fit, and 20
+layers give the fastest prompt that was measured.
+""",
             f"| {' | '.join(head)} |",
             "|---|---|---|---|---:|---:|",
         ]
@@ -856,10 +857,14 @@ def write_page(rows: list[Row]) -> None:
 # How far predicted speeds are off
 
 Made by `python benchmarks/fit_speed.py --docs`; do not edit. {len(rows)} measured rates of
-{len({row.source for row in rows})} sources (fixtures/speeds); tg: tokens one by one, pp: prompts.
-**ratio**: the median of predicted / measured; **factor**: the median of how many times a prediction is off, up or
-down; **p80**: what 8 in 10 are within. The first table is of rows that the constants were fitted to, the others of rows
-whose source was left out of the fit: that is what a plan says of itself (`within x1.30`)."""  # noqa: E501
+{len({row.source for row in rows})} sources (fixtures/speeds); tg: generation, pp: prompts.
+
+- **ratio**: the median of predicted / measured
+- **factor**: the median error, up or down, as a factor
+- **p80**: the factor that 8 in 10 predictions are within
+
+The first table has the rows that the constants were fitted to. In the others each row is predicted
+by constants fitted without its source: that is the uncertainty a plan states (`within x1.30`)."""
     (ROOT / "docs" / "speeds.md").write_text("\n".join([head, *PAGE, ""]), encoding="utf-8")
 
 

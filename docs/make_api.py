@@ -11,10 +11,10 @@ import autolayers
 
 HEAD = """# The library
 
-Made by `python docs/make.py api`; do not edit. The names below are the public ones, all from `import autolayers`; they
-are loaded when they are first used. What `Plan.to_dict()` returns is the `--json` document, schema 1: keys are added,
-never taken away or given another meaning.
-"""  # noqa: E501
+Made by `python docs/make.py api`; do not edit. All public names come from `import autolayers` and
+are loaded on first use. `Plan.to_dict()` returns the `--json` document, schema 1: keys may be
+added, but are never removed and never change their meaning.
+"""
 
 
 def render() -> str:

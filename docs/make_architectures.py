@@ -31,15 +31,15 @@ _STATE = {
 }
 _HEAD = f"""# Architectures
 
-Made by `python docs/make.py architectures`; do not edit. One row of `autolayers/model/architectures.py` each, of
-llama.cpp's build {NEWEST}. *Weights and caches* says whether those sizes have been compared with llama.cpp's own:
-**exact** to the byte, or an **upper bound**. *Graph* says whether the compute buffers are modelled (**yes**) or bounded
-from above (no). An architecture without a row is treated as a transformer with a full cache in every layer, and never
-called exact.
+Made by `python docs/make.py architectures`; do not edit. One line for each row of
+`autolayers/model/architectures.py`, for llama.cpp's build {NEWEST}. *Weights and caches*: sizes
+compared with llama.cpp's own are **exact** to the byte, others an **upper bound**. *Graph*: compute
+buffers are modelled (**yes**) or bounded from above (no). An architecture without a row is planned
+as a transformer with a full cache in every layer, and is never called exact.
 
 | architecture | context memory | sliding window | notes | weights and caches | graph |
 |---|---|---|---|---|---|
-"""  # noqa: E501
+"""
 
 
 def render() -> str:

@@ -13,27 +13,29 @@ from autolayers.flags.table import ARGUMENTS, LEGACY
 _HEAD = f"""# Builds of llama.cpp
 
 Made by `python docs/make.py builds`; do not edit. `autolayers/builds/table.py` has one row for each
-change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build b{OLDEST_EXACT} to
-b{NEWEST}, the newest known build and the default of a plan, and at
-{", ".join(f"b{number}" for number in RECORDED)}, whose library alone was recorded.
-Other builds, and builds between *not in* and *from* of a rule, get an upper bound and a warning.
+change of llama.cpp that moves memory or that a launch must know. Sizes are exact from build
+b{OLDEST_EXACT} to b{NEWEST}, the newest known build and the default of a plan, and at
+{", ".join(f"b{number}" for number in RECORDED)}, whose library alone was recorded. Other builds,
+and builds between *not in* and *from* of a rule, get an upper bound and a warning.
 
-- *from*, *to*: the first and the last build with the rule; without a last one, today's build has it too.
-- *not in*: the newest build whose source was seen without it; empty if that is the build before *from*.
+- *from*, *to*: the first and the last build with the rule; without *to*, today's build has it too.
+- *not in*: the newest build whose source was seen without it; empty if that is the build before
+  *from*.
 - *pull*: the pull request at github.com/ggml-org/llama.cpp.
 
 | part | rule | from | to | not in | pull | what |
 |---|---|---|---|---|---|---|
-"""  # noqa: E501
+"""
 _FLAGS = """
 
 ## Flags
 
-Flags that not every build has, by their canonical name. For an available binary, its own `--help` takes precedence.
+Flags that only some builds have, by their canonical name. If the program is here, its own `--help`
+takes precedence.
 
 | flag | from | to |
 |---|---|---|
-"""  # noqa: E501
+"""
 
 
 def render() -> str:

@@ -49,22 +49,22 @@ ENOUGH = 16384
 HEAD = f"""\
 # Plans
 
-Made by `python docs/make.py plans`; do not edit. Each model on six machines with {RAM} of RAM, nothing given: what
-autolayers plans, and what `llama-server --fit on` would choose by itself.
+Made by `python docs/make.py plans`; do not edit. Each model is planned without flags on six
+machines with {RAM} of RAM: by autolayers, and as `llama-server --fit on` would choose.
 
-- **layers**: of all, the output layer included, on the GPUs; *-k exp* means that the experts of k layers (*ffn*: the
-  FFN weights) lie in RAM, which with a mixture of experts costs little.
-- **context**: tokens, shared by the four default slots. Why it is below 16384: *trained* for no more; *full*: no
-  launch with more fits; else what a token costs then, as 16384 is more than 5 % (mixtures: 10 %) of the request's time
-  dearer: *16k: 14.0 t/s*.
-- **-ub**: the micro-batch, where it is not 512.
-- **t/s**: predicted tokens per second of generation and of prompts for `--workload chat`: not a measurement
-  ([speeds.md](speeds.md) has how far off), there to compare the two columns.
-- What `--fit` chooses is compared, cell by cell, with what llama-server and llama-fit-params themselves choose for CUDA
-  devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
-- `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks* marks a choice of --fit
-  that does not leave that; *does not fit* a model too large for the machine.
-"""  # noqa: E501
+- **layers**: on the GPUs, of all, the output layer included. *-k exp*: the experts of k layers
+  (*ffn*: their FFN weights) are in RAM, which costs little with a mixture of experts.
+- **context**: tokens, shared by the four default slots. Below 16384 a word says why: *trained* for
+  no more; *full*: no launch with more fits; *16k: 14.0 t/s*: 16384 would take more than 5 %
+  (mixtures: 10 %) longer, at that rate.
+- **-ub**: the micro-batch, if it is not 512.
+- **t/s**: predicted tokens per second of generation and of prompts for `--workload chat`. These are
+  no measurements ([speeds.md](speeds.md) has their errors); they compare the two columns.
+- `--fit`'s choices are compared, cell by cell, with those of llama-server and llama-fit-params
+  themselves for CUDA devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
+- `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks*: --fit's
+  choice leaves less than that; *does not fit*: the model is too large for the machine.
+"""
 
 
 def cell(params: Params, n_ctx: int | str, everything: int, speed: Speed) -> str:

@@ -22,14 +22,14 @@ SAME = 1.02  # less is no difference
 HEAD = """\
 ## Launches that users publish
 
-Launches of the guides, threads and benchmarks of `fixtures/published.jsonl`, and what autolayers plans for the same
-machine, context, cache types and slots. (Benchmarks with less than 4096 tokens of context have 4096 here.) **t/s**:
-published, predicted for their launch, and for ours; **time**: of the request with their launch by that with ours, both
-predicted.
+Launches from guides, threads and benchmarks (`fixtures/published.jsonl`), and what autolayers plans
+for the same machine, context, cache types and slots. Benchmarks with less than 4096 tokens of
+context have 4096 here. **t/s**: published, predicted for their launch, and predicted for ours;
+**time**: predicted seconds of a request with their launch, divided by those with ours.
 
 | model | machine | published launch | t/s | predicted | ours | predicted | time | why it differs |
 |---|---|---|---:|---:|---|---:|---:|---|
-"""  # noqa: E501
+"""
 
 
 def rows() -> list[dict[str, object]]:

@@ -13,12 +13,14 @@ AIM, QUESTIONS, KILLS = 1_000_000, 100_000, 1_000
 _INTRODUCTION = """\
 # Reliability
 
-<!-- Made by `python docs/make.py reliability` from benchmarks/soak.json, to which `python benchmarks/soak.py` adds. -->
+<!-- Made by `python docs/make.py reliability` from benchmarks/soak.json, which
+`python benchmarks/soak.py` extends. -->
 
-What was tried so far, how often, and what came of it. Each run of `benchmarks/soak.py` goes on from the case where
-the last one ended, so that runs of an hour add up. [SECURITY.md](../SECURITY.md) says what must hold,
+This page lists what has been tried, how often, and the outcome. Each run of `benchmarks/soak.py`
+continues at the case where the last one ended, so that runs of an hour add up.
+[SECURITY.md](../SECURITY.md) says what must hold,
 [CONTRIBUTING.md](../CONTRIBUTING.md#hostile-input) where the limits are.
-"""  # noqa: E501
+"""
 
 _KINDS = {
     "commands": "`plan`, `inspect` and `sweep` with flags and values of all kinds",

@@ -16,31 +16,35 @@ _INTRODUCTION = """\
 `autolayers rules` computes the published formulas for a model that has no file yet:
 
     autolayers rules --params 70B --bits 16 --gpu 80GiB
-    autolayers rules --params 8B --bits 4 --layers 32 --hidden 4096 --heads 32 --kv-heads 8 --sequence 8192 --explain
+    autolayers rules --params 8B --bits 4 --layers 32 --hidden 4096 --heads 32 --kv-heads 8 \\
+        --sequence 8192 --explain
     autolayers rules MODEL.gguf --gpu 24GiB
 
-They are estimates. For a file, `autolayers MODEL` computes the exact figures, and `autolayers rules MODEL`
-shows each rule with its error, (rule - exact) / exact: what llama-server allocates with every layer on one
-GPU that is large enough, all buffers and the host's part included; *holding* is compared with the weights, *kv_cache*
-with the context, and *layers_that_fit* with the plan for `--gpu` (`--strategy layers`), whose n_gpu_layers counts
-one more, the output layer. Training has no exact figure here. The bits are then the ones people quote for the type of
-most weights (4 for q4_K), unless `--bits` says otherwise.
+They are estimates. For a file, `autolayers MODEL` computes the exact figures, and
+`autolayers rules MODEL` shows each rule with its error, (rule - exact) / exact. *Exact* is what
+llama-server allocates with every layer on one GPU that is large enough, all buffers and the host's
+part included. Three rules are compared with a part of it: *holding* with the weights, *kv_cache*
+with the context, and *layers_that_fit* with the plan for `--gpu` (`--strategy layers`), whose
+n_gpu_layers counts one more, the output layer. Training has no exact figure here. The bits are those
+that people quote for the type of most weights (4 for q4_K), unless `--bits` is given.
 
 In Python:
 
     from autolayers import rules
-    rules.evaluate("serving", params="70B", bits=16, gpu="80GiB")  # one rule: a Result, or UsageError
-    results, left_out = rules.evaluate_all(params="70B", bits=16)  # all that can be computed; why not the others
+    rules.evaluate("serving", params="70B", bits=16, gpu="80GiB")  # a Result, or UsageError
+    # every rule that can be computed, and why the others cannot
+    results, left_out = rules.evaluate_all(params="70B", bits=16)
     rules.compare(autolayers.read_model("model.gguf"), sequence=8192)
 
-**Units.** GB is 10^9 bytes, as the sources count. A GPU has its real size: `--gpu 80GiB` for a GPU sold as
-80 GB, which holds 80 x 2^30 bytes (85.9 GB); `--gpu 80GB` means 80 x 10^9 here, unlike
-for a plan. GPUs are the value divided by that size, rounded up: no context, no uneven split.
+**Units.** GB is 10^9 bytes, as the sources count. A GPU has its real size: write `--gpu 80GiB` for
+one sold as 80 GB, which holds 80 x 2^30 bytes (85.9 GB). `--gpu 80GB` means 80 x 10^9 bytes here,
+unlike for a plan. The number of GPUs is the value divided by that size, rounded up; it allows for
+no context and no uneven split.
 
-**JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`), `GB`, `gpus` where `--gpu` is
-given, `as_published` where the source's own arithmetic gives another figure, and with a file `exact` and `error`;
-then `inputs` and `left_out`.
-"""  # noqa: E501
+**JSON** (`--json`): one key per rule, by the names below, with `bytes` (or `layers`) and `GB`;
+`gpus` if `--gpu` is given; `as_published` if the source's own arithmetic gives another figure;
+`exact` and `error` if there is a file. Then follow `inputs` and `left_out`.
+"""
 
 
 def _example(rule: Rule, example: Example) -> str:

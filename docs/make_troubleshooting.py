@@ -14,21 +14,24 @@ _HEAD = """# Troubleshooting
 
 Made by `python docs/make.py troubleshooting`; do not edit.
 
-    autolayers explain server.log                          # or: journalctl -u ollama | autolayers explain -
-    autolayers explain server.log -m model.gguf            # and the launch that works, planned for the log's machine
+    autolayers explain server.log                 # or: journalctl -u ollama | autolayers explain -
+    autolayers explain server.log -m model.gguf   # plans the launch that works on the log's machine
     autolayers explain server.log -m model.gguf --json
-    autolayers explain 4242                                # a running llama-server; autolayers ps lists them
-    autolayers explain model.gguf --gpu 12GiB              # why this plan
+    autolayers explain 4242                       # a running llama-server; `autolayers ps` has PIDs
+    autolayers explain model.gguf --gpu 12GiB     # why this plan
 
-The log is read here and sent nowhere. One line names the cause; then come the figures, what else the log shows, what to
-try, the launch that works and the numbers of the lines that say so. The exit code is 0 if the log is explained, 1 if it
-is not, 3 if there is no log. `autolayers run` on a terminal prints the same when a launch dies, and `--retry` takes the
-remedy. Where the log has the rates of answers, and the model and the GPU are known, they stand next to what is
-predicted for that launch, with the launch that is much faster, if there is one (`rates` in `--json`). A command that
-fails for another reason than memory comes back with as few words changed as may be: another port, the flag that is
-meant, the first part of a split model. In `--json` the causes have these names:
+The log is read on this machine and sent nowhere. One line names the cause. Then come the figures,
+what else the log shows, what to try, the launch that works, and the line numbers of the evidence.
+The exit code is 0 if the log is explained, 1 if it is not, and 3 if there is no log. When a launch
+dies, `autolayers run` prints the same on a terminal, and `--retry` applies the remedy.
 
-"""  # noqa: E501
+If the log has the rates of answers, and the model and GPU are known, the page compares them with
+the predicted ones and names a launch that is much faster, if there is one (`rates` in `--json`). A
+command that failed for another reason than memory is printed again with the fewest changes: another
+port, the flag that was meant, the first part of a split model. In `--json` the causes have these
+names:
+
+"""
 _PHASES = {
     "load": "while weights load",
     "cache": "at the KV cache",
@@ -37,9 +40,10 @@ _PHASES = {
     "start": "at the start",
 }
 _ERA = """
-A *build* is given for lines that not every build prints. Builds after b9014 print less: at the default level they show
-no buffer sizes, no offloaded layers and no graph splits; `-lv 4` brings them back.
-"""  # noqa: E501
+A *build* is given for lines that only some builds print. Builds after b9014 print less: at the
+default level they show no buffer sizes, no offloaded layers and no graph splits; `-lv 4` brings
+them back.
+"""
 
 
 def render() -> str:

@@ -141,7 +141,7 @@ def _choose_experts(
     # grovemoe's chunk experts: one of them serves a group of experts
     if n_expert != llm.n_expert:
         selected = g.cast(g.scale(g.cast(selected, "f32")), "i32")
-    # probabilities as a column of each token, of which the chosen are picked
+    # probabilities as a column of each token, from which get_rows picks the chosen
     weights = g.get_rows(g.reshape(probs, 1, llm.n_expert, n), selected)
     # gpt-oss: softmax over the chosen experts only
     if gating == "softmax_weight":
