@@ -62,8 +62,8 @@ machines with {RAM} of RAM: by autolayers, and as `llama-server --fit on` would 
   no measurements ([speeds.md](speeds.md) has their errors); they compare the two columns.
 - `--fit`'s choices are compared, cell by cell, with those of llama-server and llama-fit-params
   themselves for CUDA devices of these sizes (`pytest -m llamacpp tests/planner/test_fit.py`).
-- `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks*: --fit's
-  choice leaves less than that; *does not fit*: the model is too large for the machine.
+- `--fit` keeps 1024 MiB free on each GPU, autolayers what docs/devices.md derives. *breaks*:
+  --fit's choice leaves less than that; *does not fit*: the model is too large for the machine.
 """
 
 

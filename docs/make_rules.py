@@ -25,8 +25,8 @@ They are estimates. For a file, `autolayers MODEL` computes the exact figures, a
 llama-server allocates with every layer on one GPU that is large enough, all buffers and the host's
 part included. Three rules are compared with a part of it: *holding* with the weights, *kv_cache*
 with the context, and *layers_that_fit* with the plan for `--gpu` (`--strategy layers`), whose
-n_gpu_layers counts one more, the output layer. Training has no exact figure here. The bits are those
-that people quote for the type of most weights (4 for q4_K), unless `--bits` is given.
+n_gpu_layers counts one more, the output layer. Training has no exact figure here. The bits are
+those that people quote for the type of most weights (4 for q4_K), unless `--bits` is given.
 
 In Python:
 
