@@ -45,7 +45,7 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
     for i, one in enumerate(sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
         # --top-k's default
         best = g.top_k(one, min(40, one.ne[0]))
-        # logits as a column, of which get_rows picks single elements
+        # logits as a column, from which get_rows picks single elements
         kept = g.get_rows(g.reshape(one, 1, one.ne[0]), best)
         shares = llm.output(g.soft_max(g.reshape(kept, kept.ne[1])))
         chosen = g.argmax(g.sub(shares, g.input(f"uniform{i}", "f32", 1)))
