@@ -18,7 +18,7 @@ from .engines import LLAMA_SERVER, engine
 from .engines.ik_llama import IK_LLAMA
 from .errors import LaunchRefused, UsageError, WrongType
 from .flags.params import Params
-from .flags.parse import Arguments, items
+from .flags.parse import Arguments, items, items_of_fork
 from .flags.policy import Policy, arguments_of, read_policy
 from .flags.table import Argument, lookup
 from .flags.write import to_words
@@ -342,7 +342,7 @@ def _lacking(arguments: Arguments, build: Build, verbatim: Sequence[str] | None)
     """Yield why the build refuses a flag: each word of a verbatim command, otherwise what none of
     its flags can express."""
     if verbatim is not None:
-        names = [item.name for item in items(verbatim) if isinstance(item.flag, Argument)]
+        names = [item.name for item in items_of_fork(verbatim) if isinstance(item.flag, Argument)]
     else:
         # of a plan's words what counts is that the build can say the same
         names = [name for name in arguments.written if name.startswith("-")]

@@ -64,6 +64,8 @@ _IDLE = {
             "--max-gpu",
             "-mea",
             "--max-extra-alloc",
+            "--webui",
+            "--context-shift",
         ),
         1,
     ),
@@ -80,6 +82,8 @@ _IDLE = {
             "--transparent-huge-pages",
             "-dr",
             "--dry-run",
+            "-co",
+            "--color",
             "-sas",
             "--scheduler-async",
         ),
@@ -107,7 +111,11 @@ WORDS: Known = {
     ),
     **dict.fromkeys(("-no-fa", "--no-flash-attn", "-fmoe", "--fused-moe"), 0),
 }
+# switches that take a value in llama.cpp, and the other way round
+SWITCHES = ("--fit", "-dr", "-co", "--color")
+VALUED = ("--webui", "--context-shift")
 _GONE = ("-fmoe", "--fused-moe")  # of older ones, whose experts were not fused without it
+FLASH = ("-fa", "--flash-attn")
 SPLITS = ("graph", "attn")
 LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers")
 OWN_TYPES = ("q6_0", "q8_kv")
@@ -160,7 +168,7 @@ def meant(
             if word == "--fit" and left and left[0] in ("on", "off"):
                 raise UsageError(f"unknown argument: {left[0]} ({program}'s --fit takes no value)")
             value = left.pop(0) if count and left else ""
-            if count and not value and word not in ("-fa", "--flash-attn"):
+            if count and not value and word not in FLASH:
                 raise UsageError(f"{word} needs a value")
             said = said if word in _GONE and word in listed else _with(said, word, value)
             more = _llama_words(word, value)
@@ -201,12 +209,12 @@ def _llama_words(flag: str, value: str) -> Sequence[str]:
     UsageError."""
     if flag in ("-no-fa", "--no-flash-attn"):
         return "-fa", "off"
-    if flag in ("-fa", "--flash-attn"):
-        if value not in ("on", "off", "auto", "0", "1"):
+    if flag in FLASH:
+        if value.lower() not in ("on", "off", "auto", "0", "1"):
             raise UsageError(
                 f"invalid parameter for argument: {flag} (it takes on, off, auto, 0 or 1)"
             )
-        return "-fa", "off" if value in ("off", "0") else "on"
+        return "-fa", "off" if value.lower() in ("off", "0") else "on"
     if flag in ("-sm", "--split-mode") and value not in SPLITS:
         if value not in ("none", "layer"):
             raise UsageError(f"-sm {value}: {IK_LLAMA.name} has none, layer, graph and attn")

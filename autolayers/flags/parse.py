@@ -148,12 +148,15 @@ class Item:
         self.positive = positive
 
 
+_SWITCHES_OF_FORK = ("--fit", "-dr", "-co", "--color")
+
+
 def items_of_fork(words: Sequence[str]) -> Iterator[Item]:
-    """As items, for a program that may be ik_llama.cpp, whose --fit is a switch: without a value it
-    is none of llama-server's flags."""
+    """As items, for a program that may be ik_llama.cpp, which has switches of llama-server's flags
+    with values: without a value they are none of these."""
     start = 0
     for i, word in enumerate(words):
-        if word == "--fit" and (i + 1 == len(words) or _is_flag(words[i + 1])):
+        if word in _SWITCHES_OF_FORK and (i + 1 == len(words) or _is_flag(words[i + 1])):
             yield from items(words[start:i])
             yield Item(None, word, [word])
             start = i + 1

@@ -45,8 +45,9 @@ def understood(
             command.words, {}, tuple(listed), build.fork or "this program"
         )
         return replace(command, meant=words), notes
+    asked = _with_values(command.words) if build.bare_flash else command.words
     words, engine, notes = ik_words.meant(
-        command.words, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
+        asked, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
     )
     return replace(command, meant=words, engine=engine), notes
 
@@ -55,7 +56,7 @@ def places_itself(command: WrappedCommand, environ: Mapping[str, str]) -> str:
     """Return why there is nothing to plan for a command whose program chooses by itself; "" for
     others."""
     following = zip(command.words, [*command.words[1:], ""], strict=False)
-    if command.container or not any(_switch(word, after) for word, after in following):
+    if command.container or not any(_switch(word, after, _FIT) for word, after in following):
         return ""
     from ..detect import detect
 
@@ -64,8 +65,8 @@ def places_itself(command: WrappedCommand, environ: Mapping[str, str]) -> str:
     return f"with --fit {IK_LLAMA.name} places the layers itself: nothing to plan"
 
 
-def _switch(word: str, after: str) -> bool:
-    return word in _FIT and (not after or after.startswith("-"))
+def _switch(word: str, after: str, names: tuple[str, ...] = ("-fit", *ik_words.SWITCHES)) -> bool:
+    return word in names and (not after or after.startswith("-"))
 
 
 def _foreign(word: str, after: str) -> bool:
@@ -73,8 +74,17 @@ def _foreign(word: str, after: str) -> bool:
         return True
     if word in ik_words.CACHES and ik_words.is_own_type(after):
         return True
-    if word == "-fa" and after in ("0", "1"):
+    if word in ik_words.FLASH and after not in ("on", "off", "auto"):
+        return True
+    if word in ik_words.VALUED and after[:1] not in ("", "-"):
         return True
     if (word, after) in _UNLIKE:
         return True
     return after in ik_words.SPLITS or _switch(word, after)
+
+
+def _with_values(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of an older one, whose -fa is a switch, with its value."""
+    return tuple(
+        [more for word in words for more in ((word, "on") if word in ik_words.FLASH else (word,))]
+    )

@@ -294,6 +294,18 @@ class Estimator:
         used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
         return shares(self.model, params, used, self.rules, counts)
 
+    def experts_in_ram(
+        self, params: Params, devices: Sequence[Device], count: int
+    ) -> tuple[int, ...]:
+        """The layers whose experts the program's own -ncmoe `count` keeps in RAM, in the order in
+        which they go there."""
+        if self.rules.engine.is_llama_cpp:
+            return tuple(range(count))
+        from .ik_llama import experts_in_ram
+
+        used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
+        return experts_in_ram(self.model, params, used, self.rules, count)
+
     def script(self, params: Params, devices: Sequence[Device]) -> Steps | None:
         """Return the launch's graphs as steps, and which of its devices lack a kernel for them;
         None if the architecture's graph is unknown. Raises LaunchRefused."""

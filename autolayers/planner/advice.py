@@ -9,7 +9,6 @@ file      the largest quantisation of the same model
 
 from __future__ import annotations
 
-from ..backends import HOST
 from ..devices.assumed import ALONE
 from ..errors import AutolayersError
 from ..flags.params import EXPERTS_REGEX, N_UBATCH, Params
@@ -17,6 +16,7 @@ from ..flags.write import to_words
 from ..records import dataclass, replace
 from ..units import MiB
 from .evaluate import FULL
+from .one import overrides
 from .one.bisection import last
 from .quantisations import below
 from .search import search
@@ -147,7 +147,11 @@ class _Advice:
                 return
 
     def _words(self, change: dict[str, object], found: Candidate) -> Remedy:
-        words = to_words(Params(**change))  # type: ignore[arg-type]
+        params, own = Params(**change), list[str]()  # type: ignore[arg-type]
+        if params.overrides and params.overrides == found.params.overrides:
+            left, own = overrides.own_experts(self.problem.evaluator, found.params)
+            params = replace(params, overrides=left.overrides)
+        words = [*to_words(params, self.problem.build.knows), *own]
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
         speed = self.problem.cost.speed(found)
         return Remedy(
@@ -162,7 +166,7 @@ class _Advice:
             if self.model.is_moe and not given.overrides:
                 spared = self.launch(strategy="auto")
                 if spared is not None and spared.fits and spared.params.overrides:
-                    yield {"overrides": _as_flag(spared.params.overrides)}
+                    yield {"overrides": self._as_flag(spared.params)}
             fewer = self.launch(replace(given, n_gpu_layers=None), strategy="layers")
             if fewer is not None and fewer.fits:
                 yield {"n_gpu_layers": fewer.params.n_gpu_layers}
@@ -191,6 +195,17 @@ class _Advice:
             yield {"n_ubatch": 64}
         if given.device is None and self.machine.devices:
             yield {"device": ()}
+
+    def _as_flag(self, params: Params) -> tuple[tuple[str, str], ...]:
+        """The whole layers of its rules alone, one more for one that is there in part: what -ncmoe
+        can say."""
+        rules = params.overrides
+        if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
+            return rules
+        count = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
+        bare = replace(params, overrides=())
+        layers = self.problem.evaluator.experts_in_ram(bare, count)
+        return overrides.with_experts_on_host(bare, layers).overrides
 
     def _may_shorten(self) -> bool:
         """Whether nothing that was given asks for more than the smallest context."""
@@ -334,14 +349,6 @@ def _solution(problem: Problem) -> Candidate | None:
         return search(problem).candidate
     except AutolayersError:  # of the change alone
         return None
-
-
-def _as_flag(rules: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The whole layers of these rules alone, one more for one that is there in part: what -ncmoe
-    can say."""
-    layers = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
-    whole = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(layers))
-    return rules if any(pattern == EXPERTS_REGEX for pattern, _ in rules) else whole
 
 
 def _step(size: int) -> int:

@@ -19,7 +19,7 @@ from .evaluate import FULL, RAM_MARGIN
 from .one.contexts import contexts
 from .one.expert_cache import hits
 from .one.most import layers_alone
-from .one.overrides import merged
+from .one.overrides import merged, own_experts
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
 from .problem import Problem
 from .reasons import Explained, fit_choice_of
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..request import Request
     from ..work.speed import Answers, CostModel, Speed
-    from .evaluate import Candidate
+    from .evaluate import Candidate, Evaluator
 
 ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
 
@@ -209,7 +209,7 @@ class _Answer:
             self._devices(),
             host,
             self.candidate.fits,
-            tuple(_flags(params, self.given, self.problem.build)),
+            tuple(_flags(self.evaluator, params, self.given, self.problem.build)),
             self._described(params),
             predict,
             partial(
@@ -342,12 +342,14 @@ def _layers(
     return tuple(map(LayerRow, names, (HOST, *placement.dev_layer, placement.dev_output), found))
 
 
-def _flags(params: Params, given: Params, build: Build) -> list[str]:
+def _flags(evaluator: Evaluator, params: Params, given: Params, build: Build) -> list[str]:
     """All memory-relevant arguments as the build spells them, layers and context first; the caller
     adds the model."""
     from ..flags.write import to_words
 
+    experts: list[str] = []
     if not given.overrides:
+        params, experts = own_experts(evaluator, params)
         own = ((EXPERTS_REGEX, "-ncmoe"), (FFN_REGEX, "-ncffn"))
         known = tuple(regex for regex, flag in own if build.knows(flag))
         params = replace(params, overrides=merged(params.overrides, known))
@@ -373,4 +375,4 @@ def _flags(params: Params, given: Params, build: Build) -> list[str]:
         ]
     if params.n_ctx is not None:
         words += ["-c", str(params.n_ctx)]
-    return [*words, *rest, *build.engine.words]
+    return [*words, *rest, *experts, *build.engine.words]

@@ -407,7 +407,7 @@ class Kind:
     def _with_parts(self, ladder: Ladder, count: int, params: Params) -> Iterator[Params]:
         """The launch with as many matrices as should fit of one more layer's experts: of the last
         layer that has them in RAM, or of the first layer of a later device."""
-        layer = ladder.top - count - 1
+        layer = ladder.next_layer(count)
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
         shapes = [less]
         movable = self.frame.splits and not self.evaluator.engine.shares_bytes

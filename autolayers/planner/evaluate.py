@@ -127,6 +127,10 @@ class Evaluator:
         other._static, other._layers = self._static, self._layers
         return other
 
+    def experts_in_ram(self, params: Params, count: int) -> tuple[int, ...]:
+        """The layers that the program's own -ncmoe `count` means."""
+        return self.estimator.experts_in_ram(params, self.machine.devices, count)
+
     @property
     def exhausted(self) -> bool:
         """Whether the question's budget is spent: then only the final launch of a search is still

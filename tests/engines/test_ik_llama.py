@@ -224,10 +224,30 @@ def test_a_mixture_leaves_room_for_its_logits() -> None:
     plan = json.loads(command(*words, "--json").stdout)
     assert plan["fits"] and plan["launch"]["engine"] == "ik_llama.cpp" and not plan["exact"]
     assert plan["devices"][0]["compute"] >= 1219 * MiB
-    # layers by pattern, never -ncmoe, which means the last ones there
-    assert "-ncmoe" not in plan["flags"] and "-ot" in plan["flags"]
     absent = set(IK_LLAMA.lacks) & set(plan["flags"])
     assert not absent
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "own"),
+    [
+        ("qwen3-30b-a3b-q4_k_m", 12288, True),
+        # the three dense layers of its first ones are none of the last
+        ("deepseek-v2-lite-q4_k_m", 6144, True),
+        # -ncmoe would hold the biases of the experts twice
+        ("gpt-oss-20b-mxfp4", 8192, False),
+    ],
+)
+def test_experts_in_ram_are_said_by_its_own_ncmoe(name: str, mib: int, own: bool) -> None:
+    """Read again, the plan's words are its bytes on every device."""
+    devices = gpus(mib)
+    plan = autolayers.plan(of(name), ["-c", "8192", "--engine", IK_LLAMA.name], devices)
+    assert plan.fits and ("-ncmoe" in plan.flags) == own
+    again = Request.of([*plan.flags, "--engine", IK_LLAMA.name], {}, devices=devices)
+    found = Estimator(of(name), again.build).breakdown(again.params, devices)
+    for row in plan.devices:
+        use = found.devices[row.name]
+        assert (row.model, row.context, row.compute) == (use.model, use.context, use.compute)
 
 
 def test_its_ncmoe_is_of_the_last_layers() -> None:
@@ -320,6 +340,15 @@ def test_a_file_with_its_types_is_refused_by_llama_server(tmp_path: Path) -> Non
 def test_a_file_with_its_types_is_inspected() -> None:
     done = says("inspect", FIXTURES / "ik/headers/qwen3-8b-iq4_ks.gguf")
     assert done.returncode == 0 and "iq4_ks" in done.stdout and not done.stderr
+
+
+def test_layers_that_it_does_not_cut_are_named() -> None:
+    """is_model_split_supported has no gemma3."""
+    words = ("--engine", "ik_llama.cpp", "--gpu", "2x24GiB", "-c", "4096", "-sm", "graph")
+    done = says(HEADERS / "gemma-3-4b-q8_0.gguf", *words)
+    assert done.returncode == 0
+    assert "ik_llama.cpp does not cut the layers of gemma3, and takes -sm layer" in done.stderr
+    assert "does not cut" not in says(QWEN, *words).stderr
 
 
 def test_two_gpus_of_which_one_is_named() -> None:

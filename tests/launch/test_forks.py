@@ -202,6 +202,24 @@ def test_with_fit_it_places_the_layers_itself(program) -> None:
     assert done.returncode == 2 and b"--wait needs a plan" in done.stderr
 
 
+@pytest.mark.parametrize("words", [("-dr",), ("--webui", "llamacpp"), ("--context-shift", "off")])
+def test_flags_that_take_a_value_in_one_of_both(program, words: tuple[str, ...]) -> None:
+    path = program(IK)
+    code, out, err = planned(path, "-m", str(QWEN), "-c", "8192", *words)
+    assert code == 0 and out.startswith(" ".join([path, "-m", str(QWEN), "-c", "8192", *words])), (
+        err
+    )
+
+
+@pytest.mark.parametrize("words", [("-fa",), ("-fa", "-np", "1")])
+def test_flash_attention_wants_a_value(program, words: tuple[str, ...]) -> None:
+    code, out, err = planned(program(IK), "-m", str(QWEN), "-c", "8192", *words)
+    assert (code, out) == (2, "") and "invalid parameter for argument: -fa" in err
+    older = program(IK.replace("-fa, --flash-attn (auto|on|off|0|1)", "-fa, --flash-attn"))
+    code, out, err = planned(older, "-m", str(QWEN), "-c", "8192", *words, "-rtr")
+    assert code == 0 and "-fa" in out, err
+
+
 @pytest.mark.parametrize("words", [("--fit", "on"), ("-ngl", "all"), ("-ngl", "auto")])
 def test_values_that_its_parser_refuses(program, words: tuple[str, str]) -> None:
     done = command("run", "--dry-run", "--gpu", "24GiB", program(IK), "-m", QWEN, *words)

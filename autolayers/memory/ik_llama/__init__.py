@@ -24,7 +24,7 @@ from . import bound
 from .cache import allocate, refuse
 from .placer import IkPlacer, said_of
 from .reserve import IkWeights, reserved
-from .split import free_mib, latent_form, mib_of
+from .split import free_mib, in_ram, latent_form, mib_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from ..graphs.scheduled import Steps
     from ..weights import Placement, WeightPlacer
 
-__all__ = ["IkPlacer", "computed", "derived", "launch", "script", "shares"]
+__all__ = ["IkPlacer", "computed", "derived", "experts_in_ram", "launch", "script", "shares"]
 
 
 def launch(
@@ -112,6 +112,19 @@ def shares(
     if counts:
         return tuple(map(float, mib_of(model, params, said, counts)))
     return tuple(map(float, free_mib(used, said)))
+
+
+def experts_in_ram(
+    model: Model, params: Params, used: Sequence[Device], rules: Rules, count: int
+) -> tuple[int, ...]:
+    """The layers that its own -ncmoe means; the last ones where it would not load, or moves none
+    (-sm none)."""
+    last = model.hparams.n_layer_all - 1
+    try:
+        found = in_ram(model, params, used, said_of(rules), count)
+    except LaunchRefused:
+        found = ()
+    return found or tuple(range(last, last - count, -1))
 
 
 def script(

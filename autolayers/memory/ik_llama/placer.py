@@ -66,6 +66,12 @@ class IkPlacer(WeightPlacer):
                 self.model, used, found, groups, buffers, params.kv_offload is not False
             )
             known = known and found.mode == "graph"
+        if said.split and found.mode == "layer" and used:
+            name, architecture = self.rules.engine.name, self.model.architecture
+            warnings += (
+                f"-sm {said.split}: {name} does not cut the layers of {architecture}, and takes "
+                f"-sm layer",
+            )
         if not known:
             exact = False
             warnings += (

@@ -13,7 +13,7 @@ from ...errors import LaunchRefused
 from ...flags.params import N_BATCH, N_UBATCH
 from ...ggml.types import is_quantised
 from ...gguf import row_size
-from ...records import dataclass
+from ...records import dataclass, replace
 from ...units import MiB
 from ..split import float32
 from .cache import estimated, is_latent
@@ -330,21 +330,42 @@ def _pattern(il: int, scales: bool = True) -> tuple[str, str]:
     return rf"blk\.{il}\.ffn_(up|down|gate|gate_up)_exps\.{ends}", HOST
 
 
+def in_ram(
+    model: Model, params: Params, devices: Sequence[Device], said: Said, count: int
+) -> tuple[int, ...]:
+    """The layers whose experts -ncmoe `count` keeps in RAM, in its order."""
+    found = split(model, params, devices, replace(said, moe_layers=0, fit=False))
+    return tuple(
+        _moved(model, count, found.defaults, len(devices), found.mode, model.hparams.n_layer_all)
+    )
+
+
 def _experts(
     model: Model, said: Said, default: Sequence[int], count: int, mode: str, n: int
 ) -> Overrides:
     """create_tensors_helper's constructor: the experts of the last layers that have some, or of
     each device's."""
     wanted = said.moe_layers
-    if mode in ("graph", "attn") or wanted >= n or count < 2:
+    scales = _from_the_end(wanted, count, mode, n)
+    return tuple(_pattern(il, scales) for il in _moved(model, wanted, default, count, mode, n))
+
+
+def _from_the_end(wanted: int, count: int, mode: str, n: int) -> bool:
+    return mode in ("graph", "attn") or wanted >= n or count < 2
+
+
+def _moved(
+    model: Model, wanted: int, default: Sequence[int], count: int, mode: str, n: int
+) -> list[int]:
+    if _from_the_end(wanted, count, mode, n):
         layers = [
             il
             for il in reversed(range(model.hparams.n_layer))
             if f"blk.{il}.ffn_down_exps.weight" in model.tensors
         ]
-        return tuple([_pattern(il) for il in layers[:wanted]])
+        return layers[:wanted]
     if mode != "layer":
-        return ()
+        return []
     counts = [list(default[:n]).count(device) for device in range(count)]
     taken = [_round(float32(float32(mine / n) * wanted)) for mine in counts]
     wants = [float32(float32(mine * wanted) / n) for mine in counts]
@@ -360,8 +381,8 @@ def _experts(
     for il in reversed(range(n)):
         if taken[default[il]] > 0:
             taken[default[il]] -= 1
-            moved.append(_pattern(il, scales=False))
-    return tuple(moved)
+            moved.append(il)
+    return moved
 
 
 def _round(x: float) -> int:

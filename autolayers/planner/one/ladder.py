@@ -5,7 +5,8 @@
     ffn        all layers, with this many layers' FFN weights
     bare       whole layers, without their experts
 
-The rest is in RAM, starting with the first layers. The search, several models, comparisons and
+The rest is in RAM, starting with the first layers, or with those that the program's own -ncmoe
+means. The search, several models, comparisons and
 explanations climb these ladders.
 """
 
@@ -18,6 +19,7 @@ from . import overrides
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal
 
     from ...flags.params import Params
@@ -32,6 +34,10 @@ ONE_MORE = {
 }
 
 
+def _leading(_: Params, count: int) -> tuple[int, ...]:
+    return tuple(range(count))
+
+
 @dataclass(frozen=True)
 class Ladder:
     """Launches of one kind: 0 to `top` layers have their weights of that kind on the GPUs; `base`
@@ -40,11 +46,13 @@ class Ladder:
     kind: Kind
     base: Params
     top: int
+    experts_in_ram: Callable[[Params, int], tuple[int, ...]] = _leading
 
     def __call__(self, count: int) -> Params:
         """The launch with this many of them on the GPUs."""
         if self.kind == "experts":
-            return overrides.with_experts_on_host(self.base, self.top - count)
+            layers = self.experts_in_ram(self.base, self.top - count)
+            return overrides.with_experts_on_host(self.base, layers)
         if self.kind == "ffn":
             return overrides.with_ffn_on_host(self.base, self.top - count)
         return replace(self.base, n_gpu_layers=count)
@@ -52,6 +60,12 @@ class Ladder:
     def with_in_ram(self, count: int) -> Params:
         """The launch with this many of them in RAM."""
         return self(self.top - count)
+
+    def next_layer(self, count: int) -> int:
+        """The layer that has its experts in RAM with `count`, and on the GPUs with one more."""
+        more = set(self.experts_in_ram(self.base, self.top - count - 1))
+        layers = self.experts_in_ram(self.base, self.top - count)
+        return next(il for il in reversed(layers) if il not in more)
 
 
 class Ladders:
@@ -67,6 +81,7 @@ class Ladders:
         self.top = n if n is not None and n >= 0 else self.everything
         self.whole_layers = problem.policy.strategy == "layers"  # nothing finer is wanted
         self._experts = bool(model.hparams.n_expert)
+        self._experts_in_ram = problem.evaluator.experts_in_ram
         self._ffn = f"blk.{self.n_layer - 1}.ffn_down.weight" in model.tensors
 
     def layers(self, params: Params) -> Ladder | None:
@@ -82,7 +97,7 @@ class Ladders:
     def _finer(self, params: Params) -> Ladder | None:
         kind: Kind = "experts" if self._experts else "ffn"
         return (
-            Ladder(kind, self.all_layers(params), self.n_layer)
+            Ladder(kind, self.all_layers(params), self.n_layer, self._experts_in_ram)
             if self._experts or self._ffn
             else None
         )

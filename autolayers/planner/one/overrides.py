@@ -3,23 +3,52 @@ accepts."""
 
 from __future__ import annotations
 
+import itertools
+
 from ...backends import HOST, backend_of
 from ...flags.params import EXPERTS_REGEX, FFN_REGEX
 from ...records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from ...flags.params import Params
     from ...model import Model
-    from ..evaluate import Candidate
+    from ..evaluate import Candidate, Evaluator
 
 _BLOCK = "blk\\."
 
 
-def with_experts_on_host(params: Params, count: int) -> Params:
-    """The flags with the experts of the first `count` layers in system memory, as -ncmoe COUNT."""
-    rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in range(count))
+def with_experts_on_host(params: Params, layers: Iterable[int]) -> Params:
+    """The flags with the experts of these layers in system memory: of llama.cpp's first ones as
+    -ncmoe."""
+    rules = tuple((rf"blk\.{i}{EXPERTS_REGEX}", HOST) for i in layers)
     return replace(params, overrides=(*params.overrides, *rules))
+
+
+def own_experts(evaluator: Evaluator, params: Params) -> tuple[Params, list[str]]:
+    """The flags without the rules that the program's own -ncmoe says where it means other layers
+    than llama.cpp's, and these words."""
+    others = "-ncmoe" in evaluator.engine.unwritten
+    # biases and scales stay where they are, or are held twice
+    parts = [name for name in evaluator.model.tensors if "_exps." in name]
+    if not others or any(not name.endswith(".weight") for name in parts):
+        return params, []
+    rules = params.overrides
+    if rules[:1] == ((EXPERTS_REGEX, HOST),):
+        return replace(params, overrides=rules[1:]), ["-cmoe"]
+    layers = list(itertools.takewhile(lambda il: il is not None, map(_whole_layer, rules)))
+    rest = replace(params, overrides=rules[len(layers) :])
+    if not layers or evaluator.experts_in_ram(rest, len(layers)) != tuple(layers):
+        return params, []
+    return rest, ["-ncmoe", str(len(layers))]
+
+
+def _whole_layer(rule: tuple[str, str]) -> int | None:
+    """The layer whose experts, all of them, this rule sends to system memory."""
+    layer = rule[0].removeprefix(_BLOCK).removesuffix(EXPERTS_REGEX)
+    return int(layer) if layer.isdigit() and rule[1] == HOST else None
 
 
 def with_all_experts_on_host(params: Params) -> Params:
