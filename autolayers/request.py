@@ -99,7 +99,7 @@ class Request:
         # the build decides which flags there are, so it comes before them
         build = _of_engine(_build(policy, program, environ), policy, of_program)
         policy = replace(policy, build=_planned_for(build))
-        arguments = _one_sequence(arguments, build)
+        arguments = _by_default(arguments, build)
         arguments, doubts = _known(arguments, build, verbatim) if checked else (arguments, [])
         params = arguments.params
         # a library or a front end has no --list-devices
@@ -161,7 +161,7 @@ class Request:
         same = all(getattr(arguments.params, name) == getattr(self.params, name) for name in _FILES)
         return replace(
             self,
-            arguments=_one_sequence(arguments, build),
+            arguments=_by_default(arguments, build),
             policy=policy,
             build=build,
             machine=_machine(self.machine.devices, self.host, policy),
@@ -311,13 +311,16 @@ def _planned_for(build: Build) -> Build | int | None:
     return build if build.doubt or build.engine is not LLAMA_SERVER else build.number or build
 
 
-def _one_sequence(arguments: Arguments, build: Build) -> Arguments:
-    """Return the arguments with -np 1 for a program that runs one sequence where no number is
-    given."""
-    params = arguments.params
-    if params.n_parallel is not None or not build.engine.one_sequence:
-        return arguments
-    return replace(arguments, params=replace(params, n_parallel=1))
+def _by_default(arguments: Arguments, build: Build) -> Arguments:
+    """Return the arguments with a program's own numbers where none is given: one sequence, the
+    context of a chunk."""
+    params, engine = arguments.params, build.engine
+    own: dict[str, Any] = {}
+    if params.n_parallel is None and engine.one_sequence:
+        own["n_parallel"] = 1
+    if params.n_ctx is None and engine.chunk and "ctx" not in arguments.own:
+        own["n_ctx"] = engine.chunk
+    return replace(arguments, params=replace(params, **own)) if own else arguments
 
 
 def _known(

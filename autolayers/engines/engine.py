@@ -19,8 +19,12 @@ class Engine:
     whole_batches: bool = False
     # it asks for all of these logits, where others ask for the last ones
     reads_all: bool = False
+    # it keeps prompts and checkpoints of its slots (--cache-ram, --ctx-checkpoints)
+    serves: bool = True
     # it runs one where no number is given, llama-server four slots
     one_sequence: bool = False
+    # cells of a sequence where no context is given: as many sequences as a batch holds
+    chunk: int = 0
     # several slots share one cache, with one sequence more than slots
     spare_sequence: bool = False
     # a draft of any kind adds rollback steps to a recurrent state

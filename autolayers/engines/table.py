@@ -12,7 +12,9 @@ from .ik_llama import IK_LLAMA
 
 def _user(name: str) -> Engine:
     """A tool or a library that fills a context's parameters itself."""
-    return Engine(name, whole_batches=True, one_sequence=True)
+    return Engine(
+        name, whole_batches=True, one_sequence=True, serves=False, lacks=("-cram", "-ctxcp")
+    )
 
 
 ENGINES = {
@@ -22,12 +24,17 @@ ENGINES = {
         Engine("llama-cli", one_sequence=True),  # a client of a server of its own
         replace(_user("llama-bench"), written_by="autolayers run llama-bench -m MODEL"),
         _user("llama-completion"),
-        replace(_user("llama-perplexity"), reads_all=True),
+        replace(_user("llama-perplexity"), reads_all=True, chunk=512),
         _user("llama-mtmd-cli"),
         replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
         Engine("jan", one_sequence=True, written_by="Jan's settings, which start a llama-server"),
         # not seen: the larger
-        replace(_user("lm-studio"), written_by="`lms load`, by the page of autolayers web"),
+        Engine(
+            "lm-studio",
+            whole_batches=True,
+            one_sequence=True,
+            written_by="`lms load`, by the page of autolayers web",
+        ),
         # n_rs_seq is --draftamount with any draft; continuous batching has n_seq_max of slots + 1
         # and kv_unified
         replace(

@@ -84,6 +84,9 @@ _SWITCHES = {
     "-embd": "--embedding",
     "--embeddings": "--embedding",
 }
+_TESTS = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}  # what is usual
+_LONG = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}
+_COUNTS = ("n_batch", "n_ubatch")  # a list of them is several tests
 _TEXTS = ("-ts", "--tensor-split", "-dev", "--device", "-ot", "--override-tensor")
 _PLACEMENT = ("n_gpu_layers", "split_mode", "tensor_split", "main_gpu", "device", "overrides")
 _BELIEVED = 3.0  # if repetitions differ by more than this factor, the slower one counts
@@ -353,33 +356,43 @@ def for_bench(name: str, words: list[str]) -> list[str]:
 
 def as_server(words: Sequence[str]) -> tuple[str, ...]:
     """Return the largest launch of a llama-bench command, as llama-server's flags: one sequence,
-    its longest test."""
+    its longest test, its largest batches.
+
+    Every test has a context of its own, for its prompt or its generation, -pg's for both, behind
+    the depth (get_cmd_params_instances, to_llama_cparams of b11549).
+    """
     translated: list[str] = ["-np", "1"]
-    longest = {"-p": 512, "-n": 128, "-d": 0, "-pg": 0}
-    names = {"--n-prompt": "-p", "--n-gen": "-n", "--n-depth": "-d"}
+    tests: dict[str, list[int]] = {}
+    largest: dict[str, int] = {}
     i = 0
     while i < len(words):
         word, value = words[i], words[i + 1] if i + 1 < len(words) else ""
-        key = names.get(word, word)
+        key = _LONG.get(word, word)
         step = 2
-        if key in longest:
+        if key in _TESTS:
             numbers = _numbers(value)
-            longest[key] = sum(numbers) if key == "-pg" else max(numbers, default=0)
+            tests.setdefault(key, []).append(
+                sum(numbers) if key == "-pg" else max(numbers, default=0)
+            )
         elif word in _SWITCHES:
             translated += [_SWITCHES[word]] if value == "1" else []
         elif word in _TEXTS:
             translated += [word, value.replace("/", ",").replace(";", ",")]
         elif (row := lookup(word)) is None or word in _BENCH_ONLY:
             step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
+        elif row[0].field in _COUNTS and (numbers := _numbers(value)):
+            largest[word] = max(largest.get(word, 0), *numbers)
         else:
             step = 1 if row[0].kind is FLAG else 2
             translated += [word, value.split(",")[0]] if row[0].field and step == 2 else []
         i += step
-    n_ctx = max(longest["-p"] + longest["-n"], longest["-pg"]) + longest["-d"]
+    translated += [text for flag, number in largest.items() for text in (flag, str(number))]
+    size = {key: max(tests.get(key, [usual])) for key, usual in _TESTS.items()}
+    n_ctx = max(size["-p"], size["-n"], size["-pg"]) + size["-d"]
     return (*translated, "-c", str(n_ctx)) if n_ctx else tuple(translated)
 
 
 def _numbers(value: str) -> list[int]:
-    """Return the numbers of a list or range in llama-bench's words."""
-    parts = value.replace("+", ",").replace("-", ",").split(",")
+    """Return the numbers of a list or range in llama-bench's words, without a range's step."""
+    parts = re.sub(r"[+*]\d+", "", value).replace("-", ",").split(",")
     return [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) < 10]

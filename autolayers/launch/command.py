@@ -63,6 +63,8 @@ _CONTAINER_SWITCHES = frozenset(
     )
 )
 
+# of llama-perplexity: sequences that share a cache
+_TASKS = frozenset(("--hellaswag", "--winogrande", "--multiple-choice"))
 
 FILES = ("mmproj", "model_draft", "lora", "control_vector")  # fields of Params
 # commands of the program `llama` (app/llama.cpp) whose own program has another name
@@ -104,7 +106,10 @@ class WrappedCommand:
         words = self.words if self.meant is None else self.meant
         if self.bench:
             return bench.as_server(words)
-        return ("-np", "1", *words) if of_program(self.program).one_sequence else words
+        program = of_program(self.program)
+        if program.chunk and not _TASKS.isdisjoint(words):
+            return ("-np", "1", "-kvu", *words)
+        return ("-np", "1", *words) if program.one_sequence else words
 
     @property
     def environ(self) -> dict[str, str]:

@@ -13,7 +13,7 @@ from ..flags.kinds import CACHE_TYPES
 from ..flags.params import N_BATCH, N_PARALLEL, N_UBATCH, POOLING_TYPES
 from ..ggml.types import IK_NAMES
 from ..gguf import BY_NAME
-from ..records import dataclass
+from ..records import dataclass, replace
 from ..units import MiB
 
 TYPE_CHECKING = False
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 CELL_BLOCK = 256  # a context is a multiple of this many cells (GGML_PAD of n_ctx)
 _MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+_TASK_SEQUENCES = 4  # of llama-perplexity's tasks
 DRAFT_N_MAX = 3  # --spec-draft-n-max
 _DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 _ROLLBACK_TYPES = ("draft-mtp", "draft-eagle3", "draft-dflash", "draft-dspark")
@@ -101,6 +102,8 @@ def resolve(
     hp, row = model.hparams, model.row
     _refuse_types(model, rules)
     _refuse_file(model, rules)
+    if rules.engine.chunk:
+        params = _in_chunks(params, rules.engine.chunk)
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
     n_ubatch = N_UBATCH if params.n_ubatch is None else params.n_ubatch
     embeddings = bool(params.embedding or params.reranking)
@@ -291,6 +294,19 @@ def refuse_first_token(model: Model, context: Context) -> None:
             f"{model.row.name} with its decoder: {engine.name} aborts at the first token "
             "(llama_encode must be called first); llama-completion runs it"
         )
+
+
+def _in_chunks(params: Params, chunk: int) -> Params:
+    """The parameters of llama_perplexity (tools/perplexity/perplexity.cpp): -c is of one chunk, and
+    a batch has as many chunks as it holds. Tasks (--hellaswag) have four sequences in one cache.
+    """
+    n_ctx = chunk if params.n_ctx is None else params.n_ctx
+    if n_ctx <= 0:
+        raise LaunchRefused("perplexity tool requires '--ctx-size' > 0")
+    n_batch = N_BATCH if params.n_batch is None else params.n_batch
+    chunks = max(1, n_batch // n_ctx, _TASK_SEQUENCES if params.kv_unified else 1)
+    n_batch = min(n_batch, chunks * n_ctx)
+    return replace(params, n_ctx=chunks * n_ctx, n_parallel=chunks, n_batch=n_batch)
 
 
 def _refuse_types(model: Model, rules: Rules) -> None:

@@ -43,6 +43,8 @@ def serving(
     checkpoint = checkpoint_of(memory, context, states)
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
     found = _output(model, params, context)
+    if not context.rules.engine.serves:
+        return (*found, *_bookkeeping(memory)), ()
     if checkpoint and n and here.knows("-ctxcp"):
         found.append(
             Extra(

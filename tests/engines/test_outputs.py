@@ -56,6 +56,45 @@ def test_only_a_program_that_asks_for_all_logits_keeps_them_in_ram() -> None:
     assert rows == {"llama-bench": 151936 * 4, "llama-perplexity": 2048 * 151936 * 4}
 
 
+# MiB that llama-perplexity b11549 logged on a CUDA device: its cache, CUDA0, pinned and output
+# buffers
+CHUNKS = (
+    ("", 224.0, 305.27, 8.52, 2.32),
+    ("-c 4096", 448.0, 308.77, 12.02, 0.58),
+    ("-c 1024 -kvu", 448.0, 308.77, 12.02, 2.32),  # --hellaswag -c 1024
+)
+
+
+@pytest.mark.parametrize(("words", "context", "compute", "pinned", "output"), CHUNKS)
+def test_perplexity_has_as_many_chunks_as_a_batch(
+    words: str, context: float, compute: float, pinned: float, output: float
+) -> None:
+    gpu = Device.hypothetical("16GiB")
+    found = taken("qwen3-0.6b-q8_0", "llama-perplexity", f"-ngl 99 {words}", [gpu])
+    device = found.devices[gpu.name]
+    logits = next(extra.size for extra in found.extras if extra.name == "output buffer")
+    sizes = (device.context, device.compute, found.host.compute, logits)
+    assert [round(size / MiB, 2) for size in sizes] == [context, compute, pinned, output]
+    assert found.exact and found.n_seq_max == (1 if words == "-c 4096" else 4)
+
+
+def test_perplexity_keeps_its_own_context() -> None:
+    path = HEADERS / "qwen3-8b-q4_k_m.gguf"
+    words = ("run", "--dry-run", "--gpu", "8GiB", "--llama-build", "11549", "llama-perplexity")
+    assert says(*words, "-m", path).stdout.split()[3:] == ["-ngl", "37", "-c", "512"]
+    tasks = says(*words, "-m", path, "--hellaswag", "-c", "1024").stdout
+    assert tasks.split()[3:] == ["--hellaswag", "-c", "1024", "-ngl", "37"]
+
+
+def test_only_a_server_saves_prompts() -> None:
+    """llama-completion has no --cache-ram, and nothing that it would limit."""
+    words = (HEADERS / "qwen3-8b-q4_k_m.gguf", "--gpu", "8GiB", "--ram", "6GiB", "-c", "4096")
+    assert "-cram" in says(*words).stdout
+    assert says(*words, "--engine", "llama-completion").stdout == "-ngl 37 -c 4096 -np 1\n"
+    refused = says(*words, "--engine", "llama-completion", "-cram", "100")
+    assert refused.returncode == 2 and "llama-completion has no -cram" in refused.stderr
+
+
 def test_programs_are_known_by_their_name() -> None:
     assert {
         name: of_program(name).whole_batches

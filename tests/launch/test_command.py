@@ -264,7 +264,7 @@ def test_bench_speaks_differently() -> None:
     assert parse(command.plannable).params == Params(
         n_parallel=1,
         model="m.gguf",
-        n_ctx=2048 + 64 + 4096,
+        n_ctx=2048 + 4096,  # each test has a context of its own
         n_gpu_layers=10,
         kv_offload=False,
         flash_attn="on",
@@ -278,3 +278,18 @@ def test_bench_speaks_differently() -> None:
         {},
     )
     assert added == ["-ngl", "5", "-ts", "3/1", "-dev", "CUDA0/CUDA1", "-ot", "a=CPU;b=CUDA0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "n_ctx", "n_ubatch"),
+    [
+        ("", 512, None),
+        ("-p 64 -n 1000", 1000, None),
+        ("-p 0 -n 16 -pg 900,100 -pg 10,20", 1000, None),
+        ("-p 128 --n-prompt 256-2048*2 -d 1024", 3072, None),
+        ("-p 512 -n 0 -ub 256,1024 -ub 512", 512, 1024),
+    ],
+)
+def test_the_largest_test_of_a_bench(words: str, n_ctx: int, n_ubatch: int | None) -> None:
+    params = parse(split(f"llama-bench -m m {words}").plannable).params
+    assert (params.n_ctx, params.n_ubatch) == (n_ctx, n_ubatch)
