@@ -81,12 +81,21 @@ IK_LLAMA = Engine(
 )
 
 _TEXT = """
-afmoe arcee bailingmoe cogvlm cohere2moe deepseek deepseek32 dots3note dream exaone exaone-moe
-exaone4 falcon-h1 glm5-next granite_swa granitehybrid grovemoe hrm_text hunyuan-dense hunyuan_vl
-hy_v3 hy_v4 jais2 jamba kimi-k3 kimi-linear lfm2 lfm2moe llada llada-moe maincoder mamba2 maple
-minicpm3 minimax-01 nanbeige nemotron nemotron_h nemotron_h_moe olmo2 olmoe paddleocr pangu-embedded
-phimoe plamo2 plamo3 pockettts qwen3tts qwen4exp rnd1 smallthinker spark2_5 talkie
+llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bert nomic-bert
+jina-bert-v2 bloom stablelm qwen qwen2 qwen2moe qwen2vl qwen3 qwen3moe qwen3next qwen3vl
+qwen3vlmoe qwen35moe qwen35 mellum phi2 phi3 plamo codeshell orion internlm2 minicpm gemma gemma2
+gemma3 starcoder2 mamba xverse command-r dbrx olmo openelm arctic deepseek2 deepseek4 chatglm glm4
+glm4moe bitnet bitnet-25 bitnet-b1.58 t5 t5encoder jais granite granitemoe cohere2 cohere2_moe
+dots1 ernie4_5 ernie4_5-moe hunyuan-moe gpt-oss bailingmoe2 bailingmoe3 minimax-m2 minimax-m3
+smollm3 mistral3 mimo2 seed_oss step35 laguna glm-dsa mistral4 gemma4 gemma4_mtp dflash
+dflash-draft gemma4-assistant openpangu muse-glimmer
 """
-ABSENT = frozenset(_TEXT.split())  # of llama.cpp's LLM_ARCH_NAMES, those that it has not
+ARCHITECTURES = frozenset(_TEXT.split())  # LLM_ARCH_NAMES of its src/llama-arch.cpp
+# keys that its llm_load_hparams wants, and that files for llama.cpp do not all have; one of several
+KEYS = {
+    "bailingmoe3": ("expert_group_count", "expert_shared_feed_forward_length"),
+    "dflash": ("expert_feed_forward_length",),
+    "step35": ("swiglu_clamp_exp|swiglu_limits",),
+}
 # ids 34, 35, 40 and 42 of ggml_type
 ABSENT_TYPES = frozenset(("tq1_0", "tq2_0", "nvfp4", "q2_0"))

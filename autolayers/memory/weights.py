@@ -669,7 +669,10 @@ def _loads_mtp(row: Architecture, load_mtp: bool, rules: Rules) -> bool:
     """Return whether MTP blocks are loaded: for drafting, or by builds that load them
     unconditionally."""
     return load_mtp or bool(
-        row.mtp_whole and not rules.lacks(row.mtp_after) and not rules.has(row.mtp_whole)
+        rules.engine.is_llama_cpp
+        and row.mtp_whole
+        and not rules.lacks(row.mtp_after)
+        and not rules.has(row.mtp_whole)
     )
 
 

@@ -9,7 +9,7 @@ launches that its own library recorded.
 from __future__ import annotations
 
 from ...backends import HOST
-from ...engines.ik_llama import ABSENT, ABSENT_TYPES
+from ...engines.ik_llama import ABSENT_TYPES, ARCHITECTURES, KEYS
 from ...engines.ik_tensors import unread
 from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
@@ -35,10 +35,16 @@ _MANY = 128  # tokens from which on keys and values are made of the latent cache
 def refuse(model: Model, params: Params, context: Context) -> None:
     """Raises LaunchRefused for what it does not load."""
     name = context.rules.engine.name
-    if model.architecture in ABSENT or not model.row.known:
+    if model.architecture not in ARCHITECTURES or not model.row.known:
         raise LaunchRefused(
             f"unknown model architecture: '{model.architecture}' ({name} of 2026-08-15 has it not)"
         )
+    for keys in KEYS.get(model.architecture, ()):
+        names = keys.split("|")
+        if all(model.hparams.get(key) is None for key in names):
+            raise LaunchRefused(
+                f"key not found in model: {model.architecture}.{names[0]} ({name} wants it)"
+            )
     types = sorted({info.type for info in model.tensors.values()} & ABSENT_TYPES)
     if types:
         raise LaunchRefused(f"{name} has no tensor type {', '.join(types)}")
@@ -99,7 +105,8 @@ def compute(
         else 0
     )
     hidden = int(4 * u * hp.n_embd)
-    least = copied + 4 * u * hp.n_vocab + 2 * hidden
+    logits = 4 * u * hp.n_vocab * (2 if hp.get("final_logit_softcapping") else 1)
+    least = copied + logits + 2 * hidden
     more = 4 * max(0, said_of(context.rules).logit_rows - u) * hp.n_vocab
     in_ram = [
         sum([tensor.size for tensor in layer.tensors if tensor.buffer == HOST])
@@ -113,6 +120,8 @@ def compute(
         first = max(
             first, _latent(model, context, bool(placement.devices)) + copied + 2 * hidden + more
         )
+    if model.architecture == "glm-dsa":  # what its indexer scores
+        first += 4 * hidden + 4 * u * context.n_ctx
     if not placement.devices:
         return (first,)
     in_ram_too = any(map(placement.is_host, (*placement.dev_layer, placement.dev_output)))

@@ -97,6 +97,9 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
             size = rows.get(where, CPU).padded(type_, ne, n_bytes(type_, ne))
             buffers[where] = buffers.get(where, 0) + size
             made[name] = CacheTensor(f"cache_{name}_l{il}", type_, ne, where, size)
+        if is_latent(model) and mla and _has_indexer(model, il):
+            ne = (hp.indexer_head_size, context.n_ctx, 1, 1)
+            buffers[where] = buffers.get(where, 0) + n_bytes("f16", ne)
         if made:
             (states if recurrent else layers).append(CacheLayer(il, **made))
     caches = [Cache("attn", context.n_ctx, 1, tuple(layers), {})] if layers else []
@@ -105,6 +108,16 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
             Cache("recurrent", min(max(1, context.n_seq_max), context.n_ctx), 1, tuple(states), {})
         )
     return Memory(tuple(caches), buffers)
+
+
+def _has_indexer(model: Model, il: int) -> bool:
+    """Whether keys of glm-dsa's indexer are kept (indexer_is_full of llm_load_hparams)."""
+    full = il <= 1 or il % 4 == 2
+    return (
+        full
+        and model.architecture == "glm-dsa"
+        and f"blk.{il}.indexer.attn_k.weight" in (model.tensors)
+    )
 
 
 def _cut(
@@ -181,7 +194,7 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
             raise LaunchRefused(
                 "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
             )
-    elif said.split and is_latent(model) and mla < 1:
+    elif said.split and is_latent(model) and mla < 1 and "blk.0.attn_k_b.weight" in model.tensors:
         raise LaunchRefused(
             "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
         )

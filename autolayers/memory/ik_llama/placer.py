@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ...backends import HOST
+from ...backends import HOST, on
 from ...records import replace
 from ..split import model_devices
 from ..weights import Placement, WeightGroup, WeightPlacer
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ...flags.params import Params
     from ...machine import Device
     from ...model import Model
+
+
+_BERTS = ("bert", "nomic-bert", "jina-bert-v2")  # whose token_embd_norm is the output layer's
 
 
 def said_of(rules: object) -> Said:
@@ -59,7 +62,9 @@ class IkPlacer(WeightPlacer):
         for group in groups:
             for name, size in group.buffers.items():
                 buffers[name] = buffers.get(name, 0) + size
-        for name, size in _more(self.model, groups, layers):
+        mapped = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
+        more = [*_more(self.model, groups, layers), *_tied(self.model, used, layers[-1], mapped)]
+        for name, size in more:
             buffers[name] = buffers.get(name, 0) + size
         if several and found.mode in ("graph", "attn"):
             buffers, known, heads = shared_out(
@@ -101,12 +106,33 @@ def _on(used: Sequence[Device], params: Params) -> Params:
     return params if used else replace(params, n_gpu_layers=0)
 
 
+def _tied(
+    model: Model, used: Sequence[Device], output: str, mapped: bool
+) -> Iterator[tuple[str, int]]:
+    """(buffer, bytes) of the embedding as the output, which it always creates once more: in RAM the
+    same pages where the file is mapped, and of bitnet, whose graph reads the first one in
+    llama.cpp."""
+    embedding = model.tensors.get("token_embd.weight")
+    without = model.row.tied == "never" and model.architecture != "bitnet"
+    if embedding is None or "output.weight" in model.tensors or without:
+        return
+    if model.row.tied == "first":  # counted
+        return
+    device = next((device for device in used if device.name == output), None)
+    if device is None:
+        if not mapped:
+            yield HOST, embedding.n_bytes
+    elif model.architecture == "bitnet":
+        size = on(device).padded(embedding.type, embedding.ne, embedding.n_bytes)
+        yield output, size
+
+
 def _more(
     model: Model, groups: Sequence[WeightGroup], layers: Sequence[str]
 ) -> Iterator[tuple[str, int]]:
     """(buffer, bytes) of tensors that are created more often than llama.cpp does."""
     factors = [info for name, info in model.tensors.items() if name.startswith("rope_f")]
-    if factors and model.architecture in FACTORS:
+    if factors and model.architecture in (*FACTORS, "gemma4"):
         counted: dict[str, int] = {}
         for group in groups:
             for name, placed in group.tensors.items():
@@ -114,12 +140,28 @@ def _more(
                     counted[placed.buffer] = counted.get(placed.buffer, 0) + placed.size
         for where, size in counted.items():
             yield where, -size
-        for layer in layers[: model.hparams.n_layer]:
+        for il, layer in enumerate(layers[: model.hparams.n_layer]):
+            if model.architecture == "gemma4" and model.hparams.is_swa(il):
+                continue
             for info in factors:
-                size = info.n_bytes
-                yield layer, size if layer == HOST else -(-size // ALIGNED) * ALIGNED
+                yield layer, _aligned(info.n_bytes, layer)
     if model.architecture == "gpt-oss":
         yield from _biases(model, groups)
+    if model.architecture in _BERTS:
+        for name, tensor in [item for group in groups for item in group.tensors.items()]:
+            if name.startswith("token_embd_norm.") and tensor.buffer != layers[-1]:
+                yield tensor.buffer, -tensor.size
+                yield layers[-1], _aligned(tensor.info.n_bytes, layers[-1])
+    if model.architecture == "glm-dsa":  # of blocks that it skips otherwise
+        for il in range(model.hparams.n_layer, model.hparams.n_layer_all):
+            for part in ("k", "v"):
+                weight = model.tensors.get(f"blk.{il}.attn_{part}_b.weight")
+                if weight is not None:
+                    yield layers[il], weight.n_bytes
+
+
+def _aligned(size: int, where: str) -> int:
+    return size if where == HOST else -(-size // ALIGNED) * ALIGNED
 
 
 def _biases(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:
