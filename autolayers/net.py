@@ -225,15 +225,15 @@ def _exchange(
         # a certificate of its own is expected there
         if own:
             warnings.simplefilter("ignore")
-        asked = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
+        prepared = requests.Request(method, _without_user(url), headers=sent, json=json).prepare()
         here = own or is_loopback(origin(url)[1])
         response = _adapter(limit).send(
-            asked,
+            prepared,
             stream=True,
             # the second one is per byte: Reader below bounds the whole
             timeout=(min(CONNECT, limit.left()), limit.left()),
             verify=not own and authorities,
-            proxies={} if here else requests.utils.get_environ_proxies(asked.url or ""),
+            proxies={} if here else requests.utils.get_environ_proxies(prepared.url or ""),
         )
     return Response(response, url, limit)
 

@@ -24,7 +24,8 @@ class Unknown(CudaBuffers):
 
     def supports_op(self, op: Tensor) -> bool:
         """Return whether all backends run it, as far as it costs memory."""
-        # slots' own streams with -fa off: gigabytes go to the CPU
+        # as on SYCL: with -fa off and a cache per slot, attention's products move to the CPU, and
+        # gigabytes with them
         if op.op == "MUL_MAT" and not multiplies(op):
             return False
         return self.reaches(op) and (op.op != "FLASH_ATTN_EXT" or op.src[1].type == op.src[2].type)

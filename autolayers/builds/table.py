@@ -113,7 +113,7 @@ class Rules(EarlyRules):
         10593,
         "",
         "-sm tensor cuts attention's gate at heads, and each part of Qwen3-Next's convolution "
-        "state; before, at any column, and as one",
+        "state; earlier builds cut the gate at any column, and the state as a whole",
         after=10588,
     )
     dsv4_splits_tensors = Rule("placement", 10605, "", "-sm tensor for DeepSeek-V4", after=10603)
@@ -448,7 +448,7 @@ class Rules(EarlyRules):
         "backends",
         10679,
         "#27812",
-        "Vulkan keeps nodes apart that share memory with what the other reads",
+        "Vulkan keeps two nodes apart if one shares memory with what the other reads",
         after=10666,
     )
     hip_top_k = Rule("backends", 10724, "", "ROCm runs TOP_K of more than 1024", after=10705)
@@ -484,7 +484,7 @@ class Rules(EarlyRules):
     keeps_top_k_moe = Rule(
         "backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117
     )
-    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN of 96 states", after=11200)
+    scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN with 96 states", after=11200)
     vulkan_as_modelled = Rule(
         "backends",
         11236,

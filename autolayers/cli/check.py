@@ -120,13 +120,13 @@ def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: 
 
 def _part_lines(found: Sequence[Checked], style: Style) -> list[str]:
     """Return a table of the parts: how many models are equal in each."""
-    parts: dict[tuple[str, str], list[int]] = {}
-    for one in found:
-        for part, device, more in one.parts:
-            parts.setdefault((device, part), []).append(more)
+    differences: dict[tuple[str, str], list[int]] = {}
+    for checked in found:
+        for part, device, difference in checked.parts:
+            differences.setdefault((device, part), []).append(difference)
     rows = [
-        (f"{device} {part}", f"{sizes.count(0)} of {len(sizes)}")
-        for (device, part), sizes in sorted(parts.items())
+        (f"{device} {part}", f"{of_models.count(0)} of {len(of_models)}")
+        for (device, part), of_models in sorted(differences.items())
     ]
     return table(("part", "equal"), rows, style)
 

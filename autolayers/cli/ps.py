@@ -60,7 +60,9 @@ def one(pid: int, as_json: bool = False) -> int:
     found = discover(os.environ)
     server = next(servers(pid), None)
     if server is None:
-        raise AutolayersError(f"process {pid} is no llama-server that can be seen: autolayers ps")
+        raise AutolayersError(
+            f"process {pid} is not a llama-server that is visible here: `autolayers ps` lists them"
+        )
     running = look(server, found)
     if as_json:
         emit(

@@ -65,6 +65,7 @@ def discover(
 
     environ = os.environ if environ is None else environ
     ram = measured(host.read(root), environ)
+    # the program itself knows best, whatever driver or mask decides
     if llama_server:
         return _as_listed(llama_server, environ, rpc, root, ram)
     local, notes = _local(environ, ram, root)
@@ -87,6 +88,7 @@ def _as_listed(
     try:
         listed, notes = list_devices.query(program, environ, () if silent else rpc)
     except DeviceError as error:
+        # no program that answers: the drivers are asked instead, and a note says so
         inventory = discover(environ, None, rpc, root)
         return Inventory(inventory.devices, inventory.host, (str(error), *inventory.notes))
     listed = _enriched(listed, environ, root)
@@ -131,6 +133,7 @@ def _calibrated(
 def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Device], list[str]]:
     from . import amd, metal, nvml
 
+    # one vendor's source at a time, as a build of llama.cpp has one backend for them
     devices, notes = nvml.query(environ, root=root)
     if not devices:
         devices, more = amd.query(environ, root)

@@ -31,10 +31,12 @@ def query(environ: Mapping[str, str], root: str = "/") -> tuple[list[Device], li
     Host.read."""
     cards = _cards(root)
     mask = next((name for name in _MASKS if name in environ), None)
+    # an empty list hides all; other masks cannot be applied, as the order is not known
     if mask and environ[mask] in ("", "-1"):
         return [], [f"{mask}={environ[mask]} hides every AMD GPU"] if cards else []
     notes = _order_notes(cards, mask)
     discrete = [card for card in cards if card.kind == "gpu"]
+    # llama.cpp drops integrated GPUs if there is another one
     return [replace(card, name=f"{Hip.name}{i}") for i, card in enumerate(discrete or cards)], notes
 
 
@@ -45,6 +47,7 @@ def _cards(root: str) -> list[Device]:
         names = [name for name in os.listdir(base) if re.fullmatch(r"card\d+", name)]
     except OSError:
         return []
+    # card10 comes after card9
     names.sort(key=lambda name: int(name[len("card") :]))
     return [card for name in names if (card := _card(f"{base}/{name}/device", root))]
 
@@ -65,6 +68,7 @@ def _card(path: str, root: str) -> Device | None:
     vram, vram_used = _number(f"{path}/mem_info_vram_total"), _number(f"{path}/mem_info_vram_used")
     if vram is None or vram_used is None:
         return None
+    # the link's target is the PCI device's folder
     address = os.path.basename(os.path.realpath(path))
     description = _text(f"{path}/product_name") or f"AMD GPU {_text(f'{path}/device') or address}"
     pci = address if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", address) else None
@@ -80,6 +84,7 @@ def _card(path: str, root: str) -> Device | None:
         power_limit=_watts(path, "power1_cap"),
         power_default=_watts(path, "power1_cap_default"),
     )
+    # memory of its own, all of it for the GPU
     if not _integrated(path):
         return card
     card = replace(
@@ -93,8 +98,8 @@ def _with_gtt(card: Device, path: str, root: str) -> Device:
     gtt, gtt_used = _number(f"{path}/mem_info_gtt_total"), _number(f"{path}/mem_info_gtt_used")
     if gtt is not None and gtt_used is not None and gtt > card.total:
         # ROCm gives an integrated GPU the larger of its two pools, not their sum. Whether memory
-        # taken through
-        # HIP counts as used GTT depends on the driver, so the available RAM is a second bound.
+        # taken through HIP counts as used GTT depends on the driver, so the available RAM is a
+        # second bound.
         free = min(max(0, gtt - gtt_used), meminfo(root).get("MemAvailable", 0))
         card = replace(
             card,
@@ -110,6 +115,7 @@ def _limits(pci: str | None, root: str) -> dict[str, int] | None:
     """ROCm's name of the GPU: gfx_target_version of the KFD node at that address."""
     if pci is None:
         return None
+    # KFD writes the address as one number: bus, slot and function
     domain, bus, rest = pci.split(":")
     slot, function = rest.split(".")
     place = {
@@ -144,6 +150,7 @@ def _integrated(path: str) -> bool:
             header = file.read(4)
     except OSError:
         return False
+    # bytes 2 and 3 are the format's major and minor revision
     return len(header) == 4 and header[2] >= 2
 
 

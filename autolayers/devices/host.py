@@ -30,6 +30,7 @@ def read(root: str = "/") -> Host:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
     else:
         total, available, source = _psutil()
+    # the tightest of them holds: an outer group may be smaller than an inner one
     for limit, taken in _limits(root):
         if limit < total or limit - taken < available:
             total, source = min(total, limit), "cgroup"
@@ -53,6 +54,7 @@ def nodes(root: str = "/") -> int | None:
     for part in filter(
         None, file_text(root, "sys/devices/system/node/has_memory").strip().split(",")
     ):
+        # a list of ranges, such as 0-1,4
         first, _, last = part.partition("-")
         if not first.isdecimal() or not (last or first).isdecimal():
             return None
@@ -74,6 +76,7 @@ def _cpuinfo(root: str) -> tuple[int, set[tuple[str, str]]]:
         name, _, value = line.partition(":")
         name = name.strip()
         count += name == "processor"
+        # the package comes before the core in each block
         if name == "physical id":
             package = value.strip()
         elif name == "core id":
@@ -93,6 +96,7 @@ def _cores(root: str) -> int | None:
         return min(usable, psutil.cpu_count(logical=False) or usable)
     if not found or not count:
         return usable
+    # hyper-threads count in `usable`: the same share of the cores
     return max(1, min(len(found), round(usable * len(found) / count)))
 
 
@@ -115,6 +119,7 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         names: tuple[str, ...]
+        # 0:: is version 2
         if number == "0" and not controllers:
             base, names = "sys/fs/cgroup", ("memory.max", "memory.high")
             usage, cache = "memory.current", "inactive_file"
@@ -129,6 +134,7 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
             limits = _numbers(root, [f"{group}/{name}" for name in names])
+            # the root group of version 2 has neither file
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
                 yield min(limits), max(0, int(taken) - _statistic(root, group, cache))

@@ -83,6 +83,7 @@ def find(name: str, ram: int = 0) -> Card:
     Raises UsageError with the candidates if it is ambiguous, or with the unknown name."""
     keys = candidates(name)
     if len(keys) > 1:
+        # Apple's chips are sold with several sizes of RAM
         keys = [key for key in keys if CARDS[key].ram * GiB == ram] or keys
     if len(keys) == 1:
         return CARDS[keys[0]]
@@ -104,6 +105,7 @@ def candidates(name: str) -> list[str]:
 
     found = _of_maker(name, _candidates(name))
     if not found and re.search(r"\d{4} *m$", name.strip().lower()):
+        # 4090M, as laptops' GPUs are often called
         found = _of_maker(name, _candidates(name.strip()[:-1] + " laptop"))
     return found
 
@@ -112,6 +114,7 @@ def _with_its_size(wanted: str) -> str | None:
     """Return the card whose name and size these are; None if there is none."""
     for plain, key in _KEYS.items():
         size = _size(wanted, plain)
+        # a driver shows less than is advertised
         if size and _SEEN * size * 1024 <= CARDS[key].usable <= size * 1024:
             return key
     return None
@@ -140,6 +143,7 @@ def _with_words(words: set[str]) -> list[str]:
     is among them."""
     if all(map(_is_general, words)):
         return []
+    # more than one card may have them: the caller asks which one is meant
     among = [key for key in CARDS if words <= set(key.split("-"))]
     bare = [key for key in among if all(map(_is_general, set(key.split("-")) - words))]
     if bare and any(c.isdigit() for c in "".join(words)):
@@ -157,9 +161,11 @@ def described(description: str, mib: int) -> Card | None:
     nearest memory. None if unknown."""
     import re  # few calls
 
+    # no driver's name: a size, or a device of an RPC server
     if not description or description.startswith("hypothetical") or ": " in description:
         return None
     cards = _by_letters(description)
+    # the same chip on another board, such as SXM instead of PCIe
     bare = "" if cards else _form(description)
     if re.search(r"\d", bare):
         cards = [card for card in CARDS.values() if _form(card.description) == bare]
@@ -192,6 +198,7 @@ def completed(device: Device) -> Device:
     if card is None or (device.uuid or "").startswith("MIG-"):
         return device
     figures = _figures(card, device)
+    # what the driver reports stays
     return replace(device, **{key: getattr(device, key) or figures[key] for key in figures})
 
 
@@ -205,6 +212,7 @@ def _figures(card: Card, device: Device) -> dict[str, Any]:
         figures["link"] = card.link
     if device.kind != "igpu":  # the source knows its pool
         figures["unified"] = card.unified
+    # of another backend, such as Vulkan, these would mean nothing
     if device.backend == card.backend == DEFAULT.name:
         figures["compute_capability"] = card.compute_capability
         figures["n_sm"] = card.n_sm
@@ -225,6 +233,7 @@ def _normal(name: str) -> str:
 
 def _letters(text: str) -> str:
     letters = "".join(c for c in text if c.isalnum())
+    # 16GB, 16GiB and 16g are the same card
     for unit in ("gib", "gb"):
         letters = letters[: -len(unit)] + "g" if letters.endswith(unit) else letters
     return letters

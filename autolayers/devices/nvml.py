@@ -85,6 +85,7 @@ def query(
     cards: list[Device] = []
     notes: list[str] = []
     first: int | None = 0
+    # go on behind a GPU that ended or blocked the process
     for _ in range(_FAILURES):
         if first is not None:
             first = _ask(root, first, timeout, cards, notes)
@@ -108,6 +109,7 @@ def _ask(
                 asked = row.get("gpu", asked)
                 notes += row.get("notes", ())
                 cards += [_device(card) for card in row.get("cards", ())]
+                # without it the process ended early, by what it asked last
                 if "end" in row:
                     return None
     except NoAnswer:
@@ -225,6 +227,7 @@ class _Driver:
             self.notes.append(f"GPU {index} cannot be opened and is left out (NVML: {error})")
             return []
         try:
+            # (current, pending): 1 is enabled
             mode = self.ask("nvmlDeviceGetMigMode", handle)
             found = (
                 self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
@@ -232,6 +235,7 @@ class _Driver:
         except Exception as error:
             self.notes.append(f"GPU {index} is left out: its answers make no sense (NVML: {error})")
             return []
+        # a lost GPU may answer with all bits set
         if any(card.total > _MOST_MEMORY for card in found):
             self.notes.append(f"GPU {index} is left out: it reports {found[0].total} bytes (NVML)")
             return []
@@ -245,6 +249,7 @@ class _Driver:
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         except nvml.NVMLError as error:
+            # in MIG mode the whole GPU is closed to users
             if error.value == nvml.NVML_ERROR_NO_PERMISSION:
                 return self.instances(index, handle)
             if self.unified(name, handle, error.value):
@@ -358,6 +363,7 @@ class _Driver:
         return meminfo(self.root).get("MemTotal", 0)
 
     def shared_memory(self, name: str, handle: object) -> Device:
+        """Return a GPU without memory of its own: it uses the system's."""
         memory = meminfo(self.root)
         device = self.device(name, handle, memory["MemTotal"], unified_available(memory))
         return replace(
@@ -385,6 +391,7 @@ def _in_cuda_order(
     GPUs without memory are numbered too and dropped at the end.
     """
     mask = environ.get("CUDA_VISIBLE_DEVICES")
+    # NVML's own order is by the bus too, but does not promise it
     cards = sorted(cards, key=lambda card: card.pci_id or "")
     if cards and visible.parse(mask) == ():
         return [], [f"CUDA_VISIBLE_DEVICES={mask} hides every GPU"]
@@ -401,9 +408,11 @@ def _shown(
 ) -> tuple[list[Device], list[str]]:
     """Return the GPUs that the mask shows in CUDA's order, and a note if that is assumed."""
     mask = environ.get("CUDA_VISIBLE_DEVICES")
+    # CUDA shows at most one instance, so their order matters even among equals
     instances = [card for card in cards if _is_instance(card)]
     if visible.by_uuid(mask) or (_has_one_order(cards, environ) and not instances):
         return _picked(cards, mask), []
+    # the driver's own library, in another process, as it makes a context
     answer = ask(environ)
     if answer is not None:
         return _by_digits(cards, answer), []

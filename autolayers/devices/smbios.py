@@ -28,9 +28,11 @@ def of_tables(data: bytes) -> float | None:
     position = 0
     while position + 4 <= len(data):
         kind, length = data[position], data[position + 1]
+        # a structure is its fixed part, then strings, each with a zero, and one more at the end
         end = data.find(b"\0\0", position + length)
         if length < 4 or end < 0:
             break
+        # 0x22 is the end of Configured Memory Speed (SMBIOS 2.7)
         if kind == _MODULE and length >= 0x22:
             words = data[position + length : end].split(b"\0")
             _add_module(data[position : position + length], words, speeds)
@@ -40,11 +42,14 @@ def of_tables(data: bytes) -> float | None:
 
 def _add_module(body: bytes, words: list[bytes], speeds: dict[str, int]) -> None:
     """Count a module that is there: its channel has the megabits per second of the fastest."""
+    # Size: 0 is an empty socket, FFFF unknown
     size = int.from_bytes(body[0x0C:0x0E], "little")
+    # the configured speed, or the module's own where that is not told
     speed = int.from_bytes(body[0x20:0x22], "little") or int.from_bytes(body[0x15:0x17], "little")
     if size in (0, 0xFFFF) or not 0 < speed < 0xFFFF:
         return
     key = _channel(_word(body[0x10], words), _word(body[0x11], words)) or f"module {len(speeds)}"
+    # Data Width, without ECC bits
     width = int.from_bytes(body[0x0A:0x0C], "little")
     mega = speed * min(width, 128) if width not in (0, 0xFFFF) else speed * 64
     speeds[key] = max(speeds.get(key, 0), mega)

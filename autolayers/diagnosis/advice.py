@@ -215,6 +215,7 @@ def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 
 def _file(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    """Advise on a model's file that is missing, gated or only a part."""
     first = _first_part(verdict.detail.get("split", ""))
     status = verdict.detail.get("status", "")
     if "idx" in verdict.detail:

@@ -63,7 +63,7 @@ CAUSES = {
             "{device} ran out of memory while {what}{asked}{left}",
             (
                 _remedy("-ngl auto", "fewer layers on the GPU, as many as fit", "load"),
-                _remedy("-cmoe", "of a mixture of experts, keep the experts in RAM", "load"),
+                _remedy("-cmoe", "for a mixture of experts: keep the experts in RAM", "load"),
                 _remedy("-ctk q8_0 -ctv q8_0", "half the KV cache", "cache"),
                 _remedy("-np 1", "fewer slots, where each has its own cache", "cache"),
                 _remedy("-c 8192", "a smaller context", "cache"),
@@ -127,7 +127,7 @@ CAUSES = {
             "One allocation is over the driver's limit",
             "Memory is free, but the driver allows no single buffer of this size: about 4 GiB with "
             "many Vulkan and SYCL drivers.",
-            "one buffer{asked} is over the limit of {device}'s driver: memory is not short",
+            "one buffer{asked} exceeds the limit of {device}'s driver; memory is not short",
             (
                 _remedy("-fa on", "attention without a matrix of all scores", "compute"),
                 _remedy("-ub 128", "smaller graph buffers", "compute"),

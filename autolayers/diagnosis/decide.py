@@ -109,7 +109,9 @@ class Verdict:
 
 def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     """The cause, with what else there is behind it."""
+    # signs are words; what they mean depends on the lines around them
     found = _refined(_signs(lines), lines, facts)
+    # no words of a failure: figures may still show what is slow or unused
     if not found:
         figures = [*_by_figures(lines, facts)]
         nothing = _nothing(lines, facts)
@@ -125,6 +127,7 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     # of something that no sign names
     if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:
         verdict, figures = ended, [verdict, *figures]
+    # a light sign, such as a warning, is less than what the figures show
     elif (
         figures
         and chosen.weight < 4
@@ -132,6 +135,7 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     ):
         verdict, figures[0] = figures[0], verdict
     others: dict[str, Verdict] = {}
+    # one line for each other cause, the heaviest sign of it
     for other in sorted(found, key=lambda one: -one.weight):
         if (
             other.cause != verdict.cause
@@ -143,6 +147,7 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     for figure in figures:
         if figure.cause != verdict.cause:
             others.setdefault(figure.cause, figure)
+    # what ended the launch is one cause: others of that kind followed from it
     if verdict.fatal:
         others = {name: one for name, one in others.items() if not one.fatal}
     return replace(verdict, others=tuple(others.values())[:6])
@@ -160,6 +165,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
             groups = sign.match(line.text, lower)
             if groups is not None:
                 found.append(Found(sign, at, line, groups, sign.cause, sign.weight))
+                # a log can repeat one refusal for every request
                 if len(found) > 2000:
                     return found
                 break
@@ -169,6 +175,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
 def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
     """The heaviest sign of the last start that failed, of equals the first."""
     heaviest = max(one.weight for one in found)
+    # a service's journal has several starts; an older failure may be mended by now
     if heaviest >= 8:
         starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
         last = max(one.at for one in found if one.weight >= 8)
@@ -189,29 +196,29 @@ def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
 
 
 def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts: Facts) -> Verdict:
+    """Return the cause that a sign shows, with its phase, device, bytes and evidence."""
+    # a driver refuses one buffer with the words of full memory, too
     same = (chosen.cause, "oom_device") if chosen.cause == "buffer_limit" else (chosen.cause,)
     near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause in same]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
-    if chosen.cause == "context_limit" and any(
-        "failed to generate" in line.text for line in lines[chosen.at : chosen.at + _NEAR]
-    ):
+    after = lines[chosen.at : chosen.at + _NEAR]
+    if chosen.cause == "context_limit" and any("failed to generate" in line.text for line in after):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
-    survived = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit") and _survived(
-        chosen, facts
-    )
+    may_survive = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit")
+    survived = may_survive and _survived(chosen, facts)
     ended = not survived and not _ignored(chosen, lines)
     fatal = chosen.sign.fatal and chosen.weight >= 8 and ended
     phase = _phase(chosen, near, lines, facts)
     if _ended_by_image(chosen, lines):
         phase, fatal = "run", True
     if part := _part(chosen, phase, fatal, lines):
-        chosen = replace(chosen, groups={**chosen.groups, "part": part})
+        chosen = _with(chosen, "part", part)
     if chosen.cause == "partial_offload" and size and not facts.offloaded:
-        chosen = replace(chosen, groups={**chosen.groups, "part": "short"})
+        chosen = _with(chosen, "part", "short")
     if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
-        chosen = replace(chosen, groups={**chosen.groups, "flag": flag})
+        chosen = _with(chosen, "flag", flag)
     if chosen.cause == "no_gpu" and "why" not in chosen.groups and (why := _why_no_gpu(lines)):
-        chosen = replace(chosen, groups={**chosen.groups, "why": why})
+        chosen = _with(chosen, "why", why)
     return Verdict(
         chosen.cause,
         phase,
@@ -221,6 +228,11 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         tuple(dict.fromkeys(one.line.number for one in near))[:8],
         {**chosen.groups, "sign": chosen.sign.word},
     )
+
+
+def _with(sign: Found, figure: str, value: str) -> Found:
+    """Return a found sign with one more figure."""
+    return replace(sign, groups={**sign.groups, figure: value})
 
 
 # What --fit would have changed and found set (common/fit.cpp), and the flags that set it
@@ -244,6 +256,7 @@ def _given_to_fit(chosen: Found, facts: Facts) -> str:
     it."""
     for word, flags in _FIT.items():
         if word in chosen.groups.get("why", ""):
+            # as the user wrote it, because that is what can be left out
             given = next((flag for flag in facts.words if flag in flags), "")
             return given or (
                 "-ot, -cmoe or -ncmoe" if word == "tensor_buft_overrides" else flags[0]
@@ -383,12 +396,14 @@ def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Fo
         if cause:
             refined.append(replace(one, cause=cause, weight=weight))
     # What follows a refusal says what kind it was
+    # a driver first says that memory is short, then that one buffer was too large
     for i, one in enumerate(refined):
         if one.cause in ("oom_device", "oom_host") and one.weight >= 8:
             after = [other for other in refined[i + 1 : i + 6] if other.at - one.at <= 3]
             kinds = {other.cause for other in after}
             if "buffer_limit" in kinds and one.cause == "oom_device":
                 refined[i] = replace(one, cause="buffer_limit")
+        # a refusal without a buffer's name right after one of host memory is the same refusal
         if one.cause == "oom_device" and one.weight == 8 and not one.groups:
             before = [
                 other
@@ -401,6 +416,7 @@ def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Fo
     return [
         one
         for one in refined
+        # a start that takes long is a cause only if nothing came after it
         if one.sign.cause != "start_timeout"
         or one.weight > 2
         or (one.at >= last - 1 and not facts.ready)
@@ -411,6 +427,7 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """A refusal: of RAM where the buffer is the host's, of a driver's limit where the size says
     so."""
     name = one.groups.get("name", "")
+    # pinned memory is RAM, whatever device it is for
     if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
         return "oom_host", one.weight
     if one.sign.limit and _over_limit(one, lines, facts):
@@ -424,6 +441,7 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
 
 def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
     """Whether the allocation was over the driver's limit for one, though memory was free."""
+    # without a size, the free memory around it must tell
     size = _bytes([one])
     left = [device.free or device.total for device in facts.devices.values()]
     if size is not None:
@@ -435,6 +453,7 @@ def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
 def _host(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     if one.sign.word != "cache state:":
         return "oom_host", one.weight
+    # the prompt cache within its own limit is no failure: only a large part of RAM is
     size, limit = _bytes([one]) or 0, _number(one.groups.get("left", "0")) * MiB
     return ("oom_host", one.weight) if size >= 2 * GiB and size >= 0.75 * limit else ("", 0)
 
@@ -444,18 +463,22 @@ def _file(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     said, word = one.groups, one.sign.word
     bad = False
     if word in ("unknown model architecture", "unknown pre-tokenizer type"):
+        # a name that llama.cpp never had belongs to another program
         what = said.get("what", "")
         bad = not what or (what not in NAMES and what.lower() in _FOREIGN)
     elif word == "unknown projector type":
         bad = not said.get("what", "").strip("'\"") and bool(said.get("colon"))
     elif word == "invalid ggml type":
+        # a type that a newer build reads, unless that build is years away
         first = _OFFICIAL.get(int(said["type"]))
         bad = first is None or bool(facts.build and first - facts.build > _YEAR)
     elif word == "wrong number of tensors":
+        # one or two tensors more are a newer revision; many are another model
         missing = int(said["due"]) - int(said["there"])
         bad = not 0 < missing <= 2 or _trained(lines)
     elif "tensor" in said and "due" not in said:
         number = re.match(r"blk\.(\d{1,4})\.", said["tensor"])
+        # experts that are missing in the first block were never converted
         bad = number is not None and int(number[1]) == 0 and "exps" in said["tensor"]
         bad = bad or (number is None and "token_embd" in said["tensor"])
     elif "due" in said:
@@ -542,9 +565,11 @@ def _device(
     of_device = cause in ("oom_device", "buffer_limit", "device_lost", "gpu_build")
     if not of_device and chosen.sign.word != "!(split && ne02":
         return None
+    # the buffer's name is the surest: it names the device
     names = [one.groups["name"] for one in near if "name" in one.groups]
     if names:
         return named(names[0], facts)
+    # then the number in the driver's line, or in those after it
     index = next((one.groups["index"] for one in near if "index" in one.groups), None)
     if index is None:
         index = next((match[1] for line in after if (match := _CURRENT.search(line.text))), None)
@@ -610,12 +635,14 @@ def _number(text: str) -> float:
 
 
 def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str:
+    """Return when it failed: by the sign, then the lines after it, then those before it."""
     own = chosen.sign.phase
     serving = 0 < facts.ready <= chosen.line.number
     if chosen.cause in ("rpc_lost", "device_lost", "gpu_build"):
         return "run" if serving else _before(chosen, lines, facts) or own
     if chosen.cause not in ("oom_device", "oom_host", "buffer_limit"):
         return own or "start"
+    # the next lines say which buffer was refused
     for line in lines[chosen.at : chosen.at + 6]:
         for phase, pattern in PHASES:
             if pattern.search(line.text):
@@ -631,6 +658,7 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
         " ".join(line.text for line in lines[-200:])
     ):
         return "run"
+    # otherwise what was done last
     for line in reversed(lines[max(0, chosen.at - 6) : chosen.at]):
         if re.search(
             r"KV buffer size|KV self size|output buffer size|compute buffer "

@@ -163,6 +163,7 @@ class Diagnosis:
                 )
             )
         why = verdict.detail.get("why", "").strip().removeprefix("error: ")
+        # the line may quote the reason already
         if why and printable(why[:20]) not in self.line:
             found.append(("said", why, f"line {verdict.evidence[0]}" if verdict.evidence else ""))
         found += [("context", text, note) for text, note in _contexts(facts)]
@@ -188,6 +189,7 @@ class Diagnosis:
             found.append(("speed", self.rates.text, ""))
             if self.rates.prompts is not None:
                 found.append(("prompts", self.rates.prompts.text, ""))
+        # more than a split per device and the way back: the CPU computes in between
         if facts.splits and facts.splits[0] > 2 + 2 * len(facts.devices):
             found.append(("splits", f"{facts.splits[0]} of the graph", f"line {facts.splits[1]}"))
         return found
@@ -239,8 +241,10 @@ def explain(
         first, last, dropped = _read(log)
         part = lines(first, last, dropped)
         found += [type(line)(line.number + numbered, line.text, line.level) for line in part]
+        # line numbers go on over several files
         numbered += first.count(b"\n") + last.count(b"\n") + dropped
     facts = Facts.of(found)
+    # given words count more than those of the log
     facts.words = merged(facts.words, words)
     verdict = decide(found, facts)
     machine = Asked(model, own, tuple(devices) if devices is not None else None, host, files)
@@ -256,6 +260,7 @@ def explain(
         if not (remedy.flags[:1] == ("-fa",) and facts.values.get("flash_attn") in _ON)
     ]
     for advice in of(verdict, facts):
+        # an advice replaces the general remedy with the same flags
         theirs = {remedy.flags for remedy in advice.remedies} - {()}
         kept = (
             [] if advice.instead else [remedy for remedy in remedies if remedy.flags not in theirs]
@@ -267,6 +272,7 @@ def explain(
         and device is not None
         and (verdict.bytes or 0) > _TIMES * device.total > 0
     ):
+        # no card has that much: the flags did not do what was meant
         times = f"{(verdict.bytes or 0) / device.total:.0f} times"
         remedies.insert(
             0,
@@ -286,6 +292,7 @@ def explain(
                 remedy for remedy in remedies if not remedy.flags and remedy.why not in tried
             ]
         planned = "planned for the machine that " + ("was given" if given else "the log shows")
+        # the launch failed as it is, and a plan finds nothing to change
         if not launch.changed and not launch.dropped:
             planned = "nothing better is known than this launch, " + planned
         remedies.insert(0, Remedy(tuple(flags), planned, "", launch.plan.fits))

@@ -80,14 +80,16 @@ class Known:
 
 
 def known(facts: Facts, words: Sequence[str]) -> Known | None:
-    """None where no bundled header has the name and the figures of the log's model."""
+    """Return the bundled header with the name and the figures of the log's model; None without
+    one."""
     printed = facts.printed
-    for given in _names(facts, words):
-        quant = _quant(given) or _quant_of(printed.get("ftype", ""))
-        for name in _alike(given, quant):
-            found = _agreeing(name, facts, quant)
+    for name in _names(facts, words):
+        quant = _quant(name) or _quant_of(printed.get("ftype", ""))
+        for bundled_name in _alike(name, quant):
+            found = _agreeing(bundled_name, facts, quant)
             if found is not None:
                 return found
+    # no name that tells: the figures alone, if there are two
     quant = _quant_of(printed.get("ftype", ""))
     if quant and "arch" in printed and sum(key in printed for key in _FIGURES) > 1:
         for name in bundled.models():

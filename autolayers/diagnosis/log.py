@@ -227,7 +227,7 @@ class LogReader:
         self._rest = b"" if self._skipping else rest
 
     def finish(self) -> LaunchLog:
-        """The end of the log: the rest is a line, even without a newline."""
+        """Read what is left as a line, even without a newline; return the launch."""
         if self._rest and not self._skipping:
             self._line(self._rest)
         self._rest = b""
@@ -247,6 +247,7 @@ class LogReader:
 
 
 def _json_message(text: str) -> str:
+    """Return the message of a line of JSON (--log-jsonl); the text itself if it is none."""
     try:
         message = json.loads(text).get("msg", "")
     except (ValueError, AttributeError, RecursionError):

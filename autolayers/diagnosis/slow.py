@@ -139,8 +139,8 @@ class Compared:
         )
         yield Remedy(
             (),
-            "another program on the GPU, or memory that Windows moved to the system (its task "
-            "manager: shared GPU memory)",
+            "another program on the GPU, or memory that Windows moved to the system (Task "
+            "Manager: shared GPU memory)",
         )
 
 

@@ -129,6 +129,7 @@ _OF_ANOTHER = "the log is not of this model: more was refused than it has, so no
 def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
     """What is missing, where the model's file is not here, the machine is not known, or nothing
     fits; "" where no launch helps."""
+    # not a lack of memory: the context itself must grow
     if verdict.cause == "context_limit":
         return _longer(verdict, facts, asked)
     if verdict.cause not in _MEMORY:
@@ -138,6 +139,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         if isinstance(given, str):
             return given
         model, request = given.model, given.request
+        # the pool grew while serving, beyond what was planned for: keep more free
         if (
             verdict.phase == "run"
             and verdict.cause == "oom_device"
@@ -147,6 +149,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
                 replace(request.arguments, params=replace(request.params, fit_target=(2048,)))
             )
         usage = _usage(verdict, model, request)
+        # what the memory model says of the refused part, for the flags as they were
         predicted: int | None = (
             None if usage is None else getattr(usage, _PARTS[verdict.phase or ""])
         )
@@ -155,6 +158,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         if (
             predicted is not None
             and verdict.phase != "compute"
+            # a tenth for builds of other sizes
             and (verdict.bytes or 0) > 1.1 * predicted
         ):
             return _OF_ANOTHER
@@ -220,16 +224,19 @@ def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
     """The launch as it was given, or what is missing for planning it. Raises UsageError for a
     command that no build reads, other AutolayersErrors for a model that cannot be read."""
     path = facts.model or (asked.model.path if asked.model is not None else "")
+    # the command if the log shows it, otherwise what the context printed of itself
     words = with_model(facts.words or _known(facts), path)
     arguments = parse(words, command=None)
     model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
     if model is None:
+        # without the file, a bundled header of the same model will do
         found = known(facts, words)
         if found is None:
             return _NO_MODEL
         model, header = found.model, found.name
     arguments = replace(
         arguments,
+        # flags that the build lacks are the log's own business here
         own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
         positional=(),
     )
@@ -264,6 +271,7 @@ def merged(logged: Sequence[str], given: Sequence[str]) -> tuple[str, ...]:
     """The flags of the command that a log shows, and those that are given, which count where both
     have one."""
     try:
+        # -c and --ctx-size are one flag
         theirs = {_canonical(item) for item in items(given)} - {""}
         kept = [
             word for item in items(logged) if _canonical(item) not in theirs for word in item.words
@@ -290,6 +298,7 @@ def _known(facts: Facts) -> tuple[str, ...]:
         ("n_seq_max", "-np"),
     ):
         value = values.get(key)
+        # a damaged log may hold any number
         if isinstance(value, int) and 0 < value < 1 << 31:
             words += [flag, str(value)]
     for which, flag in (("K", "-ctk"), ("V", "-ctv")):
@@ -357,6 +366,7 @@ def _machine(
         return list(request.machine.devices), asked.host or request.host or host
     # A server's devices, where the command has their servers
     served = "--rpc" in facts.words
+    # RPC devices count only if the command reaches their servers
     devices = [
         device
         for device in facts.devices.values()
@@ -375,6 +385,7 @@ def _machine(
             left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
             host = Host(left, left, "log")
         elif verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
+            # what was held, and less than what was refused
             most = facts.held(HOST) + verdict.bytes - 1
             host = (
                 Host(most, most, "log")
@@ -409,6 +420,7 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
         if largest[0]
         else []
     )
+    # from no change at all to all of them: the first that fits keeps most of the command
     for changes in (
         {},
         *small,
@@ -418,6 +430,7 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
         {**PLACING, **BUFFERS, **_CONTEXT},
     ):
         changed = replace(params, **changes)  # type: ignore[arg-type]
+        # flags that were not given change nothing when they are dropped
         if changed in tried:
             continue
         tried.append(changed)
@@ -451,6 +464,7 @@ def _command(
     said: set[str] = set()
     for item in items(words, None):
         row = item.flag if isinstance(item.flag, Argument) else None
+        # addresses may hold keys
         if row is None or row.canonical in SECRET or any("://" in word for word in item.words):
             continue
         if (
@@ -481,6 +495,7 @@ def _refused(
     if not before and verdict.phase != "load":
         if usage is None:
             return list(devices)
+        # the log shows no sizes at the default level: what was loaded before is predicted
         before = usage.model + (usage.context if verdict.phase == "compute" else 0)
     most = before + verdict.bytes - 1
     return [

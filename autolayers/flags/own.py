@@ -293,8 +293,8 @@ COMMANDS = {
             "inspect",
             "inspect MODEL [flags] [llama-server flags]",
             "the facts in the header, and the size of each layer",
-            "Cache sizes are for -c N cells (default: the trained context) of the types -ctk and "
-            "-ctv.",
+            "Cache sizes are for -c N cells (default: the trained context), with the types of -ctk "
+            "and -ctv.",
             True,
         ),
         Command(
@@ -879,7 +879,7 @@ FLAGS = (
         "PATH",
         "the GGUF that FROM names, if it cannot be found here",
     ),
-    OwnFlag("--as", "ollama+create", "NEW", "the new model's name (with --auto: or NAME itself)"),
+    OwnFlag("--as", "ollama+create", "NEW", "the new model's name (with --auto it may be NAME)"),
     OwnFlag(
         "--auto",
         "ollama+create ollama+modelfile",

@@ -37,9 +37,9 @@ _TYPES = {
 
 
 def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
-    """Return what differs, "" where nothing is known to. `only_added`: BOS and EOS must be one
-    token only where they are added. Token texts are compared where both files are on this machine.
-    """
+    """Return how the vocabularies differ; "" if no difference is known. `only_added`: BOS and EOS
+    must agree only where they are added. Token texts are compared if both files are on this
+    machine."""
     types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
     if None in types:
         return _sizes(model, draft)

@@ -131,7 +131,8 @@ def reorder(nodes: list[Tensor], rules: Rules = NEWEST_RULES) -> list[Tensor]:
 def _moved(
     todo: list[_Pack], reach: range, used: bytearray, running: _Ranges, waiting: _Ranges
 ) -> Iterator[int]:
-    """Yield those within reach that can run with `running`, and before what waits."""
+    """Yield the indices of packs within reach that can run together with `running`, and ahead of
+    those that wait."""
     for j in reach:
         if used[j]:
             continue

@@ -52,12 +52,14 @@ class _Order:
         self.sources = _sources(nodes)
 
     def run(self) -> list[Tensor]:
+        """Return the nodes in the new order."""
         order: list[Tensor] = []
         count = len(self.nodes)
-        first = 0
+        first = 0  # the oldest node that has no place yet
         while first < count:
             length = self.sequence(first)
-            for i in range(first, first + length) if length else self.independent(first):
+            together = range(first, first + length) if length else self.independent(first)
+            for i in together:
                 self.used[i] = 1
                 order.append(self.nodes[i])
                 self.placed.add(id(self.nodes[i]))

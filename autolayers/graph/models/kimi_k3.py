@@ -23,6 +23,7 @@ class KimiK3(KimiLinear):
         bank: Tensor | None = None
         for il in llm.layers:
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.attn_res_score.weight")
+            # every so many layers the stream goes to the bank, and a new one begins
             banked = every > 0 and il % every == 0
             if banked:
                 checkpoint = g.reshape(stream, llm.n_embd, 1, llm.n_tokens)
@@ -30,12 +31,10 @@ class KimiK3(KimiLinear):
             cur = self.attention(llm, self.normed(llm, cur, il, "attn_norm"), il, inp, None)
             stream = cur if banked else g.add(stream, cur)
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.ffn_res_score.weight")
-            stream = g.add(
-                stream, self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
-            )
-        cur = g.get_rows(
-            self.attend_residuals(llm, stream, bank, "output_res_score.weight"), out_ids
-        )
+            cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
+            stream = g.add(stream, cur)
+        cur = self.attend_residuals(llm, stream, bank, "output_res_score.weight")
+        cur = g.get_rows(cur, out_ids)
         return self.head(llm, llm.build_norm(cur, llm.weight("output_norm.weight")))
 
     def attend_residuals(self, llm: Llm, cur: Tensor, bank: Tensor | None, score: str) -> Tensor:

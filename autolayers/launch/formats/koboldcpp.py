@@ -228,7 +228,9 @@ def _companions(launch: LaunchFile) -> list[str]:
 def _overridden(pairs: Sequence[tuple[str, str]]) -> list[str]:
     """Return the words of --override-kv. Raises UsageError for what koboldcpp does not take."""
     if len(pairs) > _MAX_KV_OVERRIDES or any("," in text for _, text in pairs):
-        raise UsageError(f"koboldcpp takes {_MAX_KV_OVERRIDES} of --override-kv, without commas")
+        raise UsageError(
+            f"koboldcpp takes at most {_MAX_KV_OVERRIDES} --override-kv, without commas"
+        )
     if not pairs:
         return []
     return ["--overridekv", ",".join(f"{key}={text}" for key, text in pairs)]
