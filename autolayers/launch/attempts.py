@@ -88,6 +88,7 @@ class Attempts:
         request = self.session.request
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
+            # made again for each attempt, as the added words change
             words = commands.complete(
                 self.session.command, [*self.added, *self._louder(), *self._coloured()]
             )
@@ -98,9 +99,11 @@ class Attempts:
                 return cannot_start(words[0], error)
             code = outcome.code
             failure = memory_failure(outcome)
+            # the machine with no more memory than this log shows that there was
             smaller = (
                 smaller_machine(request, self.plan, outcome.launch, failure) if failure else None
             )
+            # what helps against another cause than memory, such as a driver's limit
             other = self._explained(outcome, smaller or request, attempt < self.retries)
             if failure is None and other is None:
                 self._ended(outcome)
@@ -112,6 +115,7 @@ class Attempts:
                 )
             if attempt == self.retries:
                 return code
+            # each attempt starts from what the last one taught
             known, request = bool(smaller or other), other or smaller or request
             why_not = (
                 self._plan_again(request)
@@ -132,10 +136,12 @@ class Attempts:
         why = self._diagnosis(outcome, None if again else request)
         if not why.known or why.cause == "healthy":
             return None
+        # a retry with less memory says enough by itself
         if not (again and why.cause in _SMALLER):
             line, *table = why.text().rstrip("\n").split("\n")
             say(line, *table)
         given, changes = request.params, _CHANGES.get(why.cause, {})
+        # never a flag that the user gave
         changes = {name: value for name, value in changes.items() if getattr(given, name) is None}
         if not (again and changes):
             return None
@@ -165,6 +171,7 @@ class Attempts:
         if launch is None or not _less(launch.plan, started, found.device):
             say(why_not)
             return False
+        # the user decides whether to give up a flag
         if against := _against(self.given, launch.plan.params):
             say(f"{why_not}; a launch that fits is without the given {', '.join(against)}")
             return False
@@ -190,6 +197,7 @@ class Attempts:
         """Return the plan for less memory. One that gives a device up is the last resort: a margin
         can be smaller before, and the context."""
         best = self.session.plan(request)
+        # devices that hold layers
         with_layers = _with_layers(self.plan)
         if best[0].fits and with_layers <= _with_layers(best[0]):
             return best
@@ -217,6 +225,7 @@ class Attempts:
     def _ended(self, outcome: Outcome) -> None:
         if self.verify and not self.compared:
             # an aborted launch's log is incomplete: shown, not kept
+            # a server that was ended on request has printed everything
             whole = outcome.launch.ready or outcome.code == 0 or outcome.asked
             if not self._compare(outcome.launch, whole):
                 say("nothing to compare: its log has no buffer sizes")
@@ -237,13 +246,7 @@ class Attempts:
 
     def _start_in_background(self, words: list[str]) -> Outcome:
         given, environ = self.given, self.session.environ
-        if given.value("--port") == "0" or (given.value("--host") or "").endswith(".sock"):
-            raise UsageError(
-                "--wait needs a --host and a --port that are known before the server starts"
-            )
-        host, port = wait.address(
-            given.value("--host"), given.value("--port"), self.session.build.default_port
-        )
+        host, port = self._address()
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
         if wait.taken(host, port):

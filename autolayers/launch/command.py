@@ -104,6 +104,7 @@ class WrappedCommand:
     def plannable(self) -> tuple[str, ...]:
         """`words` translated to llama-server's, for the planner."""
         words = self.words if self.meant is None else self.meant
+        # llama-bench has its own flags and their defaults
         if self.bench:
             return bench.as_server(words)
         program = of_program(self.program)
@@ -122,6 +123,7 @@ class WrappedCommand:
 
     def here(self, path: str) -> str:
         """Return a path of the command, as a path of this machine."""
+        # the deepest mount first: another one may lie within it
         for inside, outside in self.mounts:
             if path == inside or path.startswith(inside.rstrip("/") + "/"):
                 return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
@@ -147,15 +149,18 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
         del wrapped[0]
     _refuse_words(wrapped, command)
     name = _basename(wrapped[0])
+    # `docker run`, `docker container run`
     if name in _CONTAINERS and "run" in wrapped[:3]:
         return _container(wrapped, command)
     start = _program(wrapped)
     program = _basename(wrapped[start])
     following = wrapped[start + 1 : start + 2]
+    # the combined program: its first word is the command
     if program == "llama" and following and not following[0].startswith("-"):
         start += 1
         program = "llama-" + _COMMANDS.get(wrapped[start], wrapped[start])
     launcher, words = wrapped[: start + 1], wrapped[start + 1 :]
+    # the user's own mark counts more than what is guessed
     if "--" in words:
         split = words.index("--")
         launcher, words = [*launcher, *words[:split]], words[split + 1 :]
@@ -175,6 +180,7 @@ def _refuse_words(wrapped: Sequence[str], command: str) -> None:
             f"{wrapped[0]}: not a flag of autolayers {command} (llama-server's follow the word "
             "llama-server)"
         )
+    # a command in quotes is one word for the shell
     if len(wrapped) == 1 and " -" in wrapped[0] and not lexists(wrapped[0]):
         raise UsageError(f"{wrapped[0]}: one word, not a command: remove the quotes around it")
     if wrapped[0].lower().endswith(".gguf"):
@@ -235,6 +241,7 @@ def own_end(argv: Sequence[str], command: str = "run") -> int:
     i = 0
     while i < len(argv):
         name, equals, _ = argv[i].partition("=")
+        # llama.cpp takes underscores too
         name = name.replace("_", "-") if name.startswith("--") else name
         if name not in own:
             break
@@ -352,10 +359,13 @@ def additions(
     typed = parse(command.plannable, command=None)
     spoken = parse(command.plannable, environ, config_files, command=None)
     own = command.engine.words if command.engine else ()  # the command has them
+    # words by which the program was recognised stand in the command already
     if own and tuple(flags[-len(own) :]) == own:
         flags = flags[: len(flags) - len(own)]
     wanted = parse(flags, command=None).params
+    # by field: -c, --ctx-size and LLAMA_ARG_CTX_SIZE are one
     given = {field_of(flag) for flag, _ in typed.given} - {""}
+    # a flag that accumulates would add to the variable's value instead of replacing it
     twice = {field_of(flag) for flag, _ in spoken.given if _accumulates(flag)}
     words: list[str] = []
     notes: list[str] = []
@@ -366,10 +376,12 @@ def additions(
         if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):
             continue  # llama-embedding does nothing else
         if name in ("overrides", "overrides_draft"):
+            # of several -ot the first match counts, so given ones stay in front
             missing = _missing(getattr(spoken.params, name), getattr(wanted, name))
             written = _said(name, missing, build)
         elif name in given or name in twice:
             continue
+        # as the command wrote it: a path inside the container
         elif name in FILES and command.mounts and getattr(spoken.params, name):
             written = _said(name, getattr(spoken.params, name))
         if written and not build.knows(written[0]):
@@ -377,6 +389,7 @@ def additions(
                 continue  # it has other words, or none
             notes.append(f"this llama.cpp does not know {written[0]}: left out")
             continue
+        # before it took a value, -fa alone meant on
         if name == "flash_attn" and build.bare_flash:
             written = ["-fa"] if wanted.flash_attn == "on" else []
         words += bench.for_bench(name, written) if command.bench else written
@@ -389,6 +402,7 @@ def _by_field(params: Params) -> list[tuple[str, list[str]]]:
         name
         for name in Params.__dataclass_fields__
         if getattr(params, name) not in (None, ())
+        # no devices, which is -dev none
         or (name in ("device", "device_draft") and getattr(params, name) == ())
     ]
     return [(name, _said(name, getattr(params, name))) for name in fields]
