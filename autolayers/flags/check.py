@@ -42,6 +42,7 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
         refuse_unknown(name, command, arguments.own.get("strict-flags") != "off")
     arguments = replace(arguments, positional=_without_parts(arguments.positional))
     if COMMANDS[command].llama:
+        # what the user typed now: a variable may have been set for something else
         said = arguments if environ is None else parse(words, command=command)
         _refuse_two_models(said)
         refuse_contradictions(arguments.own, said.params)
@@ -57,6 +58,7 @@ def _refuse_another_model(typed: str, models: Sequence[str]) -> None:
     if not models or typed in models:
         return
     given = shell(["-hf", typed[3:]] if typed.startswith("hf:") else ["-m", typed])
+    # the command for `run`, without the word
     if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
         raise UsageError(f"{models[0]} is a program: autolayers run {shell([models[0]])} {given}")
     raise UsageError(f"{models[0]} and {given} are two models: give one of them")
@@ -84,6 +86,7 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         part = re.fullmatch(r"(.+)-(\d{5})(-of-\d{5}\.gguf)", name)
         numbers = found.setdefault(part[1] + part[3], set()) if part else set()
+        # a model that is named twice is two models; its other parts are not
         if not numbers or (part and part[2] in numbers):
             kept.append(name)
         numbers |= {part[2]} if part else set()
@@ -132,8 +135,10 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     flag, equals, value = name.partition("=")
     own, reads_llama = own_flags(command), COMMANDS[command].llama
     known = [*own, *_llama_names()] if reads_llama else list(own)
+    # -c=8192: only flags with two dashes may be joined to a value
     if equals and flag in known:
         raise UsageError(f"{name}: write {flag} {value}")
+    # a flag of another command of autolayers
     owners = takers(_with_hyphens(flag))
     instead = _suggestion(_meant(flag, known) or nearest(flag, own if owners else known))
     if owners:
@@ -162,6 +167,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
     known = list(known)
     wanted = name.replace("_", "-")
+    # underscores, capitals or a dash too few, before anything similar
     for spelling in (wanted, wanted.lower(), "-" + wanted.lower()):
         if spelling in known:
             return spelling

@@ -52,6 +52,7 @@ class Arguments:
 
     def without(self, written: Collection[str]) -> Arguments:
         """Return the same without these variables or config-file keys."""
+        # applied again without them, because some accumulate
         state, gone = _State(), set()
         for (flag, value), name in zip(self.given, self.written, strict=True):
             row, positive = lookup(flag) or (None, True)
@@ -77,6 +78,7 @@ def parse(
     Raises UsageError with the flag and its allowed values.
     """
     state = _State()
+    # in llama.cpp's order: what comes later wins
     for path in config_files:
         _read_config(path, state)
     if environ is not None:
@@ -170,6 +172,7 @@ def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
     llama = command is None or COMMANDS[command].llama
     i = 0
     while i < len(words):
+        # llama-server knows no --, autolayers' own commands do
         if words[i] == "--" and command is not None:
             yield from (Item(None, "", [word]) for word in words[i + 1 :])
             return
@@ -189,12 +192,14 @@ def _item(
     if flag is None:
         return _unknown(words, i)
     value, end = joined or "", i + 1
+    # llama.cpp knows no joined value, so nobody can have meant one
     if not flag.takes_value and joined is not None:
         raise UsageError(f"{name} takes no value, got {joined!r}")
     if flag.takes_value and joined is None:
         value, end = _value(flag, name, words, i + 1)
     # llama.cpp knows no --flag=value
     written = words[i:end] if joined is None else [name, value]
+    # 16k becomes 16384, which llama.cpp reads too
     plain = _plain(flag, name, value)
     if plain != value:
         value, written = plain, [name, plain]
@@ -221,6 +226,7 @@ def _flag(
     name: str, own: Mapping[str, OwnFlag], llama: bool
 ) -> tuple[Argument | OwnFlag | None, bool]:
     """Return the flag of a name, and whether the name switches it on."""
+    # an own flag hides llama-server's of the same name
     if name in own:
         return own[name], True
     found = lookup(name) if llama else None
@@ -232,6 +238,7 @@ def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
     name, joined = _name_and_value(words[i])
     if joined is not None:
         return Item(None, words[i], [name, joined]), i + 1
+    # a guess, so that a newer llama.cpp's flags keep their value with them
     has_value = i + 1 < len(words) and not _is_flag(words[i + 1])
     end = i + 2 if has_value else i + 1
     return Item(None, words[i], words[i:end]), end
@@ -272,6 +279,7 @@ def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item)
         )
         value = _read(flag.read, item.name, text)
         texts[flag.key] = text
+    # two names of one own flag, such as --json and --format json, may agree
     by = f"{flag.key} by"
     if own.get(flag.key, value) != value and texts[by] != flag.names[0]:
         raise UsageError(f"{texts[by]} and {item.name} contradict each other: give one of them")
@@ -333,6 +341,7 @@ def _apply_variable(row: Argument, text: str, state: _State) -> None:
             raise UsageError(f"{row.env}={text!r}: expected {error}") from None
     elif row.takes_value:
         state.apply(row, row.env, text)
+    # a flag without a value and without a negation: anything else leaves it off
     elif text in TRUE:
         state.apply(row, row.env, "")
 
@@ -347,6 +356,7 @@ def _read_config(path: str, state: _State) -> None:
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
+            # a device or a pipe would not end
             text = file.read(1 << 20)
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
@@ -367,6 +377,7 @@ def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
         if section := _section_name(content):
             current = section
             sections[current] = {}
+        # llama.cpp's grammar has no indented keys
         elif equals and key and not key[0].isspace():
             sections.setdefault(current, {})[key.rstrip()] = value.strip(" \t")
         else:
@@ -406,5 +417,6 @@ def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None
 def _config_key(key: str) -> tuple[Argument, bool] | None:
     found = lookup("--" + key) or lookup("-" + key)
     if found is not None:
+        # flags that are gone have no key
         return None if found[0] in LEGACY else found
     return next(((row, True) for row in ARGUMENTS if row.env and row.env == key), None)

@@ -62,6 +62,7 @@ def _is_written(row: Argument, value: Any, params: Params) -> bool:
     """Return whether an argument, of those of its field, expresses this value."""
     if value == () and row.kind is not DEVICES:
         return False
+    # several arguments may set one field: one of them says this value
     if _writer(row.field, value) is not row:
         return False
     if row.field == "mmproj_offload" and value:
@@ -75,6 +76,7 @@ def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> li
         return [row.written(value)]
     if row.kind is OVERRIDES:
         return _override_words(value, row, knows)
+    # builds before --load-mode had a switch for each
     if row.kind is LOAD_MODE and knows is not None and not knows(row.canonical):
         return list(_OLD_LOAD_MODES[value])
     if row.kind is REPOSITORY:
