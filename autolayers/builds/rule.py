@@ -38,6 +38,7 @@ class Rule:
         until: int = 0,
     ) -> None:
         self.part, self.first, self.pull, self.clause = part, first, pull, clause
+        # without `after` nothing between two builds is uncertain
         self.after, self.last, self.until = after or first - 1, last, until or last + 1
         self.name = ""
 
@@ -52,9 +53,11 @@ class Rule:
         def __get__(self, rules: object, owner: type) -> Rule: ...
 
     def __get__(self, rules: object, owner: type) -> Rule | bool:
+        # a descriptor: the class gives the row itself, a build's rules whether it holds
         if not isinstance(rules, RuleSet):
             return self  # of the class, or a field of another table's row
         holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
+        # noted where it is read, so that only rules that matter make a plan doubtful
         if self.doubtful(rules.number):
             holds = rules.changed
             rules.doubts.append(self)

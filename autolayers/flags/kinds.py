@@ -118,6 +118,7 @@ def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
     return value
 
 
+# a context of 16k is 16384 tokens, as people write it
 _FACTORS = {"k": 1 << 10, "m": 1 << 20}
 
 
@@ -127,6 +128,7 @@ def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192
     digits = text if factor == 1 else text[:-1]
     if not (digits.isascii() and digits.isdecimal()):
         raise Bad(what)
+    # int() of a million digits would take seconds
     if len(digits) > 12 or not low <= int(digits) * factor < 2**31:
         raise Bad(f"{what}, {low} to {2**31 - 1}")
     return int(digits) * factor
@@ -153,6 +155,7 @@ def _float(text: str) -> float:
         value = float(as_c(text))
     except ValueError:
         value = float("nan")
+    # NaN compares false too
     if not abs(value) < 1e30:
         raise Bad("a number")
     return value
@@ -197,6 +200,7 @@ MOST_SHARES = 15  # of -ts: common/arg.cpp refuses llama_max_devices() of them, 
 def _ratios(text: str) -> tuple[float, ...]:
     """Mirrors the handler of -ts: commas and slashes, any number of them, separate."""
     parts = text.replace("/", ",").split(",")
+    # an empty first part stays, and is no number
     ratios = tuple(_float(part) for i, part in enumerate(parts) if part or i == 0)
     if len(ratios) > MOST_SHARES:
         raise Bad(
@@ -218,6 +222,7 @@ def _csv(text: str) -> list[str]:
     found, current, quoted, i = [], "", False, 0
     while i < len(text):
         char = text[i]
+        # two quotes within quotes are one
         if char == '"' and quoted and text[i + 1 : i + 2] == '"':
             current, i = current + '"', i + 1
         elif char == '"' and (quoted or not current):
@@ -285,6 +290,7 @@ def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def _ratio(ratio: float) -> str:
+    # short where that is the same number
     return f"{ratio:g}" if float(f"{ratio:g}") == ratio else repr(ratio)
 
 

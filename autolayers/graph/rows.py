@@ -17,14 +17,18 @@ def _slides(hp: Hparams, il: int) -> bool:
     return hp.is_swa(il)
 
 
+# EXAONE 4 ropes the sliding layers of its large model, and all of the small one, which has no
+# window
 def _slides_or_nothing_does(hp: Hparams, il: int) -> bool:
     return hp.is_swa(il) or hp.swa_type == "none"
 
 
+# SmolLM3 and AFMoE have layers without positions (NoPE)
 def _all_but_every_fourth(hp: Hparams, il: int) -> bool:
     return (il + 1) % 4 != 0
 
 
+# Baichuan 7B has rope, 13B (40 layers) has ALiBi
 def _has_32_layers(hp: Hparams, il: int) -> bool:
     return hp.n_layer == 32
 
@@ -50,6 +54,7 @@ _GRANITE = Decoder(
     rope="key", rope_factors=True, residual_scale=None, logit_scale=True, moe=_UNSCALED, shexp="add"
 )
 _HUNYUAN = Decoder(rope_factors=True, qk_norm="after")
+# norms come after attention and FFN only
 _OLMO2 = Decoder(
     attn_norm=None,
     qk_norm="flat",
@@ -62,10 +67,12 @@ _BIASLESS = Decoder(wo_bias=False, ffn_bias=False)
 
 BUILDERS = {
     "llama": Decoder(rope_factors=True, ffn_scales=True, moe=_LLAMA_MOE),
+    # the same layers, read in both directions
     "llama-embed": Encoder(rope_factors=True, ffn_scales=True, moe=_LLAMA_MOE),
     "mistral3": Decoder(
         rope_factors=True, temperature=None, ffn_scales=True, moe=replace(_SOFTMAX, scales=True)
     ),
+    # squared ReLU instead of a gate
     "arcee": Decoder(rope_factors=True, act="relu_sqr", gate="seq"),
     "exaone": Decoder(rope_factors=True),
     "pangu-embedded": Decoder(head_bias=True),
@@ -77,6 +84,7 @@ BUILDERS = {
     "maincoder": Decoder(qk_norm="after"),
     "hunyuan-dense": _HUNYUAN,
     "hunyuan_vl": _HUNYUAN,
+    # xIELU: an activation with learned parameters, no gate
     "apertus": Decoder(rope_factors=True, qk_norm="head", act="xielu", gate=None, ffn_bias=False),
     "spark2_5": Gated(gate_heads=True, act="gelu"),
     "qwen2": Decoder(head_bias=True),
@@ -89,12 +97,16 @@ BUILDERS = {
     "qwen3tts": Decoder(qk_norm="head", ffn_bias=False, deepstack=True),
     "llada": _BIASLESS,
     "ernie4_5": _BIASLESS,
+    # ALiBi: positions are in the mask, not in an input
     "refact": replace(_BIASLESS, inp_pos=False),
     "eurobert": Encoder(wo_bias=False, ffn_bias=False),
+    # one matrix for gate and up, which SWIGLU reads in halves
     "neo-bert": Encoder(
         wo_bias=False, ffn_bias=False, act="swiglu", gate=None, final_norm="enc.output_norm"
     ),
+    # all rows go through the last layer
     "cogvlm": Decoder(qkv_scales=False, wo_bias=False, select=""),
+    # FFN and attention read the same norm (parallel)
     "phi2": replace(_GPT, head_bias=True, q_scale=True, parallel="afr"),
     "phi3": Decoder(
         head_bias=True,
@@ -105,6 +117,7 @@ BUILDERS = {
         ffn_residual_first=True,
         moe=_UNSCALED,
     ),
+    # gate and up are one matrix here too
     "chatglm": Decoder(act="swiglu", gate="seq"),
     "glm4": Decoder(
         attn_post_norm="post_attention_norm",
@@ -113,6 +126,7 @@ BUILDERS = {
         ffn_post_norm="post_ffw_norm",
         ffn_post_norm_pinned=True,
     ),
+    # parallel, in another order of additions: the allocator sees that
     "plamo": Decoder(parallel="far"),
     "plamo3": Decoder(
         qkv_scales=False,
@@ -123,20 +137,25 @@ BUILDERS = {
         ffn_post_norm="post_ffw_norm",
         ffn_post_norm_pinned=True,
     ),
+    # learned positions, added to the embeddings
     "gpt2": replace(_GPT, positions=True, rope="none"),
     "starcoder": replace(_GPT, positions=True, rope="none"),
     "starcoder2": _GPT,
     "codeshell": _GPT,
     "pockettts": _GPT,
     "nemotron": replace(_GPT, act="relu_sqr"),
+    # ALiBi
     "jais": Decoder(norm="layer", inp_pos=False),
     "jais2": replace(_GPT, act="relu_sqr"),
+    # ALiBi, and a norm right after the embeddings
     "bloom": replace(_GPT, inp_pos=False, embed_norm=True),
     "olmo": Decoder(norm="layer"),
     "olmo2": _OLMO2,
     "orion": Decoder(norm="layer"),
     "exaone4": replace(_OLMO2, qk_norm="head", rope_factors=True, rope=_slides_or_nothing_does),
+    # embeddings times sqrt(n_embd)
     "gemma": Decoder(embed_scale="all", q_scale=True, act="gelu"),
+    # norms before and after each block; attention's logits and the last ones are capped
     "gemma2": Decoder(
         embed_scale="all",
         q_scale=True,
@@ -155,6 +174,7 @@ BUILDERS = {
         act="gelu",
         ffn_post_norm="post_ffw_norm",
     ),
+    # parallel, with logits scaled by the file's key
     "command-r": Decoder(norm="layer", qk_norm="head", parallel="fra", logit_scale=None),
     "cohere2": Decoder(
         norm="layer",
@@ -205,6 +225,7 @@ BUILDERS = {
     "glm4moe": Decoder(
         qk_norm="head", ffn_norm="post_attention_norm", moe=Routing(), shexp="add", wo_bias=False
     ),
+    # each head has a learned sink in its softmax
     "gpt-oss": Decoder(
         ffn_norm="post_attention_norm",
         sinks=True,
@@ -234,6 +255,7 @@ BUILDERS = {
     "phimoe": Decoder(
         rope_factors=True, q_scale=True, ffn_residual_first=True, head_bias=True, moe=_SOFTMAX
     ),
+    # the shared expert's gate as silu(x) / x, which is a sigmoid
     "qwen2moe": Decoder(moe=_UNNORMED, shexp="div", ffn_bias=False),
     "qwen3moe": Decoder(qk_norm="head", moe=_LLAMA_MOE),
     "qwen3vlmoe": Decoder(qk_norm="head", deepstack=True, moe=_SOFTMAX),

@@ -230,6 +230,7 @@ _TABLE: Any = (
         flash_attn=False,
         split_tensor=False,
         defaults={
+            # 1 / sqrt(3), sqrt(6144) and 1 / sqrt(128), as Grok-1's own code has them
             "f_logit_scale": 0.5773502691896257,
             "f_embedding_scale": 78.38367176906169,
             "f_attn_out_scale": 0.08838834764831845,
