@@ -70,6 +70,7 @@ class Kind:
     def gpus(self) -> int:
         """How many equal parts it has: its GPUs where they are alike and have their own memory,
         otherwise one."""
+        # equal GPUs can be dealt to several servers one by one
         first = next(iter(self.devices), None)
         if first is None or first.in_ram:
             return 1
@@ -102,6 +103,7 @@ def read(path: str) -> Fleet:
     if isinstance(data.get("items"), list) or data.get("kind") == "Node":
         machines, notes = nodes(path, data)
         return _fleet(path, machines, notes=tuple(notes))
+    # a machine file: a fleet of one
     if "machines" not in data and {"devices", "host"} & data.keys():
         return _fleet(path, [_box(path, _stem(path), data, path)])
     _known(path, data, _TOP, "the file")
@@ -132,6 +134,7 @@ def _likeness(box: Box) -> object:
             device.backend,
             device.description,
             device.total,
+            # in steps: what a desktop holds varies by a few MiB
             device.free // _STEP[0],
             device.compute_capability,
             device.bandwidth,
@@ -166,6 +169,7 @@ def _kind(boxes: Sequence[Box]) -> Kind:
     first = boxes[0]
     assert first.host is not None
     devices = tuple(
+        # the least of all, so that the plan fits on each
         replace(device, free=min(box.devices[i].free for box in boxes), uuid=None, pci_id=None)
         for i, device in enumerate(first.devices)
     )

@@ -84,6 +84,7 @@ def read(path: str) -> tuple[list[Device], Host | None]:
     UsageError."""
     try:
         with open(path, "rb") as file:
+            # a pipe or a device given by mistake would not end
             text = file.read(_MAX_SIZE)
     except OSError as error:
         raise UsageError(
@@ -97,6 +98,7 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
     """As `read`, from a file's text; `source` names it in errors. Raises UsageError."""
     try:
         data = json.loads(text)
+    # RecursionError: brackets without end
     except (ValueError, RecursionError) as error:
         raise UsageError(
             f"{source}: not JSON ({error}); autolayers devices --json writes one"
@@ -153,6 +155,7 @@ def _devices(rows: list[Any]) -> list[Device]:
     found: list[Device] = []
     for number, row in enumerate(rows, 1):
         device = _device(row, f"device {number}", found)
+        # -dev, budgets and plans name devices
         if device.name in {other.name for other in found}:
             raise _Wrong(f"two devices are called {device.name}")
         found.append(device)
@@ -162,6 +165,7 @@ def _devices(rows: list[Any]) -> list[Device]:
 def _device(row: Any, what: str, before: list[Device]) -> Device:
     if not isinstance(row, dict):
         raise _Wrong(f"{what} is not an object")
+    # errors name the device as the file does, where it does
     if isinstance(row.get("name"), str):
         what = f"device {row['name']}"
     _known(row, _DEVICE, what)
@@ -221,6 +225,7 @@ def _complete(
     """Return the device with the file's figures, completed from `card`. Raises _Wrong if they
     contradict each other."""
     backend = _backend(card, values, what)
+    # numbered by backend, as llama.cpp numbers them
     used = sum(other.backend == backend for other in before)
     name = values.get("name") or f"{backend}{used}"
     named = backend_of(name)
@@ -229,6 +234,7 @@ def _complete(
     total, free = _memory(card, values, what)
     values = {**values, "name": name, "backend": backend, "total": total, "free": free}
     if values.get("unified", card.unified if card else False) and row_of(backend).has_igpu:
+        # llama.cpp lists a GPU that shares the RAM as another kind
         values.setdefault("kind", "igpu")
     if values.get("kind", "gpu") not in ("gpu", "igpu", "rpc"):
         raise _Wrong(f"{what}: kind must be gpu, igpu or rpc")
@@ -254,6 +260,7 @@ def _card(name: object, values: Mapping[str, Any], what: str) -> Device | None:
         find(name)
         return Device.hypothetical(name)
     except UsageError as error:
+        # a newer card than the table's: its memory is all that a plan needs
         if values.get("total"):
             return None
         raise _Wrong(f"{what}: {error}") from None
@@ -294,6 +301,7 @@ def _host(row: Any) -> Host:
     _check_numbers(values, _HOST_RATES, "host")
     _check_numbers(values, _HOST_COUNTS, "host", whole=True)
     _check_type(values, ("source", "bandwidth_source"), str, "a text", "host")
+    # one of the two will do
     total = values.get("total", values.get("available"))
     if total is None:
         raise _Wrong('host: no "total" bytes of memory')
@@ -335,6 +343,7 @@ def _measured(row: Any, what: str) -> Ratio:
 
 
 def _number(value: Any, least: float, most: float, what: str, whole: bool = False) -> Any:
+    # True is an int for Python, and no number for a reader of JSON
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not least <= value <= most or (whole and value != int(value)):
         raise _Wrong(

@@ -36,6 +36,7 @@ _COMPUTE = 0x20  # VK_SHADER_STAGE_COMPUTE_BIT
 
 # VkPhysicalDeviceProperties: the offsets of its parts, and of its limits with their sizes
 _TYPE, _NAME, _LIMITS = 16, 20, 296
+# offsets in VkPhysicalDeviceLimits of the 64-bit ABI
 _IN_LIMITS = {
     "max_storage_buffer_range": (28, 4),
     "max_compute_shared_memory_size": (216, 4),
@@ -68,6 +69,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
             row["kind"],
             source="vulkan",
             limits=row["limits"],
+            # ggml-vulkan then takes all of it for free, too
             warning=""
             if row["budget"]
             else "free is the card's total: the driver does not say what others use",
@@ -81,6 +83,7 @@ def with_limits(devices: Sequence[Device], known: Sequence[Device]) -> list[Devi
     left = list(known)
     found = []
     for device in devices:
+        # two equal cards are matched in their order: each stands for one
         twin = next(
             (
                 other
@@ -116,6 +119,7 @@ class _Chain:
         for i, (kind, _) in enumerate(parts):
             ctypes.c_uint32.from_buffer(self.buffers[i]).value = kind
             if i + 1 < len(parts):
+                # pNext, at byte 8 after sType and its padding
                 ctypes.c_uint64.from_buffer(self.buffers[i], 8).value = ctypes.addressof(
                     self.buffers[i + 1]
                 )
@@ -151,12 +155,14 @@ def answer() -> Iterator[dict[str, Any]]:
         (ctypes.c_uint32(0), 8),
         (pointer(None), 8),
     )
+    # anything but VK_SUCCESS, such as no driver
     if vulkan.vkCreateInstance(create, None, ctypes.byref(instance)):
         return
     for gpu in _array(
         lambda count, out: vulkan.vkEnumeratePhysicalDevices(instance, count, out), pointer
     ):
         row = _gpu(vulkan, pointer(gpu))
+        # lavapipe and the like, which ggml-vulkan leaves out as well
         if row["type"] != _PROCESSOR:
             yield row
 
@@ -182,6 +188,7 @@ def _array(call: Callable[[Any, Any], int], kind: Any) -> list[Any]:
     if call(ctypes.byref(count), None) or not count.value:
         return []
     out = (kind * count.value)()
+    # 5: VK_INCOMPLETE, more have come since the count
     return list(out[: count.value]) if call(ctypes.byref(count), out) in (0, 5) else []
 
 
@@ -210,6 +217,7 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
     allocation = properties.number(2, 8, 8)
     limits |= {
         "max_memory_allocation_size": allocation,
+        # a driver without VK_KHR_maintenance4 leaves the structure as it was
         "max_buffer_size": properties.number(3, 0, 8) or allocation,
         "subgroup_size": properties.number(1, 0),
         "shader_float16": features.number(1, 0),

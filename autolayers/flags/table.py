@@ -680,7 +680,8 @@ ARGUMENTS = (
     Argument(
         "--fim-qwen-30b-default",
         preset(
-            model="hf:ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF/qwen3-coder-30b-a3b-instruct-q8_0.gguf",
+            model="hf:ggml-org/Qwen3-Coder-30B-A3B-Instruct-Q8_0-GGUF/"
+            "qwen3-coder-30b-a3b-instruct-q8_0.gguf",
             n_ubatch=1024,
             n_batch=1024,
             n_ctx=0,
