@@ -75,6 +75,7 @@ def run(
             if ready:
                 return child.pid, Outcome(0, reader.finish(), False, False, False)
             end_group(child)
+            # what it printed last, before it was ended
             reader.feed(log.read(_PIECE))
     finally:
         if child is not None and not ready:
@@ -85,6 +86,7 @@ def run(
             signal.signal(number, handler)
     code = child.wait()
     _show_end(path)
+    # by somebody else, such as the kernel
     killed = code == -9 and not stopped
     shown = 128 + stopped[0] if stopped else _not_a_success(code)
     with open(path, "rb") as log:
@@ -126,6 +128,7 @@ def _until_ready(
             continue
         if code is not None:
             return False
+        # health may be another server's, if this one has just died
         if healthy(child.pid) and child.poll() is None:
             reader.feed(log.read(_PIECE))
             return True

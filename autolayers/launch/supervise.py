@@ -82,6 +82,7 @@ def run(
     asked = threading.Event()
 
     def forward(number: int, _: FrameType | None) -> None:
+        # others, such as SIGUSR1, are the server's own business
         if number in _ENDING:
             asked.set()
         if child is None:
@@ -89,6 +90,7 @@ def run(
         else:
             _signal(child, number)
 
+    # handlers can be set in the main thread alone
     before = (
         {number: signal.signal(number, forward) for number in handled(_FORWARDED)}
         if _main_thread()
@@ -114,6 +116,7 @@ def run(
             watcher.dismiss()
         for number, handler in before.items():
             signal.signal(number, handler)
+    # 137: a shell between us and the server
     killed = code in (-9, 137) and not asked.is_set()
     return Outcome(
         128 - code if code < 0 else code,
@@ -140,6 +143,7 @@ def _supervised(
     called = threading.Event()
 
     def pump(source: IO[bytes], target: IO[bytes]) -> None:
+        # without Python's buffer, which would wait for whole lines
         while data := os.read(source.fileno(), 1 << 16):
             with lock:
                 reader.feed(data)
@@ -162,6 +166,7 @@ def _supervised(
 
     def enforce() -> None:
         """Ends a child that does not end when it is asked to."""
+        # a second of delay at most, and no busy waiting
         while not asked.wait(1.0):
             if ended.is_set():
                 return
@@ -216,6 +221,7 @@ class _Adopter:
         """Ends every descendant that this process has not had before, except the `watcher`."""
         import psutil
 
+        # what this process had before is not the child's
         own = {*self._before, watcher}
         left = [each for each in self._children() if each.pid not in own]
         for each in left:
@@ -307,6 +313,7 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
         return
     deadline = time.monotonic() + _GRACE
     number = signal.SIGTERM
+    # SIGTERM first, SIGKILL after the grace
     while _alive(child):
         _signal(child, number)
         if number == signal.SIGKILL:
@@ -369,12 +376,18 @@ class Watcher:
         reading, self._pipe = os.pipe()
         os.set_inheritable(self._pipe, False)
         code = (
-            "import os,signal,time\nfor s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\nsaid = "
-            f"b''\nwhile piece := os.read({reading}, 64): said += piece\nif not "
-            "said.endswith(b'\\n'): raise SystemExit\nfor s in (15, 9):\n    try: "
-            "os.killpg(int(said), s)\n    except OSError: break\n    for _ in range(100):\n        "
-            "time.sleep(0.1)\n        try: os.killpg(int(said), 0)\n        except OSError: raise "
-            "SystemExit\n"
+            f"import os,signal,time\n"
+            f"for s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\n"
+            f"said = b''\n"
+            f"while piece := os.read({reading}, 64): said += piece\n"
+            f"if not said.endswith(b'\\n'): raise SystemExit\n"
+            f"for s in (15, 9):\n"
+            f"    try: os.killpg(int(said), s)\n"
+            f"    except OSError: break\n"
+            f"    for _ in range(100):\n"
+            f"        time.sleep(0.1)\n"
+            f"        try: os.killpg(int(said), 0)\n"
+            f"        except OSError: raise SystemExit\n"
         )
         # -I: -c alone puts the current directory first in sys.path, where a signal.py may lie
         self._process = subprocess.Popen(

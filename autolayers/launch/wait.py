@@ -27,6 +27,7 @@ def address(host: str | None, port: str | None, default: int) -> tuple[str, int]
     number = (
         int(port) if port and port.isascii() and port.isdecimal() and len(port) < 6 else default
     )
+    # an address to listen on is none to connect to
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name), number
 
 
@@ -78,6 +79,7 @@ def speed(
 ) -> float | None:
     """Return the tokens per second of n tokens generated after a short prompt; None without an
     answer within 60 s."""
+    # nothing from an earlier prompt; with more than two tokens, all of them are generated
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
     answer = _ask(
         "POST",
