@@ -241,7 +241,7 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
     documents += [
         kubernetes.deployment("llama-server", head, {"llama-cpp": "head"}),
         kubernetes.service("llama-server", head.port),
-        _policy(),
+        _POLICY,
     ]
     text = "\n".join([*_comment(), f"# {_image_note(image)}"]) + "\n" + "---\n".join(documents)
     return {"kubernetes.yaml": text}
@@ -285,14 +285,23 @@ def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]
     return replace(pod, command=["/app/llama-server"])
 
 
-def _policy() -> str:
-    """Only the head may reach the workers, if the cluster's network enforces policies."""
-    return (
-        "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: "
-        "llama-cpp-rpc\nspec:\n  podSelector:\n    matchLabels:\n      llama-cpp: worker\n  "
-        "policyTypes: [Ingress]\n  ingress:\n    - from:\n        - podSelector:\n            "
-        "matchLabels:\n              llama-cpp: head\n"
-    )
+# only the head may reach the workers, if the cluster's network enforces policies
+_POLICY = """\
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  name: llama-cpp-rpc
+spec:
+  podSelector:
+    matchLabels:
+      llama-cpp: worker
+  policyTypes: [Ingress]
+  ingress:
+    - from:
+        - podSelector:
+            matchLabels:
+              llama-cpp: head
+"""
 
 
 # --- LeaderWorkerSet
@@ -344,7 +353,7 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
     documents = [
         "\n".join(lines) + "\n",
         kubernetes.service(f"{name}-api", leader.port, name),
-        _policy(),
+        _POLICY,
     ]
     return {"lws.yaml": "---\n".join(documents)}
 

@@ -111,7 +111,7 @@ def test_one_in_full(server: subprocess.Popen[str]) -> None:
     server.wait()
     until(lambda: next(servers(server.pid), None) is None)
     gone = says("explain", str(server.pid))
-    assert gone.returncode == 1 and "no llama-server" in gone.stderr
+    assert gone.returncode == 1 and "is not a llama-server" in gone.stderr
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ class KimiK3(KimiLinear):
         bank: Tensor | None = None
         for il in llm.layers:
             cur = self.attend_residuals(llm, stream, bank, f"blk.{il}.attn_res_score.weight")
-            # every so many layers the stream goes to the bank, and a new one begins
+            # at the first layer of each block the stream goes to the bank, and a new one begins
             banked = every > 0 and il % every == 0
             if banked:
                 checkpoint = g.reshape(stream, llm.n_embd, 1, llm.n_tokens)

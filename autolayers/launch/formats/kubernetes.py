@@ -248,10 +248,18 @@ def deployment(
 
 def service(name: str, port: int, app: str = "", key: str = "app") -> str:
     """Return a Service for the pods of an app, its own name's by default, or with another label."""
-    return (
-        f"apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\nspec:\n  selector:\n    {key}: "
-        f"{app or name}\n  ports:\n    - port: {port}\n      targetPort: {port}\n"
-    )
+    return f"""\
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  selector:
+    {key}: {app or name}
+  ports:
+    - port: {port}
+      targetPort: {port}
+"""
 
 
 def label(text: str) -> str:
