@@ -287,8 +287,8 @@ class Estimator:
     def shares(
         self, params: Params, devices: Sequence[Device], counts: Sequence[int] = ()
     ) -> tuple[float, ...]:
-        """-ts that puts `counts` of layers on the devices, in a program whose -ts are parts of
-        bytes; without them, what its own split goes by, () where that takes no -ts."""
+        """Return the -ts that puts `counts` layers on the devices, for a program that splits by
+        bytes. Without `counts`: the shares of its own split; () if that has none."""
         from .ik_llama import shares
 
         used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]

@@ -271,11 +271,11 @@ class _Advice:
         the largest device instead of system memory."""
         limits, ram = self.machine.limits, 0
         devices: dict[str, int] = {}
-        found: Candidate | None = self.short
+        candidate: Candidate | None = self.short
         for i in range(TRIES):
-            if found is None or not (limits or kind == "ram"):
+            if candidate is None or not (limits or kind == "ram"):
                 return None
-            missing = {name: -left for name, left in found.spare.items() if left < 0}
+            missing = {name: -left for name, left in candidate.spare.items() if left < 0}
             of_ram = [missing.pop(name) for name in self._of_ram() if name in missing]
             if kind == "ram" and missing:
                 return None
@@ -285,22 +285,22 @@ class _Advice:
                 own = [device.name for device in self.machine.devices if not device.in_ram]
                 if not own:
                     return None  # nothing that a GPU may use more of leaves RAM
-                missing = {max(own, key=lambda name: limits[name]): found.ram_missing << i}
+                missing = {max(own, key=lambda name: limits[name]): candidate.ram_missing << i}
             if kind != "vram":
-                ram += _step(max(found.ram_missing, *of_ram, 0))
+                ram += _step(max(candidate.ram_missing, *of_ram, 0))
             devices = {
                 name: devices.get(name, 0) + _step(missing.get(name, 0))
                 for name in limits
                 if name in devices or name in missing
             }
-            found = self.launch_on(self._with(devices, ram))
-            if found is not None and found.fits:
+            candidate = self.launch_on(self._with(devices, ram))
+            if candidate is not None and candidate.fits:
                 return Remedy(kind, ram=ram, devices=tuple(devices.items()), held=self._held(ram))
         return None
 
     def _held(self, ram: int) -> bool:
-        """Whether the machine has so much more RAM than is available, beside what a system takes
-        alone."""
+        """Return whether other programs hold the missing `ram`: the machine has that much more
+        than is available, apart from what the system itself takes."""
         known, total = self.machine.ram, self.machine.ram_total
         return bool(
             ram and known is not None and total is not None and known + ram + ALONE <= total

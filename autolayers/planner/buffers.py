@@ -81,9 +81,9 @@ class Buffers:
         self.output[frame, name, n_ctx, n_ubatch] = candidate.overheads(self.limits).get(name, 0)
 
     def of_output(self, point: Point, name: str, usual: int) -> int:
-        """Expected bytes of a device with the output layer alone, as it computes no attention: at
-        least what it took with a smaller context and micro-batch, a part of the `usual` before
-        anything was measured."""
+        """Return the expected bytes of a device that has the output layer alone, and so computes
+        no attention: at least those measured with a smaller context and micro-batch; a part of
+        `usual` before anything was measured."""
         frame, _, n_ctx, n_ubatch = point
         known = [
             size

@@ -195,8 +195,8 @@ def assumptions(speed: Speed) -> list[tuple[str, str]]:
     for what, rate in speed.assumed:
         if what == "cores":
             continue
-        said = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
-        rates.setdefault(said, []).append(what)
+        text = f"{rate * 8 / 1e9:g} Gbit/s" if what == "network" else f"{rate / 1e9:.0f} GB/s"
+        rates.setdefault(text, []).append(what)
     cores = [("", f"{count:.0f} cores") for what, count in speed.assumed if what == "cores"]
     return [*((listed(in_ranges(names)), rate) for rate, names in rates.items()), *cores]
 
@@ -227,7 +227,7 @@ def narrowed(speed: Speed) -> str:
     says; RAM's speed counts more than the number of cores."""
     names = {name for name, _ in speed.assumed}
     if "RAM" in names:
-        return "; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most"
+        return "; --ram SIZE@ddr5-6000x2 (its modules) narrows the range most"
     return "; --cores narrows the range" if "cores" in names else ""
 
 

@@ -148,7 +148,7 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "autolayers", ""
 
     def parse_request(self) -> bool:
-        """Refuses an address that is none, such as http://[/ ."""
+        """Refuse what is not an address, such as "http://[/"."""
         if not super().parse_request():
             return False
         try:

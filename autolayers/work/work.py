@@ -465,30 +465,34 @@ class Homes:
         placement: Placement,
         home: str,
     ) -> _Sums:
+        """Return the bytes and operations of a layer's steps, by the device that computes each and
+        by the memory that it reads."""
         cache = home if self.kv_offload else HOST
         places: list[str] = []
-        lies: list[str] = []
+        memories: list[str] = []
         for step in steps:
-            place = lie = ""
+            place = memory = ""
             if step.kind == WEIGHT:
+                # a tied output matrix is the embeddings'
                 tensor = tensors.get(step.name) or (
                     tensors.get("token_embd.weight") if step.name == "output.weight" else None
                 )
                 if tensor is not None:
-                    place = lie = HOST if placement.is_host(tensor.buffer) else tensor.buffer
+                    place = memory = HOST if placement.is_host(tensor.buffer) else tensor.buffer
+                    # op offload: a device computes with a copy of a weight that stays in RAM
                     if place == HOST and step.place and self.op_offload and tensor.buffer != REPACK:
                         place = self._first(step.place) or HOST
             elif step.kind == CACHE:
-                place = lie = cache
+                place = memory = cache
             else:
-                lie = cache if step.kind == ATTENTION else ""
+                memory = cache if step.kind == ATTENTION else ""
                 place = HOST if home != HOST and step.place & self.bits[home] else ""
             places.append(place)
-            lies.append(lie)
+            memories.append(memory)
         _spread(places)
         sums = _Sums(self.weights)
-        for step, place, lie in zip(steps, places, lies, strict=True):
-            sums.add(step, place or home, lie)
+        for step, place, memory in zip(steps, places, memories, strict=True):
+            sums.add(step, place or home, memory)
         return sums
 
     def _first(self, bits: int) -> str:

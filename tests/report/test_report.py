@@ -418,9 +418,8 @@ def test_the_flag_that_narrows_the_range_most_is_named() -> None:
             plan_text(autolayers.plan(name, [*words[:-1], *more], devices=card)).split()
         )
 
-    assert (
-        "8 cores assumed; --ram SIZE@ddr5-6000x2, as its modules are, narrows the range most"
-        in said("32GiB")
+    assert "8 cores assumed; --ram SIZE@ddr5-6000x2 (its modules) narrows the range most" in said(
+        "32GiB"
     )
     assert "8 cores assumed; --cores narrows the range" in said("32GiB@ddr4-3200")
     assert "narrows" not in said("32GiB@ddr4-3200", "--cores", "8")

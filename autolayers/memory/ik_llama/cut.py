@@ -76,11 +76,11 @@ class CutBuilder(Builder):
         """get_input_tensor_sm_graph"""
         if start.op != "REDUCE":
             return start
-        there: dict[int, Tensor] = start.param  # type: ignore[assignment]
-        if device not in there:
-            there[device] = Tensor("NONE", start.type, start.ne)
-            start.src = tuple([there[i] for i in sorted(there)])
-        return start if there[device] is start.view_src else there[device]
+        copies: dict[int, Tensor] = start.param  # type: ignore[assignment]
+        if device not in copies:
+            copies[device] = Tensor("NONE", start.type, start.ne)
+            start.src = tuple([copies[i] for i in sorted(copies)])
+        return start if copies[device] is start.view_src else copies[device]
 
     def _normed(self, cur: Tensor, norm: Tensor | None, kind: str) -> Tensor:
         if norm is not None:

@@ -191,9 +191,9 @@ def find(
     least: float = 0.0,
     say: Callable[[str], None] = _nothing,
 ) -> dict[str, list[Runs]]:
-    """The smallest that reach the wanted tokens per second, and the USUAL ones, by category: least
-    memory first, of equal memory the fastest. A GPU that suffices alone is listed neither in pairs
-    nor with experts in RAM. `say` is told if not all were tried."""
+    """Return, by category, the smallest GPUs that reach the wanted tokens per second, and the USUAL
+    ones: the least memory first, the fastest first among equals. A GPU that suffices alone is
+    listed neither in pairs nor with experts in RAM. `say` is told if not all were tried."""
     wanted = Wanted(model, request, n_ctx)
     found: dict[str, list[Runs]] = {}
     alone: set[str] = set()

@@ -102,17 +102,14 @@ def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Pa
 
 
 def _with_compute(use: Static | None, compute: Mapping[str, int]) -> Static | None:
-    return (
-        use
-        if use is None
-        else replace(
-            use,
-            devices={
-                name: replace(usage, compute=compute.get(name, 0) if usage.model else 0)
-                for name, usage in use.devices.items()
-            },
-        )
-    )
+    """Return a launch's sizes with these graph buffers, on the devices that have weights."""
+    if use is None:
+        return None
+    devices = {}
+    for name, usage in use.devices.items():
+        size = compute.get(name, 0) if usage.model else 0
+        devices[name] = replace(usage, compute=size)
+    return replace(use, devices=devices)
 
 
 class _Fit:

@@ -125,13 +125,14 @@ class _Problem:
         return self._repaired([0] * len(self.sorts), models)
 
     def _repaired(self, counts: list[int], models: Sequence[int]) -> list[int] | None:
-        """With the servers that the models lack."""
+        """Return the counts with the servers that models lack, first for all users, then for those
+        who are left if a machine is away; None if no machine is left for the former."""
         for away in (False, True):
             for model in models:
-                more = self._with_more(counts, model, away)
-                if more is None and not away:
+                enough = self._with_more(counts, model, away)
+                if enough is None and not away:
                     return None
-                counts = counts if more is None else more
+                counts = counts if enough is None else enough
         return counts
 
     def _with_more(self, counts: list[int], model: int, away: bool) -> list[int] | None:

@@ -760,7 +760,7 @@ class _Planner:
             )
         if self.uses and not self.fleet.said:
             notes.append(
-                'the network is taken as 1 Gbit/s and 0.3 ms: "link" of the file says what it is'
+                'a network of 1 Gbit/s and 0.3 ms is assumed: set "link" in the file to change it'
             )
         if self.interrupted:
             notes.append("interrupted: this is the best so far")
