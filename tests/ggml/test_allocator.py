@@ -273,3 +273,18 @@ def test_which_operations_may_run_in_place(kind: str, inplace: bool) -> None:
         g.expand(g.like(kind, g.norm(x)))
 
     assert peak(held) == (2 if inplace else 3) * KIB
+
+
+def test_layers_that_are_laid_out_alike_are_told_from_others() -> None:
+    """`marks` let a long graph be laid out by its first layers alone."""
+    for kept in (False, True):
+        g = Graph()
+        x = g.input("x", "f32", 16, 16)
+        layers = [g.norm(x)]
+        for i in range(4):
+            layers.append(g.norm(g.norm(layers[-1])))
+            layers[-1].is_output = kept and i == 1
+        g.expand(layers[-1])
+        nodes, leafs = [(t, 0) for t in g.nodes], [(t, 0) for t in g.leafs]
+        pair = (layers[2], layers[4])
+        assert allocate(nodes, leafs, [arena()], [pair]) is not kept

@@ -255,7 +255,7 @@ def test_by_sizes_no_other_groups_need_fewer_swaps() -> None:
         every = [way for way in partitions(whole) if all(fits[members] for members in way)]
         best = max(map(kept, every))
         assert kept(sets) == best
-        # of these the ones with the fewest seconds, as far as one after another finds them
+        # of these the ones with the fewest seconds; on several devices they are not searched for
         prices = {
             members: min(sum(option.price for option in way) for way in case.ways(members))
             for members, fit in fits.items()
@@ -264,7 +264,8 @@ def test_by_sizes_no_other_groups_need_fewer_swaps() -> None:
         least = min(sum(prices[members] for members in way) for way in every if kept(way) == best)
         found = sum(option.price for chosen in sets for option in chosen.values())
         assert least <= found * (1 + 1e-9)
-        assert len(sets) > 1 or found == pytest.approx(least)
+        if len(sets) == 1 or len(case.limits) == 1:
+            assert found == pytest.approx(least)
 
 
 def test_by_sizes_any_of_the_preset_fit_and_share_what_is_left() -> None:
