@@ -3,6 +3,7 @@ down."""
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ from unittest import mock
 
 import pytest
 
+from autolayers.backends.ops import Matmul, Ops
 from autolayers.builds import TODAY
 from autolayers.cli import main
 from autolayers.devices.cards import CARDS
@@ -63,11 +65,40 @@ FEW_CARDS = {
     )
 }
 
+# Llama 3.1 8B as Q4_K: 32 heads of 128, 8 of them with keys and values
+LLAMA_OPS = Ops(
+    512,
+    8192,
+    1,
+    32,
+    128,
+    1024,
+    True,
+    (
+        Matmul("q4_K", 4096, 4096),
+        Matmul("q4_K", 4096, 1024),
+        Matmul("q4_K", 4096, 14336),
+        Matmul("q6_K", 14336, 4096),
+    ),
+    (Matmul("q6_K", 4096, 128256),),
+)
+
 # Of recorded launches every run takes a sample; all of them are compared with -m slow, as CI does
 WHOLE = pytest.mark.parametrize(
     "whole",
     [pytest.param(False, id="sample"), pytest.param(True, id="whole", marks=pytest.mark.slow)],
 )
+
+
+def strings(text: str) -> list[tuple[int, str]]:
+    """(line, string) of a module's strings but its docstrings."""
+    tree = ast.parse(text)
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    return [
+        (node.lineno, node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs
+    ]
 
 
 def free_port() -> int:

@@ -1,4 +1,7 @@
-"""tools/air.py counts what it says."""
+"""Who relies on the counts of tools/air.py would rely on wrong ones.
+
+tools/air.py counts what it says.
+"""
 
 from __future__ import annotations
 

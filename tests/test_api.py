@@ -1,4 +1,7 @@
-"""The library as Python people call it: types, flags by name, and refusals."""
+"""Python programs would get wrong types or no refusal.
+
+The library as Python people call it: types, flags by name, and refusals.
+"""
 
 from __future__ import annotations
 

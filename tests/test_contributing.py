@@ -1,4 +1,7 @@
-"""CONTRIBUTING.md, followed to the letter in a copy of the repository."""
+"""A newcomer who follows CONTRIBUTING.md would get stuck.
+
+CONTRIBUTING.md, followed to the letter in a copy of the repository.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Documents that are made from the program's tables are what would be made now."""
+"""Readers would find flags and tables of an earlier version.
+
+Documents that are made from the program's tables are what would be made now.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Hostile input at random (fuzz.py): every case ends in an answer or in one of our errors, in time
-and memory."""
+"""Hostile input would end in a traceback, hang, or take all memory.
+
+Hostile input at random (fuzz.py): every case ends in an answer or in one of our errors, in time
+and memory.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The table of log lines: each row by a real line, and what its figures are."""
+"""A line of a log would be read as another, by `explain`, `run` and `check` alike.
+
+The table of log lines: each row by a real line, and what its figures are.
+"""
 
 from __future__ import annotations
 

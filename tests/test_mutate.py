@@ -1,4 +1,7 @@
-"""mutate.py runs every test against a mistake, the nearest first."""
+"""Who samples mistakes would trust a wrong number.
+
+mutate.py runs every test against a mistake, the nearest first.
+"""
 
 from __future__ import annotations
 

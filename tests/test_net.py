@@ -1,5 +1,8 @@
-"""The HTTP client against hostile servers: every exchange ends, within its limit, in an answer or
-in one line."""
+"""A hostile server would hang the program or fill its memory.
+
+The HTTP client against hostile servers: every exchange ends, within its limit, in an answer or
+in one line.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What reaches a terminal: nothing of a hostile file steers it, and streams may be closed, full or
-narrow."""
+"""A file's name could steer a user's terminal.
+
+What reaches a terminal: nothing of a hostile file steers it, and streams may be closed, full or
+narrow.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What a user gets: the archives, the two commands of the README, and a start that imports nothing
-heavy."""
+"""A fresh install would lack a file, or start slowly.
+
+What a user gets: the archives, the two commands of the README, and a start that imports nothing
+heavy.
+"""
 
 from __future__ import annotations
 

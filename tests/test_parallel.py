@@ -1,4 +1,7 @@
-"""Work that is dealt out has the same results as work that is not."""
+"""The number of processes would change an answer.
+
+Work that is dealt out has the same results as work that is not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Programs that are asked a question: bounded in time and size, and nothing of them stays."""
+"""A program that hangs would hang this one, or stay behind.
+
+Programs that are asked a question: bounded in time and size, and nothing of them stays.
+"""
 
 from __future__ import annotations
 

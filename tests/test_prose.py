@@ -1,4 +1,6 @@
-"""Words that a native engineer would not write: a stranger has to read such a sentence twice.
+"""A stranger would have to read a sentence twice.
+
+Words that a native engineer would not write: a stranger has to read such a sentence twice.
 
 "so many" and "of which" hide a number and a noun; ", else" is Python's, "otherwise" is English;
 "anew" is again, "till" is until. Pages, which most people read, also say "its own X" and "next to".

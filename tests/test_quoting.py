@@ -1,4 +1,7 @@
-"""Each language's own reader gets back what was quoted: for any text, however hostile."""
+"""A hostile name would end up as a command in a shell or a file.
+
+Each language's own reader gets back what was quoted: for any text, however hostile.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""autolayers.records makes classes that behave as `dataclasses` would have made them."""
+"""Records would not compare, hash or print as Python programmers expect.
+
+autolayers.records makes classes that behave as `dataclasses` would have made them.
+"""
 
 import dataclasses
 

@@ -1,4 +1,7 @@
-"""The same words are the same machine, notes and refusals, whichever command reads them."""
+"""One command would plan for another machine than the next, by the same words.
+
+The same words are the same machine, notes and refusals, whichever command reads them.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Where state is kept, and files that are replaced as a whole: kills, full disks, other writers,
-hostile content."""
+"""A kill or a full disk would leave a broken state file behind.
+
+Where state is kept, and files that are replaced as a whole: kills, full disks, other writers,
+hostile content.
+"""
 
 from __future__ import annotations
 

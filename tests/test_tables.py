@@ -1,4 +1,7 @@
-"""The tables of numbers: every row has the types and the range that its columns promise."""
+"""A row of a table with a wrong unit would go unseen.
+
+The tables of numbers: every row has the types and the range that its columns promise.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Backends as rows: their names, what one that nobody knows is taken for, and what a new one may
-decide per device."""
+"""Owners of GPUs that nobody has modelled would get a traceback, or a plan that does not fit.
+
+Backends as rows: their names, what one that nobody knows is taken for, and what a new one may
+decide per device.
+"""
 
 from __future__ import annotations
 

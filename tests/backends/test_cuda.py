@@ -1,5 +1,8 @@
-"""CUDA's own rules: which flash-attention kernel runs, the scratch behind its result, what fusions
-keep alive."""
+"""On NVIDIA cards plans would be a few MiB off: too much is asked, or CUDA runs out of memory.
+
+CUDA's own rules: which flash-attention kernel runs, the scratch behind its result, what fusions
+keep alive.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""One row a type of KV cache: what backends do with it, and which builds have it."""
+"""A user of -ctk or -ctv would be told of a kernel that the build has not, or get none.
+
+One row a type of KV cache: what backends do with it, and which builds have it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Launches on other backends than CUDA to the byte (fixtures/truth/vulkan, metal, hip, sycl).
+"""Users of AMD, Intel, Apple and Vulkan devices would get plans that are not exact.
+
+Launches on other backends than CUDA to the byte (fixtures/truth/vulkan, metal, hip, sycl).
 
 Vulkan: llama.cpp's own backend on a software driver, under six sets of limits, a sample of 2,640
 launches. Metal and HIP: their own source, compiled without hardware (fixtures/recorder), samples of

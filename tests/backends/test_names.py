@@ -1,12 +1,14 @@
-"""Nothing outside autolayers/backends knows a backend by name, but for the tables of measured
-rates."""
+"""Who adds a backend would have to look for its name in the whole package.
+
+Nothing outside autolayers/backends knows a backend by name, but for the tables of measured
+rates.
+"""
 
 from __future__ import annotations
 
-import ast
 import re
 
-from support import ROOT
+from support import ROOT, strings
 
 from autolayers.backends import ALIASES, BACKENDS, DEFAULT, HOST
 from autolayers.flags.params import HOST_BUFFER
@@ -32,18 +34,7 @@ NAMED = re.compile(rf"({'|'.join(map(re.escape, NAMES))})(\d+|_Host|_REPACK|_Map
 
 def named(text: str) -> list[tuple[int, str]]:
     """(line, string) of a module's strings that name a backend; docstrings may."""
-    tree = ast.parse(text)
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    return [
-        (node.lineno, node.value)
-        for node in strings
-        if id(node) not in docs and NAMED.fullmatch(node.value)
-    ]
+    return [(line, string) for line, string in strings(text) if NAMED.fullmatch(string)]
 
 
 def test_no_backend_is_named_outside_its_folder() -> None:

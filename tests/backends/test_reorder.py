@@ -1,5 +1,8 @@
-"""Backends that reorder a split: every node once, and after all that it depends on, whatever the
-architecture."""
+"""Vulkan, Metal and SYCL buffers would be laid out in an order that no program uses.
+
+Backends that reorder a split: every node once, and after all that it depends on, whatever the
+architecture.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What the limits of a Vulkan driver decide. Whole launches: test_launches.py."""
+"""Users of Vulkan would get sizes of another driver's limits.
+
+What the limits of a Vulkan driver decide. Whole launches: test_launches.py.
+"""
 
 from __future__ import annotations
 

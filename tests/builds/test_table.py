@@ -1,4 +1,7 @@
-"""The table of dated rules: what its rows promise, and that nothing else compares build numbers."""
+"""Who has an older build would get the rules of today.
+
+The table of dated rules: what its rows promise, and that nothing else compares build numbers.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""`autolayers tune --bench`: the rates of a file of llama-bench -o json correct later
-predictions."""
+"""Who measured a machine would still be shown predictions of another one.
+
+`autolayers tune --bench`: the rates of a file of llama-bench -o json correct later
+predictions.
+"""
 
 from __future__ import annotations
 

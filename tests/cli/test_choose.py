@@ -1,6 +1,9 @@
-"""`autolayers choose`: the table is what each file's own plan says, the advice is the largest that
+"""Who asks which file to download would get one that is slow, or none.
+
+`autolayers choose`: the table is what each file's own plan says, the advice is the largest that
 is fully on the GPUs, and what can be wrong with a repository, a directory or a store is one
-line."""
+line.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The command line as users meet it: its words, its two streams and its exit code; each command as
-a process once."""
+"""People and scripts would find other words, streams or exit codes than the documents promise.
+
+The command line as users meet it: its words, its two streams and its exit code; each command as
+a process once.
+"""
 
 from __future__ import annotations
 
@@ -381,16 +384,16 @@ class TestErrors:
 
 class TestCommands:
     @pytest.mark.parametrize("words", [["--help"], ["-h"], ["help"]])
-    def test_help(self, words: list[str]) -> None:
+    def test_help_says_how_it_is_used(self, words: list[str]) -> None:
         found = run(*words)
         assert found.returncode == 0 and "usage: autolayers MODEL" in found.stdout
 
-    def test_version(self) -> None:
+    def test_the_version_is_that_of_the_package(self) -> None:
         import autolayers
 
         assert run("--version").stdout == f"autolayers {autolayers.__version__}\n"
 
-    def test_inspect(self) -> None:
+    def test_inspect_shows_what_each_layer_takes(self) -> None:
         found = run("inspect", MOE, "-c", "8192", "--json")
         anatomy = json.loads(found.stdout)
         assert anatomy["facts"]["n_expert"] == 32 and anatomy["n_ctx"] == 8192
@@ -402,7 +405,7 @@ class TestCommands:
         assert sum(layer["weights"] for layer in anatomy["layers"]) == anatomy["facts"]["size"]
         assert "experts" in run("inspect", MOE).stdout
 
-    def test_sweep(self) -> None:
+    def test_a_sweep_has_a_point_for_each_combination(self) -> None:
         found = run(
             "sweep",
             DENSE,

@@ -1,4 +1,7 @@
-"""`autolayers cluster`: the files for each machine are read back by their targets' own schemas."""
+"""Who spreads a model over machines would get files that Docker or Kubernetes refuse.
+
+`autolayers cluster`: the files for each machine are read back by their targets' own schemas.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The completion scripts, asked by the shells themselves where they are installed."""
+"""Tab in a shell would offer flags that are refused, or nothing.
+
+The completion scripts, asked by the shells themselves where they are installed.
+"""
 
 from __future__ import annotations
 

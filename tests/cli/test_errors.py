@@ -1,4 +1,7 @@
-"""What a program reads that asked for JSON and gets an error."""
+"""A program that asked for JSON would have to parse a sentence.
+
+What a program reads that asked for JSON and gets an error.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The rows of own flags, as each command line shows and heeds them."""
+"""A flag would be ignored in silence, or missing in the help of a command that has it.
+
+The rows of own flags, as each command line shows and heeds them.
+"""
 
 from __future__ import annotations
 

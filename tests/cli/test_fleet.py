@@ -1,4 +1,7 @@
-"""`autolayers fleet`: what a user sees."""
+"""Who runs several machines would be shown a table that does not say what is served where.
+
+`autolayers fleet`: what a user sees.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`autolayers measured`, and the measurements that choose shows."""
+"""Who looks for measurements of a card would miss them, or read those of another card.
+
+`autolayers measured`, and the measurements that choose shows.
+"""
 
 from __future__ import annotations
 

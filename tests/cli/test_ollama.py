@@ -1,5 +1,8 @@
-"""`autolayers ollama ...` as a user runs it: a home of its own, a store on disk, a server on
-loopback."""
+"""Users of Ollama would set numbers that Ollama does not use, or change a server by surprise.
+
+`autolayers ollama ...` as a user runs it: a home of its own, a store on disk, a server on
+loopback.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Commands that are printed, through the shells that people paste them into: a stranger's words in
-them stay words."""
+"""Who pastes a printed command would run a stranger's words.
+
+Commands that are printed, through the shells that people paste them into: a stranger's words in
+them stay words.
+"""
 
 from __future__ import annotations
 

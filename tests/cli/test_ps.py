@@ -1,5 +1,8 @@
-"""`autolayers ps` and `explain PID` on real processes that answer as llama-server does, and on
-recorded fdinfo."""
+"""Who asks what running servers hold would read other processes' bytes.
+
+`autolayers ps` and `explain PID` on real processes that answer as llama-server does, and on
+recorded fdinfo.
+"""
 
 from __future__ import annotations
 

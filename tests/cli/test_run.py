@@ -1,5 +1,8 @@
-"""`autolayers run` with a llama-server that replays logs: real processes, real signals, real exit
-codes."""
+"""`autolayers run` would lose signals, exit codes or output of the program that it starts.
+
+`autolayers run` with a llama-server that replays logs: real processes, real signals, real exit
+codes.
+"""
 
 from __future__ import annotations
 

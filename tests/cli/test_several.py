@@ -1,6 +1,9 @@
-"""Models at the same time and in turns, from the command line: what is written for llama-swap and
+"""Who writes a llama-swap file would get groups that do not fit.
+
+Models at the same time and in turns, from the command line: what is written for llama-swap and
 for the router fits when it is read back; docs/several.md's examples. Files have the sizes that
-their headers promise."""
+their headers promise.
+"""
 
 from __future__ import annotations
 

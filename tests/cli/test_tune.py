@@ -1,5 +1,8 @@
-"""`autolayers tune` with a llama-bench whose rates the tests know: real processes, state files and
-exit codes."""
+"""Who lets candidates be measured would lose hours, or keep the slower one.
+
+`autolayers tune` with a llama-bench whose rates the tests know: real processes, state files and
+exit codes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Plans of unlike machines are as fast as they were: predicted seconds of the reference request,
+"""Owners of several GPUs would get slower plans after a change, with no other test that fails.
+
+Plans of unlike machines are as fast as they were: predicted seconds of the reference request,
 against bars.
 
 bars.jsonl has a line for each: a model, GPUs with the MiB that are free, RAM, words, and the

@@ -1,5 +1,8 @@
-"""Launches that experienced users publish: none that fits is predicted faster than what is planned
-for its machine."""
+"""Experienced users would find their own command faster than the plan.
+
+Launches that experienced users publish: none that fits is predicted faster than what is planned
+for its machine.
+"""
 
 import importlib
 from pathlib import Path

@@ -1,5 +1,8 @@
-"""What properties.py says holds for random plans: a few cases in every run, a tenth of a thousand
-with -m slow."""
+"""A larger card, a permission or the plan's own flags would give a worse plan.
+
+What properties.py says holds for random plans: a few cases in every run, a tenth of a thousand
+with -m slow.
+"""
 
 import pytest
 from decisions.properties import failures

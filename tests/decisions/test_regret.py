@@ -1,4 +1,7 @@
-"""Plans are the best launches there are (regret.py enumerates them)."""
+"""A better launch than the plan would exist.
+
+Plans are the best launches there are (regret.py enumerates them).
+"""
 
 import pytest
 from decisions.regret import regret

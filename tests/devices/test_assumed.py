@@ -1,5 +1,8 @@
-"""Machines that are not here: what is assumed of their processors and RAM, what says it, and what
-is said of it."""
+"""Who plans for a machine that is not here would get another kind of machine without a word.
+
+Machines that are not here: what is assumed of their processors and RAM, what says it, and what
+is said of it.
+"""
 
 from __future__ import annotations
 

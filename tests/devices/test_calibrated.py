@@ -1,4 +1,7 @@
-"""Measured speeds that are kept: for this machine, its cards, their driver and this version."""
+"""Measurements would be used for another card or driver, or lost.
+
+Measured speeds that are kept: for this machine, its cards, their driver and this version.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Cluster files: what is read of them, what is wrong with them in one line, and servers that die or
-lie."""
+"""Who writes a cluster file would get a traceback, or wait for a dead server.
+
+Cluster files: what is read of them, what is wrong with them in one line, and servers that die or
+lie.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Devices and RAM from every source but NVML: lists of llama.cpp, sysfs, Metal, sizes and names,
-control groups."""
+"""A GPU would be missing from the plan, counted twice, or have memory that others use.
+
+Devices and RAM from every source but NVML: lists of llama.cpp, sysfs, Metal, sizes and names,
+control groups.
+"""
 
 from __future__ import annotations
 
@@ -755,7 +758,7 @@ def test_which_driver_model(tmp_path):
     ) == ("wsl" if sys.platform.startswith("linux") else system.platform())
 
 
-def test_this_machine():
+def test_this_machine_has_free_ram_and_devices_or_notes():
     found = discover(os.environ)
     assert 0 < found.host.available <= found.host.total
     assert found.devices or found.notes

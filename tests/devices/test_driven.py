@@ -1,4 +1,7 @@
-"""The same GPUs under another backend, and what Vulkan's loader says of them."""
+"""A GPU under two backends would be planned as two.
+
+The same GPUs under another backend, and what Vulkan's loader says of them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The machines of a fleet, from each form of its file."""
+"""Who lists machines would have one of them misread.
+
+The machines of a fleet, from each form of its file.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What NVML says against what CUDA says, on a real NVIDIA GPU: python3 -m pytest -m gpu
-tests/devices/test_gpu.py"""
+"""On NVIDIA cards free memory would be another than CUDA can allocate.
+
+What NVML says against what CUDA says, on a real NVIDIA GPU: python3 -m pytest -m gpu
+tests/devices/test_gpu.py
+"""
 
 from __future__ import annotations
 

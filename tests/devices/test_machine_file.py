@@ -1,5 +1,8 @@
-"""Machine files: what one says, and one line for each figure that is missing or contradicts
-another."""
+"""Who describes a machine would not hear which figure is wrong.
+
+Machine files: what one says, and one line for each figure that is missing or contradicts
+another.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Every GPU of the table by its usual names, whoever says them: a person, a driver, a machine file,
-the library."""
+"""Who writes "4090" or "RTX 4090 Laptop" would get another card.
+
+Every GPU of the table by its usual names, whoever says them: a person, a driver, a machine file,
+the library.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""NVIDIA GPUs through the real pynvml, with a libnvidia-ml.so.1 compiled from fake_nvml.c under
-it."""
+"""Owners of NVIDIA cards would get no devices, or a MIG instance with a whole card's memory.
+
+NVIDIA GPUs through the real pynvml, with a libnvidia-ml.so.1 compiled from fake_nvml.c under
+it.
+"""
 
 from __future__ import annotations
 

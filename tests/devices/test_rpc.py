@@ -1,5 +1,8 @@
-"""RPC servers asked for their memory: by protocol, by every command that has --rpc, and when they
-lie."""
+"""A plan would wait for a server that does not answer, or believe one that lies.
+
+RPC servers asked for their memory: by protocol, by every command that has --rpc, and when they
+lie.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""RAM's bandwidth from SMBIOS tables, written here byte by byte as the specification (DSP0134,
-7.18) has type 17."""
+"""Speeds with weights in RAM would be those of other memory.
+
+RAM's bandwidth from SMBIOS tables, written here byte by byte as the specification (DSP0134,
+7.18) has type 17.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""GPUs that share the system's RAM: how much of it they may use, what the machine has, and what
-raises it."""
+"""Owners of Macs and of integrated GPUs would get plans that swap, or half of what fits.
+
+GPUs that share the system's RAM: how much of it they may use, what the machine has, and what
+raises it.
+"""
 
 from __future__ import annotations
 

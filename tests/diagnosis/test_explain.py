@@ -1,4 +1,6 @@
-"""Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one
+"""Who asks why a launch failed would be told a wrong cause.
+
+Failing, slow and healthy logs of users and of own runs, with their causes (failures.jsonl, one
 case a line).
 
 unseen.jsonl: logs that the rules of the first set had not seen, labelled before they were

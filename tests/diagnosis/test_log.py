@@ -1,4 +1,7 @@
-"""What llama-server says while it loads, read from recorded logs of several builds."""
+"""`explain` and `check` would compare with numbers that the log does not say.
+
+What llama-server says while it loads, read from recorded logs of several builds.
+"""
 
 from __future__ import annotations
 

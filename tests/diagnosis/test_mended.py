@@ -1,5 +1,8 @@
-"""The command that starts where memory is not the reason: of a log's words, with as few changed as
-may be."""
+"""Who asks for the command that works would get one that fails again, or loses a flag.
+
+The command that starts where memory is not the reason: of a log's words, with as few changed as
+may be.
+"""
 
 from __future__ import annotations
 

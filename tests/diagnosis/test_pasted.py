@@ -1,6 +1,9 @@
-"""What people paste most: each log with its cause, its headline, what helps, and what must not be
+"""People with the most common failures would get no help, or advice that does not help.
+
+What people paste most: each log with its cause, its headline, what helps, and what must not be
 said of it (pasted.jsonl, one case a line); and the same kinds in the words of other shells, systems
-and builds."""
+and builds.
+"""
 
 from __future__ import annotations
 

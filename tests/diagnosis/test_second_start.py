@@ -1,4 +1,6 @@
-"""Failed starts of the real llama-server, and the launch that `explain` hands over: it serves.
+"""The launch that `explain` proposes would fail with the real llama-server.
+
+Failed starts of the real llama-server, and the launch that `explain` hands over: it serves.
 
 Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once).
 """

@@ -1,4 +1,7 @@
-"""ik_llama.cpp: what its own library allocated (fixtures/ik), its words, and what it has not."""
+"""Users of ik_llama.cpp would get llama.cpp's sizes and flags.
+
+ik_llama.cpp: what its own library allocated (fixtures/ik), its words, and what it has not.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""What llama-server b11549 itself showed: its samplers' memory, and launches that end at their
-first token."""
+"""llama-server would end at its first token, after a start that fits.
+
+What llama-server b11549 itself showed: its samplers' memory, and launches that end at their
+first token.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What programs other than llama-server reserve for logits: those of a whole micro-batch."""
+"""Users of llama-bench, llama-perplexity and libraries would run out of memory.
+
+What programs other than llama-server reserve for logits: those of a whole micro-batch.
+"""
 
 from __future__ import annotations
 

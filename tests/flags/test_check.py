@@ -1,5 +1,8 @@
-"""Flags that nobody knows are refused, wherever words are read, and named after the nearest that
-somebody does."""
+"""A misspelt flag would be ignored in silence.
+
+Flags that nobody knows are refused, wherever words are read, and named after the nearest that
+somebody does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""llama-server's words, environment and config files, read and written back."""
+"""A command that llama-server takes would be refused, or planned as another one.
+
+llama-server's words, environment and config files, read and written back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The words of --workload."""
+"""Who says what is served would get the plan of other requests.
+
+The words of --workload.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The allocator's rules, one at a time: where a block goes, when it comes back, what shares its
-space."""
+"""Compute buffers would be off by what one block is misplaced.
+
+The allocator's rules, one at a time: where a block goes, when it comes back, what shares its
+space.
+"""
 
 from __future__ import annotations
 

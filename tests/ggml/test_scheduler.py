@@ -1,5 +1,8 @@
-"""The scheduler's rules, on small graphs over real backends: two CUDA devices and the CPU with
-pinned memory."""
+"""Graphs would be split at other nodes than llama.cpp's, with other copies in other buffers.
+
+The scheduler's rules, on small graphs over real backends: two CUDA devices and the CPU with
+pinned memory.
+"""
 
 from __future__ import annotations
 

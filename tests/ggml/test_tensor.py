@@ -1,5 +1,8 @@
-"""Shapes, strides and sizes as ggml makes them, and the order in which a graph lists its
-operations."""
+"""Sizes of tensors would be wrong, and with them all plans.
+
+Shapes, strides and sizes as ggml makes them, and the order in which a graph lists its
+operations.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Seeded mutations of every fixture, and the heaviest files that the limits let through.
+"""A damaged file would end in a traceback, or hang.
+
+Seeded mutations of every fixture, and the heaviest files that the limits let through.
 
 They run in a process of their own that may use 200 MiB of memory and five seconds of processor time
 for each file; whatever is neither a Header nor a ModelError ends it.

@@ -1,5 +1,8 @@
-"""read_header on real files: what it says, for which sources, and the same as the gguf package's
-own reader."""
+"""A header would say another thing here than to llama.cpp.
+
+read_header on real files: what it says, for which sources, and the same as the gguf package's
+own reader.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Files made to break a reader: each is refused with one line that names it, quickly and in little
-memory."""
+"""A file made by a stranger would take all memory or minutes.
+
+Files made to break a reader: each is refused with one line that names it, quickly and in little
+memory.
+"""
 
 from __future__ import annotations
 

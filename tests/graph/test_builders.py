@@ -1,4 +1,7 @@
-"""Which graph an architecture gets, and what a plan loads for it."""
+"""A model would be planned with another architecture's graph.
+
+Which graph an architecture gets, and what a plan loads for it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Each architecture's graphs, operation by operation, beside those recorded: most tensors lie below
+"""An operation would be lost unseen, until a launch has its peak there.
+
+Each architecture's graphs, operation by operation, beside those recorded: most tensors lie below
 the peak of memory, where launches do not see them.
 
     # records them: read the difference

@@ -1,4 +1,6 @@
-"""The balancers' files with the real programs before real servers: each model's requests are
+"""Requests behind a written balancer would fail when one server ends.
+
+The balancers' files with the real programs before real servers: each model's requests are
 answered, and go on while one server is gone.
 
 Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them; haproxy, nginx and

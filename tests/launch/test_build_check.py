@@ -1,4 +1,6 @@
-"""`autolayers check`: a program's loads compared with the prediction, kept, and used by plans for
+"""Who checks a build would be told that it is equal when it is not, or the reverse.
+
+`autolayers check`: a program's loads compared with the prediction, kept, and used by plans for
 that very program.
 
 The fake llama-server prints the sizes that it is given for each file;

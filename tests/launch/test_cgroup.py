@@ -1,4 +1,6 @@
-"""The real llama-server in a control group with the memory limit of its plan: it loads and answers;
+"""A container with the written memory limit would be killed.
+
+The real llama-server in a control group with the memory limit of its plan: it loads and answers;
 with less than its caches it is killed. docs/rack.md has longer runs.
 
 Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them. Needs the right to make

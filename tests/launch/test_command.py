@@ -1,4 +1,7 @@
-"""What `autolayers run` makes of a command."""
+"""`autolayers run` would start another command than the plan says.
+
+What `autolayers run` makes of a command.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The files of a fleet, read back by their targets' own programs and schemas where they are
-here."""
+"""An operator would get files that HAProxy, systemd or Kubernetes refuse.
+
+The files of a fleet, read back by their targets' own programs and schemas where they are
+here.
+"""
 
 from __future__ import annotations
 

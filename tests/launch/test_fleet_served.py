@@ -1,4 +1,6 @@
-"""A fleet with real programs: three servers from the files that `fleet` wrote, each in a control
+"""Users of a fleet would wait longer than was promised.
+
+A fleet with real programs: three servers from the files that `fleet` wrote, each in a control
 group with its limit, HAProxy with its own before them, users at the load that was promised; one
 server is killed in the middle.
 

@@ -1,5 +1,8 @@
-"""Forks of llama.cpp, as programs whose --version and --help are ik_llama.cpp's (8337e4cd), or made
-up."""
+"""Users of a fork would be planned for as if they had llama.cpp.
+
+Forks of llama.cpp, as programs whose --version and --help are ik_llama.cpp's (8337e4cd), or made
+up.
+"""
 
 from __future__ import annotations
 

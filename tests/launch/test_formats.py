@@ -1,5 +1,8 @@
-"""What is written for those who start a launch elsewhere: each format is read back by its own
-reader."""
+"""A written launch file would be refused by its target, or start another launch.
+
+What is written for those who start a launch elsewhere: each format is read back by its own
+reader.
+"""
 
 from __future__ import annotations
 

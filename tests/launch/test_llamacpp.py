@@ -1,4 +1,6 @@
-"""`autolayers run` with the real llama-server; its GPUs are ggml-rpc-servers, or CUDA devices that
+"""The real llama-server would not start with what was planned.
+
+`autolayers run` with the real llama-server; its GPUs are ggml-rpc-servers, or CUDA devices that
 are not there (mock_cuda.py).
 
 Binaries: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once).

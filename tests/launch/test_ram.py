@@ -1,5 +1,8 @@
-"""What a launch needs of RAM: the same figures in every file that an orchestrator reads, and within
-a given limit."""
+"""Two files of one launch would ask for different RAM.
+
+What a launch needs of RAM: the same figures in every file that an orchestrator reads, and within
+a given limit.
+"""
 
 from __future__ import annotations
 

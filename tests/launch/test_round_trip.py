@@ -1,5 +1,8 @@
-"""The property of every launch file: read as its target reads it, it is the launch that was
-planned; and no word that the user gave is lost without a line that says so."""
+"""A launch file would lose a flag that the user gave.
+
+The property of every launch file: read as its target reads it, it is the launch that was
+planned; and no word that the user gave is lost without a line that says so.
+"""
 
 from __future__ import annotations
 

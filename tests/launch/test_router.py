@@ -1,5 +1,8 @@
-"""`autolayers run llama-server` without a model: its directory is planned, and the router started
-with the preset."""
+"""Who starts the router would get models that do not fit together.
+
+`autolayers run llama-server` without a model: its directory is planned, and the router started
+with the preset.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a session reads once, and asks of the planner."""
+"""A long run would read the same file again and again, or plan for a machine of before.
+
+What a session reads once, and asks of the planner.
+"""
 
 from __future__ import annotations
 

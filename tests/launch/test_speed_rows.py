@@ -1,4 +1,7 @@
-"""Rows of measured speeds from elsewhere: what is wrong with one is one line."""
+"""Who shares measured speeds would not hear what is wrong with a row.
+
+Rows of measured speeds from elsewhere: what is wrong with one is one line.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Watched children: what is started, and what is not."""
+"""A server that crashes would not be started again, or one that was stopped would be.
+
+Watched children: what is started, and what is not.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""`autolayers tune` with the real llama-bench: on the processor, and on a ggml-rpc-server as the
-GPU."""
+"""`autolayers tune` would misread the real llama-bench.
+
+`autolayers tune` with the real llama-bench: on the processor, and on a ggml-rpc-server as the
+GPU.
+"""
 
 from __future__ import annotations
 

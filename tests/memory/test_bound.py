@@ -1,5 +1,8 @@
-"""The upper bound for graphs nobody knows: applied to the graphs that are known, it is never below
-what llama.cpp measured."""
+"""A model of an unknown architecture would run out of memory, for all its upper bound.
+
+The upper bound for graphs nobody knows: applied to the graphs that are known, it is never below
+what llama.cpp measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Companions of the model; sizes of drafts, MTP contexts and LoRA are from llama-server's log."""
+"""A draft, a projector or an adapter would take memory that nobody planned.
+
+Companions of the model; sizes of drafts, MTP contexts and LoRA are from llama-server's log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a launch takes does not depend on which launches were measured before it."""
+"""The same question would have two answers.
+
+What a launch takes does not depend on which launches were measured before it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docs/memory-model.md tells the truth: every number of its worked example, and every size it
+"""Readers of docs/memory-model.md would compute other numbers than the program.
+
+docs/memory-model.md tells the truth: every number of its worked example, and every size it
 quotes, is computed here.
 """
 

@@ -1,17 +1,20 @@
-"""The margin's parts against numbers worked out from llama.cpp's source by hand, and against public
-measurements."""
+"""A planned launch would run out of memory by what no buffer shows, or leave a GPU half empty.
+
+The margin's parts against numbers worked out from llama.cpp's source by hand, and against public
+measurements.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 import pytest
+from support import LLAMA_OPS as LLAMA
 from support import ROOT
 from support import model as fixture
 
 import autolayers
 from autolayers import Device, Params
-from autolayers.backends.ops import Matmul, Ops
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Extra, Usage
 from autolayers.memory.estimate import Estimator
@@ -20,23 +23,6 @@ from autolayers.memory.margin import margin, ops_of, parts
 MiB = 1 << 20
 FIXTURES = ROOT / "fixtures/headers"
 
-# Llama 3.1 8B as Q4_K: 32 heads of 128, 8 of them with keys and values
-LLAMA = Ops(
-    512,
-    8192,
-    1,
-    32,
-    128,
-    1024,
-    True,
-    (
-        Matmul("q4_K", 4096, 4096),
-        Matmul("q4_K", 4096, 1024),
-        Matmul("q4_K", 4096, 14336),
-        Matmul("q6_K", 14336, 4096),
-    ),
-    (Matmul("q6_K", 4096, 128256),),
-)
 
 # --- the sum
 # --------------------------------------------------------------------------------------------------

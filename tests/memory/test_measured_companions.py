@@ -1,5 +1,8 @@
-"""Companions of the model, from real files to the answer: projectors, adapters, drafts and MTP
-contexts."""
+"""Users of images, adapters and drafts would get plans that are not exact.
+
+Companions of the model, from real files to the answer: projectors, adapters, drafts and MTP
+contexts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Graphs of the layers that repeat need what whole graphs need, and compute the same."""
+"""A shortcut for long models would change their sizes.
+
+Graphs of the layers that repeat need what whole graphs need, and compute the same.
+"""
 
 import pytest
 from support import slow

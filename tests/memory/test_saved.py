@@ -1,5 +1,8 @@
-"""Saved conversations: the size of a sequence's state against llama.cpp's own, and the flags that
-keep so many."""
+"""Agents' conversations would be dropped from RAM and read again.
+
+Saved conversations: the size of a sequence's state against llama.cpp's own, and the flags that
+keep so many.
+"""
 
 from __future__ import annotations
 

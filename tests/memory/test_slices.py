@@ -1,5 +1,8 @@
-"""-sm tensor: what each device holds, on models small enough to cut by hand; launches are in
-tests/truth."""
+"""Users of -sm tensor would run out of memory on one of their cards.
+
+-sm tensor: what each device holds, on models small enough to cut by hand; launches are in
+tests/truth.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Where each weight goes: layers, devices, overrides, copies, skipped blocks; on models small
-enough to write down."""
+"""A weight would be counted on the wrong device.
+
+Where each weight goes: layers, devices, overrides, copies, skipped blocks; on models small
+enough to write down.
+"""
 
 from __future__ import annotations
 

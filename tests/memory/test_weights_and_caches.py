@@ -1,4 +1,6 @@
-"""Weights and caches against llama.cpp's own numbers: fixtures/truth, recorded from its measuring
+"""Weights or caches would be a byte off, and plans no longer exact.
+
+Weights and caches against llama.cpp's own numbers: fixtures/truth, recorded from its measuring
 mode, byte for byte.
 """
 

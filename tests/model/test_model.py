@@ -1,4 +1,7 @@
-"""llama.cpp's reading of a header: hyperparameters, tensor classes, and what it refuses."""
+"""A model would be read with other hyperparameters than llama.cpp's.
+
+llama.cpp's reading of a header: hyperparameters, tensor classes, and what it refuses.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""Only the rows of architectures and their builders know an architecture by name."""
+"""Who adds an architecture would have to look for its name in the whole package.
+
+Only the rows of architectures and their builders know an architecture by name.
+"""
 
 from __future__ import annotations
 
-import ast
-
-from support import ROOT
+from support import ROOT, strings
 
 from autolayers.model import NAMES
 
@@ -36,17 +37,10 @@ OTHERS = {
 def named(text: str) -> list[tuple[int, str]]:
     """(line, string) of a module's strings that are an architecture's name or a list of names;
     docstrings may."""
-    tree = ast.parse(text)
-    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
     return [
-        (node.lineno, node.value)
-        for node in strings
-        if id(node) not in docs and node.value.split() and set(node.value.split()) <= set(NAMES)
+        (line, string)
+        for line, string in strings(text)
+        if string.split() and set(string.split()) <= set(NAMES)
     ]
 
 

@@ -1,4 +1,7 @@
-"""The quantisation that a file's name or its header says."""
+"""A file would be shown under another quantisation's name.
+
+The quantisation that a file's name or its header says.
+"""
 
 import gguf
 import pytest

@@ -1,5 +1,8 @@
-"""Files that llama.cpp's loader refuses: tensors that contradict the keys or the tokens, too many,
-too few."""
+"""A file that llama.cpp refuses would get a plan.
+
+Files that llama.cpp's loader refuses: tensors that contradict the keys or the tokens, too many,
+too few.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Drafts of another vocabulary, by the rule of common_speculative_are_compatible: the tiny chat
-model against copies of it with one thing changed in the file."""
+"""A draft that llama.cpp refuses would be proposed, or a right one refused.
+
+Drafts of another vocabulary, by the rule of common_speculative_are_compatible: the tiny chat
+model against copies of it with one thing changed in the file.
+"""
 
 from __future__ import annotations
 

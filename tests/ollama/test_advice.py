@@ -1,5 +1,8 @@
-"""num_gpu, num_ctx and num_batch with Ollama's own settings, on the real planner; and when to leave
-num_gpu alone."""
+"""Users of Ollama would set num_gpu to a number that is slower than Ollama's own, or fails.
+
+num_gpu, num_ctx and num_batch with Ollama's own settings, on the real planner; and when to leave
+num_gpu alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The server's log, whatever is in it. What a good one tells: tests/cli/test_ollama.py."""
+"""A strange line in Ollama's log would end in a traceback.
+
+The server's log, whatever is in it. What a good one tells: tests/cli/test_ollama.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Modelfile: read as Ollama's own parser reads it, rewritten without touching anything else."""
+"""A rewritten Modelfile would lose a line of its owner's.
+
+The Modelfile: read as Ollama's own parser reads it, rewritten without touching anything else.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A real Ollama, the program that AUTOLAYERS_OLLAMA_BIN names: `pytest -m ollama`. Its models are
-sparse files."""
+"""A real Ollama would load another number of layers than was said.
+
+A real Ollama, the program that AUTOLAYERS_OLLAMA_BIN names: `pytest -m ollama`. Its models are
+sparse files.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A plan measures so many graphs and no more: past that it is the best answer so far, and says
-so."""
+"""A hostile or huge model would keep the planner busy for minutes.
+
+A plan measures so many graphs and no more: past that it is the best answer so far, and says
+so.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which quantisation people are told to take: the rule in words is in docs/choose.md."""
+"""People would be told to take a file of worse quality, or one that is slow.
+
+Which quantisation people are told to take: the rule in words is in docs/choose.md.
+"""
 
 from __future__ import annotations
 

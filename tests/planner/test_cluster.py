@@ -1,5 +1,8 @@
-"""The boxes that are used are those with the fastest request, and the network costs what it is said
-to."""
+"""A slow network would be used where one machine is faster.
+
+The boxes that are used are those with the fastest request, and the network costs what it is said
+to.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ordinary command lines at random: each ends in a plan or in one of our errors, within 20 s of
+"""An ordinary command would end in a traceback or take minutes.
+
+Ordinary command lines at random: each ends in a plan or in one of our errors, within 20 s of
 processor time.
 
 There are 2,000; a run with -m slow takes those of the day, and AUTOLAYERS_ALL_COMMAND_LINES=1 takes

@@ -1,4 +1,7 @@
-"""Several GPUs: no plan gives away the context that its own split has room for."""
+"""Owners of several GPUs would get a smaller context than their memory has room for.
+
+Several GPUs: no plan gives away the context that its own split has room for.
+"""
 
 from __future__ import annotations
 

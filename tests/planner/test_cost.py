@@ -1,5 +1,8 @@
-"""Predicted speed against measured launches: fixtures/speeds/speeds.jsonl, rows of builds since
-2025; of some of them, and, marked, of all."""
+"""Predicted speeds would be off by more than the printed range.
+
+Predicted speed against measured launches: fixtures/speeds/speeds.jsonl, rows of builds since
+2025; of some of them, and, marked, of all.
+"""
 
 from __future__ import annotations
 

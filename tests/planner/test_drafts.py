@@ -1,5 +1,8 @@
-"""A draft is on the GPU, in RAM or not used, by the seconds of each; no layer is given away for one
-that loses."""
+"""A draft model would make answers slower.
+
+A draft is on the GPU, in RAM or not used, by the seconds of each; no layer is given away for one
+that loses.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Models that answer embeddings: the command starts what they are for, and their rate is that of
-inputs."""
+"""Embedding models would be started as chat models.
+
+Models that answer embeddings: the command starts what they are for, and their rate is that of
+inputs.
+"""
 
 from __future__ import annotations
 

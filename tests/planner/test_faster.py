@@ -1,5 +1,8 @@
-"""On a pipe and under `run`, one line where a known change is much faster; on a terminal the
-smaller file as well."""
+"""Who pipes a plan would not hear of a much faster one, or hear of it in each line.
+
+On a pipe and under `run`, one line where a known change is much faster; on a terminal the
+smaller file as well.
+"""
 
 from __future__ import annotations
 

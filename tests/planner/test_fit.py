@@ -1,4 +1,6 @@
-"""--fit's own answer: the steps of its search as numbers, and (marked) against llama.cpp's own
+"""The plan would be compared with a launch that --fit does not choose.
+
+--fit's own answer: the steps of its search as numbers, and (marked) against llama.cpp's own
 llama-fit-params and llama-server.
 
 Both: $AUTOLAYERS_LLAMACPP_BIN, or tests/build_llamacpp.sh builds them (about 15 minutes, once).

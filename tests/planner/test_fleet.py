@@ -1,5 +1,8 @@
-"""Which machine of a fleet serves which model: memory on every machine, promises, what a failing
-machine costs."""
+"""An operator's machine would be overbooked, or a promise broken when one fails.
+
+Which machine of a fleet serves which model: memory on every machine, promises, what a failing
+machine costs.
+"""
 
 from __future__ import annotations
 

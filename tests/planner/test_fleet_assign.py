@@ -1,5 +1,8 @@
-"""Servers of a fleet: the search against all possibilities, and against HiGHS where SciPy is
-there."""
+"""A fleet would need more machines, or users wait longer, than necessary.
+
+Servers of a fleet: the search against all possibilities, and against HiGHS where SciPy is
+there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The fewest servers for a number of users: HiGHS and the moves against all possibilities."""
+"""An operator would pay for a server too many.
+
+The fewest servers for a number of users: HiGHS and the moves against all possibilities.
+"""
 
 from __future__ import annotations
 

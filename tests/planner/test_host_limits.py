@@ -1,4 +1,7 @@
-"""Limits of the host besides its RAM: pinned memory on Windows and WSL2, NUMA nodes."""
+"""Launches on Windows, WSL2 and servers with NUMA nodes would fail with free RAM.
+
+Limits of the host besides its RAM: pinned memory on Windows and WSL2, NUMA nodes.
+"""
 
 from __future__ import annotations
 

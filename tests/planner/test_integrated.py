@@ -1,5 +1,8 @@
-"""Integrated GPUs, whose memory is RAM: how fast they are taken to be, and when the processor alone
-is planned."""
+"""Owners of integrated GPUs would get slower launches than on the processor alone.
+
+Integrated GPUs, whose memory is RAM: how fast they are taken to be, and when the processor alone
+is planned.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The launch with the most layers on the devices, against every number of layers and every split of
-them, all measured."""
+"""-q would print fewer layers than fit, or more.
+
+The launch with the most layers on the devices, against every number of layers and every split of
+them, all measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Several models on one machine, through the library call.
+"""Models that run at the same time would not fit, or be slower than they have to be.
+
+Several models on one machine, through the library call.
 
 200 random small cases are compared with every choice there is: each model whole or with some
 layers' weights in RAM on each device, or cut over devices in every way, all of them measured.

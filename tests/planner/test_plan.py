@@ -1,4 +1,7 @@
-"""The planner, through the library call: what it chooses, what it honours, what it says."""
+"""A plan would ignore a given flag, waste memory, or not say what it does.
+
+The planner, through the library call: what it chooses, what it honours, what it says.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Which rows of prices count for a launch, and what its flags leave open before that."""
+"""A flag that was given would be paid for as if the search had chosen it.
+
+Which rows of prices count for a launch, and what its flags leave open before that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The projector in RAM is an alternative, with what an image then takes."""
+"""Users of images would not hear that a projector in RAM leaves room for the model.
+
+The projector in RAM is an alternative, with what an image then takes.
+"""
 
 from __future__ import annotations
 

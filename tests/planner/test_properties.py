@@ -1,4 +1,6 @@
-"""What holds for every plan, over random machines, models and constraints.
+"""A plan's own flags would start another launch, or more memory give a slower one.
+
+What holds for every plan, over random machines, models and constraints.
 
 - Its flags, fed back, are the same launch: the same sizes, and it fits.
 - More memory never makes the predicted speed worse, but for what a larger context may cost. (A

@@ -1,5 +1,8 @@
-"""Quality: bands by type, what llama-perplexity printed of a very file, the front of `choose`,
-cache types."""
+"""People would be told that a quantisation is better than what was measured.
+
+Quality: bands by type, what llama-perplexity printed of a very file, the front of `choose`,
+cache types.
+"""
 
 from __future__ import annotations
 

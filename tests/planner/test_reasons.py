@@ -1,5 +1,8 @@
-"""The reasons for a plan are computed when they are read: a command that prints none computes
-none."""
+"""Scripts would wait for explanations that they do not print.
+
+The reasons for a plan are computed when they are read: a command that prints none computes
+none.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""What the search answers by construction: given contexts are filled, the order of devices changes
+"""Two ways to say the same thing would give two plans.
+
+What the search answers by construction: given contexts are filled, the order of devices changes
 nothing but -dev, a flag that is given as its own default changes nothing, more context where it is
-asked for."""
+asked for.
+"""
 
 from __future__ import annotations
 

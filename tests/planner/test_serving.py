@@ -1,5 +1,8 @@
-"""System memory over the life of a launch: what grows while it serves, what -q leaves to
-llama-server, what a processor serves well."""
+"""A server would run out of RAM after hours.
+
+System memory over the life of a launch: what grows while it serves, what -q leaves to
+llama-server, what a processor serves well.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What is tried besides the given launch (fewer devices, other orders, alternatives, advice) may
+"""A failure in an alternative would hide the plan that was asked for.
+
+What is tried besides the given launch (fewer devices, other orders, alternatives, advice) may
 fail: the answer is that of the given words.
 """
 

@@ -1,4 +1,7 @@
-"""Slots for requests at once: in a given context each has the cells of one request."""
+"""Requests at once would be cut off, in slots too small for them.
+
+Slots for requests at once: in a given context each has the cells of one request.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A GPU that nothing is put on has a line that says why; one that the user left out has none."""
+"""Owners of two GPUs would wonder why one is idle.
+
+A GPU that nothing is put on has a line that says why; one that the user left out has none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Slots for people: what each gets, how many there may be, and how many machines."""
+"""A promise to users (tokens per second, first token) would be broken.
+
+Slots for people: what each gets, how many there may be, and how many machines.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The cards that are said to run a model do by its plan, and those that are left out do not: of a
-few or of all."""
+"""Somebody would buy a card that does not run the model.
+
+The cards that are said to run a model do by its plan, and those that are left out do not: of a
+few or of all.
+"""
 
 from __future__ import annotations
 

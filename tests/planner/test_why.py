@@ -1,4 +1,7 @@
-"""--why: the candidates beside the chosen launch, with the constraint that ruled each out."""
+"""--why would name a reason that is not the reason.
+
+--why: the candidates beside the chosen launch, with the constraint that ruled each out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a plan says of its placement is what the memory model places."""
+"""The words of a plan would say another placement than its flags.
+
+What a plan says of its placement is what the memory model places.
+"""
 
 import pytest
 from support import model

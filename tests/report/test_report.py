@@ -1,4 +1,7 @@
-"""Text that people read, from plans whose numbers are known."""
+"""A table or a sentence would show another number than the plan has.
+
+Text that people read, from plans whose numbers are known.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a terminal shows, by a terminal emulator."""
+"""A terminal would show torn lines, or colours that hide text.
+
+What a terminal shows, by a terminal emulator.
+"""
 
 from __future__ import annotations
 

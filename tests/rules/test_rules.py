@@ -1,5 +1,8 @@
-"""The published rules of thumb: every worked example, what is refused, the command and its
-document."""
+"""Readers of the rules of thumb would compute other numbers than the program.
+
+The published rules of thumb: every worked example, what is refused, the command and its
+document.
+"""
 
 from __future__ import annotations
 

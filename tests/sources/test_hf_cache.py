@@ -1,5 +1,8 @@
-"""-hf USER/REPO[:QUANT] from the caches that llama-server and the Hub's own client fill: no network
-where the model is there, and what is missing is named."""
+"""Who uses -hf would be sent to the network for a model that is there.
+
+-hf USER/REPO[:QUANT] from the caches that llama-server and the Hub's own client fill: no network
+where the model is there, and what is missing is named.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ollama's server, over real HTTP: what it answers, and every way in which it does not."""
+"""A silent or broken Ollama server would hang the program.
+
+Ollama's server, over real HTTP: what it answers, and every way in which it does not.
+"""
 
 from __future__ import annotations
 

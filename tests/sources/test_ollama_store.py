@@ -1,4 +1,7 @@
-"""From a name to the files of Ollama's local store."""
+"""A name that Ollama knows would not be found.
+
+From a name to the files of Ollama's local store.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Models that are not files here: over real HTTP, from a Hub, from Ollama; what is fetched, sent
-and said."""
+"""A model on the Hub would be downloaded whole, or its token sent to a stranger.
+
+Models that are not files here: over real HTTP, from a Hub, from Ollama; what is fetched, sent
+and said.
+"""
 
 from __future__ import annotations
 

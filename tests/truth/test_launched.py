@@ -1,4 +1,6 @@
-"""What real launches of llama-server allocated (fixtures/truth/launched), which its measuring does
+"""What was planned would not be what a real launch allocates.
+
+What real launches of llama-server allocated (fixtures/truth/launched), which its measuring does
 not always say: without a GPU, on one to three RPC servers, with the cache in RAM, with drafts.
 """
 

@@ -1,4 +1,6 @@
-"""fixtures/record.py: headers from dimensions, launches from the recorded files, differences in
+"""Recorded numbers would no longer be llama.cpp's own.
+
+fixtures/record.py: headers from dimensions, launches from the recorded files, differences in
 words.
 
 llama.cpp itself is asked where marked.

@@ -1,4 +1,6 @@
-"""The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device,
+"""Plans would not be exact for the models that most people run.
+
+The whole estimate against llama.cpp's own numbers (fixtures/truth): every launch, every device,
 all three parts.
 
 The tests read as the specification does: what llama.cpp measures is what autolayers says of its

@@ -1,6 +1,9 @@
-"""Older builds against llama.cpp's own numbers (fixtures/builds), what launches of those that
+"""Who has an older build would get sizes of today's.
+
+Older builds against llama.cpp's own numbers (fixtures/builds), what launches of those that
 cannot measure themselves logged (fixtures/older), and what launches on real devices did
-(fixtures/real)."""
+(fixtures/real).
+"""
 
 from __future__ import annotations
 

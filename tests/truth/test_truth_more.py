@@ -1,4 +1,6 @@
-"""Encoders, drafts and rare architectures against llama.cpp's own numbers (fixtures/more).
+"""Users of encoders, drafts and rare models would get plans that are not exact.
+
+Encoders, drafts and rare architectures against llama.cpp's own numbers (fixtures/more).
 
 launches.jsonl: models launched alone. drafts.jsonl: what a draft model, or the model's own MTP
 block, takes in addition to a target once it samples on its backend, and the graph buffers of the

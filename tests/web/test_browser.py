@@ -1,4 +1,6 @@
-"""The page in a real browser, both engines: its numbers are the library's, whatever is dropped into
+"""Visitors of the page would see other numbers than the program prints.
+
+The page in a real browser, both engines: its numbers are the library's, whatever is dropped into
 it.
 
     pip install playwright; npm install pyodide@0.29 axe-core  # and a Chromium: /usr/bin/chromium

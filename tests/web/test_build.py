@@ -1,4 +1,7 @@
-"""The static page: complete, and its wheel is the package."""
+"""The published page would lack a file, or have an older planner.
+
+The static page: complete, and its wheel is the package.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page's engine: its answers are the library's, foreign input is an error of one line."""
+"""The page would end in a traceback for what a visitor drops into it.
+
+The page's engine: its answers are the library's, foreign input is an error of one line.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +217,7 @@ def test_the_price_of_context() -> None:
     ]
 
 
-def test_which_quantisation() -> None:
+def test_a_row_of_a_quantisation_says_what_a_click_on_it_plans() -> None:
     """A row says what a click on it plans; a model without others is estimated in other types."""
     machine = {"gpu": "12", "ram": "16"}
     rows = ask("rows", model=MODELS[1])["rows"]

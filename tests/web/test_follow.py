@@ -1,4 +1,6 @@
-"""From the page to a running server, as its reader does it: the command is pasted into a shell as
+"""Who follows the page would paste a command that does not start.
+
+From the page to a running server, as its reader does it: the command is pasted into a shell as
 it stands.
 
 llama-server is the real one; the Hub that it downloads from is here, and has a tiny model under the

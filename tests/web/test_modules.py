@@ -1,4 +1,7 @@
-"""The page's JavaScript without a browser: its modules under node, and their types."""
+"""The page's scripts would fail where no test with a browser looks.
+
+The page's JavaScript without a browser: its modules under node, and their types.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Random questions: the page's answer is the command line's, in both engines, whatever is asked."""
+"""The page and the command line would answer the same question differently.
+
+Random questions: the page's answer is the command line's, in both engines, whatever is asked.
+"""
 
 from __future__ import annotations
 

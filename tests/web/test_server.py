@@ -1,4 +1,7 @@
-"""The loopback server answers the page and nobody else."""
+"""Another website could read or steer the local page.
+
+The loopback server answers the page and nobody else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`autolayers serve` answers what --json prints, and nobody without the token."""
+"""A program that asks over HTTP would get other answers than from the command line.
+
+`autolayers serve` answers what --json prints, and nobody without the token.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Predictions corrected by what was measured: exactly of one class, in part of the others, with the
-smaller doubt."""
+"""Who measured once would get worse predictions than before.
+
+Predictions corrected by what was measured: exactly of one class, in part of the others, with the
+smaller doubt.
+"""
 
 from __future__ import annotations
 

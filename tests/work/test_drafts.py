@@ -1,4 +1,7 @@
-"""What drafting gains, against measured launches with and without it."""
+"""Gains of draft models would be promised that nobody measured.
+
+What drafting gains, against measured launches with and without it.
+"""
 
 from __future__ import annotations
 

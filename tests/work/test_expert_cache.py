@@ -1,6 +1,9 @@
-"""The cache of experts against public measurements (fixtures/speeds/expert_cache.jsonl): the law of
+"""The cache of experts would be chosen where it is slower.
+
+The cache of experts against public measurements (fixtures/speeds/expert_cache.jsonl): the law of
 its hits, each source predicted without its own rows, and whether it pays, with the upload rate of
-the machine."""
+the machine.
+"""
 
 import json
 from pathlib import Path

@@ -1,5 +1,8 @@
-"""The figures of a machine that decide a launch's seconds: threads and cores, memory that devices
-copy from."""
+"""Predictions would take another processor or memory for the user's.
+
+The figures of a machine that decide a launch's seconds: threads and cores, memory that devices
+copy from.
+"""
 
 from __future__ import annotations
 

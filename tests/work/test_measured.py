@@ -1,5 +1,8 @@
-"""What somebody measured, beside what is predicted: which row is the nearest, and when the rows are
-read."""
+"""A published measurement of another launch would be shown next to a plan.
+
+What somebody measured, beside what is predicted: which row is the nearest, and when the rows are
+read.
+"""
 
 from __future__ import annotations
 

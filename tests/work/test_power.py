@@ -1,4 +1,7 @@
-"""What a power limit leaves of a card's rates, against cards that were measured under one."""
+"""Owners who limit their card's power would be promised its full speed.
+
+What a power limit leaves of a card's rates, against cards that were measured under one.
+"""
 
 from __future__ import annotations
 

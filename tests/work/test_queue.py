@@ -1,5 +1,8 @@
-"""The simulated server: nobody is served twice at once, nothing is lost, and waiting follows from
-slots and prompts."""
+"""Waiting times of users would be promised too short.
+
+The simulated server: nobody is served twice at once, nothing is lost, and waiting follows from
+slots and prompts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Requests at once never run in more slots, nor in more cells, than there are."""
+"""More requests at once would be promised than the cells hold.
+
+Requests at once never run in more slots, nor in more cells, than there are.
+"""
 
 import pytest
 from support import model

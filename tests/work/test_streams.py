@@ -1,5 +1,8 @@
-"""Several sequences at once, against measured launches: tokens per second of all, relative to one
-sequence."""
+"""Speeds of several users at once would be off.
+
+Several sequences at once, against measured launches: tokens per second of all, relative to one
+sequence.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""A delta net that builds up to b10678 compute in single operations, with several slots and layers
-in RAM."""
+"""Owners of older builds would be promised the speed of a newer one.
+
+A delta net that builds up to b10678 compute in single operations, with several slots and layers
+in RAM.
+"""
 
 from __future__ import annotations
 

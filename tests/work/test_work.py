@@ -1,4 +1,7 @@
-"""Who computes what: a launch that is not measured has the work of the same launch measured."""
+"""The search would prefer launches by work that they do not have.
+
+Who computes what: a launch that is not measured has the work of the same launch measured.
+"""
 
 from __future__ import annotations
 
