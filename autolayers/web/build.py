@@ -104,6 +104,8 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         )
     if url and not url.startswith(("https://", "http://")):
         raise UsageError(f"--url {url}: expected https://...")
+    machines = _machines(lists)
+    folder.mkdir(parents=True, exist_ok=True)  # before work that takes seconds
     written = page_files()
     if url:
         written["index.html"] = _with_address(written["index.html"], url)
@@ -117,7 +119,7 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     }
     for question, name in answers.items():
         written[name] = _compact(whole_answer(engine, json.loads(question)))
-    found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in _machines(lists)}
+    found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
     for name, made in zip(found.values(), in_processes(known_list, list(found)), strict=True):
         if isinstance(made, AutolayersError):
             raise made
@@ -141,7 +143,6 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     written["config.json"] = json.dumps(
         {**config, "version": sha256(stamp).hexdigest()[:12]}
     ).encode()
-    folder.mkdir(parents=True, exist_ok=True)
     for name, data in written.items():
         (folder / name).write_bytes(data)
     if local:

@@ -23,12 +23,19 @@ from autolayers.devices.cards import CARDS
 from autolayers.web import pages
 from autolayers.web.build import LISTS, PYODIDE_FILES, PYODIDE_VERSION, WHEEL
 from autolayers.web.build import build as make
+from autolayers.web.engine import PRESET
 
 
 def build(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "autolayers.web", *words], capture_output=True, text=True
     )
+
+
+@pytest.fixture
+def one_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answers of the other chips, seconds each, are part of the whole site's test."""
+    monkeypatch.setattr("autolayers.web.build.CHIPS", [PRESET["gpu"]])
 
 
 @pytest.mark.slow
@@ -110,7 +117,7 @@ def test_pyodide_is_copied_from_a_folder_that_holds_it(
 
 
 def test_a_list_of_models_for_a_card(
-    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
 ) -> None:
     """At most 30 KB, the figures of single plans; the rows of a Mac have the memory that its name
     says."""
@@ -156,7 +163,9 @@ def test_usage_is_told_on_stderr(tmp_path: pathlib.Path) -> None:
     assert done.returncode == 1 and "Traceback" not in done.stderr
 
 
-def test_pages_of_single_answers(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_single_answers(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, one_chip: None
+) -> None:
     """Each with the figures of its plan, what previews of links need, a picture and a badge; all in
     the sitemap."""
     monkeypatch.setattr(pages, "MODELS", ("llama-3.2-1b-q8_0", "llama-3-70b-f16"))
