@@ -75,6 +75,11 @@ def parse_memory(text: str) -> int:
         raise UsageError(str(error).replace(repr(sold), repr(text))) from None
 
 
+def is_whole_size(text: str) -> bool:
+    """Return whether it is a whole number of GiB or MiB: "24GiB"."""
+    return text.lower().endswith(("gib", "mib")) and text[:-3].rstrip().isdecimal()
+
+
 def with_unit(number: str) -> str:
     """Return the size of memory that a number without a unit most likely means: "16GiB" of "16",
     "16384MiB" of "16384".

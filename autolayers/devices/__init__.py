@@ -16,7 +16,6 @@ from ..errors import DeviceError
 from ..machine import Device, Host
 from ..records import dataclass, replace
 from .given import hypothetical, numbered, of_one_machine
-from .names import completed
 from .ttm import with_ttm
 
 TYPE_CHECKING = False
@@ -44,6 +43,14 @@ class Inventory:
     devices: tuple[Device, ...]
     host: Host
     notes: tuple[str, ...] = ()
+
+
+def completed(device: Device) -> Device:
+    """Return the device, completed with known figures of its model that the driver does not
+    report."""
+    from . import names  # and its table of cards, which a size needs not
+
+    return names.completed(device)
 
 
 def discover(

@@ -6,9 +6,8 @@ from ..backends import DEFAULT, METAL, backend
 from ..errors import UsageError
 from ..machine import MAX_DEVICES, Device
 from ..records import replace
-from ..units import MiB, parse_memory
+from ..units import MiB, is_whole_size, parse_memory
 from .macs import macos_of, working_set
-from .names import candidates, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> De
     n_bytes = _size(text)
     if n_bytes is not None:
         return Device(name, n_bytes, n_bytes, f"hypothetical {text}")
+    from .names import find
+
     card = find(text, ram)
     usable = _usable(card, text) * MiB
     kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
@@ -56,6 +57,15 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> De
 Device.hypothetical = staticmethod(_hypothetical)
 
 
+def _candidates(name: str) -> list[str]:
+    """Return the keys of the GPUs that a name may mean; a size, as most are, needs no table."""
+    if is_whole_size(name):
+        return []
+    from .names import candidates
+
+    return candidates(name)
+
+
 def _usable(card: Card, name: str) -> int:
     """Return the MiB that a card's GPU may use; on a Mac, by the macOS in its name. Raises
     UsageError."""
@@ -75,8 +85,8 @@ def _size(text: str) -> int | None:
     except UsageError:
         return None
     _refuse_name_of_size(text)
-    if not text.isdigit() or size >= MiB or candidates(text):
-        return None if candidates(text) else size
+    if not text.isdigit() or size >= MiB or _candidates(text):
+        return None if _candidates(text) else size
     _refuse_without_unit(text)
     return None
 
@@ -86,7 +96,7 @@ def _refuse_name_of_size(text: str) -> None:
     number = text.rstrip("mM ")
     short = text.isdigit() and len(text) <= _DIGITS
     either = short or (number != text and number.isdigit())
-    if either and (keys := candidates(text) or candidates(number)):
+    if either and (keys := _candidates(text) or _candidates(number)):
         unit = "GiB" if short else "MiB"
         raise UsageError(f"which {text}? the GPU, {' or '.join(keys)}, or memory: {number}{unit}")
 
@@ -104,7 +114,7 @@ def _refuse_without_unit(text: str) -> None:
 def _times(part: str) -> tuple[int, str]:
     """(2, "24GiB") of "2x24GiB", "2 x 24GiB" and "24GiBx2"; an x that is part of a GPU's name
     counts nothing."""
-    if "x" not in part.lower() or candidates(part):
+    if "x" not in part.lower() or _candidates(part):
         return 1, part
     import re  # few calls
 
@@ -117,7 +127,7 @@ def _times(part: str) -> tuple[int, str]:
 def _exists(text: str) -> bool:
     """Return whether it is a size or a GPU's name."""
     try:
-        return _size(text) is not None or bool(candidates(text))
+        return _size(text) is not None or bool(_candidates(text))
     except UsageError:
         return True
 

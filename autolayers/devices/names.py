@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..backends import DEFAULT, METAL, SYCL, Hip
 from ..errors import UsageError
 from ..records import replace
-from ..units import GiB, MiB
+from ..units import GiB, MiB, is_whole_size
 from .cards import CARDS
 from .integrated import has_no_memory
 
@@ -98,8 +98,7 @@ def candidates(name: str) -> list[str]:
     >>> candidates("RX 580"), candidates("rtx4090m")
     (['rx-580-4g', 'rx-580-8g'], ['rtx-4090-laptop'])
     """
-    if name.lower().endswith(("gib", "mib")) and name[:-3].rstrip().isdecimal():
-        # a size: most questions, and a fifth of the time of a small one's answer
+    if is_whole_size(name):
         return []
     import re  # few calls
 

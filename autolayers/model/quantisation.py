@@ -6,16 +6,13 @@ quantisation("blobs/sha256-2bada8", {"general.file_type": 15})  # "Q4_K_M"
 
 from __future__ import annotations
 
-import re
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import re
     from collections.abc import Mapping
 
 # At the end of a file's name, before a shard's number
-QUANT = re.compile(
-    r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE
-)
+_QUANT = r"[-.]((?:UD-)?(?:I?Q|TQ|BF|F|MXFP|NVFP)\d[A-Z0-9_]*)(?:-\d{5}-of-\d{5})?\.gguf$"
 # general.file_type of what people use: enum llama_ftype of llama.h
 FILE_TYPES = {
     0: "F32",
@@ -57,7 +54,14 @@ FILE_TYPES = {
 def quantisation(path: str, metadata: Mapping[str, object]) -> str:
     """Return Q4_K_M or the like; "" if neither says it."""
     name = path if path.lower().endswith(".gguf") else f"{path}.gguf"
-    if found := QUANT.search(name):
+    if found := named(name):
         return found[1].upper()
     kind = metadata.get("general.file_type")
     return FILE_TYPES.get(kind, "") if isinstance(kind, int) else ""
+
+
+def named(path: str) -> re.Match[str] | None:
+    """Return the match of the quantisation at the end of a file's name, group 1 its name."""
+    import re  # a small plan asks for no quantisation
+
+    return re.search(_QUANT, path, re.IGNORECASE)

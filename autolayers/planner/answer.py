@@ -21,10 +21,9 @@ from .one.expert_cache import hits
 from .one.most import layers_alone
 from .one.overrides import merged, own_experts
 from .plan import NO_REASONS, DeviceRow, FitChoice, HostRow, LayerRow, Plan, Reasons
-from .problem import Problem
+from .problem import Problem, Solved
 from .reasons import Explained, fit_choice_of
 from .remarks import Solution
-from .search import Solved, search
 from .unused import unused
 
 TYPE_CHECKING = False
@@ -142,6 +141,8 @@ def _search(problem: Problem) -> Solved:
 
         if drafts(problem):
             return with_draft(problem)
+    from .search import search  # -q needs none
+
     found = search(problem)
     solved = Solved(problem, found.candidate, paid=found.paid)
     if may_part(problem.model, problem.evaluator.estimator.rules):
@@ -178,8 +179,8 @@ class _Answer:
         return self.problem.cost
 
     def explained(self, explain: bool, processes: int) -> Explained:
-        asked = self.problem.drafting_with(None).with_goals(workload=self.policy.workload)
-        return Explained(self.problem, asked, self.candidate, explain, processes)
+        workload = self.policy.workload
+        return Explained(self.problem, workload, self.candidate, explain, processes)
 
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Reasons) -> Plan:
         """The plan with these explanations."""
@@ -199,7 +200,7 @@ class _Answer:
             if self.policy.alone
             else tuple(unused(self.evaluator, self.cost, self.given, self.candidate))
         )
-        predict = self.cost.later(self.candidate)
+        predict = self._predicts()
         if (served := self.requests) is not None:
             predict = partial(_with_requests, predict, served)
         return Plan(
@@ -227,6 +228,13 @@ class _Answer:
             idle=idle,
             engine=self.evaluator.estimator.rules.engine.name,
         )
+
+    def _predicts(self) -> Callable[[], Speed]:
+        """What computes the speed, which -q does not print: its plan keeps all that was
+        measured."""
+        if self.policy.alone:
+            return lambda: self.cost.price(self.candidate)
+        return self.cost.later(self.candidate)
 
     def _kept(self) -> tuple[str, ...]:
         here = serving.saved(self.candidate.params, self.use, self.policy.workload)

@@ -18,7 +18,8 @@ from ..model.vocabulary import unlike
 from ..records import dataclass, replace
 from ..work.drafts import GAIN, NAMED, Drafting
 from .evaluate import FULL
-from .search import Solved, search
+from .problem import Solved
+from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

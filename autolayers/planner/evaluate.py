@@ -15,7 +15,6 @@ from ..memory.margin import least
 from ..memory.meter import OverBudget
 from ..memory.split import model_devices
 from ..records import dataclass, replace
-from ..work.speed import CostModel
 from . import serving
 from .words import describe
 
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from ..memory.weights import Placement
     from ..model import Model
     from ..work.drafts import Drafting
+    from ..work.speed import CostModel
 
     Measured = Breakdown | LowerBound
     Fidelity = Literal["prompt", "fit", "full"]
@@ -275,6 +275,8 @@ class Evaluator:
 
     def cost(self, workload: Workload | None = None, drafting: Drafting | None = None) -> CostModel:
         """Predicts the speed of launches here."""
+        from ..work.speed import CostModel  # -q of a model that fits needs none
+
         return CostModel(self.estimator, self.machine, workload, drafting)
 
     def device_names(self, params: Params) -> list[str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..model import Model
     from ..request import Request
     from ..work.drafts import Drafting
-    from ..work.speed import CostModel
+    from ..work.speed import Answers, CostModel
     from .evaluate import Candidate
 
 
@@ -160,3 +160,15 @@ class Problem:
         other = self._measured_alike(request, self.drafting)
         vars(other)["cost"] = self.cost.at_depths(other.fills)
         return other
+
+
+@dataclass(frozen=True)
+class Solved:
+    """A launch as a plan needs it: the problem that it solves, in which more may be given than was,
+    the reasons, what its context costs (Found.paid), and what each of several people gets."""
+
+    problem: Problem
+    candidate: Candidate | None
+    reasons: tuple[str, ...] = ()
+    paid: tuple[int, float] = (0, 1.0)
+    requests: Answers | None = None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..flags.params import Params
+    from ..flags.workload import Workload
     from ..memory.meter import Meter
     from .advice import Remedy
     from .evaluate import Candidate
@@ -52,8 +53,14 @@ class _Parts:
     """What computes the reasons for the launch that solves a problem."""
 
     problem: Problem
-    asked: Problem
+    workload: Workload
     candidate: Candidate
+
+    @lazy
+    def asked(self) -> Problem:
+        """The problem without what the launch drafts with, and with the requests that were
+        asked for."""
+        return self.problem.drafting_with(None).with_goals(workload=self.workload)
 
     def tasks(self) -> dict[str, Sequence[Callable[[], Any]]]:
         """What computes each part of the reasons that may be computed in a process of its own:
@@ -94,7 +101,7 @@ class _Parts:
     def may_hint(self) -> bool:
         """Whether a hint may be given of what is much faster: not where the input layer's weights
         alone are in RAM."""
-        evaluator, policy, chosen = self.problem.evaluator, self.asked.policy, self.candidate
+        evaluator, policy, chosen = self.problem.evaluator, self.problem.policy, self.candidate
         drafts = chosen.params.spec_type or evaluator.estimator.companions.draft is not None
         other = drafts or policy.users is not None or embeds(chosen.params)
         if not chosen.fits or other or evaluator.exhausted:
@@ -133,7 +140,7 @@ class Explained(Reasons):
     def __init__(
         self,
         solved: Problem,
-        asked: Problem,
+        workload: Workload,
         candidate: Candidate,
         explain: bool,
         processes: int = 1,
@@ -142,7 +149,7 @@ class Explained(Reasons):
         was asked. Without `explain` only what would make a launch fit, or is much faster."""
         meter = solved.evaluator.estimator.meter
         vars(self).update(
-            parts=_Parts(solved, asked, candidate),
+            parts=_Parts(solved, workload, candidate),
             explain=explain,
             processes=processes,
             meter=meter,

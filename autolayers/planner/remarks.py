@@ -13,6 +13,7 @@ from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..records import dataclass
 from ..units import GiB, MiB, human, mib
 from ..work.expert_cache import loses
+from ..work.unfused import may_part
 from .embedder import embeds
 from .evaluate import RAM_MARGIN
 from .one.expert_cache import FLAG
@@ -151,6 +152,8 @@ def _far_nodes(seen: Solution) -> Iterator[str]:
 
 def _no_kernel(seen: Solution) -> Iterator[str]:
     """Operations that their layers' device has no kernel for."""
+    if seen.use.steps is None or not seen.use.steps.fall:
+        return
     types = "/".join(dict.fromkeys(_cache_types(seen.params)))
     for (device, op), count in seen.problem.cost.fallen(seen.candidate).items():
         layers = f"{count} layer{'s' * (count != 1)}"
@@ -168,6 +171,8 @@ def _no_kernel(seen: Solution) -> Iterator[str]:
 
 def _parted(seen: Solution) -> Iterator[str]:
     """A delta net that is not one op (work/unfused.py)."""
+    if not may_part(seen.problem.model, seen.problem.evaluator.estimator.rules):
+        return
     cost = seen.problem.cost
     if cost.parts(seen.candidate):
         yield (

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..flags.params import Params
-    from ..work.speed import Answers
     from .candidates import Launch
     from .evaluate import Candidate, Fidelity
     from .problem import Problem
@@ -66,18 +65,6 @@ class Found:
     candidate: Candidate | None
     paid: tuple[int, float] = (0, 1.0)
     others: tuple[Params, ...] = ()
-
-
-@dataclass(frozen=True)
-class Solved:
-    """A launch as a plan needs it: the problem that it solves, in which more may be given than was,
-    the reasons, what its context costs (Found.paid), and what each of several people gets."""
-
-    problem: Problem
-    candidate: Candidate | None
-    reasons: tuple[str, ...] = ()
-    paid: tuple[int, float] = (0, 1.0)
-    requests: Answers | None = None
 
 
 @without_gc

@@ -18,7 +18,8 @@ from ..units import human
 from ..work.queue import Served, simulate
 from .evaluate import FULL
 from .plan import TOO_SLOW
-from .search import Solved, search
+from .problem import Solved
+from .search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import ModelError
 from ..gguf import Header, read_header
-from ..model.quantisation import QUANT
+from ..model.quantisation import named
 from ..net import NetError, is_loopback, origin, public
 from .http import MAX_PARTS, Get, Remote, open_url, patience
 
@@ -191,7 +191,7 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
 def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
     """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with
     its name."""
-    found = QUANT.search(path)
+    found = named(path)
     if found and choose(repository, files, found[1])[0] == path:
         return "-hf", f"{repository}:{found[1]}"
     return "-hf", repository, "-hff", path
@@ -256,7 +256,7 @@ def choices(repository: str, models: list[str], what: str = "there is") -> str:
     """Return what the user can write instead: quants if they are distinct, otherwise files."""
     if not models:
         return f"{repository} has no GGUF model"
-    quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]
+    quants = [match[1] if (match := named(path)) else "" for path in models]
     plain = all(quants) and len(set(quants)) == len(quants)
     shown = [f":{quant}" for quant in quants] if plain else [f"/{path}" for path in models]
     more = f" and {len(shown) - 20} more" if len(shown) > 20 else ""

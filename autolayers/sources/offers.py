@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from ..errors import ModelError
-from ..model.quantisation import QUANT
+from ..model.quantisation import named
 from ..net import NetError
 from ..records import dataclass
 from . import is_offline, needs_download
@@ -106,7 +106,7 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
 
 def _labels(models: Sequence[str]) -> list[str]:
     """Return the quantisation of each model, or the paths if that does not tell them apart."""
-    quants = [match[1] if (match := QUANT.search(path)) else "" for path in models]
+    quants = [match[1] if (match := named(path)) else "" for path in models]
     distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
     return quants if distinct else list(models)
 

@@ -131,6 +131,12 @@ class Steps:
     def __repr__(self) -> str:
         return f"Steps({len(self.token)}, {len(self.prompt)}, {self.places})"
 
+    @property
+    def fall(self) -> bool:
+        """Whether the host runs a node of a token's layers."""
+        host = len(self.places) - 1
+        return any(step.place == host and step.layer > INPUT for step in self._token.built)
+
     def multiplied(self, place: str) -> tuple[frozenset[str], frozenset[str]]:
         """Names of the weights that a place multiplies with, for every token and for those with
         output only."""

@@ -16,7 +16,8 @@ from ...records import replace
 from ...units import human
 from ..evaluate import FULL
 from ..prices import REUSE
-from ..search import Solved, search
+from ..problem import Solved
+from ..search import search
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -161,6 +161,9 @@ class _Fit:
         if self.up_to is not None:
             self.targets = {name: self.up_to[name] for name in self.names}
         total = sum(self.targets.values())
+        if automatic and most > least and self._crowded(most, least):
+            self.n_ctx = least
+            return self._placed()
         full = self.measure(asked, {} if automatic else self.targets)
         if full is None:
             return None
@@ -169,14 +172,34 @@ class _Fit:
             return asked
         if automatic and sum(used) > total and most > least:
             enough = self._shrink(most, least, full)
-            asked = replace(given, n_ctx=self.n_ctx)
             if enough is None or (enough and len(self.names) == 1):
-                return asked
+                return replace(given, n_ctx=self.n_ctx)
+        return self._placed()
+
+    def _placed(self) -> Params:
+        """The flags with layers placed, unless they say where."""
+        given = self.given
         fixed = given.n_gpu_layers not in (None, -1) or bool(given.overrides)
         split = any(share != 0 for share in given.tensor_split or ()) or given.split_mode == "row"
         if fixed or (len(self.names) > 1 and split):
-            return asked
+            return replace(given, n_ctx=self.n_ctx)
         return self._place()
+
+    def _crowded(self, most: int, least: int) -> bool:
+        """Whether bounds show that even the smallest context is too large: what both take, by which
+        others are interpolated, then need not be measured."""
+        total, alone = sum(self.targets.values()), len(self.names) == 1
+
+        def taken(use: Static | None) -> int:
+            return 0 if use is None else sum(self._used(use))
+
+        if taken(self.evaluator.static(replace(self.given, n_ctx=most))) <= total:
+            return False
+        at_least = replace(self.given, n_ctx=least)
+        small = self.evaluator.static(at_least)
+        if alone and taken(small) < total:
+            small = self.measure(at_least, {self.names[0]: total - 1})
+        return taken(small) >= total
 
     def _used(self, use: Static) -> list[int]:
         return [use.devices[name].total for name in self.names]
