@@ -5,6 +5,8 @@ them."""
 
 from __future__ import annotations
 
+from functools import cache
+
 # text, not a tuple: most runs ask only for the last one
 _TEXT = """
 9093 9094 9095 9097 9101 9113 9246 9247 9254 9265 9279 9283 9294 9295 9297 9305 9310 9326 9341 9352
@@ -33,6 +35,7 @@ def compared(number: int) -> bool:
     return number in RECORDED or seen(number)
 
 
+@cache
 def seen(number: int) -> bool:
     """Return whether that build's source is one of them."""
     return str(number) in _TEXT.split()

@@ -17,7 +17,7 @@ from ..backends import CPU, HOST, on
 from ..errors import LaunchRefused
 from ..gguf import n_bytes
 from ..model.hparams import CSA_RATIO, HCA_RATIO
-from ..records import dataclass, replace
+from ..records import dataclass, lazy, replace
 from .context import CELL_BLOCK, Context, cell_block, pad
 from .weights import Placement
 
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from ..model import Hparams, Model
 
     Filter = Callable[[int], bool]
-    # by cache, layer and buffer, with its bytes there
-    Layers = dict[tuple[str, int, str], tuple["CacheLayer", int]]
+    Tensors = Mapping[str, "CacheTensor"]  # by CacheLayer's names
     Target = tuple[Hparams, Context, "Memory"]  # a draft's target, for its caches
 
 
 @dataclass(frozen=True)
 class CacheTensor:
-    name: str
+    name: str  # without the layer's number, as layers alike share it
     type: str
     ne: tuple[int, int, int, int]
     buffer: str  # a device's name, or CPU
@@ -74,8 +73,13 @@ class Cache:
     kind: str
     n_cells: int  # rows; in a recurrent cache one per sequence and rollback step
     n_stream: int
-    layers: tuple[CacheLayer, ...]
+    # by layer; layers alike share their tensors
+    rows: tuple[tuple[int, Tensors], ...]
     reused: dict[int, int]
+
+    @lazy
+    def layers(self) -> tuple[CacheLayer, ...]:
+        return tuple([CacheLayer(il, **tensors) for il, tensors in self.rows])
 
     @property
     def recurrent(self) -> bool:
@@ -84,8 +88,11 @@ class Cache:
 
     def layer(self, il: int) -> CacheLayer | None:
         """Return the layer whose tensors layer `il` uses; None if it uses none of this cache."""
-        il = self.reused.get(il, il)
-        return next((layer for layer in self.layers if layer.il == il), None)
+        return self._by_number.get(self.reused.get(il, il))
+
+    @lazy
+    def _by_number(self) -> dict[int, CacheLayer]:
+        return {layer.il: layer for layer in self.layers}
 
 
 @dataclass(frozen=True)
@@ -103,25 +110,37 @@ class Memory:
 class _Builder:
     """Places tensors and sums their sizes."""
 
-    def __init__(self, model: Model, context: Context, placement: Placement, known: Layers) -> None:
-        self.known = known
+    def __init__(self, model: Model, context: Context, placement: Placement) -> None:
         self.hp: Hparams = model.hparams
         self.context = context
         self.placement = placement
         self.rows = {device.name: on(device) for device in placement.devices}
         self.buffers: dict[str, int] = {}
         self.caches: list[Cache] = []
-        self.sizes: dict[tuple[object, ...], int] = {}
+        # whether layers of the same widths in the same buffer may take different sizes
+        one_cache = context.rules.engine.one_cache
+        self.divided = bool(placement.slices or placement.shares or one_cache)
+        self.tensors: dict[tuple[object, ...], CacheTensor] = {}
+
+    def buffer(self, il: int) -> str:
+        """Return where a layer's cache is (llama_kv_cache): on its device, or all of it in RAM."""
+        return self.placement.dev_layer[il] if self.context.offload_kqv else HOST
+
+    def again(self, made: Tensors) -> None:
+        """Counts a layer like another one."""
+        for tensor in made.values():
+            self.buffers[tensor.buffer] += tensor.size
 
     def tensor(self, name: str, il: int, type_: str, *dims: int) -> CacheTensor:
-        # llama_kv_cache: on the device of the layer (dev_layer), or all of it in RAM
-        buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
+        buffer = self.buffer(il)
+        key = (name, type_, dims, buffer)
+        known = None if self.divided else self.tensors.get(key)
+        if known is not None:
+            self.buffers[buffer] += known.size
+            return known
         ne = (dims[0], dims[1], dims[2] if len(dims) > 2 else 1, 1)
-        key = (type_, ne, buffer)
-        size = self.sizes.get(key)
-        if size is None:
-            row = self.rows.get(buffer, CPU)
-            size = self.sizes[key] = row.padded(type_, self.shape(name, il, ne), n_bytes(type_, ne))
+        row = self.rows.get(buffer, CPU)
+        size = row.padded(type_, self.shape(name, il, ne), n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer != HOST and self.placement.slices:
             parts = [
@@ -137,7 +156,8 @@ class _Builder:
             ]
         for where, part in parts:
             self.buffers[where] = self.buffers.get(where, 0) + part
-        return CacheTensor(f"{name}_l{il}", type_, ne, buffer, size)
+        made = self.tensors[key] = CacheTensor(name, type_, ne, buffer, size)
+        return made
 
     def shape(self, name: str, il: int, ne: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
         """Return a cache tensor's shape as this build creates it, which decides its padding."""
@@ -148,29 +168,15 @@ class _Builder:
             return ne[0] // heads, ne[1] * heads, ne[2], 1
         return ne if rules.cache_rows else (ne[0] * ne[1] * ne[2], 1, 1, 1)
 
-    def layer(self, kind: str, il: int, make: Callable[[], CacheLayer]) -> CacheLayer:
-        """Return a layer of a cache, reused if an earlier launch had it in the same buffer."""
-        buffer = self.placement.dev_layer[il] if self.context.offload_kqv else HOST
-        if self.placement.slices or buffer in self.placement.shares:
-            return make()
-        found = self.known.get((kind, il, buffer))
-        if found is None:
-            before = self.buffers.get(buffer, 0)
-            made = make()
-            self.known[kind, il, buffer] = made, self.buffers[buffer] - before
-            return made
-        self.buffers[buffer] = self.buffers.get(buffer, 0) + found[1]
-        return found[0]
-
     def keep(
         self,
         kind: str,
         n_cells: int,
         n_stream: int,
-        layers: list[CacheLayer],
+        rows: list[tuple[int, Tensors]],
         reused: dict[int, int] | None = None,
     ) -> None:
-        self.caches.append(Cache(kind, n_cells, n_stream, tuple(layers), reused or {}))
+        self.caches.append(Cache(kind, n_cells, n_stream, tuple(rows), reused or {}))
 
     def attention(
         self,
@@ -193,25 +199,25 @@ class _Builder:
         if v_width is None:
             # a transposed V has the widest layer's rows in all, as layers share the row indices
             v_width = (lambda il: hp.n_embd_v_gqa_max) if context.v_trans else hp.n_embd_v_gqa
-        layers = []
+        rows: list[tuple[int, Tensors]] = []
+        alike: dict[tuple[str, int, int], Tensors] = {}
         for il in range(hp.n_layer_all):
             if not hp.has_kv(il) or not wanted(il):
                 continue
-
-            def make(il: int = il) -> CacheLayer:
-                k = self.tensor(f"cache_{tag}k", il, context.type_k, width(il), n_cells, n_stream)
-                v = (
-                    None
-                    if k_only
-                    else self.tensor(
-                        f"cache_{tag}v", il, context.type_v, v_width(il), n_cells, n_stream
-                    )
-                )
-                return CacheLayer(il, k, v)
-
-            layers.append(self.layer(kind, il, make))
-        reused = self.reused(wanted, {layer.il for layer in layers})
-        self.keep(kind, n_cells, n_stream, layers, reused)
+            key = self.buffer(il), width(il), 0 if k_only else v_width(il)
+            made = None if self.divided else alike.get(key)
+            if made is None:
+                k = self.tensor(f"cache_{tag}k", il, context.type_k, key[1], n_cells, n_stream)
+                made = {"k": k}
+                if not k_only:
+                    dims = key[2], n_cells, n_stream
+                    made = {"k": k, "v": self.tensor(f"cache_{tag}v", il, context.type_v, *dims)}
+                alike[key] = made
+            else:
+                self.again(made)
+            rows.append((il, made))
+        reused = self.reused(wanted, {il for il, _ in rows})
+        self.keep(kind, n_cells, n_stream, rows, reused)
 
     def reused(self, wanted: Filter, there: set[int]) -> dict[int, int]:
         """Return the layers without their own cache, and the layer whose cache each reads."""
@@ -289,38 +295,31 @@ class _Builder:
         # be taken back
         rows = max(1, context.n_seq_max) * (1 + context.n_rs_seq)
         r, s, p = hp.n_embd_r(), hp.n_embd_s(), hp.ple_conv_state()
-        layers = []
+        layers: list[tuple[int, Tensors]] = []
         for il in range(hp.n_layer):
-            if wanted(il):
-                layers.append(
-                    self.layer(
-                        "recurrent",
-                        il,
-                        lambda il=il: CacheLayer(  # type: ignore[misc]
-                            il,
-                            r=self.tensor("cache_r", il, "f32", r, rows),
-                            s=self.tensor("cache_s", il, "f32", s, rows),
-                            p=self.tensor("cache_ple_r", il, "f32", p, rows)
-                            if p and il in hp.ple_layers
-                            else None,
-                        ),
-                    )
-                )
+            if not wanted(il):
+                continue
+            made = {
+                "r": self.tensor("cache_r", il, "f32", r, rows),
+                "s": self.tensor("cache_s", il, "f32", s, rows),
+            }
+            if p and il in hp.ple_layers:
+                made["p"] = self.tensor("cache_ple_r", il, "f32", p, rows)
+            layers.append((il, made))
         self.keep("recurrent", rows, 1, layers)
 
     def compressor(self, name: str, ratio: int, width: int, rows: int) -> None:
         """llama_dsv4_comp_state"""
         hp, context = self.hp, self.context
         planes = context.n_seq_max * (1 + context.n_rs_seq)
-        layers = [
-            CacheLayer(
-                il,
-                kv=self.tensor(f"dsv4_{name}_state_kv", il, "f32", width, rows, planes),
-                score=self.tensor(f"dsv4_{name}_state_score", il, "f32", width, rows, planes),
-            )
-            for il in range(hp.n_layer)
-            if hp.compress_ratios[il] == ratio
-        ]
+        layers: list[tuple[int, Tensors]] = []
+        for il in range(hp.n_layer):
+            if hp.compress_ratios[il] == ratio:
+                made = {
+                    part: self.tensor(f"dsv4_{name}_state_{part}", il, "f32", width, rows, planes)
+                    for part in ("kv", "score")
+                }
+                layers.append((il, made))
         self.keep(f"{name}-state", rows, planes, layers)
 
 
@@ -342,16 +341,14 @@ def allocate(
     context: Context,
     placement: Placement,
     target: Target | None = None,
-    known: Layers | None = None,
 ) -> Memory:
     """Return every cache of `context`, on the devices of `placement`. `target`: for a draft, the
-    model whose context it may use. `known`: results shared by launches with the same context and
-    devices.
+    model whose context it may use.
 
     Raises LaunchRefused if llama.cpp would abort or needs another model's context.
     """
     hp, row = model.hparams, model.row
-    build = _Builder(model, context, placement, {} if known is None else known)
+    build = _Builder(model, context, placement)
     n = hp.n_layer
     mtp = context.kind == "mtp"
     kind = row.memory

@@ -25,7 +25,7 @@ from .companions import NONE, Companions, layer_inputs, refuse_unfit, wants_extr
 from .context import refuse_first_token, resolve
 from .graphs.compute import measure, script
 from .graphs.laid_out import GraphCache
-from .margin import margin, ops_of
+from .margin import margin, matmuls, ops_of
 from .meter import Meter
 from .saved import state_of
 from .server import serving
@@ -41,9 +41,10 @@ if TYPE_CHECKING:
     from ..flags.params import Params
     from ..machine import Device
     from ..model import Model
-    from .cache import Layers, Memory
+    from .cache import Memory
     from .context import Context
     from .graphs.scheduled import Steps
+    from .margin import Shapes
     from .moe_cache import Banks
     from .weights import Placement
 
@@ -118,12 +119,13 @@ class Estimator:
         self._alike: dict[tuple[Hashable, ...], GraphCache] = {}
         self._known = known or Known()
         self._memory: tuple[object, Memory] | None = None
-        self._cache_layers: dict[object, Layers] = {}
         self._layer_caches: dict[object, list[int]] = {}
         # of the last launch that was fully measured
         self._measured: tuple[object, Measured] | None = None
-        self._placements: dict[tuple[Params, tuple[Device, ...]], Placement] = {}
+        self._placements: dict[tuple[Params, tuple[Device, ...], bool], Placement] = {}
         self._ops: dict[object, Ops] = {}
+        self._shapes: dict[object, Shapes] = {}  # of matrices, by their names
+        self._weights_of_layers: dict[object, list[int]] = {}
         # for the other builds that it may be
         self._others: dict[tuple[int, bool], Estimator] = {}
 
@@ -244,7 +246,11 @@ class Estimator:
             rpc=(),
         )
         context = resolve(self.model, params, self.rules)
-        weights = self.placer.by_layer(params, device, context.load_mtp)
+        at = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
+        key = at, device, context.load_mtp
+        if key not in self._weights_of_layers:
+            self._weights_of_layers[key] = self.placer.by_layer(*key)
+        weights = self._weights_of_layers[key]
         caches = self._caches_by_layer(params, context, device, len(weights))
         return tuple([Usage(model, kept) for model, kept in zip(weights, caches, strict=True)])
 
@@ -279,9 +285,18 @@ class Estimator:
 
     def placement(self, params: Params, devices: Sequence[Device]) -> Placement:
         """Return where these flags put every tensor, at any context."""
-        key = params if self.placer.by_context else replace(params, n_ctx=None), tuple(devices)
+        return self._place(params, devices)
+
+    def _place(
+        self, params: Params, devices: Sequence[Device], load_mtp: bool = False
+    ) -> Placement:
+        """Return the Placement of these flags, the same one for launches that differ in their
+        context and their batches alone."""
+        if not self.placer.by_context:
+            params = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
+        key = params, tuple(devices), load_mtp
         if key not in self._placements:
-            self._placements[key] = self.placer.place(key[0], devices)
+            self._placements[key] = self.placer.place(*key)
         return self._placements[key]
 
     def shares(
@@ -356,7 +371,11 @@ class Estimator:
         )
         ops = self._ops.get(key)
         if ops is None:
-            ops = ops_of(self.model, params, use, computed, self.rules.engine.reads_all)
+            if computed not in self._shapes:
+                self._shapes[computed] = matmuls(self.model, computed)
+            ops = ops_of(
+                self.model, params, use, self._shapes[computed], self.rules.engine.reads_all
+            )
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
             if (
                 use.flash_attn
@@ -382,7 +401,7 @@ class Estimator:
             return _Launch(
                 params, context, *launch(self.model, params, context, devices, self.placer)
             )
-        placement = self.placer.place(params, devices, context.load_mtp)
+        placement = self._place(params, devices, context.load_mtp)
         key = (
             context,
             placement.devices,
@@ -392,8 +411,7 @@ class Estimator:
         )
         # searches request the same caches many times in a row
         if self._memory is None or self._memory[0] != key:
-            layers = self._cache_layers.setdefault(key[:2], {})
-            self._memory = key, allocate(self.model, context, placement, known=layers)
+            self._memory = key, allocate(self.model, context, placement)
         memory = self._memory[1]
         doubts: tuple[str, ...] = ()
         notes: tuple[str, ...] = ()

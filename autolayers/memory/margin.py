@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from ..model.hparams import Hparams
     from .breakdown import Static
 
+    # those for every token, and those for tokens with output
+    Shapes = tuple[tuple[Matmul, ...], tuple[Matmul, ...]]
+
 PAGE = 2 * MiB  # the driver rounds every buffer up to this
 _DISPLAY = 128 * MiB  # growth of a desktop that draws on the device
 # before Windows' driver model refuses memory, it moves memory to RAM, silently and slowly
@@ -137,16 +140,15 @@ def ops_of(
     model: Model,
     params: Params,
     use: Static,
-    computed: tuple[frozenset[str], frozenset[str]] | None = None,
+    shapes: Shapes | None = None,
     reads_all: bool = False,
 ) -> Ops:
-    """Return what a device computes in this launch: it multiplies with the weights `computed`, for
-    every token and for those with output (Steps.multiplied); if that is unknown, with all of them.
-    `reads_all`: every token has output."""
+    """Return what a device computes in this launch: `shapes` of the matrices that it multiplies
+    with (matmuls); if that is unknown, all of them. `reads_all`: every token has output."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     hp = model.hparams
     layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
-    body, head = _matmuls(model, computed)
+    body, head = shapes or matmuls(model)
     n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
     sort_columns, sort_rows = _sorted(hp, params, use, n_outputs)
     return Ops(
@@ -192,11 +194,9 @@ def _scan(model: Model) -> Scan | None:
     return Scan(hp.ssm_d_state, hp.ssm_d_inner // n_head, n_head, hp.ssm_n_group)
 
 
-def _matmuls(
-    model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
-) -> tuple[tuple[Matmul, ...], tuple[Matmul, ...]]:
-    """Return each shape once: of the matrices for every token, and of those for output tokens
-    only."""
+def matmuls(model: Model, computed: tuple[frozenset[str], frozenset[str]] | None = None) -> Shapes:
+    """Return each shape once: of the matrices for every token, and of those for output tokens only.
+    `computed`: the names of both (Steps.multiplied), None for all."""
     body: set[Matmul] = set()
     head: set[Matmul] = set()
     used = model.hparams.n_expert_used_max

@@ -489,7 +489,8 @@ class Kind:
 
     def _share_at(self, params: Params, use: Static, larger: Static, n_ctx: int) -> float:
         """The same, with the graph buffers of one context."""
-        point = self.point(replace(params, n_ctx=n_ctx))
+        frame, kind, _, n_ubatch = self.point(params)
+        point = frame, kind, n_ctx, n_ubatch
         if self.buffers.rules_out(point):
             return 0.0
         buffers, share = self.buffers.at(point), 1.0

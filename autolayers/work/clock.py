@@ -16,6 +16,7 @@ seconds of n tokens  =  token                                  whatever is read
 
 from __future__ import annotations
 
+from collections import Counter
 from math import exp, hypot, sqrt
 
 from ..flags.params import N_BATCH
@@ -59,22 +60,28 @@ class Sums:
         # dense, experts: weights in RAM that devices compute with
         self.copied = [0.0, 0.0]
         for row in load.rows:
-            values = (row.dense, row.experts, row.work, row.expert_work, row.bf16, row.kernels)
             known = self.places.get(row.place)
             if known is None:
-                self.places[row.place] = list(values)
-            else:
-                for i, value in enumerate(values):
-                    known[i] += value
+                known = self.places[row.place] = [0] * 6
+            known[0] += row.dense
+            known[1] += row.experts
+            known[2] += row.work
+            known[3] += row.expert_work
+            known[4] += row.bf16
+            known[5] += row.kernels
             if row.copied:
                 self.copied[0] += row.dense
                 self.copied[1] += row.experts
-        # (where it is read, where it is stored, one layer's)
+        # how many layers: (where it is read, where it is stored, one layer's); layers alike share
+        # an Attention
+        counts = Counter(zip(load.attention, map(id, caches), strict=False))
+        kinds = {id(cache): cache for cache in caches}
         self.caches: dict[tuple[str, str, Attention], int] = {}
-        for where, cache in zip(load.attention, caches, strict=False):
+        for (where, number), count in counts.items():
+            cache = kinds[number]
             if cache is not None and where is not None:
                 key = (*where, cache)
-                self.caches[key] = self.caches.get(key, 0) + 1
+                self.caches[key] = count
 
 
 class Clock:
@@ -84,7 +91,7 @@ class Clock:
         self,
         weights: Weights,
         work: Work,
-        caches: Sequence[Attention | None],
+        sums: tuple[Sums, Sums],
         devices: Mapping[str, Figures],
         host: HostFigures,
         shared: Shared = SHARED,
@@ -99,6 +106,7 @@ class Clock:
         apart: float = 0.0,
         pinned: bool = False,
     ) -> None:
+        """`sums`: of the token's Load, and of the prompt's."""
         # measured / predicted rates of prompts and of tokens
         self.paces = (1.0, 1.0)
         self.weights, self.work, self.devices, self.host, self.shared = (
@@ -114,7 +122,7 @@ class Clock:
         self.reduced = reduced
         self.pinned = pinned  # weights in RAM, so that devices copy them without the CPU
         self.apart = apart  # seconds of a prompt's token in a delta net that is not one op
-        self.tokens, self.prompts = Sums(work.token, caches), Sums(work.prompt, caches)
+        self.tokens, self.prompts = sums
 
     @property
     def on_cpu(self) -> bool:

@@ -17,7 +17,7 @@ from ..memory.split import model_devices
 from ..records import dataclass, lazy, replace
 from . import unfused
 from .calibration import NONE, Calibration
-from .clock import Clock, sent
+from .clock import Clock, Sums, sent
 from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, checks_of
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from ..memory.graphs.scheduled import Steps
     from ..memory.weights import Placement
     from .calibration import Correction
-    from .work import Attention
+    from .work import Attention, Load
 
     class Launch(Protocol):
         """A launch that was measured."""
@@ -154,6 +154,7 @@ class CostModel:
         self._caches: dict[object, list[Attention | None]] = {}
         self._homes: dict[object, Homes] = {}
         self._scripts: dict[object, Steps | None] = {}
+        self._summed: dict[tuple[int, int], Sums] = {}
 
     def at_depths(self, deep: bool) -> CostModel:
         """The same predictions, with `deep` as given."""
@@ -358,7 +359,7 @@ class CostModel:
         clock = Clock(
             self.weights,
             work,
-            self.caches(fused),
+            (self._sums(work.token, fused), self._sums(work.prompt, fused)),
             devices,
             host,
             n_batch=use.n_batch,
@@ -378,6 +379,14 @@ class CostModel:
                 self.calibration.of(kind, "tg").factor,
             )
         return clock
+
+    def _sums(self, load: Load, params: Params) -> Sums:
+        """A Load with the caches of these flags, which launches share as they do their Work."""
+        caches = self.caches(params)
+        key = id(load), id(caches)  # both are kept as long as this is
+        if key not in self._summed:
+            self._summed[key] = Sums(load, caches)
+        return self._summed[key]
 
     def _apart(self, params: Params, placement: Placement, devices: Mapping[str, Figures]) -> float:
         """Seconds that a prompt's token takes more where the delta net is not one op."""

@@ -262,7 +262,8 @@ class Weights:
                     before.scores + scores,
                     before.again + again,
                 )
-        return found
+        alike: dict[Attention, Attention] = {}
+        return [cache and alike.setdefault(cache, cache) for cache in found]
 
 
 class _Sums:
@@ -409,6 +410,8 @@ class Homes:
         self.tokens = self._by_layer(script.token if script else weights.script)
         self.prompts = self._by_layer(script.prompt if script else weights.script)
         self._known: dict[object, tuple[_Sums, _Sums]] = {}
+        # of each placement, which is kept with it
+        self._works: dict[int, tuple[Placement, Work]] = {}
 
     def _by_layer(self, steps: Sequence[Step]) -> dict[int, list[Step]]:
         found: dict[int, list[Step]] = {}
@@ -420,6 +423,11 @@ class Homes:
     def work(self, placement: Placement, homes: Sequence[str]) -> Work:
         """The Work of a placement; `homes`: the device of each layer, the output last, HOST for
         none."""
+        if id(placement) not in self._works:
+            self._works[id(placement)] = placement, self._work(placement, homes)
+        return self._works[id(placement)][1]
+
+    def _work(self, placement: Placement, homes: Sequence[str]) -> Work:
         groups: dict[int, tuple[WeightGroup, ...]] = {}
         for group in placement.groups:
             if group.layer >= 0:

@@ -18,7 +18,7 @@ from autolayers import Device, Params
 from autolayers.flags.parse import parse
 from autolayers.memory.breakdown import Breakdown, Extra, Usage
 from autolayers.memory.estimate import Estimator
-from autolayers.memory.margin import margin, ops_of, parts
+from autolayers.memory.margin import margin, matmuls, ops_of, parts
 
 MiB = 1 << 20
 FIXTURES = ROOT / "fixtures/headers"
@@ -212,7 +212,9 @@ def test_scratch_is_for_the_matrices_that_a_device_multiplies_with(model):
     """Each shape of its own once, of the body and of the output; of the whole model where its steps
     are not known."""
     mine = frozenset({"blk.0.ffn_up.weight"}), frozenset({"output.weight"})
-    some, every = (ops_of(model, Params(), bill(), computed) for computed in (mine, None))
+    some, every = (
+        ops_of(model, Params(), bill(), matmuls(model, computed)) for computed in (mine, None)
+    )
     assert [(matmul.k, matmul.m) for matmul in some.weights] == [(4096, 14336)]
     assert [(matmul.k, matmul.m) for matmul in some.outputs] == [(4096, 128256)]
     assert set(some.weights) < set(every.weights) and some.outputs == every.outputs

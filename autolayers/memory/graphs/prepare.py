@@ -271,16 +271,16 @@ class _Layers(dict):  # type: ignore[type-arg]
         made = self._made.get(layer.il)
         if made is None:
             made = self._made[layer.il] = tuple(
-                self._tensor(getattr(layer, name)) for name in self._names
+                self._tensor(getattr(layer, name), layer.il) for name in self._names
             )
         self[il] = made
         return made
 
-    def _tensor(self, info: CacheTensor | None) -> Tensor | None:
+    def _tensor(self, info: CacheTensor | None, il: int) -> Tensor | None:
         if info is None:
             return None
         tensor = Tensor("NONE", info.type, info.ne)
-        tensor.name = info.name
+        tensor.name = f"{info.name}_l{il}"
         tensor.buffer = self._buffers[info.buffer]
         return tensor
 

@@ -11,7 +11,7 @@ from ...backends import CPU, HOST, on
 from ...errors import LaunchRefused
 from ...ggml.types import is_quantised
 from ...gguf import n_bytes, row_size
-from ..cache import Cache, CacheLayer, CacheTensor, Memory
+from ..cache import Cache, CacheTensor, Memory
 from .heads import Heads, row_padding
 
 TYPE_CHECKING = False
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ...engines.ik_llama import Said
     from ...flags.params import Params
     from ...model import Hparams, Model
+    from ..cache import Tensors
     from ..context import Context
     from ..weights import Placement
 
@@ -79,8 +80,8 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
     rows = {device.name: on(device) for device in placement.devices}
     buffers: dict[str, int] = {}
     heads = placement.heads if isinstance(placement.heads, Heads) else None
-    layers: list[CacheLayer] = []
-    states: list[CacheLayer] = []
+    layers: list[tuple[int, Tensors]] = []
+    states: list[tuple[int, Tensors]] = []
     for il in range(hp.n_layer):
         where = placement.dev_layer[il] if context.offload_kqv else HOST
         recurrent = hp.is_recr(il)
@@ -96,12 +97,12 @@ def allocate(model: Model, context: Context, placement: Placement, said: Said, m
             ne = (width, count, 1, 1)
             size = rows.get(where, CPU).padded(type_, ne, n_bytes(type_, ne))
             buffers[where] = buffers.get(where, 0) + size
-            made[name] = CacheTensor(f"cache_{name}_l{il}", type_, ne, where, size)
+            made[name] = CacheTensor(f"cache_{name}", type_, ne, where, size)
         if is_latent(model) and mla and _has_indexer(model, il):
             ne = (hp.indexer_head_size, context.n_ctx, 1, 1)
             buffers[where] = buffers.get(where, 0) + n_bytes("f16", ne)
         if made:
-            (states if recurrent else layers).append(CacheLayer(il, **made))
+            (states if recurrent else layers).append((il, made))
     caches = [Cache("attn", context.n_ctx, 1, tuple(layers), {})] if layers else []
     if states:
         caches.append(
