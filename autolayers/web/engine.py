@@ -20,7 +20,7 @@ from threading import Lock
 
 from .. import __version__, bundled
 from ..builds.sources import NEWEST
-from ..bundled import published
+from ..bundled import projectors, published
 from ..devices import machine_file
 from ..devices.cards import CARDS
 from ..devices.names import candidates
@@ -80,6 +80,7 @@ if TYPE_CHECKING:
 # bytes of a header that are requested at first, and at most
 FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20
 HUB = "https://huggingface.co"
+ITS_OWN = "auto"  # the projector of a bundled model's repository
 COLUMNS = 80  # of a picture
 LEAST = 2048  # the slider's first context
 MAX_LOG = 64 << 20  # characters of a log
@@ -197,6 +198,9 @@ class Engine:
             "known": _current(),
             "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
+            "projectors": {
+                name: size for name in bundled.models() if (size := projectors.size(name))
+            },
             "cards": [
                 {
                     "name": name,
@@ -510,6 +514,7 @@ class Engine:
             "model": text(question, "model"),
             "size": model.size,
             **_traits(text(question, "model")),
+            **({"mmproj": ITS_OWN} if text(question, "mmproj") == ITS_OWN else {}),
             "bits": round(bits, 2),
             "quality": quality.to_dict() if quality else None,
             "loss": loss(level(quality, None, bits)),
@@ -552,8 +557,11 @@ class Engine:
 
     def take(self, question: Question) -> Answer:
         """The row of {"model"}'s bundled quantisation that is worth most on the form's machine,
-        among those that write faster than one reads, otherwise of its usual one."""
+        among those that write faster than one reads, otherwise of its usual one. A vision model has
+        its projector, if that is known."""
         name = text(question, "model").removeprefix(BUNDLED)
+        if projectors.size(name):
+            question = {**question, "mmproj": ITS_OWN}
         sizes = sorted(family(name), key=lambda other: -self.model(other).size)
         rows: dict[str, Answer] = {}
         best: Answer | None = None
@@ -581,6 +589,8 @@ class Engine:
         """The launch as a file of {"format"}: its "text", "file" name and "notes"."""
         name, kind = text(question, "model"), text(question, "format")
         path = self._path(question)
+        if text(question, "mmproj") == ITS_OWN:
+            question = {**question, "flags": f"{text(question, 'flags')} --mmproj-auto"}
         words = self._launch_words(question)
         model = path
         if words[0] == "-hf":
@@ -653,20 +663,19 @@ class Engine:
         return {"text": json.dumps(written if ram else {**written, "host": None}, indent=1)}
 
     def _request(self, question: Question) -> Request:
-        """The form's request, with the projector and draft that were dropped."""
+        """The form's request, with the projector and draft that were dropped or are the model's."""
         request = request_of(question, self._here)
         projector, draft = text(question, "mmproj"), text(question, "draft")
         if not projector and not draft:
             return request
-        if projector and projector not in self._projectors:
-            raise UsageError(f"{projector}: drop the projector's file again")
+        header, path = self._projector(question)
         params = replace(
             request.params,
-            mmproj=f"/path/to/{projector}" if projector else request.params.mmproj,
+            mmproj=path or request.params.mmproj,
             model_draft=f"/path/to/{draft}" if draft else request.params.model_draft,
         )
         beside = Companions(
-            self._projectors.get(projector) or request.companions.mmproj,
+            header or request.companions.mmproj,
             self.model(draft) if draft else request.companions.draft,
             request.companions.loras,
         )
@@ -675,6 +684,20 @@ class Engine:
         )
         model = text(question, "model")
         return with_draft_checked(self.model(model), found, used=True) if draft and model else found
+
+    def _projector(self, question: Question) -> tuple[Header | None, str]:
+        """The header of {"mmproj"}, and the path that a launch names; "" where -hf downloads it
+        too. Raises UsageError."""
+        projector, model = text(question, "mmproj"), text(question, "model")
+        if projector != ITS_OWN:
+            if projector and projector not in self._projectors:
+                raise UsageError(f"{projector}: drop the projector's file again")
+            return self._projectors.get(projector), f"/path/to/{projector}" if projector else ""
+        header = projectors.header(model.removeprefix(BUNDLED))
+        if header is None:
+            raise UsageError(f"{model}: no projector is known for it: drop its file")
+        downloads = self._launch_words(question)[0] == "-hf"
+        return header, "" if downloads else "/path/to/mmproj.gguf"
 
 
 def explain_log(log: str, **asked: Any) -> Answer:

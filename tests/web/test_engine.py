@@ -19,7 +19,7 @@ from support import FIXTURES, HEADERS, ROOT, model, slow
 
 import autolayers
 from autolayers import bundled
-from autolayers.bundled import published
+from autolayers.bundled import projectors, published
 from autolayers.cli.model import load
 from autolayers.quoting import posix
 from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
@@ -451,6 +451,69 @@ def test_a_bundled_model_has_a_product_name_and_a_download_of_its_quantisation(n
             (f":{published.quantisation(name)}", "gpt-oss-20b-GGUF", "gpt-oss-120b-GGUF")
         )
         assert (words[2:] == ["--no-mmproj"]) == published.MODELS[published.stem(name)].vision
+
+
+# GB of the files in the repositories that the page names, as public lists of models round them
+PUBLISHED_GB = {
+    "deepseek-v3.1-q4_k_m": 404,
+    "glm-4.6-q4_k_m": 216,
+    "kimi-k2-q4_k_m": 621,
+    "qwen3-235b-a22b-q4_k_m": 142,
+    "qwen3-coder-480b-a35b-q4_k_m": 290,
+}
+# of their projectors, of 16 bits
+PROJECTOR_BYTES = {
+    "gemma-3-4b-q4_k_m": (851_251_104, 852_700_000),  # F16
+    "gemma-3-27b-q4_k_m": (857_739_168, 859_200_000),  # F16
+    "gemma-4-26b-a4b-ud-q4_k_xl": (1_194_806_272, 1_194_830_000),  # BF16, the buffer of a log
+    "qwen3.5-4b-q4_k_m": (675_569_344, 675_569_344),  # BF16
+    "qwen3.6-27b-q4_k_m": (931_124_000, 931_155_000),  # BF16: 887.99 MiB of a log, 931.15 MB
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED_GB)
+def test_large_models_are_as_large_as_published(name: str) -> None:
+    assert abs(bundled.read(name).size / 1e9 - PUBLISHED_GB[name]) < 0.6
+
+
+@pytest.mark.parametrize("name", PROJECTOR_BYTES)
+def test_projectors_are_as_large_as_published(name: str) -> None:
+    least, most = PROJECTOR_BYTES[name]
+    found = projectors.header(name)
+    assert found is not None and found.n_bytes == projectors.size(name) // 2 * 2
+    assert least <= found.n_bytes <= most
+
+
+def test_a_projector_of_the_repository_is_counted_and_downloaded() -> None:
+    """With it the command has no --no-mmproj, and the GPU holds more than its file; all files have
+    it, and a path of one's own is named."""
+    machine = {"model": "qwen3.6-27b-q4_k_m", "gpu": "rtx-3090", "ram": "32"}
+    plain, seeing = ask("plan", **machine), ask("plan", **machine, mmproj="auto")
+    assert "-hf unsloth/Qwen3.6-27B-GGUF:Q4_K_M --no-mmproj -ngl" in plain["command"]["bash"]
+    assert "-hf unsloth/Qwen3.6-27B-GGUF:Q4_K_M -ngl" in seeing["command"]["bash"]
+    device = seeing["plan"]["devices"][0]
+    assert device["extra"] > projectors.size(machine["model"])
+    assert seeing["plan"]["launch"]["n_ctx"] < plain["plan"]["launch"]["n_ctx"]
+    assert any("upper bound" in line for line in seeing["plan"]["warnings"])
+    swap = ask("file", **machine, mmproj="auto", format="llama-swap")["text"]
+    assert "--mmproj-auto" in swap and "--no-mmproj" not in swap
+    own = ask("plan", **machine, mmproj="auto", path="/m/x.gguf")
+    assert own["command"]["bash"].endswith("-mm /path/to/mmproj.gguf")
+    refused = ask("plan", model="qwen3-8b-q4_k_m", gpu="rtx-3090", mmproj="auto")
+    assert refused["error"].startswith("qwen3-8b-q4_k_m: no projector is known for it")
+
+
+def test_a_list_counts_projectors() -> None:
+    """A vision model's row is that of the same question with its projector; a text model's has
+    none."""
+    machine = {"gpu": "rtx-3090", "ram": "32"}
+    row = ask("take", model="qwen3.6-27b-q4_k_m", **machine)
+    assert row["vision"] and row["mmproj"] == "auto"
+    plan = ask("plan", model=row["model"], mmproj=row["mmproj"], **machine)["plan"]
+    assert row["context"] == plan["launch"]["n_ctx"]
+    assert "mmproj" not in ask("take", model="qwen3-8b-q4_k_m", **machine)
+    offered = ask("start")["projectors"]
+    assert offered[row["model"]] == projectors.size(row["model"]) and len(offered) > 15
 
 
 def test_the_command_runs_as_pasted() -> None:

@@ -36,6 +36,7 @@ export function show(answer, question) {
   const { plan, verdict } = answer;
   form.longest = plan.model.n_ctx_train || 131072;
   form.slide();
+  form.showProjector(question);
   showVerdict(answer, question);
   showCommand();
   $("bars").replaceChildren(bars(plan, before));
@@ -65,7 +66,8 @@ function showVerdict({ plan, verdict, get }, question) {
   $("assumed").textContent = [verdict.assumed && `Predicted: ${verdict.assumed}.`, measuredWords(plan)].filter(Boolean).join(" ");
   $("get-model").hidden = !get;
   if (get) $("get-model").href = get;
-  $("get-model").textContent = `get the model (${size(plan.model.size)})`;
+  const about = page.offer.names[question.model] ? "about " : "";      // the repository's conversion may be another one
+  $("get-model").textContent = `get the model (${about}${size(plan.model.size)})`;
 }
 
 // What the answer is about, so that a picture or a print of it says so.

@@ -5,9 +5,10 @@ import { combobox } from "./combobox.js";
 import { $, element } from "./dom.js";
 import { canonical } from "./machines.js";
 import { FIELDS } from "./state.js";
-import { contextAt, positionOf, soldAs } from "./words.js";
+import { contextAt, positionOf, size, soldAs } from "./words.js";
 
 const SHOWN = 50;              // options of a list
+const ITS_OWN = "auto";        // the projector of the model's repository
 const LETTERS = /[^a-z0-9.]+/g;
 
 export class Form {
@@ -25,6 +26,7 @@ export class Form {
       chip.onclick = () => this.setCards([name]);
       return chip;
     }));
+    $("pictures").onchange = () => { $("mmproj").value = $("pictures").checked ? ITS_OWN : ""; };
     combobox($("workload"), () => offer.workloads.map((value) => ({ value })), () => changed(true));
     $("add-card").onclick = () => this.addCard().focus();
     $("forget-machine").onclick = () => {
@@ -58,6 +60,14 @@ export class Form {
     for (const card of state.gpu ? state.gpu.split(",") : [""]) this.addCard(card);
     $("more").open = $("more").open || FIELDS.slice(9).some((name) => state[name]) || Boolean(state.path);
     this.showMachine(state.machine);
+  }
+
+  /** Offers the projector of the model's repository. @param {any} question that is answered */
+  showProjector({ model, mmproj }) {
+    const bytes = this.offer.projectors[model] ?? 0;
+    $("pictures-field").hidden = !bytes;
+    $("pictures").checked = mmproj === ITS_OWN;
+    $("pictures-words").textContent = `reads pictures (its projector: ${size(bytes)})`;
   }
 
   /** The slider follows the field. */

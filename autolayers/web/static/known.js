@@ -71,8 +71,14 @@ function draw(done, guide) {
                    vision: $("only-vision").checked, coding: $("only-coding").checked };
   const counted = done < models.length ? `Computing ${done} of ${models.length}. ` : "";
   $("known-hint").textContent = `${guide}${counted}Large models that write 20 tokens/s or more first; each in the quantisation to take.`
-    + (wanted.vision ? " Without the projector that reads pictures, about 1 GiB more: drop its file on this page to count it." : "");
+    + (wanted.vision ? withProjectors(models) : "");
   fillTable($("known"), filtered(models, wanted));
+}
+
+// Vision models have their projector, but for those whose projector is not known.
+function withProjectors(rows) {
+  const without = rows.filter((row) => row.vision && !row.mmproj).map((row) => page.offer.names[row.model] ?? row.model);
+  return " Each with the projector that reads pictures" + (without.length ? `, but for ${without.join(", ")}: drop its file on this page to count it.` : ".");
 }
 
 /** Those that are wanted: what is worth most first, and what writes too slowly to read along, or does not fit, below.
@@ -101,13 +107,14 @@ function fillTable(place, rows) {
 }
 
 function newRow(model) {
-  const act = button(page.offer.names[model] ?? model, () => choose(model));
+  const act = button(page.offer.names[model] ?? model, () => choose(model, line.dataset.mmproj));
   const line = element("tr", {}, element("th", { scope: "row" }, act), ...HEADS.slice(1).map(() => element("td")));
   line.dataset.model = model;
   return line;
 }
 
 function fill(line, row) {
+  if (row.mmproj) line.dataset.mmproj = row.mmproj;
   line.classList.toggle("here", row.model === page.latest?.question.model);
   line.classList.toggle("faint", row.state === "if" || row.state === "no");
   const sign = row.needed ? "RAM unknown" : SIGNS[row.state];

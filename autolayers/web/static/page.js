@@ -13,9 +13,9 @@ export const page = {
 /** Models that were opened, by name. @type {Map<string, any>} */
 export const opened = new Map();
 
-/** Plans another model on this machine. @param {string} name */
-export function choose(name) {
-  page.form.fill({ ...page.form.read(), model: name, mmproj: "", draft: "" });
+/** Plans another model on this machine. @param {string} name @param {string} [mmproj] its projector */
+export function choose(name, mmproj = "") {
+  page.form.fill({ ...page.form.read(), model: name, mmproj, draft: "" });
   page.form.changed(true);
 }
 
