@@ -11,7 +11,7 @@ from __future__ import annotations
 from ..backends import METAL, on
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..records import dataclass
-from ..units import GiB, MiB, human, mib
+from ..units import GiB, MiB, at_least, human
 from ..work.expert_cache import loses
 from ..work.unfused import may_part
 from .embedder import embeds
@@ -96,9 +96,8 @@ def _short_of_ram(seen: Solution) -> Iterator[str]:
     if spare is None or spare >= 0:
         return
     yield (
-        f"the launch needs {mib(seen.host.needed)} of system memory, "
-        f"{mib(-spare)} more than is available: "
-        "it would swap, or read the file again for every token"
+        f"the launch needs {at_least(seen.host.needed)} of RAM, {at_least(-spare)} more than is "
+        "free: it would swap, or read the file again for every token"
     )
 
 

@@ -17,6 +17,7 @@ from .picture import HALF, PARTS, grouped, layers, name, names, placed
 from .table import Style, rounded, shortened, wrap
 from .text import (
     LESS_SURE,
+    SOLD,
     assumptions,
     context_words,
     figures,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
 _INDENT, _LABEL = 2, 11
 _NOTED = 1.02  # times the plan's rate: faster
+_LONGER = 1.05  # times the plan's context: longer
 _LIMIT = "|"  # where a device ends, in a bar of more than it has
 _LEAST, _WIDEST = 10, 60  # columns of a bar
 _FLAGS = 36  # columns of an alternative's flags, at most
@@ -58,7 +60,7 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     """The alternatives, --fit's answer and the warnings. A plan that does not fit has its remedies
     first, then the command, which cannot run."""
     lines: list[str] = []
-    for remedy in () if plan.fits else plan.remedies:
+    for remedy in () if plan.fits else filter(_is_sold, plan.remedies):
         lines += wrap(f"fits with {_remedy(plan, remedy)}", style.width, "  ", "    ")
     if not plan.fits:
         lines += [*([""] if lines else []), *_command([*command, *plan.flags, *rest], style), ""]
@@ -155,7 +157,8 @@ def _others(plan: Plan, style: Style) -> list[str]:
 def _gain(plan: Plan, other: Alternative) -> str:
     """What an alternative changes, in a few words; the table has all of them."""
     here, speed = plan.speed, other.speed
-    parts = [f"context {_count(other.n_ctx)}"] if other.n_ctx != plan.breakdown.n_ctx else []
+    context = _count(other.n_ctx)
+    parts = [] if context == _count(plan.breakdown.n_ctx) else [f"context {context}"]
     low, high = _ends(speed)
     rate = _rate(speed)
     unsure = speed.generation_spread > LESS_SURE * here.generation_spread
@@ -189,14 +192,28 @@ def _rival(plan: Plan) -> str:
     said = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed)]
     said = said[:1] if plan.inputs is not None else said
     words = ", ".join([*said, f"prompts {speed.prompt:.0f}/s"])
+    if words == _own(plan):
+        words = "the same context and rates"
     if not rival.fits:
         words += "; that breaks these margins"
     return f"llama.cpp alone: {words}"
 
 
+def _own(plan: Plan) -> str:
+    """The plan's figures as those of --fit are said."""
+    speed = plan.speed
+    context = f"context {_count(plan.breakdown.n_ctx)}"
+    return f"{context}, {_rate(speed)}, prompts {speed.prompt:.0f}/s"
+
+
 def _remedy(plan: Plan, remedy: Remedy) -> str:
     larger, words = larger_card(plan, remedy), remedy_words(remedy, at_least)
     return f"{larger} ({words})" if larger else words
+
+
+def _is_sold(remedy: Remedy) -> bool:
+    """Whether a card of today can have what a remedy adds to one device."""
+    return all(size <= max(SOLD) * GiB for _, size in remedy.devices)
 
 
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
@@ -207,7 +224,7 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
         if other.speed.generation > plan.speed.generation * _NOTED:
             gain = "faster"
         else:
-            gain = "longer" if other.n_ctx > plan.breakdown.n_ctx else "instead"
+            gain = "longer" if other.n_ctx > plan.breakdown.n_ctx * _LONGER else "instead"
         before = found.setdefault(gain, other)
         if gain == "faster" and other.speed.generation > before.speed.generation:
             found[gain] = other
@@ -258,7 +275,7 @@ def machine(plan: Plan) -> str:
     ram = plan.host.total or plan.host.free
     if ram:
         parts.append(f"{ram / GiB:.0f} GB {'memory' if plan.host.shared else 'RAM'}")
-    return " + ".join(parts) or "this processor"
+    return " + ".join(parts if kinds else ["the CPU", *parts])
 
 
 def _subject(plan: Plan, style: Style) -> list[str]:

@@ -82,7 +82,8 @@ def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str
         explain=False,
     )
     written = minimal(source, advice.parameters, [*advice.summary, *advice.notes])
-    return written.decode(), [*advice.server, *_about(path)]
+    settings = [f"{setting}: set it for `ollama serve`" for setting in advice.server]
+    return written.decode(), [*settings, *_about(path)]
 
 
 def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:

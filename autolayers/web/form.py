@@ -55,6 +55,7 @@ _HERE = (
     ("--gpu list shows them all; or write its memory: 24GiB", "or write its memory in GiB: 24"),
     ("write for example 24GiB,12GiB or 2x24GiB", "write its name, or its memory in GiB"),
     ("write for example 24GiB or 512MiB", "write for example 24 or 24GiB"),
+    (" of autolayers MODEL: see autolayers --help", ""),
 )
 
 

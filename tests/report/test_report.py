@@ -22,6 +22,8 @@ from autolayers.api import plan_together
 from autolayers.errors import UsageError
 from autolayers.flags.params import Params
 from autolayers.memory.layers import model_layers
+from autolayers.planner.advice import Remedy
+from autolayers.planner.plan import NO_REASONS
 from autolayers.quoting import shell
 from autolayers.records import replace
 from autolayers.report.inspect import inspect_text
@@ -207,6 +209,33 @@ def test_a_summary_speaks_in_gib_and_in_cards() -> None:
     assert "fits with a GPU of" not in summary(
         plan("llama-3.3-70b-q4_k_m", "--gpu 2xrtx-3060 --ram 8GiB"), Style(width=80)
     )
+
+
+def test_a_summary_offers_no_gpu_that_nobody_sells() -> None:
+    """615 GiB more on a card are no remedy; 0.9 are."""
+    found = plan("llama-3.3-70b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    huge = Remedy("vram", devices=(("CUDA0", 615 << 30),))
+    text = summary(replace(found, why=replace(NO_REASONS, remedies=(huge,))), Style(width=80))
+    assert "615" not in text and "fits with" not in text
+    assert "MiB more than is" not in text and "GiB more than is free" in text
+
+
+def test_a_summary_says_where_llama_cpp_alone_does_the_same() -> None:
+    """An alternative that is hardly longer is not called longer."""
+    found = plan("qwen3-8b-q4_k_m", "--gpu rtx-3060 --ram 16GiB")
+    assert "llama.cpp alone: the same context and rates\n" in summary(found, Style(width=80))
+    other = plan("qwen3-30b-a3b-q4_k_m", "--gpu rtx-3060 --ram 32GiB")
+    longer = next(each for each in other.alternatives if "-ctk" in each.flags)
+    hardly = replace(longer, n_ctx=other.breakdown.n_ctx + 256)
+    why = replace(NO_REASONS, alternatives=(hardly,), fit_choice=other.fit_choice)
+    text = summary(replace(other, why=why), Style(width=80))
+    assert "llama.cpp alone: context 4096" in text
+    assert "  instead    -ctk q8_0 -ctv q8_0" in text and "longer" not in text
+
+
+def test_a_summary_without_a_gpu_names_the_cpu() -> None:
+    found = plan("llama-3.2-1b-q8_0", "-dev none --ram 16GiB")
+    assert summary(found, Style(width=80)).splitlines()[0].endswith("   on the CPU + 16 GB RAM")
 
 
 def test_a_summary_begins_with_the_quantisation_and_has_no_digit_too_many() -> None:

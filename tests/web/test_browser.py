@@ -404,6 +404,112 @@ def test_words_are_searched(page: Any) -> None:
     assert len(asked) == 1 and "search=qwen3%208b%20instruct%20please" in asked[0]
 
 
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_a_file_that_was_not_read_yet_is_planned_by_its_button(page: Any) -> None:
+    """P14: a keyboard plans each file of a repository; a click reads that one's header alone."""
+    data, read = (HEADERS / "qwen3-8b-q4_k_m.gguf").read_bytes(), []
+    size = 5_021_848_160
+
+    def hub(route: Any) -> None:
+        address = route.request.url
+        if "/api/models/" in address:
+            names = ("Qwen3-8B-Q4_K_M.gguf", "Qwen3-8B-Q8_0.gguf")
+            files = [{"type": "file", "path": name, "size": size} for name in names]
+            return route.fulfill(json=files, headers={"Access-Control-Allow-Origin": "*"})
+        read.append(address.rpartition("/")[2].partition("?")[0])
+        headers = {
+            "Access-Control-Allow-Origin": "*",
+            "Access-Control-Expose-Headers": "Content-Range",
+            "Content-Range": f"bytes 0-{len(data) - 1}/{size}",
+        }
+        route.fulfill(status=206, body=data, headers=headers)
+
+    page.route("https://huggingface.co/**", hub)
+    choose(page, model="Qwen/Qwen3-8B-GGUF", gpu="12", ram="32")
+    settled(page)
+    assert set(read) == {"Qwen3-8B-Q4_K_M.gguf"}
+    other = page.locator("#quants button", has_text="Q8_0")
+    other.focus()
+    page.keyboard.press("Enter")
+    answered(page)
+    assert page.input_value("#model").endswith("Q8_0.gguf") and "Qwen3-8B-Q8_0.gguf" in read
+    assert "-hf Qwen/Qwen3-8B-GGUF:Q8_0" in page.inner_text("#command")
+
+
+def test_help_opens_beside_its_button(page: Any) -> None:
+    for name in ("model", "gpu", "ram", "ctx"):
+        asks, text = page.locator(f"[popovertarget=about-{name}]"), page.locator(f"#about-{name}")
+        asks.click()
+        button, shown = asks.bounding_box(), text.bounding_box()
+        apart = (shown["y"] - button["y"] - button["height"], button["y"] - shown["y"])
+        assert max(apart) < 250 and min(abs(distance) for distance in apart) < 40
+        page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("page", ["local"], indirect=True)
+def test_a_dark_scheme_is_dark_before_any_script(page: Any, browser: Any) -> None:
+    """And the button says what it changes to."""
+    context = browser.new_context(color_scheme="dark", java_script_enabled=False)
+    plain = context.new_page()
+    plain.goto(page.address)
+    ground = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+    seen = browser.new_context(color_scheme="dark").new_page()
+    seen.goto(page.address)
+    assert max(seen.evaluate(ground)[:3]) < 60 and seen.inner_text("#theme") == "Light"
+    picture = plain.screenshot(clip={"x": 2, "y": 700, "width": 4, "height": 4})
+    assert picture == seen.screenshot(clip={"x": 2, "y": 700, "width": 4, "height": 4})
+    for other in (context, seen.context):
+        other.close()
+
+
+def test_heads_stand_over_their_columns(page: Any) -> None:
+    settled(page)
+    sides = page.evaluate(
+        """() => ["#quants", "#bytes"].flatMap(place => {
+          const table = document.querySelector(place + " table");
+          const side = (cell) => getComputedStyle(cell).textAlign.replace("start", "left").replace("end", "right");
+          const row = table.querySelector("tbody tr");
+          return [...table.querySelectorAll("thead th")].map((head, i) => [place, i, side(head), side(row.children[i])]);
+        })"""  # noqa: E501
+    )
+    assert sides and all(head == cell for _, _, head, cell in sides), sides
+
+
+def test_a_typed_key_does_not_stay_in_the_address(page: Any) -> None:
+    question = "model=qwen3-8b-q4_k_m&gpu=12&ram=32&flags=--api-key%20SECRET%20-np%201"
+    page.evaluate("hash => { location.hash = hash }", question)
+    answered(page)
+    assert "SECRET" not in page.evaluate("location.href")
+    assert "-np+1" in page.evaluate("location.hash") and "-np 1" in page.inner_text("#command")
+
+
+@pytest.mark.parametrize("page", ["site"], indirect=True)
+def test_a_link_of_a_dropped_file_asks_for_the_file(page: Any) -> None:
+    page.evaluate("hash => { location.hash = hash }", "model=my-model.gguf&gpu=12&ram=32")
+    page.wait_for_selector("#model-error:has-text('is a file on a computer: drop it on this page')")
+
+
+@pytest.mark.parametrize("page", ["local"], indirect=True)
+def test_a_modelfile_keeps_its_name(page: Any) -> None:
+    page.select_option("#format", "ollama")
+    with page.expect_download() as found:
+        page.click("#download")
+    assert found.value.suggested_filename == "Modelfile"
+
+
+def test_a_page_starts_without_its_first_answer(
+    browser: Any, site: tuple[str, Callable[[], None]]
+) -> None:
+    """first.json may be missing: then Python answers."""
+    page = browser.new_context(service_workers="block").new_page()
+    page.set_default_timeout(PATIENCE)
+    page.route("**/first.json", lambda route: route.fulfill(status=404, body="not here"))
+    page.goto(site[0])
+    page.wait_for_selector("#verdict:has-text('Fits')")
+    assert page.inner_text("#error") == ""
+    page.context.close()
+
+
 def test_typing_a_model_keeps_the_answer(page: Any) -> None:
     """Nothing is asked while the list is open; its first match is the usual quantisation, and Enter
     takes it."""
@@ -613,8 +719,9 @@ def test_what_public_hosts_send_is_checked(
     page.goto(from_hosts)
     page.wait_for_selector("#verdict:has-text('Fits')")  # of the build, before Python is there
     page.wait_for_selector("#status:has-text('could not start')" if error else "body:not(.early)")
-    # the build's answer is right
+    # the build's answer is right, and nothing loads any more
     assert error in page.inner_text("#status") and page.is_visible("#verdict")
+    assert not error or not page.is_visible("#loading")
     page.context.close()
 
 

@@ -22,7 +22,7 @@ from autolayers import bundled
 from autolayers.bundled import projectors, published
 from autolayers.cli.model import load
 from autolayers.quoting import posix
-from autolayers.web.engine import LARGEST_SLICE, Engine, explain_log
+from autolayers.web.engine import LARGEST_SLICE, PRESET, Engine, explain_log
 from autolayers.web.export import NAMES
 from autolayers.web.names import BUNDLED, family, near, understood
 
@@ -361,12 +361,26 @@ def test_numbers_are_gibibytes(gpu: str, free: list[int]) -> None:
         ({"gpu": "8", "ctx": "long"}, "ctx", "Context: "),
         ({"gpu": "8", "ub": "x"}, "ub", "Micro-batch: "),
         ({"gpu": "8", "workload": "x"}, "workload", "Workload: "),
-        ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate"),
+        ({"gpu": "8", "flags": "--frobnicate"}, "", "--frobnicate is no flag ("),
     ],
 )
 def test_errors_name_the_field(question: dict[str, str], field: str, error: str) -> None:
     answer = ask("plan", model=MODELS[0], **question)
     assert answer["field"] == field and error in answer["error"] and "--gpu" not in answer["error"]
+
+
+def test_a_machine_has_no_more_ram_than_its_name_says() -> None:
+    """A Mac of 24 GiB keeps 3.5 for the system, whatever RAM the link of another card had."""
+    own, more = (
+        ask("plan", model=MODELS[0], gpu="m4-pro-24g", ram=ram)["plan"] for ram in ("", "32")
+    )
+    assert own["host"]["free"] == more["host"]["free"] == int(20.5 * (1 << 30))
+
+
+def test_ollamas_settings_say_where_they_are_set() -> None:
+    answer = ask("file", **PRESET, format="ollama")
+    assert answer["file"] == "Modelfile"
+    assert "LLAMA_ARG_N_CPU_MOE=24: set it for `ollama serve`" in answer["notes"]
 
 
 def test_a_name_that_is_no_card_has_cards_beside_it() -> None:

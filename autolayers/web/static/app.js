@@ -39,6 +39,7 @@ function wire() {
   addEventListener("popstate", () => {
     readPinned();
     page.form.fill(fromHash(location.hash));
+    history.replaceState(null, "", toHash(page.form.read(), page.pinned?.state));      // a typed key does not stay
     changed(false);
   });
 }
