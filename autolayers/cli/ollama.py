@@ -113,10 +113,16 @@ class _Command:
                     f"the server {self.server.url} is another machine: describe its GPUs with "
                     "--gpu SIZE or --machine FILE"
                 )
-            self._asked = Request.of(
-                self.arguments, self.environ, amend=self._as_ollama_has_it
-            ).said()
+            asked = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it)
+            self._asked = (self._without_unused(asked) if self._elsewhere else asked).said()
         return self._asked
+
+    def _without_unused(self, asked: Request) -> Request:
+        """Return a described machine without the devices that Ollama's server does not use."""
+        devices, unused = used(self.settings, asked.machine.devices)
+        if not unused:
+            return asked
+        return replace(asked.on(devices, asked.host), notes=(*asked.notes, *unused))
 
     def _say_differences(self) -> None:
         """Say which variables are others in the server's log."""
@@ -412,7 +418,7 @@ def _of_modelfile(command: _Command, data: bytes, source: str) -> Target:
 
 def _new(source: str, advice: Advice) -> bytes:
     """Return a minimal Modelfile with the plan in comments."""
-    server = [f"server: {line}" for line in advice.server]
+    server = [f"server: {' '.join(advice.server)}"] if advice.server else []
     return modelfile.minimal(
         source, advice.over(advice.target.parameters), [*advice.summary, *advice.notes, *server]
     )

@@ -27,6 +27,7 @@ class Engine:
     chunk: int = 0
     # several slots share one cache, with one sequence more than slots
     spare_sequence: bool = False
+    hidden_slots: int = 0  # more than it is asked for, all in one cache
     # a draft of any kind adds rollback steps to a recurrent state
     rolls_back: bool = False
     written_by: str = ""  # what writes its launch, if its words are not llama-server's

@@ -27,12 +27,17 @@ ENGINES = {
         replace(_user("llama-perplexity"), reads_all=True, chunk=512),
         _user("llama-mtmd-cli"),
         replace(_user("llama-cpp-python"), written_by="--format llama-cpp-python"),
-        Engine("jan", one_sequence=True, written_by="Jan's settings, which start a llama-server"),
-        # not seen: the larger
+        # RESERVED_BACKGROUND_SLOTS of its llamacpp-extension's preset.ts, and kv-unified
+        Engine(
+            "jan",
+            one_sequence=True,
+            hidden_slots=2,
+            written_by="Jan's settings, which start a llama-server",
+        ),
+        # its logits were not seen: the larger; by its documentation four predictions at once
         Engine(
             "lm-studio",
             whole_batches=True,
-            one_sequence=True,
             written_by="`lms load`, by the page of autolayers web",
         ),
         # n_rs_seq is --draftamount with any draft; continuous batching has n_seq_max of slots + 1

@@ -327,6 +327,9 @@ def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
     """Return (n_seq_max, kv_unified)."""
     if params.n_parallel is None or params.n_parallel < 0:
         return (N_PARALLEL, True) if rules.auto_slots else (1, False)
+    if rules.engine.hidden_slots:
+        unified = params.kv_unified is not False
+        return max(1, params.n_parallel) + rules.engine.hidden_slots, unified
     if rules.engine.spare_sequence and params.n_parallel > 1:
         return params.n_parallel + 1, True
     return max(1, params.n_parallel), bool(params.kv_unified)

@@ -178,12 +178,13 @@ def advise(
     notes = [*target.notes, *settings.ignored]
     n_ctx, batch, use = question.launch(num_ctx, num_batch, notes)
     if num_ctx is None and not pin and not question.context_is_said:
-        wanted = question.of_a_mixture(n_ctx, batch, use)
+        wanted, its_batch = question.of_a_mixture(n_ctx, batch, use, num_batch)
         if wanted > n_ctx:
             notes.append(
                 f"num_ctx {wanted}: with experts in RAM a context larger than Ollama's default of "
                 f"{n_ctx} fits"
             )
+            num_batch = its_batch
             n_ctx, batch, use = question.launch(wanted, num_batch, notes)
     choice = question.placement(n_ctx, batch, use, pin)
     plan = (
@@ -227,6 +228,19 @@ class _Choice:
     notes: tuple[str, ...] = ()
     server: tuple[str, ...] = ()
     own: FitChoice | None = None
+
+
+@dataclass(frozen=True)
+class _Partly:
+    """A model that does not fit as a whole, its plan and Ollama's own choice (`own`)."""
+
+    n_ctx: int
+    batch: int
+    use: Sequence[Device]
+    more: tuple[str, ...]
+    plan: Plan
+    pin: bool
+    own: FitChoice | None
 
 
 class _Question:
@@ -320,17 +334,23 @@ class _Question:
         """Whether the Modelfile or the server says how large a context is."""
         return "num_ctx" in self.target.parameters or self.settings.context_length is not None
 
-    def of_a_mixture(self, n_ctx: int, batch: int, use: Sequence[Device]) -> int:
-        """num_ctx of the plain plan of a mixture that does not fit as a whole; 0: of another
-        model."""
+    def of_a_mixture(
+        self, n_ctx: int, batch: int, use: Sequence[Device], num_batch: int | None
+    ) -> tuple[int, int | None]:
+        """Return num_ctx and num_batch of the plain plan of a mixture that does not fit as a whole,
+        with a batch that is given; num_ctx 0 for another model."""
         if (
             not use
             or not self.target.model.is_moe
             or self.ask(n_ctx, batch, use).n_gpu_layers >= self.everything
         ):
-            return 0
-        plain = self.ask(0, batch, use, layers=False)
-        return plain.breakdown.n_ctx // self.parallel if plain.fits else 0
+            return 0, num_batch
+        given = num_batch or _whole(self.target.parameters.get("num_batch"))
+        plain = self.ask(0, given or 0, use, layers=False)
+        if not plain.fits:
+            return 0, num_batch
+        found = plain.breakdown
+        return found.n_ctx // self.parallel, given or found.n_ubatch
 
     def visible(self, n_ctx: int) -> list[Device]:
         return rules.visible_devices(
@@ -374,25 +394,15 @@ class _Question:
             plan, more = self._without_projector(n_ctx, batch, use)
         if plan.n_gpu_layers >= self.everything:
             return _Choice(plan, plan.n_gpu_layers, more)
-        own = self.left_alone(n_ctx, batch, use)
-        if self.target.model.is_moe:
-            return self._experts(n_ctx, batch, use, more, plan, pin, own)
-        return self._dense(n_ctx, batch, use, more, plan, pin, own)
+        partly = _Partly(n_ctx, batch, use, more, plan, pin, self.left_alone(n_ctx, batch, use))
+        return self._experts(partly) if self.target.model.is_moe else self._dense(partly)
 
-    def _dense(
-        self,
-        n_ctx: int,
-        batch: int,
-        use: Sequence[Device],
-        more: tuple[str, ...],
-        plan: Plan,
-        pin: bool,
-        own: FitChoice | None,
-    ) -> _Choice:
+    def _dense(self, partly: _Partly) -> _Choice:
         """Return a dense model that does not fit."""
+        plan, more, own = partly.plan, partly.more, partly.own
         layers = own.params.layers_wanted(self.everything) if own is not None else 0
-        if len(use) > 1 and layers > plan.n_gpu_layers and own is not None:
-            return self._several(n_ctx, batch, use, plan, pin, own, layers)
+        if len(partly.use) > 1 and layers > plan.n_gpu_layers and own is not None:
+            return self._several(partly, own, layers)
         notes: tuple[str, ...] = ()
         if more:
             notes = (_projector_on_cpu(plan.n_gpu_layers),)
@@ -416,51 +426,35 @@ class _Question:
             more = (*more, "-ngl", str(self.everything - 1))
         return self.ask(n_ctx, batch, use, more), more
 
-    def _experts(
-        self,
-        n_ctx: int,
-        batch: int,
-        use: Sequence[Device],
-        more: tuple[str, ...],
-        plan: Plan,
-        pin: bool,
-        own: FitChoice | None,
-    ) -> _Choice:
+    def _experts(self, partly: _Partly) -> _Choice:
         """Return a mixture of experts that does not fit."""
+        plan, own = partly.plan, partly.own
         why = (
             "a mixture of experts that does not fit: without num_gpu llama.cpp keeps all layers on "
             "the GPU and moves only experts to RAM, which is faster"
         )
-        if pin:
-            return _Choice(plan, plan.n_gpu_layers, more, notes=(why,), own=own)
-        server, words = _server_settings(self.ask(n_ctx, batch, use, layers=False))
-        exact = self.ask(n_ctx, batch, use, words, layers=False)
+        if partly.pin:
+            return _Choice(plan, plan.n_gpu_layers, partly.more, notes=(why,), own=own)
+        asked = partly.n_ctx, partly.batch, partly.use
+        server, words = _server_settings(self.ask(*asked, layers=False))
+        exact = self.ask(*asked, words, layers=False)
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
         note = (
-            f"{why}, so num_gpu is not set (--pin sets it); the server's settings, or "
-            f"LLAMA_ARG_FIT_TARGET={margins} alone, leave less than {FIT_PARAMS_TARGET} MiB "
-            f"free"
+            f"{why}, so num_gpu is not set (--pin sets it); LLAMA_ARG_FIT_TARGET={margins} alone "
+            f"on the server leaves these MiB free, not {FIT_PARAMS_TARGET}"
         )
         return _Choice(exact, None, words, False, (note,), server, own)
 
-    def _several(
-        self,
-        n_ctx: int,
-        batch: int,
-        use: Sequence[Device],
-        plan: Plan,
-        pin: bool,
-        own: FitChoice,
-        layers: int,
-    ) -> _Choice:
+    def _several(self, partly: _Partly, own: FitChoice, layers: int) -> _Choice:
         """Several GPUs on which --fit finds a better split than the one by free memory, which any
         num_gpu selects."""
+        plan, pin, asked = partly.plan, partly.pin, (partly.n_ctx, partly.batch, partly.use)
         notes = [
             f"any num_gpu splits the layers by free memory, which fits {plan.n_gpu_layers} of "
             f"{self.everything}; without it Ollama places {layers}"
             + ("" if pin else ", so num_gpu is not set (--pin sets it)")
         ]
-        best = self.ask(n_ctx, batch, use, ("--strategy", "layers"), layers=False)
+        best = self.ask(*asked, ("--strategy", "layers"), layers=False)
         if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
             split = ",".join(f"{share:g}" for share in best.params.tensor_split)
             notes.append(
@@ -473,7 +467,7 @@ class _Question:
         if own.params.tensor_split:
             words += ["-ts", ",".join(f"{share:g}" for share in own.params.tensor_split)]
         return _Choice(
-            self.ask(n_ctx, batch, use, words, layers=False),
+            self.ask(*asked, words, layers=False),
             None,
             tuple(words),
             False,
@@ -503,11 +497,9 @@ class _Question:
 
     def words_for(self, n_ctx: int | None, batch: int) -> list[str]:
         """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot,
-        None the largest, 0 what the plan chooses."""
-        target, words = (
-            self.target,
-            ["-np", str(self.parallel), "-b", str(batch), "-ub", str(batch), "-fa", self.flash],
-        )
+        None the largest, 0 what the plan chooses; likewise `batch`."""
+        target, words = self.target, ["-np", str(self.parallel), "-fa", self.flash]
+        words += ["-b", str(batch), "-ub", str(batch)] if batch else []
         if n_ctx != 0:
             words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:

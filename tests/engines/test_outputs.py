@@ -231,6 +231,21 @@ def test_koboldcpp_has_a_sequence_more_than_slots() -> None:
     assert taken("qwen3-8b-q4_k_m", "koboldcpp", "-c 8192 -np 1 -ngl 0").n_seq_max == 1
 
 
+def test_front_ends_have_more_slots_than_one() -> None:
+    """Jan keeps two for itself in a shared cache; LM Studio predicts four texts at once."""
+    words = "-c 8192 -ngl 0"
+    name = "qwen3-next-80b-a3b-q4_k_m"
+    server = taken(name, "llama-server", f"{words} -np 3 -kvu")
+    jan = taken(name, "jan", f"{words} -np 1")
+    assert (jan.host, jan.n_seq_max) == (server.host, 3)
+    assert taken(name, "jan", f"{words} -np 1 -no-kvu").host != server.host
+    studio = taken(name, "lm-studio", words)
+    assert studio.n_seq_max == 4 and studio.kv_unified
+    path = HEADERS / "qwen3-8b-q4_k_m.gguf"
+    plan = command(path, "--gpu", "24GiB", "--engine", "jan", "-c", "8192", "--json")
+    assert json.loads(plan.stdout)["launch"]["n_seq_max"] == 3
+
+
 def test_a_micro_batch_is_chosen_at_its_cost() -> None:
     """Where the logits of a large one would cost the context or layers, it is not taken."""
     path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"

@@ -6,15 +6,18 @@ num_gpu alone.
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from support import HEADERS, ROOT
+from support import HEADERS, ROOT, says
 
 import autolayers
 from autolayers import api
 from autolayers.devices import Device, Host, hypothetical
 from autolayers.errors import UsageError
+from autolayers.flags.parse import parse
 from autolayers.ollama import settings as rules
 from autolayers.ollama.advice import Advice
 from autolayers.ollama.advice import advise as explained
@@ -548,3 +551,30 @@ def test_devices_that_its_server_does_not_use(
     device = Device("GPU0", 8 << 30, 8 << 30, description, backend, kind)
     devices, notes = used(Settings.from_environment(said), [device])
     assert devices == [device] * kept and len(notes) == (not kept)
+
+
+def test_a_mixture_has_the_context_and_batch_of_the_plain_plan() -> None:
+    machine = ("--gpu", "rtx-3060", "--ram", "32GiB")
+    path = HEADERS / "qwen3-30b-a3b-q4_k_m.gguf"
+    plain = parse(says(path, *machine, "-np", "1").stdout.split(), command=None).params
+    written = says("ollama", "modelfile", path, *machine).stdout
+    assert plain.n_ctx is not None and plain.n_ctx > 16384
+    assert f"\nPARAMETER num_ctx {plain.n_ctx}\n" in written
+    assert f"\nPARAMETER num_batch {plain.n_ubatch}\n" in written
+    assert written.count("LLAMA_ARG_N_CPU_MOE=") == 1
+    given = says("ollama", "modelfile", path, *machine, "--num-batch", "512").stdout
+    assert "\nPARAMETER num_batch 512\n" in given
+
+
+def test_a_described_machine_keeps_the_devices_that_ollama_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = {"name": "Vulkan0", "backend": "Vulkan", "kind": "igpu", "total": 16 << 30}
+    machine = tmp_path / "machine.json"
+    machine.write_text(json.dumps({"devices": [device], "host": {"total": 32 << 30}}))
+    words = ("ollama", "plan", HEADERS / "llama-3.2-1b-q8_0.gguf", "--machine", machine)
+    assert "OLLAMA_IGPU_ENABLE=1" in says(*words, "--ctx", "4096").stderr
+    monkeypatch.setenv("OLLAMA_IGPU_ENABLE", "1")
+    assert "num_gpu 17 of 17" in says(*words, "--ctx", "4096").stdout
+    monkeypatch.setenv("OLLAMA_VULKAN", "0")
+    assert "OLLAMA_VULKAN turns Vulkan off" in says(*words, "--ctx", "4096").stderr

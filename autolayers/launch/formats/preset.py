@@ -92,23 +92,6 @@ def section(name: str, words: Sequence[str]) -> str:
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in entries.items())]) + "\n"
 
 
-def _of_model(launch: LaunchFile, name: str) -> list[str]:
-    """Return a launch's words without the router's own, which get a warning."""
-    words: list[str] = []
-    for item in items(launch.words):
-        flag = item.flag.canonical if isinstance(item.flag, Argument) else ""
-        if flag in _ROUTERS:
-            launch.warnings.append(
-                f"{item.name} does not belong to one model: give it to the router "
-                "(llama-server --models-preset FILE)"
-            )
-        elif flag == "-a" and name != launch.name:
-            continue  # another model's name already, and the router accepts none twice
-        else:
-            words += item.words
-    return words
-
-
 def _flat(words: Sequence[str]) -> Iterator[Item]:
     """Yield the words of today's llama-server, overrides as one argument: a preset keeps one value
     per argument, in its own order."""
