@@ -107,6 +107,7 @@ RAM_WIDTH = 0.05
 OLD = {"kernel": 2.1, "prompt": 0.8}  # builds of 2024, of today's
 # Builds of a time, and the first month after it: fitted by backend, drawn to no difference
 AGES = ((6700, "2025-10"), (9400, "2026-06"))
+FLASH_MONTH = "2026-02"
 AGE_WIDTH = 0.2
 # prompts of older builds: what was faster than today had other build options
 AGE_MOST = 1.1
@@ -115,6 +116,7 @@ ENOUGH = 0.02  # a step that gains less ends a fit
 FEW = 10  # comparisons that count
 # sources that all classes' uncertainty counts as in each class's
 ALL = 4
+UNSEEN = 0.25  # of a source: how much the next one counts where a doubt is stated
 POWER = 0.25  # n rows of a source weigh as n ** (1 - 2 * POWER)
 ERROR = 0.12  # of a row whose model is right
 
@@ -221,6 +223,8 @@ def load(paths: list[Path]) -> list[Row]:
             use = evaluator.static(params)
             clock = cost.clock(params, use)
             clock.missing = 0.0
+            if flash_is_old(data):
+                clock.host = replace(clock.host, flash=speeds.OLD_FLASH)
             keys = tuple(
                 (device.backend, speeds.row_of(device))
                 for device in evaluator.machine.devices
@@ -297,6 +301,14 @@ def build_of(data: dict) -> int | None:
     """The number of a row's build, if it or its note has one."""
     found = re.search(r"\bb(\d{4,5})\b", data["note"])
     return data.get("build") or (int(found[1]) if found else None)
+
+
+def flash_is_old(data: dict) -> bool:
+    """Whether a row's build has the CPU's former flash attention, by its number if that is
+    known."""
+    number = build_of(data)
+    # of a year alone, its last month
+    return number < speeds.FLASH_BUILD if number else data["date"].ljust(7, "~") < FLASH_MONTH
 
 
 def age_of(data: dict) -> int:
@@ -694,10 +706,12 @@ def apart(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], floa
     }
 
 
-def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str], float]:
+def calibrated(
+    rows: list[Row], predicted: list[float]
+) -> tuple[dict[tuple[str, str], float], dict[tuple[str, str], float]]:
     """Shows what one measured run of a machine is worth: each of its rows is once the known one, by
     which the others are corrected. Returns the factor that 8 in 10 rows of each class are within,
-    if the known one is of the class."""
+    if the known one is of the class, and `one_run`."""
     machines: dict[tuple[str, str], list[tuple[Row, float]]] = defaultdict(list)
     for row, p in zip(rows, predicted, strict=True):
         machines[row.machine, row.kind].append((row, p))
@@ -705,12 +719,13 @@ def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str],
     same: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
     other: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
     left: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    runs = one_run(machines)
     for alike in machines.values():
         for (row, p), (known, q) in itertools.permutations(alike, 2):
             ratio = Ratio(known.kind, known.placement, known.measured / q)
             off = math.log(p / row.measured)
             found = same if known.placement == row.placement else other
-            after = off + math.log(Calibration([ratio]).of(row.placement, row.kind).factor)
+            after = off + math.log(Calibration([ratio], runs).of(row.placement, row.kind).factor)
             for name in (row.placement, "all"):
                 found[name, row.kind].append((off, after, 1 / (len(alike) - 1)))
                 if found is same:
@@ -734,7 +749,40 @@ def calibrated(rows: list[Row], predicted: list[float]) -> dict[tuple[str, str],
             "after",
         )
         show(title, "class", cells, head)
-    return shrunk(left)
+    return shrunk(left), runs
+
+
+Alike = dict[tuple[str, str], list[tuple[Row, float]]]  # rows by machine and kind, as predicted
+
+
+def one_run(machines: Alike) -> dict[tuple[str, str], float]:
+    """The part of one run's error that the other launches of its class on the machine share, by
+    class: what leaves them the least off; of classes of few machines nearer to that of all."""
+    pairs: dict[tuple[str, str], list[tuple[float, float, float]]] = defaultdict(list)
+    count: Counter = Counter()
+    for (_, kind), rows in machines.items():
+        for name in CLASSES:
+            logs = [math.log(p / row.measured) for row, p in rows if row.placement == name]
+            if len(logs) < 2:
+                continue
+            count[name, kind] += 1
+            weight = 1 / (len(logs) - 1) / len(logs) ** (2 * POWER)
+            found = [(a, b, weight) for a, b in itertools.permutations(logs, 2)]
+            pairs[name, kind] += found
+            pairs["all", kind] += found
+
+    def best(found: list[tuple[float, float, float]]) -> float:
+        tried = [step / 20 for step in range(21)]
+        return min(tried, key=lambda one: sum(w * abs(a - one * b) for a, b, w in found))
+
+    shares = {}
+    for kind in ("tg", "pp"):
+        every = best(pairs["all", kind])
+        for name in CLASSES:
+            n = count[name, kind]
+            own = best(pairs[name, kind]) if n else 0.0
+            shares[name, kind] = (n * own + ALL * every) / (n + ALL)
+    return shares
 
 
 def weighted(name: str, pairs: list[tuple[float, float, float]]) -> tuple[str, ...]:
@@ -763,19 +811,21 @@ Off = tuple[float, float, str]  # of a row: the logarithm of how far it is off, 
 
 
 def shrunk(logs: dict[tuple[str, str], list[Off]]) -> dict[tuple[str, str], float]:
-    """The factor that 8 in 10 rows of each class are within; of classes of few sources that are
-    nearer than all rows are, nearer to that of all."""
+    """The factor that 8 in 10 rows of each class are within, of few sources somewhat more: the next
+    one is not among them. Of classes of few sources that are nearer than all rows are, nearer to
+    that of all."""
     found = {}
     for kind in ("tg", "pp"):
         every = math.log(quantile([row[:2] for row in logs["all", kind]], 0.8))
         for name in CLASSES:
             own = logs.get((name, kind), [])
             n = len({source for _, _, source in own})
+            most = min(1.0, 0.8 * (1 + UNSEEN / n)) if n else 0.8
             # by rows and by sources, whichever is more
             at = max(
                 [
-                    math.log(quantile([(row[0], row[1] ** power) for row in own], 0.8))
-                    for power in (0, 1)
+                    math.log(quantile([(row[0], row[1] ** power) for row in own], most))
+                    for power in (0, 0.5)
                     if own
                 ],
                 default=0.0,
@@ -799,7 +849,8 @@ class Stated:
         unknown: dict[str, list[Off]] = defaultdict(list)
         for row, off in zip(rows, offs, strict=True):
             weight = count[row.source, row.kind, row.placement] ** -0.5
-            if row.ram and row.placement in IN_RAM:
+            # few machines say the speed of their RAM where the CPU computes everything
+            if row.ram and row.placement in IN_RAM and row.placement != "CPU":
                 unknown[row.kind].append((off, weight, row.placement))
             else:
                 for name in (row.placement, "all"):
@@ -960,11 +1011,12 @@ def write_doubts(folder: Path, found: Doubts) -> None:
     doubt = found.doubt
     # RAM's as well
     found.between |= {("CPU", kind): found.between["dense partial", kind] for kind in ("tg", "pp")}
-    lines = [MADE, "class,kind,doubt,calibrated,between"]
+    lines = [MADE, "class,kind,doubt,calibrated,between,run"]
     for key, value in doubt.items():
         known = min(found.calibrated[key], value)
         lines.append(
             f"{','.join(key)},{value:.2f},{known:.2f},{min(found.between.get(key, 9.0), value):.2f}"
+            f",{found.run[key]:.2f}"
         )
     (folder / "doubts.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -988,6 +1040,7 @@ SHARED = speeds.Shared(
     core_attention=10,
     core_attention_far=2.5,
     core_scores=25,
+    core_unfused=18,
     core_kernel=2.0,
     ram_copy=0.55,
     copied=0.3,
@@ -1084,7 +1137,7 @@ def main() -> None:
         found = Doubts(
             stated.doubt,
             stated.unknown,
-            calibrated(recent, left_out),
+            *calibrated(recent, left_out),
             apart(recent, left_out),
         )
         sources(recent, left_out)
@@ -1097,11 +1150,12 @@ def main() -> None:
 @dataclass
 class Doubts:
     """How far predictions of sources that were left out are off: by class, by RAM of unknown speed,
-    after one measured run, and comparisons of two."""
+    after one measured run, what such a run shares, and comparisons of two."""
 
     doubt: dict[tuple[str, str], float]
     unknown: dict[str, float]
     calibrated: dict[tuple[str, str], float]
+    run: dict[tuple[str, str], float]
     between: dict[tuple[str, str], float]
 
 

@@ -30,7 +30,6 @@ def read(root: str = "/") -> Host:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
     else:
         total, available, source = _psutil()
-    # the tightest of them holds: an outer group may be smaller than an inner one
     for limit, taken in _limits(root):
         if limit < total or limit - taken < available:
             total, source = min(total, limit), "cgroup"
@@ -50,44 +49,54 @@ def read(root: str = "/") -> Host:
 
 def nodes(root: str = "/") -> int | None:
     """NUMA nodes with memory, of 0-1,4; None if unknown."""
-    count = 0
-    for part in filter(
-        None, file_text(root, "sys/devices/system/node/has_memory").strip().split(",")
-    ):
-        # a list of ranges, such as 0-1,4
-        first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            return None
-        count += max(1, int(last or first) - int(first) + 1)
-    return count or None
+    return len(_cpus(file_text(root, "sys/devices/system/node/has_memory"))) or None
 
 
 def cores(root: str = "/") -> int | None:
-    """Physical cores that this process may use at once; None if unknown."""
+    """Physical cores that this process may use at once, of Intel's hybrids the fast ones, on which
+    alone llama.cpp computes by default (common_cpu_get_num_math); None if unknown."""
     found = _cores(root)
     return None if found is None else min(found, quota(root))
 
 
-def _cpuinfo(root: str) -> tuple[int, set[tuple[str, str]]]:
-    """Return the number of CPUs, and (package, core) of each core, where Linux lists them."""
+def _cpuinfo(root: str, fast: set[int]) -> tuple[int, set[tuple[str, str]]]:
+    """Return the number of CPUs, and (package, core) of each core, where Linux lists them; with
+    `fast` of these CPUs alone."""
     cores: set[tuple[str, str]] = set()
-    count, package = 0, ""
+    count, package, counts = 0, "", True
     for line in file_text(root, "proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
-        name = name.strip()
-        count += name == "processor"
+        name, value = name.strip(), value.strip()
+        if name == "processor":
+            counts = not fast or (value.isdecimal() and int(value) in fast)
+            count += counts
         # the package comes before the core in each block
         if name == "physical id":
-            package = value.strip()
-        elif name == "core id":
-            cores.add((package, value.strip()))
+            package = value
+        elif name == "core id" and counts:
+            cores.add((package, value))
     return count, cores
+
+
+def _cpus(text: str) -> set[int]:
+    """Return the numbers of a list of CPUs, 0-15,32; none if it is not one."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        last = last or first
+        if not (first.isdecimal() and last.isdecimal() and len(first) < 6 and len(last) < 6):
+            return set()
+        found |= set(range(int(first), int(last) + 1))
+    return found
 
 
 def _cores(root: str) -> int | None:
     """Return the physical cores of its CPUs, whatever the limit of its control group."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    count, found = _cpuinfo(root)
+    fast = _cpus(file_text(root, "sys/devices/cpu_core/cpus"))
+    count, found = _cpuinfo(root, fast)
+    if fast:
+        usable = len(fast & os.sched_getaffinity(0)) or usable
     if not usable or (not count and root != "/"):
         return None
     if not count and sys.platform in ("darwin", "win32"):  # the system counts threads
@@ -96,7 +105,6 @@ def _cores(root: str) -> int | None:
         return min(usable, psutil.cpu_count(logical=False) or usable)
     if not found or not count:
         return usable
-    # hyper-threads count in `usable`: the same share of the cores
     return max(1, min(len(found), round(usable * len(found) / count)))
 
 
@@ -119,7 +127,6 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         names: tuple[str, ...]
-        # 0:: is version 2
         if number == "0" and not controllers:
             base, names = "sys/fs/cgroup", ("memory.max", "memory.high")
             usage, cache = "memory.current", "inactive_file"
@@ -134,7 +141,6 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
         for depth in range(len(parts), -1, -1):
             group = "/".join([base, *parts[:depth]])
             limits = _numbers(root, [f"{group}/{name}" for name in names])
-            # the root group of version 2 has neither file
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
                 yield min(limits), max(0, int(taken) - _statistic(root, group, cache))

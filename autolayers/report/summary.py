@@ -78,6 +78,8 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     if plan.speed.assumed and plan.fits:
         said = (f"{what} {value}".strip() for what, value in assumptions(plan.speed))
         lines += _labelled("assumed", ", ".join(said), style)
+    if plan.speed.unsure and plan.fits:
+        lines += _labelled("less sure", ", ".join(plan.speed.unsure), style)
     lines += _labelled("more", "--why (how it was chosen), --table (every GiB, all reasons)", style)
     return "\n".join(lines) + "\n"
 

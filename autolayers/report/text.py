@@ -182,11 +182,13 @@ def calibrated_words(speed: Speed) -> str:
 
 
 def assumed_words(speed: Speed) -> str:
-    """Return the defaults that the prediction assumes, in one phrase; "" if there are none."""
-    return "".join(
+    """Return the defaults that the prediction assumes, and what makes it less sure, in one phrase;
+    "" if there are none."""
+    assumed = "".join(
         f"; {what} assumed to be {value}" if what else f"; {value} assumed"
         for what, value in assumptions(speed)
     )
+    return assumed + (f"; less sure: {listed(speed.unsure)}" if speed.unsure else "")
 
 
 def assumptions(speed: Speed) -> list[tuple[str, str]]:

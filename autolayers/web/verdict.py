@@ -84,7 +84,8 @@ def ends(speed: Speed) -> tuple[float, float]:
 
 def assumed(plan: Plan) -> str:
     """What the figures assume of the machine: "RAM assumed to be 38 GB/s; 8 cores assumed"."""
-    parts = [assumed_words(plan.speed)[2:]] if plan.speed.assumed else []
+    words = assumed_words(plan.speed)[2:]
+    parts = [words] if words else []
     if any(device.total == device.free for device in plan.devices) and not plan.host.shared:
         parts.append("nothing else is on the GPU, not even a display")
     return "; ".join(parts)

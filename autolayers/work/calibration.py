@@ -2,8 +2,9 @@
 
     Calibration(machine.measured).of("MoE in RAM", "tg")     # Correction(factor=0.81, runs=3, ...)
 
-A class of launches that was measured takes its ratio; the other classes take the part of it that a
-machine's classes share (benchmarks/fit_speed.py).
+A class of launches that was measured takes of its ratio what belongs to the machine rather than to
+the launch's model and depth: more with each run (benchmarks/fit_speed.py). The other classes take
+the part of it that a machine's classes share.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 from math import exp, log
 
 from ..records import dataclass
+from .rates import ONE_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from ..machine import Ratio
 
@@ -35,11 +37,21 @@ class Correction:
 NONE = Correction()
 
 
+def counted(runs: int, one: float) -> float:
+    """The part of their ratio's logarithm that `runs` launches of a class share with the machine's
+    others, if one launch shares the part `one`."""
+    return runs * one / (1 + (runs - 1) * one)
+
+
 class Calibration:
     """Corrections by class and kind of rate."""
 
-    def __init__(self, measured: Sequence[Ratio]) -> None:
-        self.measured = measured
+    def __init__(
+        self,
+        measured: Sequence[Ratio],
+        one_run: Mapping[tuple[str, str], float] = ONE_RUN,
+    ) -> None:
+        self.measured, self.one_run = measured, one_run
 
     def of(self, placement: str, kind: str) -> Correction:
         """The correction of one kind of rate (tg, pp) of a class of launches."""
@@ -48,6 +60,7 @@ class Calibration:
         if own:
             runs = sum(row.n for row in own)
             mean = sum(log(row.ratio) * row.n for row in own) / runs
+            mean *= counted(runs, self.one_run[placement, kind])
             return Correction(exp(mean), runs, max(row.date for row in own), True)
         if not rows:
             return NONE

@@ -180,7 +180,9 @@ class Clock:
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
-                attends = self._attends(n, many, flops, size, size / count / sequences)
+                attends = self._attends(
+                    n, many, flops, size, size / count / sequences, fused=not cache.scores
+                )
                 common += hypot((size + state) / (host.ram * shared.ram), attends)
                 continue
             for name, share in self._parts(place):
@@ -342,15 +344,22 @@ class Clock:
         (llama_context::graph_compute)."""
         return self.host.batch_cores or self.host.cores if n > 1 else self.host.cores
 
-    def _attends(self, n: int, many: bool, flops: float, size: float, layer: float) -> float:
-        """Seconds of attention on the CPU: each head reads a layer's cache by itself, of one token
-        from RAM what the processor's own cache does not hold."""
+    def _attends(
+        self, n: int, many: bool, flops: float, size: float, layer: float, *, fused: bool
+    ) -> float:
+        """Seconds of attention on the CPU: `fused` (flash attention), each head reads a layer's
+        cache by itself, of one token from RAM what the processor's own cache does not hold; without
+        it, scores are matrices."""
         shared, cores = self.shared, self._cores(n) * 1e9
+        flops = flops if many else min(flops, GROUP * size)
+        if not fused:
+            return flops / (cores * shared.core_unfused)
+        cores *= self.host.flash
         if many:
             return flops / (cores * shared.core_scores)
         near = min(1.0, NEAR / max(1.0, layer))
         each = near / shared.core_attention + (1 - near) / shared.core_attention_far
-        return min(flops, GROUP * size) * each / cores
+        return flops * each / cores
 
     def _core_flops(self, n: int) -> float:
         return self._cores(n) * self.shared.core_flops * 1e9

@@ -10,7 +10,15 @@ from ..devices.integrated import integrated
 from ..machine import OF_PEAK
 from ..records import dataclass, replace
 from .power import shares
-from .rates import FP16_PER_BANDWIDTH, FP16_UNKNOWN, aged, generation_of, rates_of
+from .rates import (
+    FLASH_BUILD,
+    FP16_PER_BANDWIDTH,
+    FP16_UNKNOWN,
+    OLD_FLASH,
+    aged,
+    generation_of,
+    rates_of,
+)
 from .streams import STREAMS, Streams, streams_of
 
 TYPE_CHECKING = False
@@ -34,6 +42,9 @@ _RAM_BANDWIDTH = {
     "RDNA4": 60e9,
     "Arc": 48e9,
 }
+# the same of desktops and laptops without one of those GPUs, up to so many cores: two channels of
+# DDR4-2400, of DDR4-3200, of DDR5
+_RAM_BY_CORES = ((6, 30e9), (11, DESKTOP.bandwidth), (1 << 30, 60e9))
 _BUS = 12e9
 _UNIFIED_BUS = 100e9
 DISK = 2.5e9
@@ -105,6 +116,7 @@ class HostFigures:
     known: bool  # RAM's bandwidth is not a default
     counted: bool  # the number of cores is not a default
     batch_cores: int = 0  # those of prompts (-tb); 0: the same
+    flash: float = 1.0  # the share of today's rate at which the CPU computes flash attention
 
     def with_threads(
         self, n_threads: int | None, n_threads_batch: int | None = None
@@ -123,7 +135,7 @@ class HostFigures:
         return min(n_threads, self.cores) if self.counted else n_threads
 
     @classmethod
-    def of(cls, machine: Machine) -> HostFigures:
+    def of(cls, machine: Machine, build: int = NEWEST) -> HostFigures:
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         beside = [found[1] for device in unified if (found := integrated(device.description))]
@@ -133,7 +145,12 @@ class HostFigures:
             for device in machine.devices
             if device.kind != "rpc"
         ]
-        usual = (max(sold, default=0) or kind.bandwidth) if kind is DESKTOP else kind.bandwidth
+        usual = kind.bandwidth
+        if kind is DESKTOP:
+            count = machine.cores or DESKTOP.cores
+            usual = max(sold, default=0) or next(
+                rate for most, rate in _RAM_BY_CORES if count <= most
+            )
         ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) or usual
         bus = (
             machine.bus_bandwidth
@@ -153,4 +170,5 @@ class HostFigures:
             machine.disk_bandwidth or DISK,
             bool(machine.ram_bandwidth or shared),
             machine.cores is not None,
+            flash=OLD_FLASH if build < FLASH_BUILD else 1.0,
         )

@@ -70,6 +70,7 @@ class Shared:
     core_attention: float
     core_attention_far: float
     core_scores: float
+    core_unfused: float  # the same without flash attention, of tokens and prompts
     core_kernel: float  # microseconds of CPU time per node of the graph
     ram_copy: float  # weights that the CPU copies for the bus, share of RAM's bandwidth
     copied: float  # how quickly tokens spread over the experts that are copied
@@ -108,11 +109,11 @@ GENERATIONS: tuple[tuple[str, str, str], ...] = (
     ("RDNA3", "", r"RX 7\d\d\d|PRO W7\d00|(?i:gfx11\d\d)"),
     ("RDNA2", "", r"RX 6\d\d\d|PRO W6\d00|PRO V620|(?i:gfx103\d)"),
     ("RDNA1", "", r"RX 5[3567]\d\d|(?i:gfx101\d)"),
-    ("CDNA", "", r"Instinct|MI\d\d\d?X?\b|(?i:gfx9(06|08|0a|4\w|50))"),
+    ("CDNA", "", r"Instinct(?! MI25)|MI(?!25\b)\d\d\d?X?\b|(?i:gfx9(06|08|0a|4\w|50))"),
     (
         "Vega",
         "",
-        r"Vega|Radeon.* VII\b|RX [45]\d0\b|RADV "
+        r"Vega|Radeon.* VII\b|MI25\b|RX [45]\d0\b|RADV "
         r"(RENOIR|RAVEN|POLARIS)|(?i:gfx(803|900|902|90c))",
     ),
     ("Xe2 integrated", "", r"1[34]0V|B3[79]0|\((LNL|PTL)\)"),
@@ -158,6 +159,11 @@ FP16_PER_BANDWIDTH = {
 }
 FP16_UNKNOWN = 150.0
 
+# Flash attention on the CPU before about this build (February 2026): one token's heads shared no
+# thread, prompts had no tiles (ggml_compute_forward_flash_attn_ext). Published sweeps of before and
+# of the change give 0.2 to 0.5 of today's rate
+FLASH_BUILD, OLD_FLASH = 7950, 0.4
+
 # --- made by benchmarks/fit_speed.py
 
 SHARED = Shared(
@@ -172,11 +178,12 @@ SHARED = Shared(
     ram_experts=0.939,
     alone=0.8,
     core=17.9,
-    core_flops=55.2,
-    core_experts=0.626,
-    core_attention=7.66,
-    core_attention_far=2.34,
-    core_scores=20.1,
+    core_flops=54.1,
+    core_experts=0.81,
+    core_attention=13.7,
+    core_attention_far=2.32,
+    core_scores=28.7,
+    core_unfused=26.3,
     core_kernel=2.02,
     ram_copy=0.571,
     copied=0.34,
@@ -193,7 +200,7 @@ AGES: dict[str, tuple[Age, ...]] = {  # before, kernel, prompt
 }
 
 # what RAM of unknown speed adds to a doubt, where RAM decides
-UNKNOWN_RAM = {"pp": 1.22, "tg": 1.21}
+UNKNOWN_RAM = {"pp": 1.14, "tg": 1.31}
 
 # --- end
 
@@ -211,11 +218,11 @@ def _rates(row: dict[str, str]) -> Rates:
 RATES = {(row["backend"], row["generation"]): _rates(row) for row in rows("work/rates.csv")}
 
 # By class and kind of rate, for sources left out of the fit: the 80th percentile of the prediction
-# error, as a factor; the same after one measured launch of the class on the machine; and for
-# comparisons of two launches there
-DOUBT, CALIBRATED, BETWEEN = (
+# error, as a factor; the same after one measured launch of the class on the machine; for
+# comparisons of two launches there; and the part of one launch's error that the others share
+DOUBT, CALIBRATED, BETWEEN, ONE_RUN = (
     {(row["class"], row["kind"]): float(row[name]) for row in rows("work/doubts.csv")}
-    for name in ("doubt", "calibrated", "between")
+    for name in ("doubt", "calibrated", "between", "run")
 )
 
 

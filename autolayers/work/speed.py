@@ -22,7 +22,8 @@ from .drafts import AT_ONCE, WITHIN, Drafted, Drafting, Step, accepted, best, ch
 from .expert_cache import DOUBT as CACHE_DOUBT
 from .expert_cache import DOUBT_UNKNOWN, UPLOAD, ExpertCache
 from .figures import NETWORK, NETWORK_RATE, Figures, HostFigures
-from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED, UNKNOWN_RAM
+from .rates import BETWEEN, CALIBRATED, DOUBT, SHARED, UNKNOWN_RAM, generation_of
+from .unsure import Seen, unsure
 from .work import HOST, Homes, Weights, Work, fallen, work_of
 
 TYPE_CHECKING = False
@@ -86,6 +87,7 @@ class Speed:
     # `request` as the mean of several depths, if launches are compared there
     over_depths: float | None = None
     in_ram: float = 0.0  # bytes of weights that the CPU reads for a token
+    unsure: tuple[str, ...] = ()  # what makes it less sure than its class is
 
     @property
     def compared(self) -> float:
@@ -119,6 +121,7 @@ class Speed:
             "prompt_uncertainty_factor": round(self.prompt_spread, 2),
             "generation_uncertainty_factor": round(self.generation_spread, 2),
             "assumed": dict(self.assumed),
+            **({"unsure": list(self.unsure)} if self.unsure else {}),
             "calibrated": {
                 "runs": self.correction.runs,
                 "date": self.correction.date,
@@ -196,7 +199,7 @@ class CostModel:
 
     @lazy
     def host(self) -> HostFigures:
-        return HostFigures.of(self.machine)
+        return HostFigures.of(self.machine, self.estimator.rules.number)
 
     @property
     def core_flops(self) -> float:
@@ -259,10 +262,31 @@ class CostModel:
         speed = _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
         if self.deep and use.n_ctx_seq > DEEP:
             speed = replace(speed, over_depths=_over_depths(clock, self.workload, use))
+        speed = self._unsure(speed, clock, use)
         if clock.apart:
             doubt = hypot(log(speed.prompt_spread), log(unfused.DOUBT))
             speed = replace(speed, prompt_spread=exp(doubt))
         return speed if self.drafting is None else self._drafted(self.drafting, speed, clock, use)
+
+    def _unsure(self, speed: Speed, clock: Clock, use: Static) -> Speed:
+        """The speed with the wider range of launches that few measurements are like."""
+        depth, _ = _middle(self.workload, use)
+        seen = Seen(clock, self.machine.devices, self._generations, speed.kind, depth)
+        rows = unsure(seen)
+        if not rows:
+            return speed
+        prompts = [] if speed.prompt_correction.own else [log(row.prompts) for row in rows]
+        tokens = [] if speed.generation_correction.own else [log(row.tokens) for row in rows]
+        return replace(
+            speed,
+            unsure=tuple([row.what for row in rows]) if prompts or tokens else (),
+            prompt_spread=exp(hypot(log(speed.prompt_spread), *prompts)),
+            generation_spread=exp(hypot(log(speed.generation_spread), *tokens)),
+        )
+
+    @lazy
+    def _generations(self) -> dict[str, str]:
+        return {device.name: generation_of(device) for device in self.machine.devices}
 
     def _drafted(self, drafting: Drafting, speed: Speed, clock: Clock, use: Static) -> Speed:
         """The speed with a draft: of `drafting.n` tokens a step, or of as many as are best."""

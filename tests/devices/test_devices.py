@@ -929,6 +929,24 @@ def test_a_container_s_cpu_limit_is_no_more_cores(
     assert host.cores(str(tmp_path)) == cores
 
 
+@pytest.mark.parametrize(("allowed", "cores"), [(range(20), 4), (range(4), 2), (range(8, 20), 4)])
+def test_of_a_hybrid_processor_the_fast_cores_count(
+    allowed: range, cores: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four fast cores of two threads, twelve slow ones: llama.cpp's default -t is 4."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(allowed), raising=False)
+    numbers = [cpu // 2 if cpu < 8 else cpu for cpu in range(20)]
+    cpuinfo = "".join(
+        f"processor\t: {cpu}\nphysical id\t: 0\ncore id\t\t: {core}\n"
+        for cpu, core in enumerate(numbers)
+    )
+    files = {"proc/cpuinfo": cpuinfo, "sys/devices/cpu_core/cpus": "0-7\n"}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert host.cores(str(tmp_path)) == cores
+
+
 @pytest.mark.parametrize(
     ("gpu", "words", "said"),
     [
