@@ -222,7 +222,7 @@ def test_flash_attention_on_the_cpu_is_faster_since_february_2026() -> None:
         return autolayers.plan(name, flags, devices=[], host=host).speed.generation
 
     assert rate("on", 11549) > 1.5 * rate("on", 6500)
-    assert rate("off", 11549) == pytest.approx(rate("off", 6500))
+    assert rate("off", 11549) == pytest.approx(rate("off", 6500), rel=0.01)
 
 
 def test_older_builds_are_slower() -> None:
