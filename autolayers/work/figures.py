@@ -42,7 +42,7 @@ _RAM_BANDWIDTH = {
     "RDNA4": 60e9,
     "Arc": 48e9,
 }
-# the same of desktops and laptops without one of those GPUs, up to so many cores: two channels of
+# the same of desktops and laptops without one of those GPUs, by the most cores: two channels of
 # DDR4-2400, of DDR4-3200, of DDR5
 _RAM_BY_CORES = ((6, 30e9), (11, DESKTOP.bandwidth), (1 << 30, 60e9))
 _BUS = 12e9

@@ -1,5 +1,5 @@
-"""What makes a prediction less sure than its class is: launches of which few measurements exist,
-and these far apart.
+"""What makes a prediction less sure than its class is: launches with few measurements, which are
+far apart.
 
     unsure(launch)      # [Unsure("weights in RAM under Windows", 1.3, 1.3, ...)]
 

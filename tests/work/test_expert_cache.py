@@ -100,7 +100,7 @@ CARD, MODEL = ["rtx-3060"], "qwen3-30b-a3b-q4_k_m:12"
 
 
 def test_a_measured_rate_chooses_the_cache_or_none(tmp_path: Path) -> None:
-    chosen = autolayers.plan(model(MODEL), [*machine_file(tmp_path, CARD, expert_upload=32e9)])
+    chosen = autolayers.plan(model(MODEL), [*machine_file(tmp_path, CARD, expert_upload=26e9)])
     cache = chosen.params.moe_cache_mib
     assert (
         cache
@@ -111,8 +111,8 @@ def test_a_measured_rate_chooses_the_cache_or_none(tmp_path: Path) -> None:
     assert any("of a token's experts are there" in reason for reason in chosen.reasons)
     for rate, more in (
         (1e9, ()),
-        (32e9, ("--moe-cache-mib", "0")),
-        (32e9, ("--llama-build", "11434")),
+        (26e9, ("--moe-cache-mib", "0")),
+        (26e9, ("--llama-build", "11434")),
     ):
         words = [*machine_file(tmp_path, CARD, expert_upload=rate), *more]
         assert not autolayers.plan(model(MODEL), words).params.moe_cache_mib
