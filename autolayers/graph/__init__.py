@@ -71,6 +71,7 @@ _FILES = {
     "step35": "step35",
     "t5": "t5 t5encoder",
     "talkie": "talkie",
+    "beam": "beam",
     "wavtokenizer_dec": "wavtokenizer-dec",
 }
 _FILE_OF = {name: f"models.{file}" for file, names in _FILES.items() for name in names.split()}

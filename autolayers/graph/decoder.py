@@ -76,6 +76,7 @@ class Decoder:
     # llama.cpp names the layer for this norm (it matters to the scheduler)
     ffn_post_norm_pinned: bool = False
     moe: Routing | None = None  # in layers that have ffn_gate_inp
+    latent: bool = False  # the experts read and write a latent vector (ffn_latent_down and _up)
     # shared expert: added, times a sigmoid, or times silu / x
     shexp: Literal["add", "gated", "div"] | None = None
     # before the other experts, which matters if its gate is a node at once
@@ -377,7 +378,12 @@ class Decoder:
         )
 
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
-        return build_moe_ffn(llm, cur, il, routing)
+        if not self.latent:
+            return build_moe_ffn(llm, cur, il, routing)
+        logits = llm.linear(il, "ffn_gate_inp", cur)
+        small = llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_down"), cur)
+        out = build_moe_ffn(llm, small, il, routing, probs_in=logits)
+        return llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_up"), out)
 
 
 def _mtp_norm_weight(llm: Llm, il: int) -> Tensor | None:

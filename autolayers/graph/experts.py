@@ -44,7 +44,8 @@ class Routing:
     norm_w: bool | None = None
     w_scale: float | None = None  # and scaled, 0 and 1: not; expert_weights_scale
     act: Activation = "silu"
-    select: Literal["probs", "logits", "sigmoid"] = "probs"  # the values ranked to choose experts
+    # the values ranked to choose experts; biased: the logits with their bias, not the probabilities
+    select: Literal["probs", "logits", "biased", "sigmoid"] = "probs"
     weight_before: bool = False  # the weights are applied to the experts' input
     biases: bool = True  # biases of the experts are added, if present
     scales: bool = False  # NVFP4 scales of the experts are applied
@@ -182,7 +183,7 @@ def _ranked(llm: Llm, logits: Tensor, probs: Tensor, il: int, routing: Routing) 
         if extra is None:
             extra = llm.layer_weight(il, routing.probs_b)
         if extra is not None:
-            ranked = g.add(probs, extra)
+            ranked = g.add(logits if routing.select == "biased" else probs, extra)
     if routing.select == "logits":
         return logits
     return g.unary("SIGMOID", logits) if routing.select == "sigmoid" else ranked

@@ -59,6 +59,8 @@ def upper_bound(
     scores = 4 * cells * n * heads if has_scores else 0
     scores *= 1 + biased + 10 * indexed  # bias, or the indexer's ranks
     masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
+    # layers of an unknown architecture may slide in a cache of their own
+    masks *= 2 if not model.row.known and hp.get("attention.sliding_window") else 1
     masks += [cells] if biased else []  # the index of each pair's bias
     inputs = _inputs(n, masks, hp.n_embd_v_gqa_max if context.v_trans else 1)
     if biased:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from ..backends import HOST, on
-from ..builds import Build, Rules, rules
+from ..builds import NEWEST, Build, Rules, rules
 from ..errors import LaunchRefused
 from ..gguf import BY_NAME
 from ..records import dataclass, replace
@@ -89,6 +89,18 @@ class _Launch:
     notes: tuple[str, ...] = ()  # what else is worth a warning
 
 
+def _that_loads(model: Model, build: Build | Rules | int | None) -> Build | Rules | int | None:
+    """The build, or where none is given and the newest has not the architecture the one that it was
+    recorded of."""
+    number = model.row.exact_from
+    if not number or model.row.after < NEWEST:
+        return build
+    if build is None:
+        return number
+    unsaid = isinstance(build, Build) and not build.number and build.flags is None
+    return replace(build, number=number) if unsaid and isinstance(build, Build) else build
+
+
 class Estimator:
     """Estimates for one model and one build of llama.cpp (None: the newest known). Launches share
     common results.
@@ -108,6 +120,7 @@ class Estimator:
     ) -> None:
         """`known`: measurements of an earlier, equal Estimator, which this one adds to. `meter`: of
         the question that it works for, with others."""
+        build = _that_loads(model, build)
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
@@ -460,6 +473,9 @@ class Estimator:
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts, *launch.notes]
+        row = self.model.row
+        if row.after >= NEWEST and row.exact_from == self.rules.number:
+            warnings.append(f"llama.cpp b{row.exact_from} has {row.name}, b{NEWEST} not yet")
         exact = placement.exact and not self.model.inexact and not launch.doubts
         warning = self.rules.warning_for(self.model.row)
         if warning:

@@ -684,6 +684,17 @@ CREATED = {
     "mellum": "token_embd! output_norm! output! attn_norm! attn_output!:q0,n_embd "
     "attn_k_norm!:head_k_0 attn_q_norm!:head_k_0 ffn_norm! ffn_gate_inp! qkv(q0,v0,v0) "
     "exps(n_ff_exp?n_ff/n_expert_used)",
+    "maion-coder": "token_embd! output_norm! output! attn_norm! attn_output!:q0,n_embd "
+    "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 post_attention_norm! ffn_norm! post_ffw_norm! "
+    "ffn_gate_inp ffn_latent_down:? ffn_latent_up:? ffn_gate_exps:? ffn_up_exps:? ffn_down_exps:? "
+    "qkv(q0,k0,v0) ffn",
+    "kolibri1": "token_embd! output_norm! output attn_norm! post_attention_norm! "
+    "attn_output!:q0,n_embd attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 ffn_norm! post_ffw_norm! "
+    "ffn_gate_inp! exp_probs_b.bias! qkv(q0,k0,v0) exps shexp",
+    "beam": "token_embd! output_norm! output attn_norm! post_attention_norm! "
+    "attn_output!:q0,n_embd attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 "
+    "attn_gate.bias!:? ffn_norm! post_ffw_norm! ffn_gate_inp exp_probs_b.bias qkv(q0,k0,v0) exps "
+    "ffn",
     "nanbeige": "token_embd! output_norm! output attn_norm! attn_output! rope_freqs ffn_norm! qkv "
     "ffn",
     "pockettts": "token_embd! output_norm! output_norm.bias attn_norm! attn_norm.bias "

@@ -24,6 +24,7 @@ PLACES = (
 OTHERS = {
     "flags/own.py": {"llama"},  # an attribute
     "launch/checked_builds.py": {"llama"},  # a library
+    "bundled/projectors.py": {"clip"},  # a projector's architecture
     "launch/companion_files.py": {"clip", "gemma3"},  # a kind of projector
     "launch/command.py": {"llama"},  # the program
     # kinds of tokenizers

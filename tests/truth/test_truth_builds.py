@@ -46,7 +46,7 @@ def grouped(folder: str, *keys: str) -> Rows:
 def header(name: str) -> str:
     return next(
         path
-        for folder in ("headers", "more/headers")
+        for folder in ("headers", "more/headers", "builds/headers")
         if (FIXTURES / (path := f"{folder}/{name}.gguf")).exists()
     )
 
