@@ -76,6 +76,15 @@ def test_what_has_no_weight_follows_its_neighbours_gpus_first(one: Machine) -> N
     assert between.backend == on_gpu.backend == after.backend == 0
 
 
+def test_what_comes_before_the_first_weight_goes_where_that_is() -> None:
+    for where in range(3):
+        m = Machine(3)
+        first = m.g.unary("SILU", m.x(4))
+        m.g.expand(m.g.mul_mat(m.weight(where, 128, 128), first))
+        assign(m.g, m.backends, True, NEWEST_RULES)
+        assert first.backend == where
+
+
 @pytest.mark.parametrize(
     ("rows", "op_offload", "backend"),
     [(31, True, 1), (32, True, 0), (512, True, 0), (512, False, 1)],

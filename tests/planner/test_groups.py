@@ -18,8 +18,8 @@ from autolayers.flags.params import Params
 from autolayers.flags.policy import read
 from autolayers.machine import Machine
 from autolayers.planner.evaluate import RAM_MARGIN
+from autolayers.planner.several import assign, matrix
 from autolayers.planner.several import groups as several
-from autolayers.planner.several import matrix
 from autolayers.planner.several.assign import Option
 from autolayers.planner.several.multi import Together, takes_of
 from autolayers.planner.several.options import Launches
@@ -266,6 +266,23 @@ def test_by_sizes_no_other_groups_need_fewer_swaps() -> None:
         assert least <= found * (1 + 1e-9)
         if len(sets) == 1 or len(case.limits) == 1:
             assert found == pytest.approx(least)
+
+
+def test_by_sizes_groups_are_called_the_best_only_if_nothing_was_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without steps of a search, only what fits one after another is sure."""
+    monkeypatch.setattr(assign, "STEPS", 0)
+    proven = {True: 0, False: 0}
+    for seed in range(100):
+        case = Sizes(seed, least=2)
+        whole = [i for i, own in case.options.items() if own]
+        sets, sure = several._sets(case.asked, case.weights)
+        proven[sure] += 1
+        assert sure or len(sets) > 1
+        if len(sets) == 1 and len(whole) > 1:
+            assert sure
+    assert min(proven.values()) > 10
 
 
 def test_by_sizes_any_of_the_preset_fit_and_share_what_is_left() -> None:
