@@ -170,3 +170,10 @@ def test_who_keeps_a_tensor_does_not_keep_the_graph() -> None:
     graph.expand(tensor)
     del graph
     assert tensor.src == () and sys.getrefcount(first) == 2
+
+
+def test_what_is_repeated_has_the_given_dimensions() -> None:
+    g = Graph()
+    x = g.input("x", "f32", 8)
+    for ne in ((8, 3), (8, 3, 5), (8, 3, 5, 2)):
+        assert g.repeat(x, *ne).ne == (*ne, 1, 1)[:4]

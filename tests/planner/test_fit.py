@@ -66,6 +66,21 @@ class TestItsSteps:
         found = answer("llama-3.1-8b-q4_k_m", "", gpu(5))
         assert found.n_ctx == 4096 and 0 < (found.n_gpu_layers or 0) < 33
 
+    @pytest.mark.parametrize(
+        ("flags", "least"),
+        [("-np 2", 8192), ("-np 2 -kvu", 4096), ("-np 3 -fitc 2048", 6144), ("-fitc 6000", 6000)],
+    )
+    def test_each_slot_with_its_own_cache_has_the_floor(self, flags: str, least: int) -> None:
+        found = answer("llama-3.1-8b-q4_k_m", flags, gpu(5))
+        assert found.n_ctx == least and 0 < (found.n_gpu_layers or 0) < 33
+
+    def test_each_slot_with_its_own_cache_has_the_trained_context_where_that_fits(self) -> None:
+        assert answer("llama-3.2-1b-q8_0", "-np 2", gpu(40)).n_ctx == 2 * 131072
+
+    def test_a_context_that_is_trained_no_longer_than_the_floor_stays(self) -> None:
+        found = answer("phi-3-mini-q4_k_m", "", gpu(2))
+        assert found.n_ctx == 4096 and 0 < (found.n_gpu_layers or 0) < 33
+
     def test_a_given_context_stays(self) -> None:
         assert answer("llama-3.1-8b-q4_k_m", "-c 9000", gpu(5)).n_ctx == 9000
 

@@ -388,4 +388,11 @@ def test_sets_of_a_matrix_fit_and_no_other_model_fits_beside_one() -> None:
         return sum(case.weights[i] * case.weights[j] for i, j in pairs)
 
     assert together(found.sets) >= together(groups.members)
+    # a set fits in exactly the RAM that it takes
+    pair = found.plans[:2]
+    taken = sum(plan.host.taken for plan in pair)
+    for ram, sets in ((taken, ((0, 1),)), (taken - 1, ((0,), (1,)))):
+        large = dict.fromkeys(case.machine.limits, 1 << 50)
+        here = replace(case.machine, limits=large, ram=ram)
+        assert matrix._sets(pair, here, (0, 1)) == sets
     assert all(cost >= 1 for cost in found.costs)
