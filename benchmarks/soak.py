@@ -630,6 +630,9 @@ SLOW = (
     ("gemma3-dense", 128, f"--gpu {MIXED} --backend metal --ram 1GiB --format text"),
     ("llama-moe", 128, f"--gpu {MIXED} --ram 1GiB --users 256 --min-rate 1 --format text"),
     ("falcon-h1-dense", 300, "--gpu 1GiB,1GiB --backend rocm --ram 1GiB --format text"),
+    ("deepseek4-moe", 512, "--gpu 24GiB --ram 64GiB --format flags"),
+    ("qwen4exp-moe", 512, "--gpu 24GiB --ram 64GiB --format flags"),
+    ("qwen3next-moe", 512, f"--gpu 4x1GiB --backend vulkan --kv-types {CACHES} --format text"),
 )
 
 

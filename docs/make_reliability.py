@@ -167,6 +167,14 @@ FINDINGS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 )
 
 
+# what that attack measured of a header of this architecture and as many layers
+_ATTACKED = {
+    "deepseek4-moe|512": "17.7 s, 376 MiB",
+    "qwen4exp-moe|512": "18.8 s, 429 MiB",
+    "qwen3next-moe|512": "11.3 s, 294 MiB",
+}
+
+
 def _defects(part: Any) -> list[str]:
     """The defects of a part and of what it holds."""
     found = list(part.get("defects", ()))
@@ -294,9 +302,8 @@ def _slow(part: dict[str, Any]) -> list[str]:
     for words, figures in sorted(part["rows"].items()):
         name, layers, flags = words.split("|")
         size, ended, seconds, mib = figures.split("|")
-        rows.append(
-            f"| {name}, {layers} layers, {size} | `{flags}` | {ended} | {seconds} | {mib} |"
-        )
+        header, then = f"{name}, {layers} layers, {size}", _ATTACKED.get(f"{name}|{layers}", "")
+        rows.append(f"| {header} | `{flags}` | {ended} | {seconds} | {mib} | {then} |")
     return [
         "## Deep headers",
         "",
@@ -304,11 +311,11 @@ def _slow(part: dict[str, Any]) -> list[str]:
         "ones took up to 42.6 processor seconds and 448 MiB, and `choose --for cards` of a real "
         "model 16.4 s.",
         "",
-        "| header | flags | ended | processor seconds | MiB |",
-        "|---|---|---|---|---|",
+        "| header | flags | ended | processor seconds | MiB | in the attack |",
+        "|---|---|---|---|---|---|",
         *rows,
         "",
-        f"Last run {part['date']}.",
+        f"The limit is 10 processor seconds and 300 MiB. Last run {part['date']}.",
         "",
     ]
 

@@ -395,6 +395,24 @@ def _every_path() -> tuple[Path, ...]:
     )
 
 
+# of GGUF's types of numbers
+_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+
+
+def _longer(head: bytearray, key: bytes, before: int, layers: int) -> bytearray:
+    """A header whose list of a value per layer, if its values are numbers, repeats."""
+    at = head.index(struct.pack("<Q", len(key)) + key) + 8 + len(key)
+    kind, of, count = struct.unpack_from("<IIQ", head, at)
+    start = at + 16
+    if kind != 9 or of not in _BYTES or count != before:  # GGUF_TYPE_ARRAY
+        return head
+    end = start + before * _BYTES[of]
+    size = layers * _BYTES[of]
+    values = (bytes(head[start:end]) * (layers // before + 1))[:size]
+    struct.pack_into("<Q", head, at + 8, layers)
+    return head[:start] + values + head[end:]
+
+
 def deeper(path: Path, layers: int) -> bytes:
     """A fixture's header with its blocks repeated: block_count and the lists of a value per layer
     too."""
@@ -405,6 +423,9 @@ def deeper(path: Path, layers: int) -> bytes:
     at = head.index(key) + len(key) + 4
     before = struct.unpack_from("<I", head, at)[0]
     struct.pack_into("<I", head, at, layers)
+    for key, value in found.metadata.items():
+        if isinstance(value, tuple) and len(value) == before:
+            head = _longer(head, key.encode(), before, layers)
     tensors = []
     for tensor in found.tensors.values():
         start, dot, rest = tensor.name.removeprefix("blk.").partition(".")

@@ -26,7 +26,7 @@ from .context import refuse_first_token, resolve
 from .graphs.compute import measure, script
 from .graphs.laid_out import GraphCache
 from .margin import margin, matmuls, ops_of
-from .meter import Meter
+from .meter import BY_LAYER, PLACED, Meter
 from .saved import state_of
 from .server import serving
 from .split import model_devices
@@ -128,6 +128,7 @@ class Estimator:
         self.model = model = model.read_by(self.rules)
         self.placer = _placer(model, self.rules)
         self.meter = meter or Meter()
+        self.meter.spent += len(model.tensors)
         self._graphs: dict[tuple[Device, ...], GraphCache] = {}
         self._alike: dict[tuple[Hashable, ...], GraphCache] = {}
         self._known = known or Known()
@@ -141,6 +142,10 @@ class Estimator:
         self._weights_of_layers: dict[object, list[int]] = {}
         # for the other builds that it may be
         self._others: dict[tuple[int, bool], Estimator] = {}
+
+    def _spend(self, nodes: int) -> None:
+        """Counts as many nodes for each layer."""
+        self.meter.spent += nodes * self.model.hparams.n_layer_all
 
     def alike(self, devices: Sequence[Device]) -> tuple[Hashable, ...]:
         """Return what graphs on devices depend on: equal for those that compute the same in the
@@ -159,7 +164,7 @@ class Estimator:
 
     def static(self, params: Params, devices: Sequence[Device]) -> Static:
         """Weights and caches: a lower bound without any graph."""
-        self.meter.spent += self.model.hparams.n_layer_all
+        self._spend(1)
         launch = self._launch(params, devices)
         nothing = [0] * (len(launch.placement.devices) + 1)
         return self._facts(Static, launch, devices, nothing)
@@ -262,6 +267,7 @@ class Estimator:
         at = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
         key = at, device, context.load_mtp
         if key not in self._weights_of_layers:
+            self._spend(BY_LAYER)
             self._weights_of_layers[key] = self.placer.by_layer(*key)
         weights = self._weights_of_layers[key]
         caches = self._caches_by_layer(params, context, device, len(weights))
@@ -309,6 +315,7 @@ class Estimator:
             params = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
         key = params, tuple(devices), load_mtp
         if key not in self._placements:
+            self._spend(PLACED)
             self._placements[key] = self.placer.place(*key)
         return self._placements[key]
 

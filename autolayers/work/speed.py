@@ -13,6 +13,7 @@ from ..flags.params import EXPERTS_REGEX
 from ..flags.workload import CHAT
 from ..ggml.types import is_quantised
 from ..memory.breakdown import shared
+from ..memory.meter import WORK
 from ..memory.split import model_devices
 from ..records import dataclass, lazy, replace
 from . import unfused
@@ -363,12 +364,10 @@ class CostModel:
         )
         cached = self._expert_cache(params, placement)
         if work is None:
-            homes, where = self.homes(fused, placement), self._where(placement)
-            work = homes.work(placement, where)
+            work = self._work(fused, placement)
             if _unfuses(fused, work):
                 fused = replace(params, flash_attn="off")
-                homes = self.homes(fused, placement)
-                work = homes.work(placement, where)
+                work = self._work(fused, placement)
             if cached is not None:  # a token's experts run on their layers' devices
                 resident = self.placement(
                     replace(
@@ -378,7 +377,7 @@ class CostModel:
                         ),
                     )
                 )
-                work = replace(work, token=homes.work(resident, where).token)
+                work = replace(work, token=self._work(fused, resident, placement).token)
         host = self.host.with_threads(params.n_threads, params.n_threads_batch)
         clock = Clock(
             self.weights,
@@ -403,6 +402,14 @@ class CostModel:
                 self.calibration.of(kind, "tg").factor,
             )
         return clock
+
+    def _work(self, params: Params, placement: Placement, of: Placement | None = None) -> Work:
+        """Who computes what with the weights of a placement, in launches like `of`, by default its
+        own."""
+        homes = self.homes(params, of or placement)
+        if not homes.knows(placement):
+            self.estimator.meter.spent += WORK * self.weights.n_layer
+        return homes.work(placement, self._where(of or placement))
 
     def _sums(self, load: Load, params: Params) -> Sums:
         """A Load with the caches of these flags, which launches share as they do their Work."""
@@ -598,7 +605,7 @@ class CostModel:
             return self._seconds[key]
         caches = self.caches(params) if params.kv_offload is not False else []
         placement = self.placement(replace(params, n_gpu_layers=None, tensor_split=None))
-        graphs = self.homes(params, placement).work(placement, self._where(placement))
+        graphs = self._work(params, placement)
         found = {}
         alike: dict[Figures, list[float]] = {}
         for name, device in self.devices.items():

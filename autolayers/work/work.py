@@ -420,6 +420,10 @@ class Homes:
                 found.setdefault(min(step.layer, self.weights.n_layer), []).append(step)
         return found
 
+    def knows(self, placement: Placement) -> bool:
+        """Whether its Work is known."""
+        return id(placement) in self._works
+
     def work(self, placement: Placement, homes: Sequence[str]) -> Work:
         """The Work of a placement; `homes`: the device of each layer, the output last, HOST for
         none."""

@@ -307,6 +307,7 @@ def script_of_setting(setting: Setting) -> Steps:
             llm = graphs.unassigned()
         except BROKEN as error:
             raise Contradiction(str(error)) from error
+        setting.cache.meter.spent += len(llm.graph.nodes)
         steps = script_of(llm.graph.nodes, setting.backends[:-1], n_tokens)
         llm.release()
         return Walk(steps, graphs.layers.copies(graphs.layers.numbers(graphs.short)))

@@ -12,7 +12,7 @@ as one kernel (ggml_cuda_can_fuse, ggml_vk_can_fuse).
 from __future__ import annotations
 
 from ...ggml.tensor import VIEW_OPS
-from ...records import dataclass, lazy
+from ...records import lazy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ _FUSED = {"MUL": ("RMS_NORM", "NORM"), "ADD": ("ADD",)}
 INPUT, OUTPUT = -1, 1 << 30  # layers before the first block and after the last
 
 
-@dataclass(frozen=True)
 class Step:
     """`kernels` consecutive nodes in one place.
 
@@ -35,17 +34,32 @@ class Step:
     one; `source` is the buffer that holds it. OTHER nodes read only results, and belong to the
     `layer` of the last weight; `op` is the first node's. `place` is the number of the backend that
     runs them; in a script it is a bit set of the backends that cannot, or that copy a weight from
-    RAM.
+    RAM. `few`, of a prompt's graph: only for tokens with output.
     """
 
-    kind: str
-    op: str
-    name: str
-    source: str
-    layer: int
-    place: int
-    kernels: float
-    few: bool = False  # of a prompt's graph: only for tokens with output
+    # no record: a search keeps a million of them for a model of hundreds of layers
+    __slots__ = ("few", "kernels", "kind", "layer", "name", "op", "place", "source")
+
+    def __init__(
+        self,
+        kind: str,
+        op: str,
+        name: str,
+        source: str,
+        layer: int,
+        place: int,
+        kernels: float,
+        few: bool = False,
+    ) -> None:
+        self.kind, self.op, self.name, self.source = kind, op, name, source
+        self.layer, self.place, self.kernels, self.few = layer, place, kernels, few
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Step) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 class Walk:
