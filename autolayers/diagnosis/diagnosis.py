@@ -441,7 +441,7 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     """What the sign says besides: an architecture, a flag, a file."""
     said, cause = verdict.detail, verdict.cause
     if cause in ("old_build", "bad_model") and "what" in said:
-        since = first_build(said["what"])
+        since = _first_build(said["what"])
         known = f", which b{since} knows" if since else ""
         return f": {said['what'][:40]}{known}"
     if "type" in said:
@@ -495,7 +495,7 @@ def _limit(said: dict[str, str], facts: Facts) -> str:
     return f" after {has} tokens" if "part" in said and has else ""
 
 
-def first_build(architecture: str) -> int:
+def _first_build(architecture: str) -> int:
     """The first build of llama.cpp that knows an architecture, 0 where that is not known."""
     from ..model.architectures import NAMES
     from ..model.architectures import architecture as row

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import BinaryIO
 
-PART = 32 << 20  # bytes that are read of a log's beginning, and as many of its end
+_PART = 32 << 20  # bytes that are read of a log's beginning, and as many of its end
 LONGEST = 2048  # characters of a line that are looked at
 WHOLE = 6_000  # lines at the beginning and at the end that are looked at whatever they say
 MOST = 4_000  # lines between them that speak of memory, devices or errors
-REPEATS = 8  # of lines that differ in digits alone
+_REPEATS = 8  # of lines that differ in digits alone
 
 _WORTH = (b"rror", b"ailed", b"emory", b"buffer size", b"xceed", b"OOM", b"istening")
 _DIGITS = bytes.maketrans(b"", b""), b"0123456789"
@@ -70,13 +70,13 @@ class Line:
 
 def read(file: BinaryIO) -> tuple[bytes, bytes, int]:
     """The beginning and the end of a file of any size, and the lines between them."""
-    first = file.read(PART)
+    first = file.read(_PART)
     rest: list[bytes] = []
     dropped = size = 0
     while piece := file.read(1 << 20):
         rest.append(piece)
         size += len(piece)
-        if size > PART:
+        if size > _PART:
             gone = rest.pop(0)
             size -= len(gone)
             dropped += gone.count(b"\n")
@@ -168,7 +168,7 @@ def _without_repeats(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[in
     for number, data in numbered:
         key = data[:400].translate(*_DIGITS)
         count = seen[key] = seen.get(key, 0) + 1
-        if data and (count <= REPEATS or len(key) < 8):
+        if data and (count <= _REPEATS or len(key) < 8):
             yield number, data
 
 

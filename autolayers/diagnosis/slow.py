@@ -1,7 +1,7 @@
 """How fast the server of a log is, next to what is predicted for it, and what helps most.
 
 found = compared(verdict, facts, asked, launch)  # None: model, machine or rates are not known
-found.answers, found.prompts  # Rate: measured, predicted, lowest, in tokens/s
+found.answers, found.prompts  # _Rate: measured, predicted, lowest, in tokens/s
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST = 16384  # later tokens of a prompt are slower, which no log shows apar
 
 
 @dataclass(frozen=True)
-class Rate:
+class _Rate:
     """Tokens/s: measured (of the log), predicted for that launch, and the lowest that is."""
 
     measured: float
@@ -69,8 +69,8 @@ class Compared:
     """The answers' rate, and the prompts' where the log has a long one; `better`: tokens/s of an
     answer by `launch`, which is another one; None where none is much faster."""
 
-    answers: Rate
-    prompts: Rate | None = None
+    answers: _Rate
+    prompts: _Rate | None = None
     launch: Launch | None = None
     better: float = 0.0
     in_ram: bool = False
@@ -160,7 +160,7 @@ def compared(
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
         rates = Compared(
-            Rate(measured, speed.generation, speed.generation / speed.generation_spread),
+            _Rate(measured, speed.generation, speed.generation / speed.generation_spread),
             _prompts(speed, facts),
             in_ram=host > _IN_RAM,
             threads=facts.threads,
@@ -194,11 +194,11 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
     return plan_request(model, given.request.asking(arguments))
 
 
-def _prompts(speed: Speed, facts: Facts) -> Rate | None:
+def _prompts(speed: Speed, facts: Facts) -> _Rate | None:
     """The rate of a prompt that is long enough to say something of it."""
     if not _PROMPT <= facts.counts.get("prompt", 0) <= _LONGEST:
         return None
-    return Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)
+    return _Rate(facts.rates["prompt"], speed.prompt, speed.prompt / speed.prompt_spread)
 
 
 def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:

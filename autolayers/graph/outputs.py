@@ -32,7 +32,7 @@ def build_sampling(llm: Llm, logits: Tensor) -> None:
     """The sampler of drafts, a top 10 of each sequence; one more row is what idle sequences sample
     from."""
     g, per = llm.graph, min(llm.n_seq_tokens, llm.cparams.n_sampled)
-    for one in sampled_rows(llm, logits, min(per * llm.n_seqs, llm.n_outputs)):
+    for one in _sampled_rows(llm, logits, min(per * llm.n_seqs, llm.n_outputs)):
         best = g.top_k(one, 10)
         g.expand(llm.output(g.get_rows(g.reshape(one, 1, one.ne[0]), best)))
         g.expand(llm.output(best))
@@ -42,7 +42,7 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
     """The chain of -bs for each output that a sequence may have: with the default samplers one of
     the 40 best tokens, by a number drawn for it."""
     g = llm.graph
-    for i, one in enumerate(sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
+    for i, one in enumerate(_sampled_rows(llm, logits, llm.cparams.n_outputs_max)):
         # --top-k's default
         best = g.top_k(one, min(40, one.ne[0]))
         # logits as a column, from which get_rows picks single elements
@@ -52,7 +52,7 @@ def build_samplers(llm: Llm, logits: Tensor) -> None:
         g.expand(llm.output(g.get_rows(g.reshape(best, 1, best.ne[0]), chosen)))
 
 
-def sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
+def _sampled_rows(llm: Llm, logits: Tensor, rows: int) -> Iterator[Tensor]:
     """The logits of each output, in a second copy of all of them with one row more, for outputs
     that the graph has not."""
     g = llm.graph

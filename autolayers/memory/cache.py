@@ -134,6 +134,7 @@ class _Builder:
     def tensor(self, name: str, il: int, type_: str, *dims: int) -> CacheTensor:
         buffer = self.buffer(il)
         key = (name, type_, dims, buffer)
+        # most layers are alike: one record for all of them
         known = None if self.divided else self.tensors.get(key)
         if known is not None:
             self.buffers[buffer] += known.size
@@ -143,6 +144,7 @@ class _Builder:
         size = row.padded(type_, self.shape(name, il, ne), n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
         if buffer != HOST and self.placement.slices:
+            # -sm tensor: each device keeps its own heads
             parts = [
                 (name, self.rows[name].padded(type_, part, n_bytes(type_, part)))
                 for name, part in self.placement.slices.of(f"{name}_l{il}", type_, ne)
@@ -223,7 +225,9 @@ class _Builder:
         """Return the layers without their own cache, and the layer whose cache each reads."""
         hp, own = self.hp, self.hp.n_layer_kv_from_start
         found = {}
+        # Gemma 3n and 4: the last layers read the last cache of their own kind
         for il in range(own, hp.n_layer_all) if own >= 2 else ():
+            # the last full layer is the last with a cache, the last sliding one is before it
             source = own - (2 if hp.is_swa(il) else 1)
             if wanted(il) and source in there:
                 found[il] = source
@@ -256,6 +260,7 @@ class _Builder:
         # before the oldest cells may be dropped
         windows = self.hp.n_swa * (context.n_seq_max if unified else 1)
         block = cell_block(context.flash_attn, context.rules)
+        # older builds bounded by the context after padding, not before
         if not context.rules.cells_by_256:
             return min(context.n_ctx_seq, pad(windows + context.n_ubatch, block))
         return pad(min(context.n_ctx_seq, windows + context.n_ubatch), block)
@@ -266,6 +271,7 @@ class _Builder:
         """The cache of indexer keys: one head of indexer_head_size. Sliding layers keep their own
         key size."""
         hp = self.hp
+        # V of the indexer is as wide as one head
         heads = [hp.head_v(il) for il in range(hp.n_layer_all)]
         self.attention(
             kind,
@@ -330,6 +336,7 @@ def _lent(hp: Hparams, target: Target) -> Memory:
     caches = []
     for cache in memory.caches:
         sliding = cache.kind == "swa"
+        # a target without such a layer: any of its cache has the same shape
         lender = cache.layer(theirs.n_layer - (2 if sliding else 1)) or cache.layers[0]
         readers = {il: lender.il for il in range(hp.n_layer_all) if hp.is_swa(il) == sliding}
         caches.append(replace(cache, reused=readers))
@@ -352,6 +359,7 @@ def allocate(
     n = hp.n_layer
     mtp = context.kind == "mtp"
     kind = row.memory
+    # older builds gave encoders with a window a cache
     if kind == "none" and hp.swa_type != "none" and not context.rules.windows_without_cache:
         kind = "kv"
     if target is not None and "cache" in row.borrows:
@@ -364,6 +372,7 @@ def allocate(
     def block(il: int) -> bool:
         return il >= n
 
+    # an MTP block attends to everything, without an indexer or a state
     if mtp and (kind in ("dsa", "dsa-iswa") or (kind == "hybrid" and row.mtp)):
         build.attention("attn", context.n_ctx_seq, block)
     elif mtp and kind == "dsv4":
@@ -418,9 +427,11 @@ def _plain(build: _Builder, model: Model) -> None:
     hp, context = model.hparams, build.context
     rules, n = context.rules, hp.n_layer
     wanted: Filter = _every
+    # otherwise one cache has the trunk and the MTP blocks
     apart = rules.nextn_apart or rules.nextn_left_out or model.row.trunk_before
     if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
         wanted = (lambda il: il >= n) if context.kind == "mtp" else (lambda il: il < n)
+    # before Rules.window_cache sliding layers kept the whole context
     if hp.swa_type == "none" or not rules.window_cache:
         build.attention("attn", context.n_ctx_seq, wanted)
     elif not hp.is_swa_any:
@@ -441,6 +452,7 @@ def _of_hybrids(model: Model) -> tuple[Filter, Filter]:
             lambda il: not hp.is_recr(il) and hp.n_ff(il) == 0,
             lambda il: hp.is_recr(il) and hp.n_ff(il) == 0,
         )
+    # MTP blocks of the others have their cells in the same cache
     trunk = hp.n_layer if row.trunk_only else hp.n_layer_all
     return (lambda il: not hp.is_recr(il) and il < trunk), hp.is_recr
 
@@ -484,6 +496,7 @@ def _deepseek4(build: _Builder, model: Model) -> None:
     def cells(ratio: int) -> int:
         return pad(max(1, -(-context.n_ctx_seq // ratio)), CELL_BLOCK)
 
+    # every layer has the raw window, whatever else it reads
     build.window(lambda il: True, k_only=True, unified=False)
     for kind, ratio in (("csa", CSA_RATIO), ("hca", HCA_RATIO)):
         build.attention(

@@ -115,6 +115,7 @@ class Placement:
     @lazy
     def _by_name(self) -> dict[str, PlacedTensor]:
         found: dict[str, PlacedTensor] = {}
+        # backwards, so that the first tensor of a name wins: later ones are copies
         for group in reversed(self.groups):
             found.update(group.tensors)
         return found
@@ -133,6 +134,7 @@ class Placement:
         """Return the created tensor `name`; None if the file lacks it or it was skipped. Of rope
         factors, the copy on the device of `block`."""
         found = self._by_name.get(name)
+        # rope factors are duplicated to each device that has layers
         if found is not None and block is not None and name.startswith("rope_f"):
             here = self.dev_layer[block]
             return next(
@@ -186,6 +188,7 @@ class WeightPlacer:
         Raises LaunchRefused if llama.cpp would not load the model, or has no device of a given
         name.
         """
+        # the order below is load_tensors': devices, layers, then tensors
         used, exact, warnings = model_devices(params, devices, self.rules)
         n = self.model.hparams.n_layer_all + 1
         wanted = params.layers_wanted(n)
@@ -197,7 +200,12 @@ class WeightPlacer:
                 "split mode tensor: the devices' slices are an upper bound for this build",
             )
         dev_of = layer_devices(
-            n, wanted, used[:1] if slices else used, params.tensor_split or (), self.rules
+            # the first device stands for all of them, which hold slices of each layer
+            n,
+            wanted,
+            used[:1] if slices else used,
+            params.tensor_split or (),
+            self.rules,
         )
         groups = self._table(load_mtp).place(params, devices, used, dev_of, shares, slices)
         buffers: dict[str, int] = {}
@@ -238,6 +246,7 @@ class WeightPlacer:
         there: with its own copy of what every device copies, and without what overrides send to a
         named device."""
         n = self.model.hparams.n_layer_all + 1
+        # a device of that name may be another one: its weights are not this one's
         others = [
             replace(device, name=name)
             for name in {target for _, target in params.overrides} - {HOST}
@@ -296,9 +305,11 @@ class _Table:
         self.model, self.rules = model, rules
         self.created = _created_tensors(model, load_mtp, rules)
         self.names = {item.weight.info.name for item in self.created}
+        # a tied output matrix, rope factors: made again where their buffer lacks them
         twins = {item.weight.info.name for item in self.created if item.duplicate}
         # may be created twice
         self.twin = [item.weight.info.name in twins for item in self.created]
+        # members of a group are always placed the same way, so they are summed once
         together: dict[object, tuple[int, list[int]]] = {}
         for i, item in enumerate(self.created):
             together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[
@@ -330,6 +341,7 @@ class _Table:
             device.name: on(device, rules=self.rules) for device in devices
         }
         parts = dict(backends)
+        # -sm tensor: one meta backend for all devices
         if slices:
             backends[used[0].name] = together(used, self.rules)
             self.slices[slices.key] = slices
@@ -342,6 +354,7 @@ class _Table:
         # one device that cannot leave the file mapped turns mmap off for all (load_tensors)
         maps = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
         use_mmap = maps and all(_maps(parts[d.name], d, slices is not None) for d in used)
+        # refused as llama.cpp's handler of -ot refuses it
         for _, target in params.overrides:
             if target != HOST and target not in backends:
                 raise LaunchRefused(
@@ -361,6 +374,7 @@ class _Table:
             slices and slices.key,
             every_copy,
         )
+        # launches that differ in layers or overrides alone share all the rest
         placing = self._placings.get(setting)
         if placing is None:
             placing = self._placings[setting] = _Placing(self, setting)
@@ -403,6 +417,7 @@ class _Table:
         """Return the buffer type that each tensor gets in host memory: pinned if its device can
         read it, repacked, or plain; builds with `repacks_first` try repacking first."""
         key = (pinned and pinned.kind, repack)
+        # the order of make_cpu_buft_list: pinned, repacked, plain
         if key not in self._host:
             found = [HOST] * len(self.created)
             if repack:
@@ -412,6 +427,7 @@ class _Table:
                 ]
             buffer = pinned and pinned.host_buffer_type()
             if pinned and buffer:
+                # older builds put repacked buffers before pinned ones
                 first = REPACK if self.rules.repacks_first else None
                 found = [
                     buffer.name if yes and other != first else other
@@ -447,6 +463,7 @@ class _Table:
 
 def _maps(backend: Backend, device: Device, sliced: bool) -> bool:
     """Return whether a device leaves the file mapped."""
+    # a meta device has no kind of its own
     unlike = device.kind == "igpu" and not sliced
     return backend.mmap and (not unlike or backend.igpu_mmap)
 
@@ -514,6 +531,7 @@ class _Placing:
         key = (*key, seen.there.get(name), name in seen.mapped)
         if key not in self.twins:
             group = self.made(layer, [i], key, seen)
+            # equal groups are one object, whatever device led to them
             alike = self.placed.setdefault((key[0], *group.buffers, group.resident), group)
             self.twins[key] = alike, seen.there[name], name in seen.mapped
         group, seen.there[name], mapped = self.twins[key]
@@ -541,6 +559,7 @@ class _Placing:
             return
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
         whole = [(buffer, size)]
+        # host buffers are never cut
         parts = self.cut(item, size) or whole if on_device else whole
         for name, part in parts:
             group.buffers[name] = group.buffers.get(name, 0) + part
@@ -570,6 +589,7 @@ class _Placing:
         info = item.weight.info
         if self.slices:
             slices = self.slices.of(info.name, info.type, info.ne)
+            # an unknown type cannot be sliced: each device counts it whole
             if info.type not in BY_NAME:
                 return [(name, size) for name, _ in slices]
             return [
@@ -586,6 +606,7 @@ class _Placing:
         has it now."""
         name = item.weight.info.name
         there = seen.there.setdefault(name, ())
+        # created before token_embd, so nothing is there to share with
         always_copied = self.table.model.row.tied == "first" and name == "token_embd.weight"
         shared = item.duplicate and not always_copied and not self.setting.every_copy
         if buffer in there:
@@ -598,6 +619,7 @@ class _Placing:
         file, and once for all copies of a mapped one (they share pages)."""
         if info.name == "per_layer_token_embd.weight" and self.is_lazy(info):
             return 0
+        # without the mapping, and repacked, every copy is memory of its own
         if not self.setting.use_mmap or buffer == REPACK:
             return size
         if info.name in seen.mapped:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from ..work.speed import Answers, CostModel, Speed
     from .evaluate import Candidate, Evaluator
 
-ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
+_ENDED = "the search ended early, as this model's graphs are very large: other flags may be faster"
 
 
 @without_gc
@@ -104,7 +104,7 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
     if candidate is None:
         raise evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
     if evaluator.estimator.meter.refused:
-        notes = (*notes, ENDED)
+        notes = (*notes, _ENDED)
     answer = evaluator.bounded(candidate, policy.agents, policy.workload)
     if answer is not candidate and not policy.agents:
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 FIRST = 768 << 20  # bytes on a device before anything is measured,
 SHARE = 4  # but no more than this part of it
-GROWS = 0.2  # part of the graph buffers that at least grows with the micro-batch
+_GROWS = 0.2  # part of the graph buffers that at least grows with the micro-batch
 # bytes of the mask for each token of the micro-batch and each of the context
-MASK = 2
+_MASK = 2
 ALIKE = 0.75  # of the graph buffers of a similar placement
-MASKS = 4  # that there may be
+_MASKS = 4  # that there may be
 # of the graph buffers of another kind of placement, or of a much larger context
 LEAST = 0.5
 
@@ -163,7 +163,7 @@ class Buffers:
         near = points[here]
         if not near.flash or (n_ctx < here and not near.cached):
             return self._sum(near, near.compute, share * n_ctx / max(1, here))
-        more = MASK * nearest * (n_ctx - here) * (MASKS if n_ctx < here else 1)
+        more = _MASK * nearest * (n_ctx - here) * (_MASKS if n_ctx < here else 1)
         compute = {
             name: max(int(LEAST * size), size + more) if size else 0
             for name, size in near.compute.items()
@@ -180,7 +180,7 @@ class Buffers:
 
 def _growth(ratio: float) -> float:
     """The least factor of graph buffers with this factor of the micro-batch."""
-    return ratio if ratio < 1 else 1 + GROWS * (ratio - 1)
+    return ratio if ratio < 1 else 1 + _GROWS * (ratio - 1)
 
 
 def _between(near: Taken, far: Taken, part: float) -> dict[str, int]:

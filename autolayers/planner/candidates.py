@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from .frames import Frame
 
 RAM_SHARE = 7 / 8  # of the system memory that a launch may take, if the processor takes part
-CARE = 0.34  # of what a context grows by, less for each promise that did not fit,
+_CARE = 0.34  # of what a context grows by, less for each promise that did not fit,
 # promises that did not fit, after which no part of a layer is tried, then a layer less
 PATIENCE = 3
 GUESSES = 3  # of a context,
 NEAR = 1.01  # which is near enough to the next
 # of the fastest split's time: among devices alike then the even one, which people expect
-AS_FAST = 1.002
+_AS_FAST = 1.002
 PAIRS = 300  # of layers that a partition compares, as long as one node of a graph takes
 
 
@@ -375,7 +375,7 @@ class Kind:
         ]
         names = self.frame.names[:MOST_SHARES]
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
-        limit = min(times) * (AS_FAST if alike else 1.0)
+        limit = min(times) * (_AS_FAST if alike else 1.0)
         return next(split for split, time in zip(found, times, strict=True) if time <= limit)
 
     def _own_first(
@@ -392,7 +392,7 @@ class Kind:
             for split in found
         }
         best = min(times, key=lambda split: times[split])
-        near = own in times and times[own] <= times[best] * AS_FAST
+        near = own in times and times[own] <= times[best] * _AS_FAST
         return tuple(map(float, own if near else best))
 
     def _holds(self, split: Sequence[int], sizes: Sequence[int], room: Sequence[int]) -> bool:
@@ -463,7 +463,7 @@ class Kind:
             return low, use
         step = self.frame.contexts.step
         for _ in range(GUESSES):
-            share = self._share(params, use, larger, low, high) * max(0.0, 1 - CARE * self.failed)
+            share = self._share(params, use, larger, low, high) * max(0.0, 1 - _CARE * self.failed)
             guess = int(low + (high - low) * share) // step * step
             if guess >= high:
                 return high, larger

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
 
-SIMPLE = "draft-simple"
+_SIMPLE = "draft-simple"
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def drafts(problem: Problem) -> str:
     said = with_draft_type(problem.given, companions).spec_type
     if said:
         return next((kind for kind in said if kind.startswith("draft-")), "")
-    return SIMPLE if companions.draft is not None else ""
+    return _SIMPLE if companions.draft is not None else ""
 
 
 def with_draft(problem: Problem) -> Solved:
@@ -102,7 +102,7 @@ def _variants(problem: Problem) -> list[Problem]:
     """What to try: drafting where the flags put the draft, and with it in RAM."""
     said = with_draft_type(problem.given, problem.request.companions).spec_type
     if not said and _number(problem) >= NAMED:
-        problem = problem.with_flags(spec_type=(SIMPLE,))
+        problem = problem.with_flags(spec_type=(_SIMPLE,))
     return [problem, problem.with_flags(device_draft=())] if _free(problem) else [problem]
 
 

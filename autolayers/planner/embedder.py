@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .evaluate import Candidate
     from .problem import Problem
 
-RANK = 4  # llama_pooling_type; those before it pool an input into one embedding
-NOT_POOLED = 0
+_RANK = 4  # llama_pooling_type; those before it pool an input into one embedding
+_NOT_POOLED = 0
 SHORT = 2048  # tokens: few inputs are longer
 LONGEST = 1 << 17  # of a micro-batch that is tried; the encoders that there are take 32768 at most
 
@@ -41,7 +41,7 @@ class Inputs:
 def encodes(model: Model) -> bool:
     """Whether the model is an encoder that pools: a diffusion model has no KV cache either, and
     writes text."""
-    pooled = NOT_POOLED < model.hparams.pooling_type <= RANK
+    pooled = _NOT_POOLED < model.hparams.pooling_type <= _RANK
     return model.row.memory == "none" and pooled
 
 
@@ -65,7 +65,7 @@ def _as_embedder(problem: Problem) -> Params:
     """The given flags with what an encoder is for, and without saved prompts."""
     model, params = problem.model, problem.given
     if encodes(model) and not embeds(params):
-        rank = model.hparams.pooling_type == RANK
+        rank = model.hparams.pooling_type == _RANK
         params = replace(params, reranking=True) if rank else replace(params, embedding=True)
     if embeds(params) and params.cache_ram is None and not problem.policy.agents:
         params = replace(params, cache_ram=0)

@@ -126,7 +126,7 @@ def alternative(
         candidate.params.layers_wanted(everything),
         n_ctx,
         speed,
-        image_words(problem)
+        _image_words(problem)
         if "mmproj_offload" in change
         else _IN_PLACE
         if "overrides" in change
@@ -179,7 +179,7 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"flash_attn": "on"}
     if whole and may_split_tensors(problem.evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
-    if on_a_device(problem):
+    if _on_a_device(problem):
         yield {"mmproj_offload": False}
     if _drafts_itself(problem):
         yield {"spec_type": ("draft-mtp",)}
@@ -317,7 +317,7 @@ def _usual_changes(
 # --- the projector for images
 
 
-def on_a_device(problem: Problem) -> bool:
+def _on_a_device(problem: Problem) -> bool:
     """Whether the projector is on a device because no flag says where."""
     given = problem.given
     if problem.request.companions.mmproj is None or not problem.machine.devices:
@@ -325,7 +325,7 @@ def on_a_device(problem: Problem) -> bool:
     return given.mmproj_offload is None and given.mmproj_device is None and given.device != ()
 
 
-def image_words(problem: Problem) -> str:
+def _image_words(problem: Problem) -> str:
     """What an image of the projector's own size takes on the CPU and on the first device: its
     matrices' arithmetic for each patch, at the rates of prompts."""
     header, cost = problem.request.companions.mmproj, problem.cost

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 GAIN = 1.5  # a change is said from this factor in tokens per second on
 READABLE = 8.0  # tokens per second: below, a file at Q3 is said too
 GOOD = ("q8_0", "q6_K", "q5_K", "q4_K", "iq4_xs")  # types at Q4 or above
-FAIR = (*GOOD, "q3_K", "iq3_xxs")
+_FAIR = (*GOOD, "q3_K", "iq3_xxs")
 ALL = -2  # n_gpu_layers
 CACHE = "q8_0"
 
@@ -85,7 +85,7 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
 
 def _said_at(rate: float) -> tuple[str, ...]:
     """The types that are said of a launch that is not too slow."""
-    return GOOD if rate >= READABLE else FAIR
+    return GOOD if rate >= READABLE else _FAIR
 
 
 def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:

@@ -108,7 +108,7 @@ IDLE = Price(
     "nobody expects a card to be left idle: the processor must win clearly",
     "planner/test_search.py",
 )
-EXPERT_CACHE = Price(
+_EXPERT_CACHE = Price(
     "a cache of experts", CACHE_DOUBT, "its hits depend on the text", "work/test_expert_cache.py"
 )
 
@@ -137,7 +137,7 @@ ROWS = (
     FFN,
     CPU,
     IDLE,
-    EXPERT_CACHE,
+    _EXPERT_CACHE,
     REUSE,
     WIDER,
 )
@@ -160,7 +160,7 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
     row, factor = of_context(problem, use.n_ctx_seq)
     if factor > 1:
         yield row, factor
-    yield from of_flags(problem, params)
+    yield from _of_flags(problem, params)
     given = problem.given
     chosen = params.overrides[len(given.overrides) :]
     processor = params.device == () != given.device
@@ -169,7 +169,7 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
         yield (CPU if processor else FFN), doubt
 
 
-def of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
+def _of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
     """Those that only flags decide."""
     given = problem.given
     if params.n_ubatch != given.n_ubatch:
@@ -181,7 +181,7 @@ def of_flags(problem: Problem, params: Params) -> Iterator[tuple[Price, float]]:
     ):
         yield IDLE, IDLE.factor
     if params.moe_cache_mib != given.moe_cache_mib:
-        yield EXPERT_CACHE, EXPERT_CACHE.factor
+        yield _EXPERT_CACHE, _EXPERT_CACHE.factor
     kind = params.cache_type_k
     if kind is not None and kind != given.cache_type_k and low(kind):
         yield COARSE, COARSE.factor

@@ -33,7 +33,7 @@ QUANTISATIONS = (
     "iq2_xxs",
     "iq1_s",
 )
-LESS = 0.97  # of the file's size: nearer ones are not another file
+_LESS = 0.97  # of the file's size: nearer ones are not another file
 
 
 def below(model: Model) -> Iterator[tuple[str, Model]]:
@@ -41,7 +41,7 @@ def below(model: Model) -> Iterator[tuple[str, Model]]:
     own = main_type(model)
     for kind in QUANTISATIONS:
         smaller = model.quantised(kind, larger=True)
-        if kind != own and smaller.size < LESS * model.size:
+        if kind != own and smaller.size < _LESS * model.size:
             yield kind, smaller
 
 

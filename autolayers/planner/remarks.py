@@ -2,7 +2,7 @@
 
     tuple(warnings(Solution(problem, candidate, requests)))
 
-REMARKS is the table: what each is about, and the function that yields its lines, none where there
+_REMARKS is the table: what each is about, and the function that yields its lines, none where there
 is nothing to say. They stand in the order in which they are printed.
 """
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .plan import HostRow
     from .problem import Problem
 
-UNQUANTISED = {"f32", "f16", "bf16"}
+_UNQUANTISED = {"f32", "f16", "bf16"}
 # types of K and V: the mean KL divergences from an f16 cache that public tables of llama-perplexity
 # have, each of one model; the rows of docs/levers.md
 MEASURED = {
@@ -41,9 +41,9 @@ MEASURED = {
     ("q8_0", "q4_0"): "0.0009 in one table of one model",
     ("f16", "q5_1"): "0.0018 in one table of one model (ggml-org/llama.cpp#7412)",
 }
-MAPPED = (None, "auto", "mmap", "mmap+mlock")
+_MAPPED = (None, "auto", "mmap", "mmap+mlock")
 LARGE = GiB  # of weights in RAM, from which on their NUMA node matters
-PINNED = 2  # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
+_PINNED = 2  # 1/2: the part of the RAM that Windows lets a process pin, and WSL2 of its own
 WORTH = GiB  # of a raised limit; less changes little
 
 
@@ -79,7 +79,7 @@ class Solution:
 
 def warnings(seen: Solution) -> Iterator[str]:
     """The lines of all remarks, each once."""
-    lines = (line for remark in REMARKS for line in remark.lines(seen))
+    lines = (line for remark in _REMARKS for line in remark.lines(seen))
     yield from dict.fromkeys(lines)
 
 
@@ -117,7 +117,7 @@ def _pinned(seen: Solution) -> Iterator[str]:
     total = machine.ram_total
     if not total or not any(device.wddm for device in machine.devices):
         return
-    size, most = pinned(seen), total // PINNED
+    size, most = pinned(seen), total // _PINNED
     if size > most:
         yield (
             f"{human(size)} of RAM would be pinned; Windows and WSL2 pin only about half of it, "
@@ -131,7 +131,7 @@ def pinned(seen: Solution) -> int:
     names = {name for device in placement.devices if (name := on(device).host_buffer)}
     if not names:
         return 0
-    mapped = seen.params.load_mode in MAPPED
+    mapped = seen.params.load_mode in _MAPPED
     weights = 0 if mapped else sum(placement.buffers.get(name, 0) for name in names)
     return weights + seen.use.host.compute
 
@@ -183,7 +183,7 @@ def _parted(seen: Solution) -> Iterator[str]:
 
 def _slow_caches(seen: Solution) -> Iterator[str]:
     """Devices without a fast kernel for the cache's types."""
-    types = {*_cache_types(seen.params)} - UNQUANTISED
+    types = {*_cache_types(seen.params)} - _UNQUANTISED
     if not types or seen.params.kv_offload is False:
         return
     names = "/".join(sorted(types))
@@ -369,28 +369,28 @@ def _setting(device: Device, limit: int) -> str:
 
 
 @dataclass(frozen=True)
-class Remark:
+class _Remark:
     what: str
     lines: Callable[[Solution], Iterable[str]]
 
 
-REMARKS = (
-    Remark("the file, and what the estimate does not know", _of_the_file),
-    Remark("system memory that is missing", _short_of_ram),
-    Remark("a margin that is more than what is free", _margin_alone),
-    Remark("--ctx max with weights in RAM", _most_context),
-    Remark("operations without a kernel", _no_kernel),
-    Remark("a delta net in single operations", _parted),
-    Remark("a quantised cache that is read slowly", _slow_caches),
-    Remark("a model without a KV cache", _encodes),
-    Remark("more users than can be served", _too_many_users),
-    Remark("a cache type that changes answers", _coarse_cache),
-    Remark("pinned memory on Windows", _pinned),
-    Remark("weights on another NUMA node", _far_nodes),
-    Remark("an expert cache that loses", _losing_cache),
-    Remark("more context than the model was trained for", _beyond_training),
-    Remark("less context than the workload takes", _below_workload),
-    Remark("-ncmoe of a model without experts", _no_experts),
-    Remark("-ts with more or fewer shares than devices", _shares),
-    Remark("-ot that names no tensor", _no_such_tensor),
+_REMARKS = (
+    _Remark("the file, and what the estimate does not know", _of_the_file),
+    _Remark("system memory that is missing", _short_of_ram),
+    _Remark("a margin that is more than what is free", _margin_alone),
+    _Remark("--ctx max with weights in RAM", _most_context),
+    _Remark("operations without a kernel", _no_kernel),
+    _Remark("a delta net in single operations", _parted),
+    _Remark("a quantised cache that is read slowly", _slow_caches),
+    _Remark("a model without a KV cache", _encodes),
+    _Remark("more users than can be served", _too_many_users),
+    _Remark("a cache type that changes answers", _coarse_cache),
+    _Remark("pinned memory on Windows", _pinned),
+    _Remark("weights on another NUMA node", _far_nodes),
+    _Remark("an expert cache that loses", _losing_cache),
+    _Remark("more context than the model was trained for", _beyond_training),
+    _Remark("less context than the workload takes", _below_workload),
+    _Remark("-ncmoe of a model without experts", _no_experts),
+    _Remark("-ts with more or fewer shares than devices", _shares),
+    _Remark("-ot that names no tensor", _no_such_tensor),
 )

@@ -45,15 +45,15 @@ OTHERS = 8  # promises that are kept
 TRIES = 12  # launches that are measured of one promise
 NEAR = 64 << 20  # bytes that a launch may lack so that it is tried with less context
 HOPE = 16 << 20  # bytes that launches may take less than they should,
-HOPES = 3  # so often for a promise,
-HOPED = 0.98  # if they are then worth this much more
-GRIDS = 3  # times that contexts between two promises are looked at, each by what is known then
+_HOPES = 3  # so often for a promise,
+_HOPED = 0.98  # if they are then worth this much more
+_GRIDS = 3  # times that contexts between two promises are looked at, each by what is known then
 CLOSE = 1.1  # promises that are looked at again before the search ends
-LATER = 1.0001  # a bound that is looked at after what it is of
+_LATER = 1.0001  # a bound that is looked at after what it is of
 SAME = 0.995  # a promise must be this much better than what was measured
 # Limits of a context that nobody gave, if the CPU takes part:
-TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
-TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
+_TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
+_TOKEN_GROWTH = 1.5  # or this factor over its time at the reference depth
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class Search:
             winner = self._with_most_layers(
                 itertools.chain(self.frames.all(), self.frames.left_out())
             )
-        for challenge in (self._orders, *[self._contexts] * GRIDS, self._parts):
+        for challenge in (self._orders, *[self._contexts] * _GRIDS, self._parts):
             if winner is not None and challenge(winner):
                 self._push(winner, self._worth(winner))
                 winner = self._run()
@@ -270,7 +270,7 @@ class Search:
             more = whole or (finer if name == "bare" else None)
             if more is not None:
                 node.later = True
-                self._push(node, more.worth * LATER)  # less on the devices, and no faster
+                self._push(node, more.worth * _LATER)  # less on the devices, and no faster
                 continue
             launch = self._promise(node)
             if launch is not None:
@@ -440,9 +440,9 @@ class Search:
         """Opens what would fit if it took a little less than it should: no estimate is so exact."""
         launch = node.kind.promise(node.n_ctx, 0, HOPE)
         limit = seconds if again is None else min(seconds, again.worth)
-        if launch is None or launch.ram_missing or launch.worth > limit * HOPED:
+        if launch is None or launch.ram_missing or launch.worth > limit * _HOPED:
             return
-        if node.hopes < HOPES and (node.kind, launch.params) not in self.opened:
+        if node.hopes < _HOPES and (node.kind, launch.params) not in self.opened:
             node.hopes += 1
             self._open_launch(node, launch)
 
@@ -637,7 +637,7 @@ class Search:
                 return False
             speed = self.cost.predict(at, use)
             return n <= enough or 1 / speed.generation_full <= max(
-                TOKEN_SECONDS, TOKEN_GROWTH / speed.generation
+                _TOKEN_SECONDS, _TOKEN_GROWTH / speed.generation
             )
 
         if self.policy.n_ctx == "max" or most <= least or useful(most):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 STEP = 256
 # checkpoints per slot; more are kept only if memory remains for saved prompts too
 ENOUGH = 8
-FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
+_FEWER = (CTX_CHECKPOINTS, 16, 8, 4, 2)
 
 
 def certain(params: Params, use: Static) -> int:
@@ -114,7 +114,9 @@ def keeping(
     # one more for every slot
     each = _bounded(params, use).get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
     for count in (
-        (here.checkpoints,) if params.ctx_checkpoints is not None or not here.checkpoints else FEWER
+        (here.checkpoints,)
+        if params.ctx_checkpoints is not None or not here.checkpoints
+        else _FEWER
     ):
         size = here.state + count * here.checkpoint
         left = None if spare is None else spare - each * max(0, count - 1)

@@ -31,7 +31,7 @@ def measured_words(found: Measured | None, width: int = 0) -> list[str]:
     alike = prompt is not None and prompt.source == row.source and prompt.words == row.words
     if prompt is not None and (alike or not rates):
         rates.append(f"prompts {tokens(prompt.rate)}/s")
-    lines = [f"{', '.join(rates)}: {row_words(row, width)}"]
+    lines = [f"{', '.join(rates)}: {_row_words(row, width)}"]
     if found.contradicting:
         lines.append(
             f"{found.contradicting} measurements contradict the prediction: drawn towards them it "
@@ -40,7 +40,7 @@ def measured_words(found: Measured | None, width: int = 0) -> list[str]:
     return lines
 
 
-def row_words(row: Row, width: int = 0) -> str:
+def _row_words(row: Row, width: int = 0) -> str:
     """Of what a row is: model, cards, placement, depth, RAM, build, source and date."""
     placed = placement(row) if row.placement in ("MoE in RAM", "dense partial", "multi-GPU") else ""
     ram = f"RAM {row.ram / 1e9:.0f} GB/s" if row.ram and row.share < 1 else ""

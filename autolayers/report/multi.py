@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..planner.several.multi import Together
 
 
-SLOWER = 1.02  # a request that is slower than alone by this factor is shown with both times
+_SLOWER = 1.02  # a request that is slower than alone by this factor is shown with both times
 
 
 def together_text(together: Together, style: Style | None = None, rest: Sequence[str] = ()) -> str:
@@ -88,7 +88,7 @@ def _speed_words(together: Together, i: int) -> str:
     text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
     if (asked := together.plans[i].inputs) is not None:
         return f"{tokens(asked.per_second)} inputs/s of {asked.tokens} tokens"
-    slower = bool(together.alone) and seconds > together.alone[i] * SLOWER
+    slower = bool(together.alone) and seconds > together.alone[i] * _SLOWER
     return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
 
 

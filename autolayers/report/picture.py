@@ -27,7 +27,7 @@ PARTS = (
     ("free", ".", "\u00b7", "dim"),
 )
 # columns that are shown although all are 0
-ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
+_ALWAYS = frozenset(("weights", "KV", "compute", "margin", "free"))
 _BAR = 10, 40  # columns of a bar, at least and at most
 _DECORATIONS = frozenset(
     (
@@ -60,7 +60,7 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     shown = [
         i
         for i, (head, *_) in enumerate(PARTS)
-        if head in ALWAYS or any(row[i] >= _SHOWN for row in rows)
+        if head in _ALWAYS or any(row[i] >= _SHOWN for row in rows)
     ]
     room = max(12, style.width // 4)
     names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]

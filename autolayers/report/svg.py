@@ -14,7 +14,7 @@ from .look import GPU, INK, MARK, PAPER, RAM, SOFT
 from .picture import FULL, HALF
 from .table import PLACES
 
-ENDINGS = (".svg", ".png")
+_ENDINGS = (".svg", ".png")
 _CELL, _LINE, _MARGIN = 9, 20, 20
 _PAINT = {
     "": INK,
@@ -30,7 +30,7 @@ def write_picture(text: str, path: str) -> None:
     """Writes the text to the file of that name, which ends in .svg or .png. Raises UsageError for
     another ending, AutolayersError where a PNG cannot be made, OSError."""
     ending = Path(path).suffix.lower()
-    if ending not in ENDINGS:
+    if ending not in _ENDINGS:
         raise UsageError(f"--picture {path}: expected a name that ends in .svg or .png")
     if ending == ".svg":
         Path(path).write_text(svg(text), encoding="utf-8")

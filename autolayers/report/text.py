@@ -77,7 +77,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
         lines.append("")
     lines += labelled("why", plan.reasons, style)
     lines += _instead(plan, style)
-    lines += labelled("--fit", fit_words(plan), style)
+    lines += labelled("--fit", _fit_words(plan), style)
     lines += labelled("speed", _speed(plan) if plan.fits else [], style)
     lines += labelled("measured", measured_words(plan.measured) if plan.fits else [], style)
     table = users_table(plan.speed) if plan.fits else []
@@ -109,7 +109,7 @@ def figures(plan: Plan) -> str:
         return f"{each_words(speed)}   {context_words(plan)}"
     if plan.inputs is not None:
         return (
-            f"{inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   "
+            f"{_inputs_words(plan.inputs, speed)}   {tokens(speed.prompt)} tokens/s   "
             f"{context_words(plan)}"
         )
     low, high = (
@@ -133,7 +133,7 @@ def context_words(plan: Plan) -> str:
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
 
 
-def inputs_words(asked: Inputs, speed: Speed) -> str:
+def _inputs_words(asked: Inputs, speed: Speed) -> str:
     """Inputs per second, with the prediction's uncertainty."""
     rate, factor = asked.per_second, speed.prompt_spread
     span = f"({tokens(rate / factor)} to {tokens(rate * factor)})"
@@ -143,15 +143,15 @@ def inputs_words(asked: Inputs, speed: Speed) -> str:
 def _speed(plan: Plan) -> list[str]:
     speed, asked = plan.speed, plan.inputs
     if asked is None:
-        return speed_words(speed)
+        return _speed_words(speed)
     return [
         f"predicted, not measured: {tokens(speed.prompt)} tokens/s of inputs (within "
         f"x{speed.prompt_spread:.2f}), {1 / asked.per_second:.3f} s for one of {asked.tokens} "
-        "tokens" + calibrated_words(speed) + assumed_words(speed)
+        "tokens" + _calibrated_words(speed) + assumed_words(speed)
     ]
 
 
-def speed_words(speed: Speed) -> list[str]:
+def _speed_words(speed: Speed) -> list[str]:
     """Return the prediction for the workload, and its uncertainty."""
     work = speed.workload
     asked = f"{work.prompt} prompt tokens, {work.generate} generated"
@@ -164,11 +164,11 @@ def speed_words(speed: Speed) -> list[str]:
         f"x{speed.generation_spread:.2f}), {tokens(speed.generation_full)} with a full context; "
         f"prompts {tokens(speed.prompt)} (within x{speed.prompt_spread:.2f})",
         f"for {title}{asked}: {speed.request:.1f} "
-        "s" + calibrated_words(speed) + assumed_words(speed) + narrowed(speed),
+        "s" + _calibrated_words(speed) + assumed_words(speed) + _narrowed(speed),
     ]
 
 
-def calibrated_words(speed: Speed) -> str:
+def _calibrated_words(speed: Speed) -> str:
     """Return the measured launches that the prediction is corrected by, in one phrase; "" if there
     are none."""
     known = speed.correction
@@ -224,7 +224,7 @@ def _numbered(name: str) -> tuple[str, int | None]:
     return kind, int(name[len(kind) :]) if len(kind) < len(name) else None
 
 
-def narrowed(speed: Speed) -> str:
+def _narrowed(speed: Speed) -> str:
     """Return the flag that makes the prediction most certain, where something is assumed that one
     says; RAM's speed counts more than the number of cores."""
     names = {name for name, _ in speed.assumed}
@@ -335,7 +335,7 @@ def smaller_words(plan: Plan) -> str:
     )
 
 
-def fit_words(plan: Plan) -> list[str]:
+def _fit_words(plan: Plan) -> list[str]:
     """--fit's own answer."""
     rival = plan.fit_choice
     if rival is None:

@@ -87,8 +87,8 @@ MAX_LOG = 64 << 20  # characters of a log
 MAX_MODELS = 64  # kept at once; the oldest is dropped
 MAX_BUNDLED = 16  # kept at once
 MAX_PARTS = 512
-MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
-MAX_STEPS = 4  # questions whose reasons are under way
+_MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
+_MAX_STEPS = 4  # questions whose reasons are under way
 AHEAD = 8  # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 # of somebody without a machine here
@@ -109,7 +109,7 @@ class NotOpened(UsageError):
     """A model that the page has to open first."""
 
 
-class NeedMore(Exception):
+class _NeedMore(Exception):
     """The header continues after the bytes that were sent."""
 
 
@@ -122,7 +122,7 @@ class _Part:
 
     def read(self, n: int) -> bytes:
         if self._at >= len(self._data) and (self.size is None or self._at < self.size):
-            raise NeedMore
+            raise _NeedMore
         found = self._data[self._at : self._at + n]
         self._at += len(found)
         return found
@@ -291,7 +291,7 @@ class Engine:
             if split_of(part)[1] > 1:
                 return self._add_part(part)
             return {"model": _summary(name, self._keep(name, read_model(part)))}
-        except NeedMore:
+        except _NeedMore:
             if len(data) < LARGEST_SLICE:
                 return {"need": min(max(4 * len(data), FIRST_SLICE), LARGEST_SLICE)}
             return {
@@ -392,8 +392,8 @@ class Engine:
         steps = plan_in_steps(self.model(name), request, known=self._known_of(name, request))
         plan = next(steps)
         answer = self._drawn(question, request, plan, False)
-        _drop_oldest(self._steps, MAX_STEPS - 1)
-        _drop_oldest(self._plans, MAX_STEPS - 1)
+        _drop_oldest(self._steps, _MAX_STEPS - 1)
+        _drop_oldest(self._plans, _MAX_STEPS - 1)
         self._steps[_key(question)] = Lock(), steps
         self._plans[_key(question)] = plan
         return answer
@@ -435,7 +435,11 @@ class Engine:
         if request.companions != NONE or request.params.override_kv:
             return None
         model, (last, build, known) = self.model(name), self._known
-        if last is not model or build != request.policy.build or len(known.launches) > MAX_LAUNCHES:
+        if (
+            last is not model
+            or build != request.policy.build
+            or len(known.launches) > _MAX_LAUNCHES
+        ):
             known = Known()
             self._known = model, request.policy.build, known
         return known

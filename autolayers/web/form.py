@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
     Question = Mapping[str, Any]
 
-MAX_TEXT = 1 << 16
+_MAX_TEXT = 1 << 16
 # in a pattern of -ot: 40 letters in up to 4 ways are a second for all tensors of a model
-MOST_REPEATS = 4
-MOST_GIB = 256  # of a GPU without a unit
+_MOST_REPEATS = 4
+_MOST_GIB = 256  # of a GPU without a unit
 NEAR = 12  # cards that are offered for a name that is none
-NO_GPU = ("0", "none", "no", "cpu")
+_NO_GPU = ("0", "none", "no", "cpu")
 # Form field -> its flag (llama-server's, or autolayers' own) and its label
 FIELDS = {
     "gpu": ("--gpu", "GPU"),
@@ -59,7 +59,7 @@ _HERE = (
 )
 
 
-def text(question: Question, key: str, longest: int = MAX_TEXT) -> str:
+def text(question: Question, key: str, longest: int = _MAX_TEXT) -> str:
     """A field's text, "" if it is not there. Raises UsageError."""
     value = question.get(key)
     if value is None:
@@ -72,7 +72,7 @@ def text(question: Question, key: str, longest: int = MAX_TEXT) -> str:
 def texts(question: Question, key: str) -> list[str]:
     """The texts of a list. Raises UsageError."""
     values = question.get(key) or []
-    if not isinstance(values, list) or len(values) > MAX_TEXT:
+    if not isinstance(values, list) or len(values) > _MAX_TEXT:
         raise UsageError(f"{key}: not a list")
     return [value for value in values if isinstance(value, str)]
 
@@ -88,15 +88,17 @@ def request_of(question: Question, here: bool = False) -> Request:
     if arguments.params.model is not None:
         raise UsageError("-m: the model has a field of its own")
     for pattern, _ in arguments.params.overrides:
-        if len(re.findall(r"(?<!\\)[*+{]", pattern)) > MOST_REPEATS:
-            raise UsageError(f"-ot {pattern}: at most {MOST_REPEATS} repetitions in a pattern here")
+        if len(re.findall(r"(?<!\\)[*+{]", pattern)) > _MOST_REPEATS:
+            raise UsageError(
+                f"-ot {pattern}: at most {_MOST_REPEATS} repetitions in a pattern here"
+            )
     if file := text(question, "machine"):
         devices, host = machine_file.parse(file, "machine file")
         return Request.of(arguments, devices=devices, host=host)
     gpu = text(question, "gpu").lower()
-    if gpu in NO_GPU and here:
+    if gpu in _NO_GPU and here:
         return Request.of(arguments, amend=lambda found: replace(found, devices=()))
-    if gpu in NO_GPU or not (gpu or here or "gpu" in arguments.own):
+    if gpu in _NO_GPU or not (gpu or here or "gpu" in arguments.own):
         return Request.of(arguments, devices=[])
     return Request.of(arguments)
 
@@ -121,7 +123,7 @@ def _words(question: Question, field: str) -> list[str]:
     if field == "gpu":
         value = (
             ""
-            if text(question, "machine") or value.lower() in NO_GPU
+            if text(question, "machine") or value.lower() in _NO_GPU
             else ",".join(map(_in_gib, value.split(",")))
         )
     elif field == "ram":
@@ -143,7 +145,7 @@ def _in_gib(value: str) -> str:
         value,
         re.ASCII | re.IGNORECASE,
     )
-    if not found or float(found[2]) > MOST_GIB:
+    if not found or float(found[2]) > _MOST_GIB:
         return value
     return f"{(found[1] or '').replace('×', 'x')}{found[2]}GiB"
 
@@ -159,7 +161,7 @@ def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
         flag, label = FIELDS[field]
         said = said.removeprefix(flag).lstrip(" :")
         said = f"{label}: {said}"
-    near = cards_near(text(question, "gpu")) if field == "gpu" else []
+    near = _cards_near(text(question, "gpu")) if field == "gpu" else []
     return {
         "error": said,
         "kind": type(error).__name__,
@@ -168,7 +170,7 @@ def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
     }
 
 
-def cards_near(gpus: str) -> list[str]:
+def _cards_near(gpus: str) -> list[str]:
     """The cards whose name has what the first unknown one of `gpus` says, desktop cards first."""
     for part in map(_in_gib, gpus.split(",")):
         try:

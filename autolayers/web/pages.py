@@ -130,7 +130,7 @@ def pages(url: str) -> dict[str, bytes]:
         f'<p>{about}</p><div class="scroll"><table>{table}</table></div>',
         "on/index",
     )
-    found["on/index.svg"] = of_all()
+    found["on/index.svg"] = _of_all()
     places = [
         "",
         *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html")),
@@ -170,7 +170,7 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
     )
 
 
-def of_all() -> str:
+def _of_all() -> str:
     """The picture of a link to the page itself, which says nothing of a model: what stands behind
     the # reaches no preview."""
     lines = ("Does this model run on that machine,", "how fast, and with which command?")

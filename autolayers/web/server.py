@@ -45,7 +45,7 @@ LOOK = 0.2  # seconds between two looks whether a client is still there
 _LONG = 0.2  # seconds of a question after which its objects are collected
 _ARENA_MAX = -8  # glibc's M_ARENA_MAX
 # the Hub is asked only for the words of a search, when that is chosen
-CSP = (
+_CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' "
     "https://huggingface.co; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -233,7 +233,7 @@ class Handler(BaseHTTPRequestHandler):
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
             ("Cache-Control", "no-store"),
-            ("Content-Security-Policy", CSP),
+            ("Content-Security-Policy", _CSP),
             ("X-Content-Type-Options", "nosniff"),
             ("Referrer-Policy", "no-referrer"),
             ("Cross-Origin-Resource-Policy", "same-origin"),

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from ..request import Request
     from ..work.speed import Speed
 
-WORDS_PER_TOKEN = 0.75  # of English
+_WORDS_PER_TOKEN = 0.75  # of English
 READING = 4  # words a second
 PAGE = 400  # words
-NOTED = 1.1  # times the plan's rate
+_NOTED = 1.1  # times the plan's rate
 # Of a model's value, by what its quantisation loses
 KEPT = {"least": 1.0, "little": 0.97, "noticeable": 0.85, "heavy": 0.6}
 
@@ -69,7 +69,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
 def _is_slow(plan: Plan) -> bool:
     """Whether one reads faster than it writes."""
     writes = plan.inputs is None and not is_embedding(plan.model)
-    return writes and plan.speed.generation * WORDS_PER_TOKEN < READING / 1.2
+    return writes and plan.speed.generation * _WORDS_PER_TOKEN < READING / 1.2
 
 
 def spread(plan: Plan) -> str:
@@ -103,7 +103,7 @@ def faster(plan: Plan) -> dict[str, Any] | None:
     found = [
         other
         for other in plan.alternatives
-        if other.speed.generation > here.generation * NOTED
+        if other.speed.generation > here.generation * _NOTED
         and other.n_ctx >= plan.breakdown.n_ctx
         and other.speed.generation_spread > here.generation_spread
     ]
@@ -190,7 +190,7 @@ def _plain(plan: Plan) -> str:
             "A model for embeddings: it turns texts into vectors and writes nothing. Start it with "
             "--embedding."
         )
-    words = plan.speed.generation * WORDS_PER_TOKEN
+    words = plan.speed.generation * _WORDS_PER_TOKEN
     pace = (
         "faster than"
         if words > READING * 1.2
@@ -198,7 +198,7 @@ def _plain(plan: Plan) -> str:
         if words < READING / 1.2
         else "about as fast as"
     )
-    held = plan.breakdown.n_ctx_seq * WORDS_PER_TOKEN
+    held = plan.breakdown.n_ctx_seq * _WORDS_PER_TOKEN
     return (
         f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
         f"{round(held, -3 if held >= 10000 else -2):,.0f} words "

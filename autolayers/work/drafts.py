@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Accepted share of n = 1, 2, ... drafted tokens, by text: heads of a model of 27B parameters on 40
 # machines. A model of
 # 1B parameters that drafts for one of 8B reached 0.72 too (n = 3)
-ACCEPTED = {
+_ACCEPTED = {
     "mixed": (0.884, 0.80, 0.72, 0.65, 0.59, 0.535),
     "code": (0.95, 0.91, 0.88, 0.85, 0.81, 0.76),
     "prose": (0.75, 0.57, 0.47, 0.39, 0.33, 0.28),
@@ -33,7 +33,7 @@ ACCEPTED = {
 # the build from which on --spec-type names drafts, and --spec-draft-n-max their tokens
 NAMED = 9102
 MOST = 6  # drafted tokens: beyond there are no rows
-NEARLY = 0.97  # the fewest drafted tokens that reach this share of the best speedup
+_NEARLY = 0.97  # the fewest drafted tokens that reach this share of the best speedup
 GAIN = 1.1  # a draft is chosen for this much
 WITHIN = 1.25  # nine of ten speedups are within this factor
 # a mixture's kernels for a few tokens, besides the experts that they read: per token
@@ -118,7 +118,7 @@ def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None
     """The accepted share of n drafted tokens. `given`: a share that was measured, and its n; for
     other n as if each token were accepted with one probability."""
     if given is None:
-        table = ACCEPTED[text]
+        table = _ACCEPTED[text]
         return table[min(n, len(table)) - 1] * (1.0 if n <= len(table) else len(table) / n)
     share, drafted = given
     low, high = 0.0, 1.0
@@ -144,7 +144,7 @@ class Step:
     def passes(self, draft: Model, place: str, head: bool = False) -> float:
         """Seconds of one pass of a draft on a device, or on the CPU if `place` is none; with `head`
         of the model's own MTP block and its output."""
-        size, matrices = read_of(draft, head)
+        size, matrices = _read_of(draft, head)
         device, host = self.clock.devices.get(place), self.clock.host
         if device is None:
             seconds = size / host.ram + matrices * KERNELS * SHARED.core_kernel * 1e-6
@@ -167,10 +167,10 @@ def best(gain: Callable[[int], float], most: int = MOST) -> int:
     """The fewest drafted tokens of 1 to `most` whose speedup is nearly the best."""
     found = {n: gain(n) for n in range(1, most + 1)}
     top = max(found.values())
-    return next(n for n, value in found.items() if value >= NEARLY * top)
+    return next(n for n, value in found.items() if value >= _NEARLY * top)
 
 
-def read_of(model: Model, head: bool = False) -> tuple[float, int]:
+def _read_of(model: Model, head: bool = False) -> tuple[float, int]:
     """Bytes that one pass of a draft model reads, and its matrices; with `head` those of the
     model's own MTP block and its output."""
     hparams = model.hparams

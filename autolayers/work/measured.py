@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ..model import Model
 
-TWIN = 0.05  # active bytes this close are those of a twin
+_TWIN = 0.05  # active bytes this close are those of a twin
 ENOUGH = 3  # measurements that a prediction is drawn to
 _SHARE = 0.1  # of the weights: a placement this close is the same
 _TENTH = 10.0  # how much a tenth of the weights elsewhere counts, in halvings of the depth
@@ -199,7 +199,7 @@ def _is(row: Row, asked: Asked) -> bool:
         asked.placement,
     ):
         return False
-    return abs(log(row.active / asked.active)) <= log(1 + TWIN) and same(row.cards, asked.cards)
+    return abs(log(row.active / asked.active)) <= log(1 + _TWIN) and same(row.cards, asked.cards)
 
 
 def same(some: Iterable[str], others: Iterable[str]) -> bool:
@@ -214,7 +214,7 @@ def _kind(name: str) -> str:
 
 def _distance(row: Row, asked: Asked) -> float:
     """How far a row is, in halvings of the depth."""
-    size = abs(log(row.active / asked.active)) / log(1 + TWIN)
+    size = abs(log(row.active / asked.active)) / log(1 + _TWIN)
     depth = abs(log2((_KILO + row.depth + row.prompt / 2) / (_KILO + asked.depth)))
     less = (_AGED if row.date < _OLD else 0.0) + (0.0 if row.source else _NO_SOURCE)
     return size + depth + _TENTH * abs(row.share - asked.share) + less

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 # Shares of the watts as sold from which on a limit is not felt: by generation, of reading
 READING = {"Ampere": 1.0, "Ada": 0.74, "Blackwell": 0.53}
-READING_UNKNOWN = 0.74
-COMPUTING = 0.72
-FALLS = 0.8  # a rate falls as this power of the watts
+_READING_UNKNOWN = 0.74
+_COMPUTING = 0.72
+_FALLS = 0.8  # a rate falls as this power of the watts
 
 
 def shares(device: Device) -> tuple[float, float]:
@@ -28,9 +28,9 @@ def shares(device: Device) -> tuple[float, float]:
     if not device.power_limit or not device.power_default:
         return 1.0, 1.0
     watts = device.power_limit / device.power_default
-    reading = READING.get(generation_of(device), READING_UNKNOWN)
-    return _left(watts, reading), _left(watts, COMPUTING)
+    reading = READING.get(generation_of(device), _READING_UNKNOWN)
+    return _left(watts, reading), _left(watts, _COMPUTING)
 
 
 def _left(watts: float, enough: float) -> float:
-    return float(min(1.0, (watts / enough) ** FALLS))
+    return float(min(1.0, (watts / enough) ** _FALLS))

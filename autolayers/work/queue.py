@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # requests of each person; the first is not counted, as they do not begin together
 ROUNDS = 4
-WAITED = 0.95  # share of the requests whose first token came within `Served.first`
+_WAITED = 0.95  # share of the requests whose first token came within `Served.first`
 _DEPTHS = 256  # tokens: depths this close take the same time
 
 
@@ -139,4 +139,4 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
     firsts.sort()
     each = len(rates) / sum(1 / rate for rate in rates)
     total = users * (ROUNDS - 1) * work.generate / (now - begun)
-    return Served(each, total, firsts[min(len(firsts) - 1, int(WAITED * len(firsts)))])
+    return Served(each, total, firsts[min(len(firsts) - 1, int(_WAITED * len(firsts)))])

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 IN_RAM = ("MoE in RAM", "dense partial", "CPU")
 _LONG = 1 << 17  # a context longer than every sliding window
 _SHORT = 4096
-DEEP = 8192  # tokens of a sequence, up to which an empty context stands for all of it
+_DEEP = 8192  # tokens of a sequence, up to which an empty context stands for all of it
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ class CostModel:
         kind = self.kind(clock)
         corrections = self.calibration.of(kind, "pp"), self.calibration.of(kind, "tg")
         speed = _speed(clock, self.workload, use, kind, self._assumed(clock, kind), corrections)
-        if self.deep and use.n_ctx_seq > DEEP:
+        if self.deep and use.n_ctx_seq > _DEEP:
             speed = replace(speed, over_depths=_over_depths(clock, self.workload, use))
         speed = self._unsure(speed, clock, use)
         if clock.apart:
@@ -598,7 +598,7 @@ class CostModel:
         the same time wherever their layer is, and are left out."""
         work = self.workload
         depth = min(n_ctx_seq, work.depth + work.prompt + work.generate / 2)
-        if self.deep and n_ctx_seq > DEEP:
+        if self.deep and n_ctx_seq > _DEEP:
             depth = n_ctx_seq / 2
         key = (replace(params, n_ctx=None, n_gpu_layers=None, tensor_split=None), depth)
         if key in self._seconds:

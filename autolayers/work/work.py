@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HOST = "Host"
 
 # matrix kernels' rate by type of the weights, as a share of q4_K's (benchmarks/fit_speed.py)
-TYPE_WORK = {
+_TYPE_WORK = {
     "f32": 0.5,
     "f16": 0.99,
     "bf16": 1.05,
@@ -47,7 +47,7 @@ TYPE_WORK = {
 }
 # reading a token's matrices of types that are unpacked slower than they are read, by llama.cpp's
 # mul_mat_vec kernels
-TYPE_READ = {
+_TYPE_READ = {
     "q2_K": 1.3,
     "iq1_s": 1.3,
     "iq1_m": 1.3,
@@ -60,7 +60,7 @@ TYPE_READ = {
     "iq4_xs": 1.1,
 }
 # the same on a CPU core, whose kernels look codes of these types up one after another
-TYPE_READ_CORE = {
+_TYPE_READ_CORE = {
     "iq1_s": 4.0,
     "iq1_m": 4.0,
     "iq2_xxs": 4.0,
@@ -69,7 +69,7 @@ TYPE_READ_CORE = {
     "iq3_xxs": 4.0,
     "iq3_s": 4.0,
 }
-KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
+_KERNELS_UNKNOWN = 2.5  # per matrix, if the architecture's graph is unknown
 # A device whose work begins or ends at the CPU cannot start kernels while others run. A visit of
 # _MANY kernels or more costs a full handover each way, a shorter one at least _LEAST of it
 _MANY, _LEAST = 16, 0.2
@@ -164,12 +164,12 @@ class Weights:
             if weight.layer == "repeating" and weight.block >= hparams.n_layer:
                 continue  # MTP blocks take no part in plain generation
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
-            work = info.n_elements / TYPE_WORK.get(info.type, 0.95)
+            work = info.n_elements / _TYPE_WORK.get(info.type, 0.95)
             bf16 = info.n_bytes * (self.used if expert else 1) if info.type == "bf16" else 0
-            slower = info.n_bytes * TYPE_READ.get(info.type, 1.0)
+            slower = info.n_bytes * _TYPE_READ.get(info.type, 1.0)
             read += slower if expert else 0
             low += 0 if expert else slower
-            core += info.n_bytes * TYPE_READ_CORE.get(info.type, 1.0)
+            core += info.n_bytes * _TYPE_READ_CORE.get(info.type, 1.0)
             size += 0 if expert else info.n_bytes
             self.reads[info.name] = (
                 Reads(0, info.n_bytes, 0.0, work * self.used, bf16)
@@ -210,11 +210,11 @@ class Weights:
                         "",
                         layer,
                         0,
-                        KERNELS_UNKNOWN if matrix else 0,
+                        _KERNELS_UNKNOWN if matrix else 0,
                     )
                 )
         if "output.weight" not in self.model.tensors:
-            found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, KERNELS_UNKNOWN))
+            found.append(Step(WEIGHT, "MUL_MAT", "output.weight", "", OUTPUT, 0, _KERNELS_UNKNOWN))
         return tuple(sorted(found, key=lambda step: step.layer))
 
     def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:

@@ -83,7 +83,9 @@ def reserve(
         *[b.kind for b in setting.backends],
         len(setting.backends) - 1 in setting.dev_layer,
     )
+    # a search may stop at the prompt graph: the decision is then taken from a launch like this one
     hasty = enough is not None and setting.cache.fused.get(alike) == _unresolved(setting)
+    # a sweep lays out thousands of graphs
     if len(setting.cache.graphs) >= _KEPT:
         setting.cache.graphs.clear()
     prompt: Graphs | None = None
@@ -99,6 +101,7 @@ def reserve(
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
         if enough is not None:
+            # with a full cache and one sequence it is the largest of those in use
             if pinned and setting.hparams.architecture.graph_grows:
                 first = Graphs(setting, n_tokens, 1, n_outputs, {**fused, "filled": True})
                 least = first.sizes()
@@ -116,6 +119,7 @@ def reserve(
                 )
         if generation is None:
             generation = _resolve_fused(setting, n_seqs)
+        # the generation graph agrees with what the prompt graph was built with
         if generation.fused == fused:
             break
         fused = generation.fused

@@ -42,10 +42,10 @@ ALIKE = 0.02  # rates this close are one
 READABLE, FLUENT = 8.0, 20.0
 # quality.level: below GOOD a file is the second choice, below POOR the last one
 GOOD, POOR = 4, 3
-NEAR_RATE = 0.5  # of the fastest's rate
+_NEAR_RATE = 0.5  # of the fastest's rate
 # Why a file is taken
 WHOLE, READS, SLOW = "whole", "reads", "slow"
-WANTED_CTX = 8192  # if neither the user nor the workload gives it
+_WANTED_CTX = 8192  # if neither the user nor the workload gives it
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def wanted_ctx(request: Request) -> int:
     """The minimum context that the user wants."""
     params, policy = request.params, request.policy
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
-    return given or policy.n_ctx_min or max(WANTED_CTX, policy.workload.context)
+    return given or policy.n_ctx_min or max(_WANTED_CTX, policy.workload.context)
 
 
 def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> Choice:
@@ -284,7 +284,7 @@ def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """Of those that are not much slower than the fastest the best level up to GOOD, and of that
     level the fastest."""
-    least = NEAR_RATE * max(choices[i].rate for i in files)
+    least = _NEAR_RATE * max(choices[i].rate for i in files)
     near = [i for i in files if choices[i].rate >= least]
     return max(near, key=lambda i: (min(choices[i].level, GOOD), choices[i].rate, -i))
 

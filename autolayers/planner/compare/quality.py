@@ -52,7 +52,7 @@ _ALIKE = {
     "iq2_s": "q2_K",
     "iq1_m": "iq1_s",
 }
-BANDS = (
+_BANDS = (
     (0.005, "as Q6"),
     (0.02, "as Q5"),
     (0.06, "as Q4"),
@@ -60,7 +60,7 @@ BANDS = (
     (float("inf"), "as Q2"),
 )
 
-LEVELS = (6, 5, 4, 3, 2)  # of the bands, in bits
+_LEVELS = (6, 5, 4, 3, 2)  # of the bands, in bits
 
 _LOADED = re.compile(r"loaded meta data with .* tensors from (.+?) \(version")
 _SIZE = re.compile(r"file size\s+=\s+([\d.]+) (GiB|MiB) \(")
@@ -80,8 +80,8 @@ class Usual:
 
     @property
     def band(self) -> str:
-        at = next(i for i, (most, _) in enumerate(BANDS) if self.median <= most)
-        return BANDS[min(len(BANDS) - 1, at + self.small)][1]
+        at = next(i for i, (most, _) in enumerate(_BANDS) if self.median <= most)
+        return _BANDS[min(len(_BANDS) - 1, at + self.small)][1]
 
     def to_dict(self) -> dict[str, object]:
         return {
@@ -129,8 +129,8 @@ def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float
     closer for its bits."""
     divergence = measured.kld if measured else usual.median if usual else None
     if divergence is None:
-        return max(LEVELS[-1], min(LEVELS[0], int(bits_per_weight)))
-    return next(bits for (most, _), bits in zip(BANDS, LEVELS, strict=True) if divergence <= most)
+        return max(_LEVELS[-1], min(_LEVELS[0], int(bits_per_weight)))
+    return next(bits for (most, _), bits in zip(_BANDS, _LEVELS, strict=True) if divergence <= most)
 
 
 def read(text: str, source: str) -> list[Measured]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .servers import Servers
 
 STEPS = 10_000
-TIES = 500  # steps during which equally good choices are explored too
+_TIES = 500  # steps during which equally good choices are explored too
 MOST_EXACT = 10
 MOST_CUTS = 24  # how often to try splitting a model over the leftover memory
 # a choice with a split model must be this much better: each needs many layouts to find
@@ -262,7 +262,9 @@ class Search:
         if self.found is None:
             return price < float("inf")
         return (
-            price <= self.found[0] * _EQUAL if self.steps < TIES else price * _EQUAL < self.found[0]
+            price <= self.found[0] * _EQUAL
+            if self.steps < _TIES
+            else price * _EQUAL < self.found[0]
         )
 
     def _alike(self, option: Option) -> object:

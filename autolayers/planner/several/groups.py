@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
-MOST_SEARCHED = 200  # sets to search for a way to fit
+_MOST_SEARCHED = 200  # sets to search for a way to fit
 _TRIES = 4  # attempts to fit a multi-device launch
 
 
@@ -234,8 +234,8 @@ class _Sets:
             self.seconds[mask] = seconds
         elif self._may_fit(members):
             self.searched += 1
-            self.proven &= self.searched <= MOST_SEARCHED
-            found = self.chosen(members) if self.searched <= MOST_SEARCHED else None
+            self.proven &= self.searched <= _MOST_SEARCHED
+            found = self.chosen(members) if self.searched <= _MOST_SEARCHED else None
             if found is not None:
                 self.seconds[mask] = found.price
 

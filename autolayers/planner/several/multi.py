@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from .assign import Option
 
-LOADED = 0.8  # at least this part of a file's tensors is loaded
+_LOADED = 0.8  # at least this part of a file's tensors is loaded
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,9 @@ def _too_large(models: Sequence[Model], machine: Machine) -> bool:
     """Whether the weights alone exceed all memory."""
     if machine.ram is None:
         return False
-    return sum(model.size for model in models) * LOADED > machine.ram + sum(machine.limits.values())
+    return sum(model.size for model in models) * _LOADED > machine.ram + sum(
+        machine.limits.values()
+    )
 
 
 def _too_many(count: int, request: Request) -> bool:

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 CUT = 1.01  # cost of each additional device for a model that fits on one
 FEW = 16  # layer counts in RAM to try first
-FEW_OF_MANY = 2  # the same, with many models
-LARGE_BATCH = 2048  # the micro-batch at which weights in RAM are copied less often
+_FEW_OF_MANY = 2  # the same, with many models
+_LARGE_BATCH = 2048  # the micro-batch at which weights in RAM are copied less often
 # extra layers in RAM to try until a split launch fits by its measured sizes
 _TRIES = 4
 
@@ -88,7 +88,7 @@ class Launches:
         """Computes `whole` and `ideal`, then drops what was measured to save memory (used for many
         models)."""
         _ = self.whole, self.ideal
-        self.few = FEW_OF_MANY
+        self.few = _FEW_OF_MANY
         for name in ("problem", "cost"):
             self.__dict__.pop(name, None)
         self.known = Known()
@@ -213,7 +213,7 @@ class Launches:
         embeds = base.embedding or base.reranking
         if given or short or embeds or self.policy.strategy == "layers":
             return [base]
-        return [base, replace(base, n_ubatch=LARGE_BATCH, n_batch=max(N_BATCH, LARGE_BATCH))]
+        return [base, replace(base, n_ubatch=_LARGE_BATCH, n_batch=max(N_BATCH, _LARGE_BATCH))]
 
     def _estimated(self, params: Params) -> Option | None:
         """A launch with underestimated graph buffers and margin, until it is measured."""

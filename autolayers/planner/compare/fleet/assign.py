@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ALL = 20_000  # possibilities up to which each is tried
-MOVES = 20_000  # that the search tries at most
-STARTS = 24  # of the search
+_MOVES = 20_000  # that the search tries at most
+_STARTS = 24  # of the search
 # sorts that are used times those that there are, up to which all pairs are moved
 SMALL = 400
 _SECONDS = 10.0  # of HiGHS
@@ -53,7 +53,7 @@ class Sort:
 
 
 @dataclass(frozen=True)
-class Assigned:
+class _Assigned:
     """`counts`: servers of each sort; `bound`: users that no choice can exceed, None if not
     known."""
 
@@ -67,18 +67,18 @@ def assign(
     weights: Sequence[float],
     solver: bool = True,
     quick: bool = False,
-) -> Assigned:
+) -> _Assigned:
     """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each
     model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
     search = _Search(sorts, room, weights)
     if possibilities(sorts, room) <= ALL:
         exact = max(choices(sorts, room), key=search.worth)
-        return Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
+        return _Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
     solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
     if solved is not None:
-        return Assigned(tuple(search.filled(solved.counts)), solved.bound)
-    counts, bound = search.found(1 if quick else STARTS)
-    return Assigned(tuple(counts), bound)
+        return _Assigned(tuple(search.filled(solved.counts)), solved.bound)
+    counts, bound = search.found(1 if quick else _STARTS)
+    return _Assigned(tuple(counts), bound)
 
 
 def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
@@ -255,7 +255,7 @@ class _Search:
         """With what moves improve."""
         worth = self.worth(counts)
         block = max(counts)
-        while block and self.moves < MOVES and worth[0] < self.enough:
+        while block and self.moves < _MOVES and worth[0] < self.enough:
             better = self._moved(counts, worth, block)
             if better is None:
                 block //= 2
@@ -273,7 +273,7 @@ class _Search:
             for i in removed:
                 fewer[i] -= min(block, fewer[i])
             for added in self._useful(fewer, removed):
-                if self.moves >= MOVES:
+                if self.moves >= _MOVES:
                     return None
                 self.moves += 1
                 now = self.filled(self._with(fewer, added, block))
@@ -313,7 +313,7 @@ def has_solver() -> bool:
 
 def _solved(
     sorts: Sequence[Sort], room: Sequence[int], weights: Sequence[float], seconds: float
-) -> Assigned | None:
+) -> _Assigned | None:
     """By scipy.optimize.milp: the most users so that each model has its share, within the room;
     None without SciPy or an answer of its."""
     if not has_solver():
@@ -336,7 +336,7 @@ def _solved(
     if found.x is None:
         return None
     bound = -float(found.mip_dual_bound) if found.mip_dual_bound is not None else None
-    return Assigned(tuple(round(each) for each in found.x[:count]), bound)
+    return _Assigned(tuple(round(each) for each in found.x[:count]), bound)
 
 
 @contextmanager

@@ -30,7 +30,7 @@ _GAP = 1e-4  # of its answer to the bound
 _STARTS = 8  # of the search without it, besides the given one
 _MOVES = 2_000  # that it tries from each at most,
 _WORK = 200_000  # and these by sorts and models: the larger, the longer a move takes
-Rank = tuple[int, int, float]
+_Rank = tuple[int, int, float]
 Rule = tuple[float, dict[int, float]]  # numbers times these, in all this at least
 
 
@@ -83,7 +83,7 @@ class _Problem:
         users = served(self.sorts, counts, len(self.needed))
         return all(has >= needs for has, needs in zip(users, self.needed, strict=True))
 
-    def rank(self, counts: Sequence[int]) -> Rank:
+    def rank(self, counts: Sequence[int]) -> _Rank:
         """Smaller is better: models whose users wait while a server is away, GPUs, costs."""
         users = served(self.sorts, counts, len(self.needed))
         largest = [0] * len(self.needed)

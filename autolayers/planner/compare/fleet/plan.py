@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 # of choosing and planning those that share a GPU, after which only planned ones are chosen
 ROUNDS = 12
-FEW_GPUS = 4  # for a model, below which models may share one
+_FEW_GPUS = 4  # for a model, below which models may share one
 NEAR = 0.98  # of the bound: what is below it is said
-SPAN = 4  # machines that one model spans at most
+_SPAN = 4  # machines that one model spans at most
 LARGEST = 16  # kinds with the most memory, whose machines are tried together
 TRIED = 6  # sets of kinds tried of each number of machines
-NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
+_NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
 # kinds for which the fleet without one machine, or with one more, is computed
-RENEWED = 16
+_RENEWED = 16
 
 
 def plan_fleet(
@@ -89,7 +89,7 @@ class _Planner:
         self.models, self.request, self.fleet = models, request, fleet
         self.weights, self.wanted, self.step = weights, wanted, step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
-        self.may_share = len(models) > 1 and sum(self._room()) < FEW_GPUS * len(models)
+        self.may_share = len(models) > 1 and sum(self._room()) < _FEW_GPUS * len(models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
         self.short: dict[int, tuple[int, Takes]] = {}  # bytes that the closest machines lack
@@ -228,7 +228,7 @@ class _Planner:
             for number, gpus in takes
             for box in self.fleet.kinds[number].machines[: gpus // self.fleet.kinds[number].gpus]
         ]
-        most_together = min(SPAN, len(self.fleet.machines))
+        most_together = min(_SPAN, len(self.fleet.machines))
         together = f" and no {most_together} together hold" if most_together > 1 else " holds"
         said = (
             f"{self.names[i]}: no machine{together} it: {human(lacking)} are missing on "
@@ -258,7 +258,7 @@ class _Planner:
         """Machines by RPC, as few as hold the model, of these up to three sorts with the least
         memory."""
         found: list[Sort] = []
-        for count in range(2, min(SPAN, len(self.fleet.machines)) + 1):
+        for count in range(2, min(_SPAN, len(self.fleet.machines)) + 1):
             for takes in self._spans(count, self.models[i].size)[:TRIED]:
                 sort = self._spanning(i, takes)
                 found += [] if sort is None else [sort]
@@ -278,7 +278,7 @@ class _Planner:
             numbers = Counter(members)
             there = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
             memory = sum(_memory(kinds[kind]) for kind in members)
-            if there and memory >= NEEDED * size:
+            if there and memory >= _NEEDED * size:
                 found += [(memory, takes) for takes in self._by_head(numbers)]
         return [takes for _, takes in sorted(found)]
 
@@ -641,7 +641,7 @@ class _Planner:
     ) -> dict[int, int]:
         """The users served without one machine of each kind."""
         kinds = self.fleet.kinds
-        if len(kinds) > RENEWED:
+        if len(kinds) > _RENEWED:
             return {}
         return {
             number: self._with_room(sorts, there, weights, {number: -kind.gpus})
@@ -702,7 +702,7 @@ class _Planner:
             there, sorts, counts = [*there, i], [*sorts, *own], [*counts, *[0] * len(own)]
         weights = self._shares(there)
         found = []
-        if len(kinds) <= RENEWED:
+        if len(kinds) <= _RENEWED:
             found = [
                 Next(
                     f"another {kind.machines[0].name}: {kind.title}",

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PIVOTS = 3000
+_PIVOTS = 3000
 _BLAND = 1000  # pivots, after which the first column is taken, no longer the best
 _ZERO = 1e-9
 
@@ -20,12 +20,12 @@ def largest(
     goal: Sequence[float], rows: Sequence[Sequence[float]], limits: Sequence[float]
 ) -> tuple[list[float], float] | None:
     """The x >= 0 with the most goal * x where rows * x <= limits, which are 0 or more, and that
-    most; None if it is not found within PIVOTS."""
+    most; None if it is not found within _PIVOTS."""
     count, height = len(goal), len(rows)
     table = _table(rows, limits)
     top = [-each for each in goal] + [0.0] * (height + 1)
     basis = [count + i for i in range(height)]
-    for pivot in range(PIVOTS):
+    for pivot in range(_PIVOTS):
         columns = [j for j in range(count + height) if top[j] < -_ZERO]
         if not columns:
             return _solution(table, basis, count), top[-1]
