@@ -72,6 +72,7 @@ _FILES = {
     "t5": "t5 t5encoder",
     "talkie": "talkie",
     "beam": "beam",
+    "muse_spark": "muse-spark",
     "wavtokenizer_dec": "wavtokenizer-dec",
 }
 _FILE_OF = {name: f"models.{file}" for file, names in _FILES.items() for name in names.split()}

@@ -49,6 +49,7 @@ class Routing:
     weight_before: bool = False  # the weights are applied to the experts' input
     biases: bool = True  # biases of the experts are added, if present
     scales: bool = False  # NVFP4 scales of the experts are applied
+    normed: str | None = None  # the gain of their results, which are normed before the weights
     up: str = "ffn_up_exps"
     gate: str | None = "ffn_gate_exps"
     down: str = "ffn_down_exps"
@@ -89,6 +90,8 @@ def build_moe_ffn(
     if routing.weight_before:
         cur = g.mul(g.repeat(cur, n_embd, n_used, n, 1), weights)
     experts = _run_experts(llm, cur, il, routing, selected)
+    if routing.normed is not None:
+        experts = g.rms_norm(g.mul(experts, llm.need_layer(il, routing.normed)))
     if not routing.weight_before:
         experts = g.mul(experts, weights)
     if llm.rules.expands_views:

@@ -688,9 +688,14 @@ CREATED = {
     "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 post_attention_norm! ffn_norm! post_ffw_norm! "
     "ffn_gate_inp ffn_latent_down:? ffn_latent_up:? ffn_gate_exps:? ffn_up_exps:? ffn_down_exps:? "
     "qkv(q0,k0,v0) ffn",
-    "kolibri1": "token_embd! output_norm! output attn_norm! post_attention_norm! "
+    "kolibri1": "token_embd! output_norm! output! attn_norm! post_attention_norm! "
     "attn_output!:q0,n_embd attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 ffn_norm! post_ffw_norm! "
     "ffn_gate_inp! exp_probs_b.bias! qkv(q0,k0,v0) exps shexp",
+    "muse-spark": "token_embd! output_norm! output! attn_norm! attn_output!:q0,n_embd "
+    "attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 attn_resid_alpha!:? "
+    "attn_resid_beta!:? ffn_norm! post_ffw_norm! ffn_resid_alpha!:? ffn_resid_beta!:? ffn_gate_inp "
+    "exp_probs_b.bias ffn_latent_down:? ffn_latent_up:? ffn_pre_exp_norm:? ffn_post_exp_norm:? "
+    "ffn_gate_exps:? ffn_up_exps:? ffn_down_exps:? qkv(q0,k0,v0) ffn",
     "beam": "token_embd! output_norm! output attn_norm! post_attention_norm! "
     "attn_output!:q0,n_embd attn_q_norm!:head_k_0 attn_k_norm!:head_k_0 attn_gate!:n_embd,q0 "
     "attn_gate.bias!:? ffn_norm! post_ffw_norm! ffn_gate_inp exp_probs_b.bias qkv(q0,k0,v0) exps "

@@ -53,7 +53,8 @@ _BLOCK = {
     "attn_k_norm layer_output_norm layer_output_scale attn_q_a_norm attn_sub_norm ffn_sub_norm "
     "cross_attn_norm post_norm altup_correct_scale altup_router_norm laurel_post_norm norm norm1 "
     "norm2 gamma indexer.k_norm indexer.q_norm indexer_compressor_norm nextn.enorm nextn.hnorm "
-    "nextn.shared_head_norm attn_conv_base ffn_conv_base",
+    "nextn.shared_head_norm attn_conv_base ffn_conv_base attn_resid_alpha attn_resid_beta "
+    "ffn_resid_alpha ffn_resid_beta ffn_pre_exp_norm ffn_post_exp_norm",
     "MUL_MAT_ID": "ffn_down_exps ffn_gate_exps ffn_up_exps ffn_gate_up_exps ffn_down_chexps "
     "ffn_gate_chexps ffn_up_chexps attn_v_exps",
     "NONE": "cross_attn_rel_b",

@@ -47,7 +47,7 @@ LARGER = {
     "qwen4exp": "qwen4exp-80b",
 }
 # none in fixtures/, or of a build after the newest (fixtures/builds/headers)
-NO_HEADER = {"apertus", "deepseek2-ocr", "plm", "beam", "kolibri1", "maion-coder"}
+NO_HEADER = {"apertus", "deepseek2-ocr", "plm", "beam", "kolibri1", "maion-coder", "muse-spark"}
 # (tokens, whether operations are fused, build)
 GRAPHS = {
     "prompt": (96, True, None),
