@@ -10,9 +10,9 @@ import sys
 
 def run() -> None:
     """Runs the command line and ends the process at once: Python's own exit frees a model's objects
-    one by one, which takes a tenth of the time of `autolayers MODEL -q`. Fewer garbage collections
-    save another 2 %."""
-    gc.set_threshold(20_000)
+    one by one, which takes a tenth of the time of `autolayers MODEL -q`. Nearly no garbage
+    collection saves another 5 %."""
+    gc.set_threshold(200_000)
     try:
         from .cli import main
 

@@ -6,6 +6,7 @@ import os
 
 from ..errors import UsageError
 from ..flags.check import read
+from ..garbage import often
 from ..output import say
 from ..web.service import Service
 from .model import load
@@ -16,6 +17,7 @@ _SHORTEST = 8  # characters of a token
 
 def main(words: list[str]) -> int:
     """Serves until interrupted."""
+    often()
     arguments = read("serve", words)
     if arguments.positional:
         raise UsageError(

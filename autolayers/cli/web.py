@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from ..errors import UsageError
 from ..flags.check import read
+from ..garbage import often
 from ..web.engine import Engine
 from ..web.server import PageServer
 from .model import load
@@ -16,6 +17,7 @@ from .model import load
 
 def main(words: list[str]) -> int:
     """Serves the page until interrupted."""
+    often()
     arguments = read("web", words)
     engine = Engine(load, here=True)
     for name in arguments.positional:
