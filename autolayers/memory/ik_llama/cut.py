@@ -31,6 +31,14 @@ class CutBuilder(Builder):
         self.cut_heads, self.buffers, self.output = heads, buffers, output
         self.device = -1
         self.found = {name: (dim, split) for name, dim, split in heads.parts}
+        for name, (_, split) in list(self.found.items()):
+            if self.mla and name.endswith("attn_kv_a_mqa.weight"):  # derived, by heads
+                block = name.removesuffix("attn_kv_a_mqa.weight")
+                wo = self.found[f"{block}attn_output.weight"][1]
+                value = self.heads(int(block.split(".")[1]))[1]
+                split = tuple([rows // value for rows in wo])
+                for part in ("attn_k_b.weight", "attn_v_b.weight"):
+                    self.found.setdefault(f"{block}{part}", (2, split))
         self.made: dict[tuple[str, int], Tensor] = {}
         self.reduced = self.said.reduces_as
         if self.reduced == "f16":  # llama_init_from_model: too narrow for these
@@ -59,14 +67,14 @@ class CutBuilder(Builder):
             if dim >= 0:
                 ne[dim] = split[device]
             part = Tensor("NONE", whole.type, tuple(ne))  # type: ignore[arg-type]
-            self.made[key] = self._on(part, device, weight=True)
+            self.made[key] = self.on(part, device, weight=True)
         return self.made[key]
 
-    def _on(self, tensor: Tensor, device: int, weight: bool = False) -> Tensor:
+    def on(self, tensor: Tensor, device: int, weight: bool = False) -> Tensor:
         tensor.buffer, tensor.weight = self.buffers[device], weight
         return tensor
 
-    def _is_cut(self, il: int, name: str) -> bool:
+    def is_cut(self, il: int, name: str) -> bool:
         return f"blk.{il}.{name}" in self.found
 
     def _devices(self, il: int, name: str) -> list[int]:
@@ -93,7 +101,7 @@ class CutBuilder(Builder):
             cur = self.graph.cast(cur, self.reduced)
         return cur
 
-    def _sum(self, parts: dict[int, Tensor]) -> Tensor:
+    def sum(self, parts: dict[int, Tensor]) -> Tensor:
         """ggml_reduce: a view of the last part."""
         last, summands = parts[max(parts)], tuple([parts[i] for i in sorted(parts)])
         made = Tensor("REDUCE", last.type, last.ne, summands, last.nb, last, param=parts)
@@ -108,6 +116,22 @@ class CutBuilder(Builder):
             self.graph.expand(parts[device])
         self.device = -1
         return parts
+
+    def each(
+        self,
+        il: int,
+        start: Tensor,
+        build: Callable[[int, Tensor], Tensor],
+    ) -> dict[int, Tensor]:
+        """Each device's part of a layer's attention, the first one with what came in."""
+        devices = self._devices(il, "attn_output.weight")
+
+        def part(device: int) -> Tensor:
+            came = self._input(start, device)
+            cur = build(device, came)
+            return self.graph.add(cur, came) if device == devices[0] else cur
+
+        return self._each(devices, part)
 
     def std_attention(
         self,
@@ -124,7 +148,7 @@ class CutBuilder(Builder):
         kind: str = "rms",
         post: Tensor | None = None,
     ) -> Tensor:
-        if not self._is_cut(il, "attn_output.weight"):
+        if not self.is_cut(il, "attn_output.weight"):
             return super().std_attention(
                 il, start, pos, ids, mask, factors, rope, sinks, scale, q_scaled, kind, post
             )
@@ -158,7 +182,7 @@ class CutBuilder(Builder):
             start = g.get_rows(start, ids)
         last = max(parts)
         parts[last] = g.add(parts[last], start)
-        return self._sum(parts)
+        return self.sum(parts)
 
     def _qkv(self, il: int, cur: Tensor, scaled: bool, kind: str) -> tuple[Tensor, Tensor, Tensor]:
         g, head = self.graph, self.hp.head_k(il)
@@ -173,7 +197,7 @@ class CutBuilder(Builder):
     def _factor(self, factors: Tensor, device: int) -> Tensor:
         key = "rope_freqs", device
         if key not in self.made:
-            self.made[key] = self._on(Tensor("NONE", factors.type, factors.ne), device, weight=True)
+            self.made[key] = self.on(Tensor("NONE", factors.type, factors.ne), device, weight=True)
         return self.made[key]
 
     def _attend_part(
@@ -189,8 +213,8 @@ class CutBuilder(Builder):
             g.expand(tensor)
         heads, width = k.ne[1], v.ne[0]
         type_k, type_v = types(self.context, self.said, il, self.hp.n_layer)
-        k_l = self._on(Tensor("NONE", type_k, (head, heads * cells, 1, 1)), device)
-        v_l = self._on(Tensor("NONE", type_v, (width * cells, 1, 1, 1)), device)
+        k_l = self.on(Tensor("NONE", type_k, (head, heads * cells, 1, 1)), device)
+        v_l = self.on(Tensor("NONE", type_v, (width * cells, 1, 1, 1)), device)
         row = row_size(k_l.type, head)
         g.expand(g.cpy(k, g.view(k_l, (head, n * heads), (row,), row * heads * (cells - n))))
         g.expand(g.cpy(v, g.view(v_l, (n * width,), (), (cells - n) * row_size(v_l.type, width))))
@@ -220,7 +244,7 @@ class CutBuilder(Builder):
         extra: Tensor | None = None,
         norm_kind: str = "rms",
     ) -> Tensor:
-        if self.device >= 0 or not self._is_cut(il, f"ffn_down{suffix}.weight"):
+        if self.device >= 0 or not self.is_cut(il, f"ffn_down{suffix}.weight"):
             return super().ffn(il, cur, norm, kind, parallel, suffix, add_input, extra, norm_kind)
         if any(
             self.of(il, f"ffn_{part}{suffix}.bias") is not None for part in ("up", "gate", "down")
@@ -247,7 +271,7 @@ class CutBuilder(Builder):
         last = max(parts)
         if add_input:
             parts[last] = g.add(parts[last], start)
-        return self._sum(parts)
+        return self.sum(parts)
 
     def std_moe(
         self,
@@ -261,8 +285,8 @@ class CutBuilder(Builder):
         shared: bool = False,
         bias: bool = True,
     ) -> Tensor:
-        if not self._is_cut(il, "ffn_down_exps.weight"):
-            if self._is_cut(il, "attn_output.weight"):
+        if not self.is_cut(il, "ffn_down_exps.weight"):
+            if self.is_cut(il, "attn_output.weight"):
                 raise LookupError("experts in RAM beside layers that are cut")
             return super().std_moe(il, start, norm, kind, normalised, scaled, gating, shared, bias)
         g = self.graph
@@ -275,7 +299,7 @@ class CutBuilder(Builder):
             )
             made.name = SPLITS
             cur = self.moe(il, made, kind, normalised, scaled, gating, bias=bias)
-            if shared and self._is_cut(il, "ffn_down_shexp.weight"):
+            if shared and self.is_cut(il, "ffn_down_shexp.weight"):
                 cur = g.add(cur, self.ffn(il, made, suffix="_shexp"))
             self.biased = True
             return cur
@@ -283,7 +307,7 @@ class CutBuilder(Builder):
         parts = self._each(self._devices(il, "ffn_down_exps.weight"), part)
         last = max(parts)
         parts[last] = g.add(parts[last], start)
-        return self._sum(parts)
+        return self.sum(parts)
 
     def head(self, cur: Tensor, kind: str = "rms", scaled: bool = False) -> Tensor:
         if cur.op == "REDUCE" and self.output in cur.param:  # type: ignore[operator]

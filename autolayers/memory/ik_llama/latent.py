@@ -5,12 +5,14 @@ attention."""
 from __future__ import annotations
 
 from ...ggml.tensor import Tensor, row_size
+from .cut import CutBuilder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .graph import Builder
 
 _MANY = 128  # tokens from which on keys and values are made of the latent cache (pp_opt)
+_CELLS = 1024  # and of the cache, where layers are cut (k_pp_opt_min_kv)
 
 
 def deepseek2(b: Builder) -> Tensor:
@@ -19,6 +21,9 @@ def deepseek2(b: Builder) -> Tensor:
     pos, mask = b.positions(), b.mask()
     many = b.tokens >= _MANY and b.mla > 1
     for il in range(hp.n_layer):
+        if isinstance(b, CutBuilder) and b.is_cut(il, "attn_output.weight"):
+            cur = _cut_layer(b, il, cur, pos, mask, many)
+            continue
         start = cur
         cur = _Attention(b, il, pos, mask, many).build(cur)
         if il == hp.n_layer - 1:
@@ -29,14 +34,38 @@ def deepseek2(b: Builder) -> Tensor:
         if b.of(il, "ffn_gate_inp.weight") is None:
             cur = b.ffn(il, cur)
         else:
-            gating = "sigmoid" if hp.expert_gating_func == 2 else "softmax"
-            scaled = abs(float(hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
-            routed = b.moe(
-                il, cur, normalised=bool(hp.expert_weights_norm), scaled=scaled, gating=gating
-            )
+            normalised, scaled, gating = _routing(b)
+            routed = b.moe(il, cur, normalised=normalised, scaled=scaled, gating=gating)
             cur = g.add(routed, b.ffn(il, cur, suffix="_shexp"))
         cur = g.add(cur, inp)
     return b.head(cur)
+
+
+def _routing(b: Builder) -> tuple[bool, bool, str]:
+    """(normalised, scaled, gating) of its experts."""
+    scaled = abs(float(b.hp.expert_weights_scale or 0.0) - 1.0) > 1e-5
+    gating = "sigmoid" if b.hp.expert_gating_func == 2 else "softmax"
+    return bool(b.hp.expert_weights_norm), scaled, gating
+
+
+def _cut_layer(
+    b: CutBuilder, il: int, start: Tensor, pos: Tensor, mask: Tensor, many: bool
+) -> Tensor:
+    """build_deepseek2_tp_attention and the layer's experts, each GPU with its heads."""
+
+    def part(device: int, came: Tensor) -> Tensor:
+        return _Part(b, il, pos, mask, many, device).build(came)
+
+    cur = b.sum(b.each(il, start, part))
+    if il == b.hp.n_layer - 1:
+        cur = b.graph.get_rows(cur, b.output_ids())
+    norm = b.of(il, "ffn_norm.weight")
+    if b.of(il, "ffn_gate_inp.weight") is None:
+        return b.ffn(il, cur, norm, add_input=True)
+    normalised, scaled, gating = _routing(b)
+    return b.std_moe(
+        il, cur, norm, normalised=normalised, scaled=scaled, gating=gating, shared=True
+    )
 
 
 class _Attention:
@@ -169,7 +198,9 @@ class _Attention:
             param=True,
         )
 
-    def _latent(self, q_nope: Tensor, q_rope: Tensor, trans: Tensor | None) -> Tensor:
+    def _latent(
+        self, q_nope: Tensor, q_rope: Tensor, trans: Tensor | None, cut: bool = False
+    ) -> Tensor:
         """All heads in the latent space."""
         b, g, k_l, cells = self.b, self.b.graph, self.k_l, self.b.context.n_ctx
         k_b, v_b = b.need(self.il, "attn_k_b.weight"), b.need(self.il, "attn_v_b.weight")
@@ -181,7 +212,7 @@ class _Attention:
         row = row_size(k_l.type, self.rank + self.rope)
         cache = g.view(k_l, (self.rank + self.rope, cells), (row,))
         lora = g.view(k_l, (self.rank, cells), (row,), row_size(k_l.type, self.rope))
-        if b.flash and b.mla in (1, 3):
+        if cut or (b.flash and b.mla in (1, 3)):
             kqv = g.permute(self._flash(q, cache, lora), 0, 2, 1, 3)
         else:
             if b.mla > 1:
@@ -217,3 +248,69 @@ class _Attention:
             g.expand(cur)
         assert cur is not None
         return cur
+
+
+class _Part(_Attention):
+    """One layer's heads on a device, with the whole latent cache."""
+
+    def __init__(
+        self, b: CutBuilder, il: int, pos: Tensor, mask: Tensor, many: bool, device: int
+    ) -> None:
+        self.b, self.il, self.pos, self.mask = b, il, pos, mask
+        self.head, self.value, _ = b.heads(il)
+        self.rope = b.hp.n_rot(il)
+        self.nope = self.head - self.rope
+        self.rank = b.hp.n_lora_kv
+        self.cells, self.device = b.context.n_ctx, device
+        self.many = many and self.cells >= _CELLS
+        self.heads = b.need(il, "attn_output.weight").ne[0] // self.value
+        type_ = b.said.type_k or b.context.type_k
+        self.k_l = b.on(Tensor("NONE", type_, (self.rank + self.rope, self.cells, 1, 1)), device)
+
+    def build(self, start: Tensor) -> Tensor:
+        b, g, il, n = self.b, self.b.graph, self.il, self.b.tokens
+        cur = b.norm(start, b.of(il, "attn_norm.weight"))
+        first = b.of(il, "attn_q_a.weight")
+        q = g.mul_mat(b.need(il, "attn_q.weight") if first is None else first, cur)
+        g.expand(q)
+        if first is not None:
+            normed = b.norm(q, b.of(il, "attn_q_a_norm.weight"))
+            q = g.mul_mat(b.need(il, "attn_q_b.weight"), normed)
+        wide = 4 * self.head
+        q_nope = g.view(q, (self.nope, self.heads, n), (wide, q.nb[1]))
+        q_rope = g.view(q, (self.rope, self.heads, n), (wide, q.nb[1]), 4 * self.nope)
+        kv = g.mul_mat(b.need(il, "attn_kv_a_mqa.weight"), cur)
+        g.expand(kv)
+        k_rope = g.view(kv, (self.rope, 1, n), (kv.nb[1], kv.nb[1]), 4 * self.rank)
+        compressed = g.view(kv, (self.rank, n), (kv.nb[1],))
+        q_rope, k_rope = g.rope(q_rope, self.pos), g.rope(k_rope, self.pos)
+        self._store(k_rope, b.norm(compressed, b.of(il, "attn_kv_a_norm.weight")))
+        made = self._made(q_nope, q_rope) if self.many else self._latent(q_nope, q_rope, None, True)
+        return g.mul_mat(b.need(il, "attn_output.weight"), made)
+
+    def _made(self, q_nope: Tensor, q_rope: Tensor) -> Tensor:
+        """Keys and values of all its heads at once, made of the latent cache."""
+        b, g, k_l, cells = self.b, self.b.graph, self.k_l, self.cells
+        v_b, k_b = b.need(self.il, "attn_v_b.weight"), b.need(self.il, "attn_k_b.weight")
+        nope = g.view(k_l, (self.rank, cells), (k_l.nb[1],), row_size(k_l.type, self.rope))
+        rope = g.view(k_l, (self.rope, cells, 1), (k_l.nb[1], k_l.nb[2]))
+        if rope.type != "f16":
+            rope = g.cast(rope, "f16")
+        k_rope = g.repeat(rope, self.rope, cells, self.heads)
+
+        def of_all(weight: Tensor, width: int) -> Tensor:
+            made = g.mul_mat(g.reshape(weight, self.rank, self.heads * width), nope)
+            return g.view(made, (width, cells, self.heads), (made.nb[1], 4 * width))
+
+        values = of_all(v_b, self.value)
+        turned = Tensor("NONE", k_b.type, (self.rank, self.nope, self.heads, 1))  # wk_b_pp
+        assert isinstance(b, CutBuilder)
+        keys = of_all(b.on(turned, self.device, weight=True), self.nope)
+        v, k_nope = g.cast(values, "f16"), g.cast(keys, "f16")
+        g.expand(v)
+        g.expand(k_nope)
+        k = g.concat(k_rope, k_nope, 0)
+        g.expand(k)
+        q = g.permute(g.concat(q_rope, q_nope, 0), 0, 2, 1, 3)
+        g.expand(q)
+        return g.reshape(self._flash(q, k, v), self.value * self.heads, b.tokens)

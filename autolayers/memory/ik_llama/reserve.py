@@ -84,7 +84,7 @@ def reserved(
 
 def _modelled(model: Model, context: Context, placement: Placement, said: Said) -> bool:
     heads = placement.heads if isinstance(placement.heads, Heads) else None
-    plain = context.flash_attn != "off" and context.offload_kqv and not is_latent(model)
+    plain = context.flash_attn != "off" and context.offload_kqv
     turns = any(name.endswith("attn_gate.weight") for name in model.tensors)
     follows_rules = plain and not turns and model.architecture in CUT
     cut = heads is not None and not (follows_rules and heads.whole)
