@@ -25,10 +25,14 @@ class CutBuilder(Builder):
     """A Builder whose layers are cut as `heads` says; `parts` makes the part of a weight on a
     device."""
 
-    def __init__(self, *terms: Any, heads: Heads, buffers: Sequence[Buffer], output: int) -> None:
-        """`buffers`: each device's, `output`: the device of the output matrix."""
+    def __init__(
+        self, *terms: Any, heads: Heads, buffers: Sequence[Buffer], output: int, main: int
+    ) -> None:
+        """`buffers`: each device's, `output`: the device of the output matrix, `main`: of what is
+        not cut."""
         super().__init__(*terms)
         self.cut_heads, self.buffers, self.output = heads, buffers, output
+        self.main = main
         self.device = -1
         self.found = {name: (dim, split) for name, dim, split in heads.parts}
         for name, (_, split) in list(self.found.items()):
@@ -287,7 +291,7 @@ class CutBuilder(Builder):
     ) -> Tensor:
         if not self.is_cut(il, "ffn_down_exps.weight"):
             if self.is_cut(il, "attn_output.weight"):
-                raise LookupError("experts in RAM beside layers that are cut")
+                return self._moe_in_one(il, start, norm, kind, normalised, scaled, gating, shared)
             return super().std_moe(il, start, norm, kind, normalised, scaled, gating, shared, bias)
         g = self.graph
         name = "" if norm is None else norm.name.split(".", 2)[2]
@@ -308,6 +312,38 @@ class CutBuilder(Builder):
         last = max(parts)
         parts[last] = g.add(parts[last], start)
         return self.sum(parts)
+
+    def _moe_in_one(
+        self,
+        il: int,
+        start: Tensor,
+        norm: Tensor | None,
+        kind: str,
+        normalised: bool,
+        scaled: bool,
+        gating: str,
+        shared: bool,
+    ) -> Tensor:
+        """Experts that are not cut, in RAM, beside a layer that is: for all GPUs on one."""
+        g, name = self.graph, "" if norm is None else norm.name.split(".", 2)[2]
+        self.device = self.main
+        cur = self._normed(start, self.of(il, name) if name else None, "rms")
+        routed = g.add(self.moe(il, cur, kind, normalised, scaled, gating), start)
+        self.device = -1
+        g.expand(routed)
+        if not shared or self.weights(f"blk.{il}.ffn_down_shexp.weight") is None:
+            return routed
+        if not self.is_cut(il, "ffn_down_shexp.weight"):
+            raise LookupError("shared experts in RAM beside layers that are cut")
+        devices = self._devices(il, "ffn_down_shexp.weight")
+        first = self.main if self.main in devices else devices[0]
+
+        def part(device: int) -> Tensor:
+            made = self._normed(start, self.of(il, name) if name else None, "rms")
+            cur = self.ffn(il, made, suffix="_shexp")
+            return g.add(cur, routed) if device == first else cur
+
+        return self.sum(self._each(devices, part))
 
     def head(self, cur: Tensor, kind: str = "rms", scaled: bool = False) -> Tensor:
         if cur.op == "REDUCE" and self.output in cur.param:  # type: ignore[operator]

@@ -627,6 +627,7 @@ FAMILIES: dict[str, Family] = {
 # those whose layers -sm graph cuts, by parts that are all in cut.py
 CUT = (
     "deepseek2",
+    "glm4moe",
     "llama",
     "mistral3",
     "qwen3",

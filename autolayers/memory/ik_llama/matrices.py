@@ -316,7 +316,9 @@ def shared_out(
         result[part.name] = result.get(part.name, 0) + size
     parts = tuple([(name, *part) for name, part in cut.parts.items()])
     moved = any(
-        placed.name.startswith("blk.") and placed.buffer != found.layers[group.layer]
+        placed.name.startswith("blk.")
+        and "_exps." not in placed.name
+        and placed.buffer != found.layers[group.layer]
         for group in groups
         for placed in group.tensors.values()
         if 0 <= group.layer < hp.n_layer and found.layers[group.layer] != HOST

@@ -70,7 +70,7 @@ def reserved(
         else placement.devices
     )
     try:
-        sizes = _sizes(model, context, placement, memory, said, family, mla, used)
+        sizes = _sizes(model, context, placement, memory, said, family, mla, used, main)
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
         whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
         tabled = said.rope_cache and model.architecture in _TABLED
@@ -102,6 +102,7 @@ def _sizes(
     family: object,
     mla: int,
     used: Sequence[Device],
+    main: int,
 ) -> tuple[int, ...]:
     backends = [on(device, i) for i, device in enumerate(used)]
     if not all(isinstance(backend, Cuda) for backend in backends):
@@ -152,7 +153,9 @@ def _sizes(
     )
     if isinstance(placement.heads, Heads):
         last = at.get(placement.dev_output, -1)
-        builder: Builder = CutBuilder(*terms, heads=placement.heads, buffers=own, output=last)
+        builder: Builder = CutBuilder(
+            *terms, heads=placement.heads, buffers=own, output=last, main=main
+        )
     else:
         builder = Builder(*terms)
     builder.graph.expand(family(builder))  # type: ignore[operator]
