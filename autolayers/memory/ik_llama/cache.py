@@ -195,12 +195,22 @@ def refuse(model: Model, context: Context, said: Said, mla: int) -> None:
             raise LaunchRefused(
                 "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
             )
-    elif said.split and is_latent(model) and mla < 1 and "blk.0.attn_k_b.weight" in model.tensors:
+    elif said.split and is_latent(model) and mla < 1:
         raise LaunchRefused(
             "-sm graph for MLA archs (DEEPSEEK2/GLM_DSA/MISTRAL4) requires -fa on and -mla >= 1"
         )
     elif "q8_KV" in kept_v and not latent and model.row.memory != "recurrent":
         raise LaunchRefused("-ctv q8_KV: it aborts with it and flash attention; as -ctk it works")
+    if said.split and is_latent(model) and not context.offload_kqv:
+        raise LaunchRefused(
+            "-nkvo: build_deepseek2_tp_attention of layers that are cut ends without the cache on "
+            "their GPUs (GGML_ASSERT(cache_repl))"
+        )
+    if said.split and model.architecture == "gemma4":
+        raise LaunchRefused(
+            "-sm graph: how it cuts gemma4's layers is not modelled, so nothing is planned for it: "
+            "give -sm layer"
+        )
     from ...ggml.tensor import block_size
 
     type_k = types(context, said, 0, hp.n_layer)[0]

@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from ...model import Model
 
 
-_BERTS = ("bert", "nomic-bert", "jina-bert-v2")  # whose token_embd_norm is the output layer's
+# (tensors that are elsewhere than in llama.cpp, whether with the output layer or in RAM)
+_NORM = "token_embd_norm."
+_ELSEWHERE = {
+    "bert": ((_NORM,), True),
+    "nomic-bert": ((_NORM,), True),
+    "jina-bert-v2": ((_NORM,), True),
+    "gemma4": (("per_layer_model_proj.", "per_layer_proj_norm."), True),
+    "t5": (("attn_rel_b.",), False),
+}
 
 
 def said_of(rules: object) -> Said:
@@ -147,11 +155,12 @@ def _more(
                 yield layer, _aligned(info.n_bytes, layer)
     if model.architecture == "gpt-oss":
         yield from _biases(model, groups)
-    if model.architecture in _BERTS:
-        for name, tensor in [item for group in groups for item in group.tensors.items()]:
-            if name.startswith("token_embd_norm.") and tensor.buffer != layers[-1]:
-                yield tensor.buffer, -tensor.size
-                yield layers[-1], _aligned(tensor.info.n_bytes, layers[-1])
+    names, with_output = _ELSEWHERE.get(model.architecture, ((), True))
+    where = layers[-1] if with_output else HOST
+    for name, tensor in [item for group in groups for item in group.tensors.items()]:
+        if tensor.buffer != where and any(part in name for part in names):
+            yield tensor.buffer, -tensor.size
+            yield where, _aligned(tensor.info.n_bytes, where)
     if model.architecture == "glm-dsa":  # of blocks that it skips otherwise
         for il in range(model.hparams.n_layer, model.hparams.n_layer_all):
             for part in ("k", "v"):

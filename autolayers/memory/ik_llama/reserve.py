@@ -63,7 +63,7 @@ def reserved(
     family = FAMILIES.get(model.architecture)
     if family is None or not _modelled(model, context, placement, said):
         return None
-    several = len(placement.devices) > 1 and placement.n_gpu_layers > 0
+    several = len(placement.devices) > 1
     used = (
         placement.devices[main : main + 1]
         if several and context.split_mode == "none"

@@ -175,9 +175,13 @@ def _latent(model: Model, il: int, said: Said, mla: int, n_ctx: int) -> tuple[fl
 
 
 def latent_form(model: Model, params: Params, said: Said) -> int:
-    """-mla as llm_load_tensors changes it for some layers on GPUs."""
+    """-mla as llm_load_tensors changes it for some layers on GPUs, and llama_kv_cache_init for
+    layers that are cut, without attn_kv_b."""
     wanted = params.layers_wanted(1 << 20)
-    return 3 if is_latent(model) and 0 < wanted < model.hparams.n_layer_all else said.mla
+    if is_latent(model) and 0 < wanted < model.hparams.n_layer_all:
+        return 3
+    whole = "blk.0.attn_k_b.weight" in model.tensors and not said.mla
+    return 1 if whole and said.split == "graph" and is_latent(model) and wanted else said.mla
 
 
 def split(model: Model, params: Params, devices: Sequence[Device], said: Said) -> Split:
