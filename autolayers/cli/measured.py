@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 
-def _wanted(cards: Sequence[str], names: Sequence[str]) -> list[Row]:
+def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[Row]:
     """Return the rows of these cards, of all where there are none, that match each name."""
-    found = (of_cards(cards) if cards else []) or list(rows())
+    found = (of_cards(cards) if cards is not None else []) or list(rows())
     for name in names:
         found = _matching(found, name)
     return found
@@ -44,7 +44,7 @@ def main(words: Sequence[str]) -> int:
         )
     devices = [] if names else _here()
     here = [card_of(device.description, device.total) for device in devices]
-    found = _wanted(here, names)
+    found = _wanted(None if names else here, names)
     style = Style.of(sys.stdout, os.environ)
     if arguments.own.get("json"):
         emit(
@@ -91,7 +91,7 @@ def _here() -> list[Device]:
 def _most_helpful(devices: list[Device], here: list[str]) -> str:
     """Return which row would help this machine most."""
     named = all(here)
-    count = len(of_cards(here)) if named and here else 0
+    count = len(of_cards(here)) if named else 0
     names = here if named else [device.description or device.name for device in devices]
     kind = wanted(names)
     return (

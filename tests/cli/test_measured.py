@@ -66,6 +66,16 @@ def test_this_machine_is_told_which_row_would_help() -> None:
     assert "would help most: autolayers tune --share" in says("measured").stderr
 
 
+def test_a_machine_without_a_gpu_has_the_rows_of_processors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("autolayers.cli.measured._here", list)
+    rows = json.loads(says("measured", "cpu", "--json").stdout)["rows"]
+    done = says("measured")
+    assert len(done.stdout.splitlines()) == len(rows) + 1
+    assert f"CPU: {len(rows)} rows are measured; one of the class CPU" in done.stderr
+
+
 def test_choose_shows_what_was_measured() -> None:
     done = says("choose", HEADER, "--gpu", "rtx-4090", "--ram", "32GiB")
     assert "\nmeasured  " in done.stdout and "llama-3.1-8b-q4_k_m, RTX 4090" in done.stdout
