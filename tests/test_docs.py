@@ -24,7 +24,7 @@ def test_made_pages_are_current() -> None:
         [sys.executable, str(ROOT / "docs" / "make.py"), "--check"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -77,7 +77,7 @@ def test_the_man_page_is_readable_and_whole() -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     plain = re.sub(".\b", "", done.stdout)  # bold is a letter printed twice

@@ -35,7 +35,7 @@ def _python(*words: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"},
     )
@@ -285,7 +285,7 @@ def test_a_release_without_an_owner_or_date_is_refused() -> None:
         capture_output=True,
         text=True,
         env={**os.environ, "GITHUB_REF_NAME": "v9.9.9"},
-        timeout=60,
+        timeout=600,
     )
     assert done.returncode == 1 and "the tag is v9.9.9 and the version" in done.stderr
 
