@@ -386,6 +386,23 @@ def test_no_server_is_named_twice_where_models_are_more(words: str, ram: int, co
         assert plan.params.rpc or not any(row.used for row in plan.devices)
 
 
+def test_models_on_one_device_share_what_is_left_for_their_contexts() -> None:
+    models = [model("llama-3.2-1b-q8_0:6")] * 2
+    found = plan_together(models, ["--gpu", "3GiB", "--ram", "16GiB"])
+    first, second = (plan.breakdown.n_ctx for plan in found.plans)
+    assert found.fits and abs(first - second) <= 512 and min(first, second) > 8192
+
+
+def test_of_cache_types_the_first_with_which_all_are_on_devices_is_taken() -> None:
+    """A smaller one would be faster."""
+    models = [model("llama-3.2-1b-q8_0:6")] * 2
+    words = ["--ram", "16GiB", "-c", "32768", "--kv-types", "f16,q8_0"]
+    for gpu, type_ in (("4GiB", "f16"), ("3100MiB", "q8_0")):
+        found = plan_together(models, ["--gpu", gpu, *words])
+        assert found.fits and all(plan.n_gpu_layers == 7 for plan in found.plans)
+        assert [plan.params.cache_type_k for plan in found.plans] == [type_] * 2
+
+
 def test_models_that_do_not_fit_are_planned_all_the_same() -> None:
     found = plan_together([model("llama-3.3-70b-q4_k_m:8")] * 2, ["--gpu", "1GiB", "--ram", "2GiB"])
     assert not found.fits and len(found.plans) == 2 and not found.proven
