@@ -38,8 +38,6 @@ def most(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
     if not kind.frame.splits:
         expected = kind.buffers.at(kind.point(ladder(ladder.top)))
         return largest_count(kind.evaluator, ladder, ladder.top, fidelity, expected)
-    if not kind.buffers.known:
-        _measure_smallest(kind, n_ctx, fidelity)
 
     def should_fit(count: int) -> bool:
         return _promised(kind, ladder, count) is not None
@@ -78,13 +76,6 @@ def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candi
 def _promised(kind: Kind, ladder: Ladder, count: int) -> Params | None:
     """The launch with this number of layers that should fit by what was measured so far."""
     return kind.divided(ladder, count, kind.buffers.at(kind.point(ladder(count))))
-
-
-def _measure_smallest(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> None:
-    smallest = kind.smallest(n_ctx)
-    found = None if smallest is None else kind.evaluator.candidate(smallest.params, fidelity)
-    if found is not None:
-        kind.record(found)
 
 
 # --- by itself
