@@ -25,9 +25,10 @@ fi
 recorder=$tests/../fixtures/recorder
 newest=$(ls -t "$recorder"/mock_cuda* | head -n 1)
 if [ ! -e "$bin/libmockcuda.so" ] || [ "$newest" -nt "$bin/libmockcuda.so" ]; then
-    "$python" "$recorder/mock_cuda.py" "$source" "$made/mock_cuda.cpp" >&2
-    c++ -std=c++17 -O1 -fPIC -shared -w "$made/mock_cuda.cpp" -I"$source/ggml/include" -I"$source/ggml/src" \
-        -o "$bin/libmockcuda.so.new" >&2
-    mv "$bin/libmockcuda.so.new" "$bin/libmockcuda.so"
+    "$python" "$recorder/mock_cuda.py" "$source" "$made/mock_cuda.$$.cpp" >&2  # another worker may do the same
+    c++ -std=c++17 -O1 -fPIC -shared -w "$made/mock_cuda.$$.cpp" -I"$source/ggml/include" -I"$source/ggml/src" \
+        -o "$bin/libmockcuda.so.$$" >&2
+    mv "$bin/libmockcuda.so.$$" "$bin/libmockcuda.so"
+    rm "$made/mock_cuda.$$.cpp"
 fi
 echo "$bin"
