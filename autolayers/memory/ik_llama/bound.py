@@ -45,6 +45,9 @@ def refuse(model: Model, params: Params, context: Context) -> None:
             raise LaunchRefused(
                 f"key not found in model: {model.architecture}.{names[0]} ({name} wants it)"
             )
+    shallow = f"dec.blk.{model.hparams.n_layer - 1}.attn_norm.weight"
+    if model.architecture == "t5" and shallow not in model.tensors:
+        raise LaunchRefused(f"tensor '{shallow}' not found: {name} wants as many layers in both")
     types = sorted({info.type for info in model.tensors.values()} & ABSENT_TYPES)
     if types:
         raise LaunchRefused(f"{name} has no tensor type {', '.join(types)}")
