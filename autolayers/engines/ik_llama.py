@@ -28,7 +28,8 @@ class Said:
     ends: tuple[tuple[str, str, int], ...] = ()
     reduces_as: str = "f16"  # parts of layers that are cut are added as this (-grt)
     repacks: bool = False  # -rtr
-    merges: bool = False  # -mqkv, -muge
+    merges: bool = False  # -mqkv
+    merges_experts: bool = False  # -muge
     fused_experts: bool = True  # -no-fmoe
     fused_up_gate: bool = True  # -no-fug
     multi_add: bool = True  # -no-mmad

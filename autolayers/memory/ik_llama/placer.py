@@ -72,6 +72,7 @@ class IkPlacer(WeightPlacer):
                 buffers[name] = buffers.get(name, 0) + size
         mapped = (params.load_mode or "auto") in ("auto", "mmap", "mmap+mlock")
         more = [*_more(self.model, groups, layers), *_tied(self.model, used, layers[-1], mapped)]
+        more += _merged(self.model, groups) if said.merges_experts else []
         for name, size in more:
             buffers[name] = buffers.get(name, 0) + size
         if several and found.mode in ("graph", "attn"):
@@ -171,6 +172,22 @@ def _more(
 
 def _aligned(size: int, where: str) -> int:
     return size if where == HOST else -(-size // ALIGNED) * ALIGNED
+
+
+def _merged(model: Model, groups: Sequence[WeightGroup]) -> list[tuple[str, int]]:
+    """merge_up_gate_exps: it gives merged biases a row for each of the inner dimension, not of the
+    experts, where their weights are on the layer's device."""
+    placed = {name: tensor for group in groups for name, tensor in group.tensors.items()}
+    found = []
+    for il in range(model.hparams.n_layer):
+        names = [f"blk.{il}.ffn_{part}_exps" for part in ("up", "gate")]
+        weights = [placed.get(f"{name}.weight") for name in names]
+        biases = [placed.get(f"{name}.bias") for name in names]
+        for weight, bias in zip(weights, biases, strict=True):
+            if weight is not None and bias is not None and weight.buffer == bias.buffer:
+                rows = weight.info.ne[1] - bias.info.ne[1]
+                found.append((bias.buffer, rows * bias.info.ne[0] * 4))
+    return found
 
 
 def _biases(model: Model, groups: Sequence[WeightGroup]) -> Iterator[tuple[str, int]]:

@@ -74,7 +74,7 @@ def reserved(
         on_device = dict(zip([device.name for device in used], sizes, strict=False))
         whole = (*[on_device.get(device.name, 0) for device in placement.devices], sizes[-1])
         tabled = said.rope_cache and model.architecture in _TABLED
-        if not (tabled or said.merges):
+        if not (tabled or said.merges or said.merges_experts):
             return whole, True
         more = _slack(model, context, placement)
         return tuple([size + more if size else 0 for size in whole]), False
