@@ -571,7 +571,10 @@ def states(seed: random.Random) -> None:
 
 
 LISTING = b"Available devices:\n  CUDA0: NVIDIA GeForce RTX 3090 (24115 MiB, 23800 MiB free)\n"
-MODELFILE = b'FROM x.gguf\nPARAMETER num_ctx 8192\nSYSTEM """a\nb"""\nMESSAGE user hi\nPARAMETER stop "<|end|>"\n'  # noqa: E501
+MODELFILE = (
+    b'FROM x.gguf\nPARAMETER num_ctx 8192\nSYSTEM """a\nb"""\n'
+    b'MESSAGE user hi\nPARAMETER stop "<|end|>"\n'
+)
 CONFIG = b"[*]\nctx-size = 8192\n[default]\nn-gpu-layers = 9\nflash-attn = on\n"
 
 

@@ -55,5 +55,8 @@ def test_what_is_named_below_the_backends_is_theirs() -> None:
 
 
 def test_the_search_finds_what_it_must() -> None:
-    text = '"""CUDA"""\nx = f"CUDA{i}"\ny = ["CUDA_VISIBLE_DEVICES", "Vulkan0", "CPU_REPACK", "a CUDA context"]\n'  # noqa: E501
+    text = (
+        '"""CUDA"""\nx = f"CUDA{i}"\n'
+        'y = ["CUDA_VISIBLE_DEVICES", "Vulkan0", "CPU_REPACK", "a CUDA context"]\n'
+    )
     assert named(text) == [(2, "CUDA"), (3, "Vulkan0"), (3, "CPU_REPACK")]

@@ -39,15 +39,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         if self.headers.get("Authorization") != "Bearer sesame":
             self.send_response(401); self.end_headers(); return
-        answer = {{"/props": {{"build_info": "b11549-abcdef12", "total_slots": 2,
-                             "default_generation_settings": {{"n_ctx": 512}}}},
-                  "/slots": [{{"id": i, "is_processing": i < BUSY}} for i in range(2)]}}.get(self.path)
-        self.send_response(200 if answer else 404); self.end_headers(); self.wfile.write(json.dumps(answer).encode())
+        props = {{"build_info": "b11549-abcdef12", "total_slots": 2,
+                 "default_generation_settings": {{"n_ctx": 512}}}}
+        slots = [{{"id": i, "is_processing": i < BUSY}} for i in range(2)]
+        answer = {{"/props": props, "/slots": slots}}.get(self.path)
+        self.send_response(200 if answer else 404); self.end_headers()
+        self.wfile.write(json.dumps(answer).encode())
     def log_message(self, *args): pass
 server = http.server.HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler)
 print(server.server_port, flush=True)
 server.serve_forever()
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture
@@ -198,7 +200,8 @@ def test_what_a_process_holds_by_fdinfo(tmp_path: Path) -> None:
     folder = tmp_path / "proc" / "7" / "fdinfo"
     folder.mkdir(parents=True)
     amd = (
-        "pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t12\ndrm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t2048 KiB\n"  # noqa: E501
+        "pos:\t0\ndrm-driver:\tamdgpu\ndrm-client-id:\t12\n"
+        "drm-pdev:\t0000:03:00.0\ndrm-memory-vram:\t2048 KiB\n"
         "drm-memory-gtt: \t512 KiB\n"
     )
     (folder / "3").write_text(amd)

@@ -72,8 +72,8 @@ def planner(model, request, advise=False):
     free = devices[0].free // MiB if devices else 0
     n = given if given is not None else min(10, free // 100)
     more = {device.name: Usage(0, 0, 8 * MiB) for device in devices[1:]}
-    use = Breakdown({"CUDA0": Usage(n * 100 * MiB, 0, 0), **more}, Usage((10 - n) * 100 * MiB, 0, 0),
-                    512, 512, 512, 512, 1, True, True, True)
+    gpus, ram = {"CUDA0": Usage(n * 100 * MiB, 0, 0), **more}, Usage((10 - n) * 100 * MiB, 0, 0)
+    use = Breakdown(gpus, ram, 512, 512, 512, 512, 1, True, True, True)
     in_ram = host is None or host.available >= (10 - n) * 100 * MiB
     return Plan(("-ngl", str(n), "-c", "512"), n * 100 <= free and in_ram, use)
 
@@ -84,7 +84,7 @@ try:
 except AutolayersError as error:
     print(error, file=sys.stderr)
     raise SystemExit(error.exit_code)
-"""  # noqa: E501
+"""
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ each number is one.
     fit         what --fit chooses is never worth more
     idle        a GPU that a launch does not use is named, with the reason
     remedies    a launch that does not fit does with each change that is named
-    requests    in as many slots, twice as many requests at once are never worth more; given slots neither
-"""  # noqa: E501
+    requests    in as many slots, twice as many requests at once are never worth more;
+                given slots are never worth more than chosen ones
+"""
 
 from __future__ import annotations
 

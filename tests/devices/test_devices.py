@@ -724,7 +724,9 @@ def test_in_a_container_the_limit_lies_at_the_mount_s_root(tmp_path):
         tmp_path,
         meminfo(64 * GiB, 32 * GiB)
         | {
-            "proc/self/cgroup": "12:cpu:/docker/abc\n5:memory:/docker/abc\n1:name=systemd:/docker/abc\n",  # noqa: E501
+            "proc/self/cgroup": "12:cpu:/docker/abc\n"
+            "5:memory:/docker/abc\n"
+            "1:name=systemd:/docker/abc\n",
             "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{4 * GiB}\n",
             "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{3 * GiB}\n",
             "sys/fs/cgroup/memory/memory.stat": f"total_inactive_file {2 * GiB}\n",

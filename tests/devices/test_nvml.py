@@ -51,8 +51,9 @@ ASK = """
 import dataclasses, json, sys
 from autolayers.devices import discover
 found = discover(root=sys.argv[1])
-json.dump({"devices": [dataclasses.asdict(d) for d in found.devices], "notes": found.notes}, sys.stdout)
-"""  # noqa: E501
+devices = [dataclasses.asdict(device) for device in found.devices]
+json.dump({"devices": devices, "notes": found.notes}, sys.stdout)
+"""
 
 
 @pytest.fixture(scope="session")

@@ -54,7 +54,8 @@ if "--spec-type" in words:
     print("llama_context: constructing llama_context\\nllama_context: constructing llama_context")
     for part, size in sizes.items():
         if "(second)" in part:
-            print(f"x: CPU {part.split()[0]} buffer size = {size / 1048576 + more:.2f} MiB", flush=True)
+            mib = size / 1048576 + more
+            print(f"x: CPU {part.split()[0]} buffer size = {mib:.2f} MiB", flush=True)
     os.kill(os.getpid(), signal.SIGILL)
 if "--mmproj" in words:
     size = os.path.getsize(words[words.index("--mmproj") + 1]) // 4096 / 256

@@ -467,10 +467,13 @@ def test_heads_stand_over_their_columns(page: Any) -> None:
     sides = page.evaluate(
         """() => ["#quants", "#bytes"].flatMap(place => {
           const table = document.querySelector(place + " table");
-          const side = (cell) => getComputedStyle(cell).textAlign.replace("start", "left").replace("end", "right");
+          const sides = { start: "left", end: "right" };
+          const side = (cell) => sides[getComputedStyle(cell).textAlign]
+            ?? getComputedStyle(cell).textAlign;
           const row = table.querySelector("tbody tr");
-          return [...table.querySelectorAll("thead th")].map((head, i) => [place, i, side(head), side(row.children[i])]);
-        })"""  # noqa: E501
+          const heads = [...table.querySelectorAll("thead th")];
+          return heads.map((head, i) => [place, i, side(head), side(row.children[i])]);
+        })"""
     )
     assert sides and all(head == cell for _, _, head, cell in sides), sides
 

@@ -111,13 +111,15 @@ const python = await loadPyodide();
 python.unpackArchive(fs.readFileSync(process.argv[3]).buffer, "wheel");
 python.runPython("import json\\nfrom autolayers.web.engine import Engine\\nengine = Engine()\\n"
   + "def call(method, question): return json.dumps(engine.call(method, json.loads(question)))");
-const call = (method, question) => JSON.parse(python.globals.get("call")(method, JSON.stringify(question)));
+const call = (method, question) =>
+  JSON.parse(python.globals.get("call")(method, JSON.stringify(question)));
 for (const question of JSON.parse(fs.readFileSync(process.argv[4]))) {
   let answer = call("plan", question);
   for (let more; !answer.error && !(more = call("more", question)).done;) answer = more;
-  console.log(JSON.stringify(answer.error ? { error: answer.kind } : { ...answer.plan, model: null, warnings: null }));
+  const plan = { ...answer.plan, model: null, warnings: null };
+  console.log(JSON.stringify(answer.error ? { error: answer.kind } : plan));
 }
-"""  # noqa: E501
+"""
 
 
 @pytest.mark.browser
