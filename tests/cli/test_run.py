@@ -753,7 +753,7 @@ def test_a_driver_s_limit_is_retried_with_smaller_buffers(fake: Fake) -> None:
     assert (
         "-ub" not in first["words"] and second["words"][second["words"].index("-ub") + 1] == "128"
     )
-    assert done.returncode == 0 and b"one buffer of 4608 MiB is over the limit" in done.stderr
+    assert done.returncode == 0 and b"one buffer of 4608 MiB exceeds the limit" in done.stderr
 
 
 def test_given_flags_do_not_give_way(fake: Fake) -> None:
