@@ -80,6 +80,8 @@ LISTS = {
     "common": [*CHIPS, *SIZES, *PAIRS, *OTHERS],
     "all": [*CARDS, *SIZES, *PAIRS, "none"],
 }
+# with the modules, not after them
+_PRELOAD = b'<link rel="preload" href="first.json" as="fetch" crossorigin>\n'
 WHEEL = f"autolayers-{__version__}-py3-none-any.whl"
 
 
@@ -107,6 +109,7 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     machines = _machines(lists)
     folder.mkdir(parents=True, exist_ok=True)  # before work that takes seconds
     written = page_files()
+    written["index.html"] = written["index.html"].replace(b"</head>", _PRELOAD + b"</head>", 1)
     if url:
         written["index.html"] = _with_address(written["index.html"], url)
     written[WHEEL] = wheel()

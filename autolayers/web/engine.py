@@ -415,7 +415,12 @@ class Engine:
                 found = plan_request(model, asked).to_dict()
             except LaunchRefused:
                 continue
-            points.append({"n_ctx": n_ctx, "devices": found["devices"], "host": found["host"]})
+            # bars draw no part of a margin
+            devices = [
+                {key: value for key, value in device.items() if key != "margin_parts"}
+                for device in found["devices"]
+            ]
+            points.append({"n_ctx": n_ctx, "devices": devices, "host": found["host"]})
         return {"points": points}
 
     def picture(self, question: Question) -> Answer:

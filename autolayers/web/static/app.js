@@ -192,9 +192,9 @@ function readPinned() {
 async function showFirst(name) {
   const first = await (await fetch(name)).json();
   setUp(first.offer);
-  fetch(page.config.cards).then((answer) => answer.json()).then((cards) => { page.offer.cards = cards; }).catch(() => null);
   const same = toHash(begin(first.offer.preset)) === toHash(first.question);
   if (same) show(first.answer, first.question);
+  fetch(page.config.cards).then((answer) => answer.json()).then((cards) => { page.offer.cards = cards; }).catch(() => null);
   return same;
 }
 
