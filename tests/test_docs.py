@@ -90,3 +90,12 @@ def test_the_man_page_is_readable_and_whole() -> None:
     assert [
         command.usage for command in COMMANDS.values() if f"autolayers {command.usage}" not in plain
     ] == [COMMANDS["ollama"].usage]
+
+
+def test_the_tests_that_the_page_names_are_there() -> None:
+    page = (ROOT / "docs" / "web.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")
+    )
+    assert len(named) > 30 and {name for name in named if f"\ndef {name}(" not in source} == set()
