@@ -147,6 +147,10 @@ class Kind:
             return
         count, params = found
         yield params
+        if self.name == "layers" and count > 1 and at.kv_offload is False:
+            # their caches stay in RAM, so layers may be slower there than the output alone
+            output = self.divided(ladder, 1, self.buffers.at(self.point(ladder(1))))
+            yield from filter(None, [output])
         if self.name == "experts" and count < ladder.top and self.failed <= PATIENCE:
             yield from self._with_parts(ladder, count, params)
 

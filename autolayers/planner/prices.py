@@ -13,7 +13,8 @@ from __future__ import annotations
 from math import log2
 
 from ..backends import HOST
-from ..flags.params import EXPERTS_REGEX, FFN_REGEX
+from ..flags.params import EXPERTS_REGEX, FFN_REGEX, FIT_PARAMS_MIN_CTX
+from ..flags.workload import CHAT
 from ..records import dataclass
 from ..work.expert_cache import DOUBT as CACHE_DOUBT
 
@@ -56,6 +57,13 @@ LONG = Price(
     "half the context, above 32k a sequence or above --ctx-min",
     1.008,
     "few fill it, but at nearly the same speed more is better",
+    "planner/test_search.py",
+)
+FILLED = Price(
+    "what takes longer as a cache in RAM fills, or a smaller part of the context",
+    0.0,
+    "the CPU reads a long cache slowly: a context counts only as far as it pays to fill it, as the "
+    "mean of empty, half full and full",
     "planner/test_search.py",
 )
 MOST = Price(
@@ -129,6 +137,7 @@ ROWS = (
     SHORT,
     SHORT_MIXTURE,
     LONG,
+    FILLED,
     MOST,
     MICRO_BATCH,
     ORDER,
@@ -160,6 +169,9 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
     row, factor = of_context(problem, use.n_ctx_seq)
     if factor > 1:
         yield row, factor
+    filled = of_filling(problem, params, use) / factor
+    if filled > 1:
+        yield FILLED, filled
     yield from _of_flags(problem, params)
     given = problem.given
     chosen = params.overrides[len(given.overrides) :]
@@ -199,20 +211,45 @@ def low(cache_type: str) -> bool:
     return cache_type not in FINE
 
 
+def chooses_context(problem: Problem) -> bool:
+    """Whether a context is worth something by itself: none is given, and not the number of layers
+    alone is wanted."""
+    policy = problem.policy
+    given = problem.given.n_ctx is not None or isinstance(policy.n_ctx, int)
+    return not given and (policy.n_ctx == "max" or policy.strategy != "layers")
+
+
 def of_context(problem: Problem, n_ctx_seq: int) -> tuple[Price, float]:
     """The price of a context that is smaller than the model's; 1 if it is given."""
     policy, trained = problem.policy, max(1, problem.model.n_ctx_train)
-    if problem.given.n_ctx is not None or isinstance(policy.n_ctx, int) or n_ctx_seq >= trained:
+    if not chooses_context(problem) or n_ctx_seq >= trained:
         return LONG, 1.0
     if policy.n_ctx == "max":
         return MOST, _halvings(MOST, n_ctx_seq, trained)
-    if policy.strategy == "layers":
-        return LONG, 1.0  # the number of layers alone is wanted
     enough = min(ENOUGH, trained)
     if policy.n_ctx_min is not None or n_ctx_seq >= enough:
         return LONG, _halvings(LONG, n_ctx_seq, trained)
     row = SHORT_MIXTURE if problem.model.is_moe else SHORT
     return row, _halvings(row, n_ctx_seq, enough) * _halvings(LONG, enough, trained)
+
+
+def of_filling(problem: Problem, params: Params, use: Static) -> float:
+    """The price of the context; where the cache is in RAM that of the part that it pays to fill,
+    times what filling it costs. A given context is filled."""
+    most, whole = use.n_ctx_seq, of_context(problem, use.n_ctx_seq)[1]
+    if problem.policy.workload != CHAT or not use.host.context:
+        return whole
+    if problem.fills:
+        return problem.cost.growth(params, use, most)
+    if not chooses_context(problem):
+        return whole
+    floor = problem.policy.n_ctx_min or problem.given.fit_ctx or FIT_PARAMS_MIN_CTX
+    least, part = float("inf"), min(floor, most)
+    while True:
+        price = of_context(problem, part)[1] * problem.cost.growth(params, use, part)
+        if price >= least or part == most:
+            return min(price, least)
+        least, part = price, min(2 * part, most)
 
 
 def _halvings(row: Price, n_ctx: int, most: int) -> float:

@@ -503,8 +503,8 @@ class Search:
             return False
         before = len(self.heap)
         names = [name for name in frame.names_of_kinds if name != "none"]
-        sizes = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
-        sizes = {None, *(sizes - {given.n_ubatch})}
+        tried = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
+        sizes = [None, *sorted({size for size in tried if size} - {given.n_ubatch})]
         for device, name in itertools.product(others, names):
             at = replace(given, device=device)
             kind = Kind(Frame(self.problem, at, self.whole), name, at, self.buffers)
@@ -512,8 +512,17 @@ class Search:
                 node = _Node(kind if size is None else kind.with_micro_batch(size), winner.n_ctx)
                 if (device is None) != (frame.given.device is None):
                     node.price = ORDER.factor ** (1 if device else -1)
-                self._promise(node)
+                launch = self._promise(node)
+                if name == winner.kind.name and launch is not None:
+                    self._first_of_frame(node, launch)
         return len(self.heap) > before
+
+    def _first_of_frame(self, node: _Node, launch: Launch) -> None:
+        """Measures a launch with weights in RAM where nothing of its frame was: by what launches of
+        other frames take, a promise may be much too little."""
+        point = node.kind.point(launch.params)
+        if not node.kind.whole(launch.params) and not self.buffers.knows(point):
+            self._measure(node)
 
     def _listed(self, winner: _Node) -> Params:
         """The flags of its frame, with all devices as they are listed."""

@@ -154,6 +154,8 @@ class CostModel:
         self._speeds: dict[Params, Speed] = {}
         self._settled: dict[Params, Speed] = {}  # of any context
         self._own: dict[Params, Speed] = {}  # by the launch's own graphs
+        self._clocks: dict[Params, Clock] = {}  # of any context
+        self._growths: dict[tuple[Params, int], float] = {}
         self._seconds: dict[object, dict[str, list[float]]] = {}  # of layer_seconds
         self._caches: dict[object, list[Attention | None]] = {}
         self._homes: dict[object, Homes] = {}
@@ -256,6 +258,25 @@ class CostModel:
         if key not in self._settled:
             self._settled[key] = self.predict(params, use)
         return self._settled[key]
+
+    def growth(self, params: Params, use: Static, n_ctx: int) -> float:
+        """How many times as long the workload takes in a sequence of `n_ctx` tokens, the mean of
+        empty, half full and full, as in an empty one; 1 where `compared` is that mean."""
+        if self.deep and n_ctx > _DEEP:
+            return 1.0
+        params = params if self._missing(use) else replace(params, n_ctx=None)
+        if (params, n_ctx) not in self._growths:
+            if params not in self._clocks:
+                self._clocks[params] = self.clock(params, use)
+            clock, work, use = (
+                self._clocks[params],
+                self.workload,
+                replace(use, n_ctx_seq=n_ctx),
+            )
+            first, token, _ = _parts(clock, work, use)
+            empty = first * work.requests + work.generate * token
+            self._growths[params, n_ctx] = _over_depths(clock, work, use) / empty
+        return self._growths[params, n_ctx]
 
     def _of(self, clock: Clock, use: Static) -> Speed:
         kind = self.kind(clock)

@@ -20,6 +20,8 @@ QUICK = (
     44313,  # only another kind of placement is better in another order of two cards
     47146,  # with a cache in RAM, graph buffers of a small context are much smaller
     46191,  # one GPU alone is found first, and the listed order is better
+    46269,  # a layer whose FFN weights would be on two of three GPUs
+    48010,  # caches in RAM, with which the output alone on a GPU is faster than five layers
     45813,  # a mixture of experts for which 8192 tokens would take half as long again
 )
 

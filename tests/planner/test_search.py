@@ -15,6 +15,8 @@ from support import FIXTURES, model
 
 import autolayers
 from autolayers import Device, Plan
+from autolayers.devices import Host
+from autolayers.flags.parse import parse
 from autolayers.planner.prices import (
     ENOUGH,
     LONG,
@@ -23,6 +25,7 @@ from autolayers.planner.prices import (
     SHORT,
     SHORT_MIXTURE,
     of_context,
+    of_filling,
     worth,
 )
 from autolayers.planner.problem import Problem
@@ -55,6 +58,23 @@ class TestGivenContext:
         assert found.fits and found.n_gpu_layers == 81 and "-ncffn" in found.flags
         assert found.speed.generation_full > 2 * layers.speed.generation_full
 
+    @pytest.mark.parametrize(
+        ("name", "card", "times"),
+        [
+            ("llama-3.3-70b-q4_k_m", "rtx-3060", 1.4),
+            ("llama-3.3-70b-q4_k_m", "rtx-4060-ti-16g", 2.5),
+            ("qwen2.5-7b-q4_k_m", "3GiB", 1.5),
+        ],
+    )
+    def test_where_no_whole_cache_fits_layers_without_ffn_weights_have_more_of_it(
+        self, name: str, card: str, times: float
+    ) -> None:
+        words = ("--gpu", card, "--ram", "64GiB", "-c", "32768")
+        found, layers = plan(name, *words), plan(name, *words, "--strategy", "layers")
+        assert found.fits and "-ncffn" in found.flags
+        assert layers.n_gpu_layers < found.n_gpu_layers < found.model.n_layer + 1
+        assert found.speed.generation_full > times * layers.speed.generation_full
+
     def test_an_empty_one_is_compared_as_ever(self) -> None:
         """Its rate with a full context is no reason; and so is the workload's own depth."""
         short = plan("llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "8192")
@@ -65,6 +85,37 @@ class TestGivenContext:
             "llama-3.1-8b-q4_k_m:8", "--gpu", "1500MiB", "-c", "16384", "--workload", "2048+512@4k"
         )
         assert said.speed.compared == said.speed.request
+
+
+class TestChosenContext:
+    @pytest.mark.parametrize(
+        ("words", "n_ctx", "share"),
+        [
+            ("--gpu rtx-3060", 4096, 0.8),
+            ("--gpu rtx-3090", 4096, 0.8),
+            ("--gpu rtx-3060 --ctx-min 16k", 16384, 0.7),
+        ],
+    )
+    def test_a_full_context_does_not_crawl(self, words: str, n_ctx: int, share: float) -> None:
+        """A cache in RAM would allow 32k, at a quarter of the rate or less."""
+        found = plan("llama-3.3-70b-q4_k_m", *words.split(), "--ram", "64GiB")
+        assert found.fits and found.breakdown.n_ctx >= n_ctx
+        assert found.speed.generation_full > share * found.speed.generation
+
+    def test_a_cache_in_ram_counts_as_far_as_it_pays_to_fill_it(self) -> None:
+        asked = Problem(
+            model("llama-3.3-70b-q4_k_m"), Request.of(["--gpu", "rtx-3060", "--ram", "64GiB"])
+        )
+
+        def factor(words: str) -> float:
+            params = parse(words.split()).params
+            use = asked.evaluator.static(params)
+            assert use is not None
+            return of_filling(asked, params, use) / of_context(asked, use.n_ctx_seq)[1]
+
+        short, longer = factor("-ngl 20 -c 4096"), factor("-ngl 17 -c 32768")
+        assert 1 < short < 1.05 and 1.1 < longer < SHORT.factor**3 * 1.05
+        assert factor("-ngl 81 -ncffn 78 -c 8192") == 1
 
 
 def same(one: Plan, other: Plan) -> bool:
@@ -191,6 +242,22 @@ class TestContext:
         assert factor(8192, "--ctx", "max") == pytest.approx(MOST.factor**4)
         assert factor(8192, "--ctx-min", "8k") == pytest.approx(LONG.factor**4)
         assert factor(8192, "-c", "8192") == 1.0
+
+
+def test_caches_that_stay_in_ram_may_leave_the_output_alone_on_a_gpu() -> None:
+    """Five layers would fit, and each of them makes a token slower."""
+    cards = ("rtx-2070-super@928MiB", "rtx-5070-ti@600MiB", "rtx-3090@1025MiB")
+    devices, host = (
+        [sized(card, i) for i, card in enumerate(cards)],
+        Host(4 * GiB, 4 * GiB, "given"),
+    )
+    words = ["-nkvo", "-ub", "512", "-c", "4096", "-sm", "none", "-mg", "2"]
+    found, more = (
+        autolayers.plan(model("phi-3-mini-q4_k_m:8"), [*words, *ngl], devices=devices, host=host)
+        for ngl in ((), ("-ngl", "5"))
+    )
+    assert found.n_gpu_layers == 1 and more.fits
+    assert found.speed.request < more.speed.request
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ device."""
 
 from __future__ import annotations
 
+import re
+
 from ...backends import HOST
 from ...flags.params import FIT_PARAMS_MIN_CTX, FIT_PARAMS_TARGET, N_PARALLEL
 from ...memory.context import CELL_BLOCK
@@ -28,6 +30,22 @@ _ELSEWHERE = {
     "gate": "ffn_down.*",
     "dense": "ffn_(up|down|gate_up|gate)_(ch|)exps",
 }
+_PART = rf"^(blk\\.\d+\\.)({re.escape(_ELSEWHERE['up'])}|{re.escape(_ELSEWHERE['gate'])})$"
+
+
+def whole_ffn_elsewhere(params: Params) -> Params | None:
+    """The flags with all FFN weights of a layer on the other device that has a part of them: fewer
+    hops, which --fit does not weigh. None if there is no such part."""
+    whole = _ELSEWHERE["attention"]
+    rules = tuple(
+        [
+            (re.sub(_PART, lambda found: found[1] + whole, pattern), buffer)
+            if buffer != HOST
+            else (pattern, buffer)
+            for pattern, buffer in params.overrides
+        ]
+    )
+    return None if rules == params.overrides else replace(params, overrides=rules)
 
 
 @dataclass(frozen=True)

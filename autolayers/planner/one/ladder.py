@@ -3,7 +3,7 @@
     layers     whole layers
     experts    all layers, with this many layers' experts
     ffn        all layers, with this many layers' FFN weights
-    bare       whole layers, without their experts
+    bare       whole layers, without their experts or FFN weights
 
 The rest is in RAM, starting with the first layers, or with those that the program's own -ncmoe
 means. The search, several models, comparisons and
@@ -103,13 +103,18 @@ class Ladders:
         )
 
     def bare(self, params: Params) -> Ladder | None:
-        """Layers of a mixture, with all experts in RAM."""
-        if self.literal or self.whole_layers or params.overrides or not self._experts:
+        """Layers with all experts or FFN weights in RAM."""
+        if self.literal or self.whole_layers or params.overrides:
             return None
-        return self._bare(params)
+        return self._bare(params) if self._experts or self._ffn else None
 
     def _bare(self, params: Params) -> Ladder:
-        return Ladder("bare", overrides.with_all_experts_on_host(params), self.everything)
+        base = (
+            overrides.with_all_experts_on_host(params)
+            if self._experts
+            else overrides.with_ffn_on_host(params, self.n_layer)
+        )
+        return Ladder("bare", base, self.everything)
 
     def all_layers(self, params: Params) -> Params:
         """As many layers on the GPUs as allowed: all, or the given number."""
@@ -120,7 +125,8 @@ class Ladders:
         solved: that of layers may be given, or 0."""
         solved = found.overrides[len(self.given.overrides) :]
         count = found.n_gpu_layers or 0
-        bare = any(pattern == EXPERTS_REGEX for pattern, _ in solved)
+        every = len(solved) == self.n_layer and count < self.top  # layer's FFN weights
+        bare = every or any(pattern == EXPERTS_REGEX for pattern, _ in solved)
         if bare or not solved:
             if self.literal or not count:
                 return None

@@ -8,13 +8,19 @@ from ...flags.params import FIT_PARAMS_TARGET
 from ...records import replace
 from ..prices import worth
 from . import overrides
-from .fit import fit_estimated, fit_with_overheads
+from .bisection import largest_context
+from .contexts import contexts
+from .fit import fit_estimated, fit_with_overheads, whole_ffn_elsewhere
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ...flags.params import Params
     from ..evaluate import Candidate, Evaluator, Fidelity
     from ..problem import Problem
+
+TRIES = 4  # shapes by one margin, each by what the one before takes
 
 
 def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) -> list[Candidate]:
@@ -25,53 +31,93 @@ def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) 
     if _covered(evaluator, given, best):
         return []
     at = given if problem.given.n_ctx is not None else replace(given, n_gpu_layers=None)
-    ours = replace(at, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch)
-    limit = worth(problem, best.params, best.breakdown)
-    found: list[Candidate] = []
+    search = _Parts(problem, best, fidelity)
+    search.by_our_margins(
+        replace(at, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch),
+        best.overheads(evaluator.machine.limits),
+    )
+    if not search.by_its_own(at):
+        search.measured(fit_estimated(evaluator, at, fidelity))
+    return search.found
 
-    def measured(shape: Params | None) -> Candidate | None:
+
+class _Parts:
+    """What was found that is worth more than all before."""
+
+    def __init__(self, problem: Problem, best: Candidate, fidelity: Fidelity) -> None:
+        self.problem, self.evaluator, self.fidelity = problem, problem.evaluator, fidelity
+        self.limit = worth(problem, best.params, best.breakdown)
+        self.found: list[Candidate] = []
+
+    def measured(self, shape: Params | None) -> Candidate | None:
         """The candidate for a shape that should be worth more than all that fits so far."""
-        nonlocal limit
         if shape is None:
             return None
-        static = evaluator.static(shape)
-        if static is None or worth(problem, shape, static) >= limit:
-            return None
-        candidate = evaluator.candidate(shape, fidelity)
-        if (
-            candidate is not None
-            and candidate.fits
-            and not overrides.overrides_rpc(candidate)
-            and len(shape.tensor_split or ()) <= MOST_SHARES
-        ):
-            found.append(candidate)
-            limit = min(limit, worth(problem, candidate.params, candidate.breakdown))
+        candidate = self._tried(shape)
+        self._with_fewer_hops(shape)
         return candidate
 
-    limits = evaluator.machine.limits
-    overheads = best.overheads(limits)
-    for _ in range(4):
-        candidate = measured(fit_with_overheads(evaluator, ours, overheads, limits))
+    def _tried(self, shape: Params) -> Candidate | None:
+        static = self.evaluator.static(shape)
+        if static is None or worth(self.problem, shape, static) >= self.limit:
+            return None
+        candidate = self.evaluator.candidate(shape, self.fidelity)
+        if candidate is not None and candidate.fits and _can_be_written(candidate):
+            self.found.append(candidate)
+            self.limit = min(self.limit, worth(self.problem, shape, candidate.breakdown))
+        return candidate
+
+    def _with_fewer_hops(self, shape: Params) -> None:
+        """The same without a layer whose FFN weights are on two devices, if need be with less
+        context."""
+        whole = whole_ffn_elsewhere(shape)
+        candidate = None if whole is None else self._tried(whole)
         if candidate is None or candidate.fits:
-            break
-        grown = candidate.overheads(limits)
-        overheads = {
-            **overheads,
-            **{name: max(size, overheads.get(name, 0)) for name, size in grown.items()},
-        }
-    compute: dict[str, int] = {}
-    for _ in range(4):
-        candidate = measured(fit_with_overheads(evaluator, at, compute))
-        if candidate is None:
-            return found
-        # it might win with such small buffers: try buffers close to its real ones
-        if not candidate.fits:
-            compute = {
-                name: usage.compute * 31 // 32
-                for name, usage in candidate.breakdown.devices.items()
-            }
-    measured(fit_estimated(evaluator, at, fidelity))
-    return found
+            return
+        params, span = candidate.params, contexts(self.problem, self.problem.given)
+        if span.fixed or span.least is None or params.n_ctx is None or params.n_ctx <= span.least:
+            return
+        less = largest_context(
+            self.evaluator,
+            lambda n_ctx: replace(params, n_ctx=n_ctx),
+            span.least,
+            params.n_ctx,
+            span.step,
+            self.fidelity,
+            candidate,
+        )
+        if less is not None:
+            self._tried(less.params)
+
+    def by_our_margins(self, given: Params, overheads: Mapping[str, int]) -> None:
+        limits = self.evaluator.machine.limits
+        for _ in range(TRIES):
+            candidate = self.measured(fit_with_overheads(self.evaluator, given, overheads, limits))
+            if candidate is None or candidate.fits:
+                return
+            grown = candidate.overheads(limits)
+            larger = {name: max(size, overheads.get(name, 0)) for name, size in grown.items()}
+            overheads = {**overheads, **larger}
+
+    def by_its_own(self, given: Params) -> bool:
+        """Whether --fit's margins leave nothing better."""
+        compute: dict[str, int] = {}
+        for _ in range(TRIES):
+            candidate = self.measured(fit_with_overheads(self.evaluator, given, compute))
+            if candidate is None:
+                return True
+            # it might win with such small buffers: try buffers close to its real ones
+            if not candidate.fits:
+                compute = {
+                    name: usage.compute * 31 // 32
+                    for name, usage in candidate.breakdown.devices.items()
+                }
+        return False
+
+
+def _can_be_written(candidate: Candidate) -> bool:
+    few = len(candidate.params.tensor_split or ()) <= MOST_SHARES
+    return few and not overrides.overrides_rpc(candidate)
 
 
 def _covered(evaluator: Evaluator, given: Params, best: Candidate) -> bool:
