@@ -412,7 +412,7 @@ class Engine:
             params = replace(plan.params, n_ctx=n_ctx)
             asked = replace(request, arguments=replace(request.arguments, params=params))
             try:
-                found = plan_request(model, asked).to_dict()
+                found: dict[str, Any] = plan_request(model, asked).to_dict()
             except LaunchRefused:
                 continue
             # bars draw no part of a margin
