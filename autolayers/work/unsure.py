@@ -9,6 +9,7 @@ launches of the class were measured on the machine.
 
 from __future__ import annotations
 
+from ..backends import VULKAN
 from ..records import dataclass
 from .work import HOST
 
@@ -76,7 +77,7 @@ UNSURE = (
         "a quantised cache under Vulkan",
         1.25,
         1.5,
-        lambda seen: seen.depth >= DEEP and seen.reads_quantised("Vulkan"),
+        lambda seen: seen.depth >= DEEP and seen.reads_quantised(VULKAN),
     ),
     Unsure("experts on Vega", 1.8, 1.8, lambda seen: seen.reads_experts("Vega")),
     Unsure(
