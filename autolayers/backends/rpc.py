@@ -43,7 +43,7 @@ class Rpc(CudaBuffers):
             "rpc_lost",
             "failed to connect to",
             r"[fF]ailed to connect to "
-            r"\S{3,80}:\d{2,5}",
+            r"(?:\S{3,80})?:\d{2,5}",
             "start",
         ),
         Sign(

@@ -201,13 +201,14 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     same = (chosen.cause, "oom_device") if chosen.cause == "buffer_limit" else (chosen.cause,)
     near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause in same]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
-    after = lines[chosen.at : chosen.at + _NEAR]
-    if chosen.cause == "context_limit" and any("failed to generate" in line.text for line in after):
+    after = lines[chosen.at : max(one.at for one in near) + _NEAR]
+    if chosen.cause == "context_limit" and any(_STOPPED.search(line.text) for line in after):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     may_survive = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit")
     survived = may_survive and _survived(chosen, facts)
     ended = not survived and not _ignored(chosen, lines)
-    fatal = chosen.sign.fatal and chosen.weight >= 8 and ended
+    heavy = chosen.sign.fatal and chosen.weight >= 8
+    fatal = ended and (heavy or _asserted(chosen, after))
     phase = _phase(chosen, near, lines, facts)
     if _ended_by_image(chosen, lines):
         phase, fatal = "run", True
@@ -228,6 +229,15 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         tuple(dict.fromkeys(one.line.number for one in near))[:8],
         {**chosen.groups, "sign": chosen.sign.word},
     )
+
+
+# A request that was too long ended the program with it
+_STOPPED = re.compile(r"failed to generate|exiting main loop")
+
+
+def _asserted(chosen: Found, after: Sequence[Line]) -> bool:
+    """Whether the program ended on a warning of full memory."""
+    return chosen.cause == "oom_device" and any("GGML_ASSERT" in line.text for line in after)
 
 
 def _with(sign: Found, figure: str, value: str) -> Found:
@@ -441,6 +451,9 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
 
 def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
     """Whether the allocation was over the driver's limit for one, though memory was free."""
+    # Mesa's driver says so where the kernel had no memory
+    if any("amdgpu: Failed to allocate a buffer" in line.text for line in lines[: one.at]):
+        return False
     # without a size, the free memory around it must tell
     size = _bytes([one])
     left = [device.free or device.total for device in facts.devices.values()]
@@ -509,12 +522,19 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
 def _gpu(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """One backend without a device says little where another has one."""
     there = any(device.free for device in facts.devices.values())
+    # Ollama tries one driver after another
+    if one.sign.said in _TRIED and any(_DISCOVERED.search(line.text) for line in lines):
+        return "", 0
     return (
         one.cause,
         2
         if there and "failed to initialize" in one.sign.word + " no cuda-capable device"
         else one.weight,
     )
+
+
+_TRIED = ("symbol lookup for cu", "cuda driver library", "cudaSetDevice err")
+_DISCOVERED = re.compile(r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloaded [1-9]\d*/")
 
 
 _RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
@@ -765,13 +785,10 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
             {"part": "backends", "backends": " and ".join(dict.fromkeys(loaded))} if loaded else {}
         )
         yield Verdict("no_gpu", "start", None, None, False, (line,), detail)
-    # An operation in each layer that the GPU does not have, where not the weights are in RAM
-    if (
-        facts.splits
-        and facts.splits[0] >= 100
-        and not partial
-        and facts.share_of_host("model") <= _MUCH
-    ):
+    # An operation in each layer that the GPU does not have, where neither the weights nor the cache
+    # are in RAM
+    in_ram = partial or max(facts.share_of_host("model"), facts.share_of_host("context")) > _MUCH
+    if facts.splits and facts.splits[0] >= 100 and not in_ram:
         yield Verdict(
             "op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],)
         )
@@ -856,6 +873,7 @@ _STRUCK = re.compile(
 _GONE = re.compile(
     r"(?:process|runner|server) (?:has )?(?:terminated|exited)|exit "
     r"(?:code|status):? ?(?!0\b)[\dx]|"
+    r"process no longer running|"
     r"llama.{0,10} failed to start|error starting llama|no suitable llama servers|"
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
     r"failed to load (?:the )?model|"

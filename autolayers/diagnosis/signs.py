@@ -251,6 +251,7 @@ SIGNS = (
     Sign("bad_file", "HEAD failed", r"HEAD failed, status: (?P<status>\d{3})", "load"),
     Sign("bad_file", "GET failed (", r"GET failed \((?P<status>4\d\d)\)", "load"),
     Sign("bad_file", "failed to download model", "", "load", weight=8),
+    Sign("bad_file", "HTTPS is not supported", "", "load"),  # built without TLS
     Sign("bad_file", "cannot make GET request", "", "load", weight=8),
     Sign(
         "bad_file",
@@ -297,6 +298,8 @@ SIGNS = (
     ),
     Sign("bad_file", "bad magic", "", "load"),
     Sign("bad_file", "invalid file magic", "", "load"),  # ollama create
+    # "GGUF", read by a program that is older than it
+    Sign("old_build", "(magic, version) combination: 46554747", "", "load", last=A_LAST),
     Sign("bad_file", "(magic, version) combination", "", "load", last=A_LAST),
     Sign(
         "bad_file",
@@ -352,6 +355,7 @@ SIGNS = (
         "start",
         first=4000,
     ),
+    Sign("bad_flag", "invalid argument: -", r"^Invalid argument: (?P<flag>-\S{1,60}?),? ", "start"),
     Sign(
         "bad_flag",
         "unknown argument",
@@ -569,6 +573,21 @@ SIGNS = (
         r"error while loading shared libraries: (?P<library>\S{1,80}?):",
         "start",
     ),
+    # as Python says it of the library that it loads
+    Sign(
+        "missing_library",
+        "cannot open shared object",
+        r"(?:OSError|ImportError|RuntimeError): (?:.{1,400}: )?(?P<library>lib\S{1,80}?): "
+        r"cannot open shared object",
+        "start",
+    ),
+    Sign(
+        "missing_library",
+        "Could not find module",
+        r"Could not find module '.{0,300}?(?P<library>[\w.-]{1,60}\.dll)'",
+        "start",
+    ),
+    Sign("missing_library", "no backends are loaded", "", "load"),
     Sign(
         "missing_library",
         ".dll",
@@ -646,6 +665,7 @@ SIGNS = (
         "run",
         weight=8,
     ),
+    Sign("device_lost", "page fault", r"amdgpu.{0,60}hub\d?\] .{0,20}page fault", "run", weight=8),
     Sign("device_lost", "NVRM: Xid", "", "run", weight=8),
     Sign("device_lost", "GPU HANG", r"(?:i915|xe) .{0,60}GPU HANG", "run", weight=8),
     Sign("device_lost", "timeout", r"ring (?:comp|gfx|sdma)\S{0,20} timeout", "run"),
@@ -755,6 +775,8 @@ SIGNS = (
     Sign("port_busy", "Address already in use", "", "start"),
     Sign("port_busy", "Only one usage of each socket address", "", "start"),
     Sign("port_busy", "forbidden by its access permissions", r"bind: An attempt was made", "start"),
+    # Ollama; the reason is in the system's language
+    Sign("port_busy", ": bind: ", r"listen tcp \S{1,80}: bind: ", "start"),
     Sign(
         "port_busy",
         "error while attempting to bind on address",
@@ -793,6 +815,32 @@ SIGNS = (
         fatal=False,
     ),
     Sign("no_gpu", "no compatible GPUs", "", "start", weight=6, fatal=False),
+    # Ollama's discovery of NVIDIA's GPUs: the driver lacks a function, or refuses; 2 is full memory
+    Sign(
+        "no_gpu",
+        "symbol lookup for cu",
+        r"(?P<why>symbol lookup for cu\w{1,40} failed)",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "no_gpu",
+        "cuda driver library",
+        r"(?P<why>cuda driver library (?:init failure:|failed to get device context) "
+        r"(?!2(?!\d))\d{1,4})",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "no_gpu",
+        "cudaSetDevice err",
+        r"(?P<why>cudaSetDevice err: \d{1,4})",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
     # LM Studio's survey
     Sign(
         "no_gpu",
@@ -849,6 +897,10 @@ SIGNS = (
     ),
     Sign("context_limit", "is too large to process", "", "run", weight=5, fatal=False),
     Sign("context_limit", "context size exceeded", "", "run", weight=6, fatal=False),
+    Sign("context_limit", "Prompt exceeds n_ctx", "", "run", weight=6, fatal=False),
+    # ik_llama.cpp
+    Sign("context_limit", "KV cache is full", "", "run", weight=5, fatal=False),
+    Sign("context_limit", "too big compared to KV size", "", "run", weight=5, fatal=False),
     Sign(
         "context_limit",
         "exceed context window",

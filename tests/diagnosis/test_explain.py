@@ -18,6 +18,9 @@ shown, of the next 26 cause 25, none invented, device 22, bytes 24, fatal 22 of 
 cause 23, one invented, device 22, bytes 25, fatal 19 of 20; of 46 (y120 on), many of them
 sought among programs that do not start at all, cause 31, none invented, device and bytes 46, fatal
 27 of 42; of the last 12 (y166 on) cause 11, none invented, device 10, bytes 12, fatal 11 of 12.
+72 of other threads (z01 on), spread over all kinds and labelled likewise: cause 53, five invented,
+device 14 of 15, bytes 72, fatal 55 of 66; of the 19 without their cause eight were programs whose
+driver or library was not loaded. One, a projector's warning that is harmless here, is not kept.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """
@@ -739,3 +742,24 @@ def test_what_else_a_log_shows(
 def test_why_no_gpu_is_found(line: str, why: str) -> None:
     answer = explain(f'{line}\nmsg="no compatible GPUs were discovered"\n'.encode())
     assert answer.cause == "no_gpu" and why in answer.line and not answer.fatal
+
+
+LACKING = (
+    'level=INFO source=gpu.go:568 msg="unable to load cuda driver library" '
+    'library=/usr/lib/libcuda.so.418.74 error="symbol lookup for cuCtxCreate_v3 failed"\n'
+)
+USED = (
+    'level=INFO source=types.go:107 msg="inference compute" id=GPU-0 library=cuda compute=8.6\n'
+    'level=INFO source=server.go:594 msg="llama runner started in 2.01 seconds"\n'
+)
+
+
+def test_a_driver_that_ollama_cannot_load_matters_where_no_other_is_found() -> None:
+    assert explain(LACKING.encode()).cause == "no_gpu"
+    assert explain((LACKING + USED).encode()).cause == "healthy"
+
+
+def test_a_device_context_without_memory_is_not_a_missing_gpu() -> None:
+    failed = "cuda driver library failed to get device context "
+    assert explain(f"{failed}801".encode()).cause == "no_gpu"
+    assert explain(f"{failed}2".encode()).cause == "unknown"
