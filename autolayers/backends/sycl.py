@@ -201,6 +201,7 @@ class Sycl(CudaBuffers):
         ),
         Sign("device_lost", "error: 20", r"level_zero backend failed with error: 20\b", "run"),
         Sign("no_gpu", "No device of requested type", r"what\(\): +No device", "start", weight=8),
+        Sign("no_gpu", "can not find preferred GPU platform", "", "start", weight=8),
         Sign(
             "no_gpu",
             "No device of requested type",

@@ -533,7 +533,13 @@ def _gpu(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     )
 
 
-_TRIED = ("symbol lookup for cu", "cuda driver library", "cudaSetDevice err")
+_TRIED = (
+    "symbol lookup for cu",
+    "init failure: ",
+    "cuda driver library failed",
+    "cudaSetDevice err",
+    "Dynamic LLM libraries",
+)
 _DISCOVERED = re.compile(r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloaded [1-9]\d*/")
 
 

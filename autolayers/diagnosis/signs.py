@@ -192,6 +192,13 @@ SIGNS = (
     # files before GGUF
     Sign(
         "bad_model",
+        "error loading model: missing",
+        r"error loading model: missing (?P<tensor>\S{1,80}\.weight)",
+        "load",
+        last=A_LAST,
+    ),
+    Sign(
+        "bad_model",
         "is missing from model",
         r"tensor '(?P<tensor>[^']{1,120})' is missing from model",
         "load",
@@ -252,6 +259,7 @@ SIGNS = (
     Sign("bad_file", "GET failed (", r"GET failed \((?P<status>4\d\d)\)", "load"),
     Sign("bad_file", "failed to download model", "", "load", weight=8),
     Sign("bad_file", "HTTPS is not supported", "", "load"),  # built without TLS
+    Sign("bad_file", "digest mismatch, file must be downloaded again", "", "load"),  # Ollama
     Sign("bad_file", "cannot make GET request", "", "load", weight=8),
     Sign(
         "bad_file",
@@ -587,6 +595,12 @@ SIGNS = (
         r"Could not find module '.{0,300}?(?P<library>[\w.-]{1,60}\.dll)'",
         "start",
     ),
+    Sign(
+        "missing_library",
+        "Could not load library",
+        r"Could not load library \"?.{0,300}?(?P<library>[\w.-]{1,60}\.(?:dll|so|dylib))\b",
+        "start",
+    ),
     Sign("missing_library", "no backends are loaded", "", "load"),
     Sign(
         "missing_library",
@@ -826,9 +840,25 @@ SIGNS = (
     ),
     Sign(
         "no_gpu",
-        "cuda driver library",
-        r"(?P<why>cuda driver library (?:init failure:|failed to get device context) "
-        r"(?!2(?!\d))\d{1,4})",
+        "init failure: ",
+        r"(?P<why>(?:cudart|cuda driver library) init failure: \d{1,4})",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    Sign(
+        "no_gpu",
+        "cuda driver library failed",
+        r"(?P<why>cuda driver library failed to get device context (?!2(?!\d))\d{1,4})",
+        "start",
+        weight=6,
+        fatal=False,
+    ),
+    # a program of Ollama's that has runners for the CPU alone
+    Sign(
+        "no_gpu",
+        "Dynamic LLM libraries",
+        r"Dynamic LLM libraries(?:\"? runners=\"?)? ?\[cpu\w*(?: cpu\w*)*\]",
         "start",
         weight=6,
         fatal=False,

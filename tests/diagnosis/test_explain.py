@@ -21,6 +21,8 @@ sought among programs that do not start at all, cause 31, none invented, device 
 72 of other threads (z01 on), spread over all kinds and labelled likewise: cause 53, five invented,
 device 14 of 15, bytes 72, fatal 55 of 66; of the 19 without their cause eight were programs whose
 driver or library was not loaded. One, a projector's warning that is harmless here, is not kept.
+After what these had shown, of 22 more (aa01 on) cause 16, none invented, device 2 of 3, fatal 17 of
+20; of these one whose memory pool of 2023 was full is not kept.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """
