@@ -10,6 +10,7 @@ launch read what it does by the row's fields.
 from __future__ import annotations
 
 from .engine import LLAMA_SERVER, Engine
+from .ik_llama import leaner
 from .table import ENGINES, engine, of_program
 
-__all__ = ["ENGINES", "LLAMA_SERVER", "Engine", "engine", "of_program"]
+__all__ = ["ENGINES", "LLAMA_SERVER", "Engine", "engine", "leaner", "of_program"]

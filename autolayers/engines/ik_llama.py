@@ -3,7 +3,7 @@ llama.cpp."""
 
 from __future__ import annotations
 
-from ..records import dataclass
+from ..records import dataclass, replace
 from .engine import Engine
 
 FIT_MARGIN = 1024  # MiB that it leaves free on each device (k_default_mem_margin)
@@ -80,6 +80,19 @@ IK_LLAMA = Engine(
     unwritten=("-ncmoe", "-cmoe"),
     rules=_RULES,
 )
+
+
+def leaner(engine: Engine) -> Engine | None:
+    """Return the program with words of its own that make the graphs of one sequence smaller; None
+    if it has none, or they are said.
+
+    llm_build_context makes a worst-case graph with logits of each token of a micro-batch, or of as
+    many tokens as -wgt says; a server of one sequence asks for those of the last token."""
+    said = engine.said
+    if not isinstance(said, Said) or said.logit_rows or "-wgt" in engine.words:
+        return None
+    return replace(engine, said=replace(said, logit_rows=1), words=(*engine.words, "-wgt", "1"))
+
 
 _TEXT = """
 llama llama4 deci falcon grok gpt2 gptj gptneox mpt baichuan starcoder refact bert nomic-bert

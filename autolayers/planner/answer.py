@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from ..backends import HOST
+from ..engines import leaner
 from ..errors import LaunchRefused
 from ..flags.params import EXPERTS_REGEX, FFN_REGEX
 from ..garbage import without_gc
@@ -93,6 +94,7 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
         solved = Solved(problem, layers_alone(evaluator, problem.given))
     else:
         solved = _best_way(problem)
+    evaluator = solved.problem.evaluator
     candidate, why = solved.candidate, solved.reasons
     if candidate is not None and policy.workload.reuses and not policy.alone:
         from .one.added import reusing
@@ -145,6 +147,10 @@ def _search(problem: Problem) -> Solved:
 
     found = search(problem)
     solved = Solved(problem, found.candidate, paid=found.paid)
+    if leaner(problem.evaluator.engine) is not None:
+        from .one.added import with_fewer_logits
+
+        return with_fewer_logits(problem, solved)
     if may_part(problem.model, problem.evaluator.estimator.rules):
         from .one.added import kept_fused
 
@@ -165,11 +171,8 @@ class _Answer:
         """`problem` as it was asked; the one that was solved may draft, or have more requests at
         once."""
         self.problem, self.candidate = solved.problem, candidate
-        self.policy, self.evaluator, self.given = (
-            problem.policy,
-            problem.evaluator,
-            solved.problem.given,
-        )
+        self.policy, self.evaluator = problem.policy, solved.problem.evaluator
+        self.given = solved.problem.given
         self.paid, self.requests, self.everything = solved.paid, solved.requests, problem.everything
         assert isinstance(candidate.breakdown, Breakdown)  # solve() measures its answer fully
         self.use = candidate.breakdown

@@ -110,6 +110,12 @@ CPU = Price(
     "the processor instead of an integrated GPU: by the error of comparisons",
     "planner/test_integrated.py",
 )
+LEAN = Price(
+    "a word of the program's own that makes its graphs smaller",
+    1.01,
+    "one more flag that people have to read",
+    "engines/test_ik_llama.py",
+)
 IDLE = Price(
     "no layer on the GPUs that are there",
     1.15,
@@ -140,6 +146,7 @@ ROWS = (
     FILLED,
     MOST,
     MICRO_BATCH,
+    LEAN,
     ORDER,
     PARTS,
     COARSE,

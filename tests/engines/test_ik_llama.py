@@ -240,6 +240,26 @@ def test_weights_that_it_derives_are_planned() -> None:
     assert plan.fits and plan.n_gpu_layers >= 4 and plan.speed.generation > 0
 
 
+def experts_in_ram(plan: dict[str, Any]) -> int:
+    """N of the plan's -ncmoe."""
+    return int(plan["flags"][plan["flags"].index("-ncmoe") + 1])
+
+
+@pytest.mark.parametrize(
+    ("words", "lean"),
+    [
+        ("-c 8192", True),
+        ("-c 8192 -np 2", False),  # two sequences ask for more than one token's
+        ("-c 8192 -wgt 512", False),
+        ("-c 8192 -ngl 20", False),  # nothing is won
+    ],
+)
+def test_logits_of_one_token_are_reserved_where_layers_are_won(words: str, lean: bool) -> None:
+    given = [*words.split(), "--engine", IK_LLAMA.name]
+    plan = autolayers.plan(of("llama-3.1-8b-q4_k_m"), given, gpus(6 * 1024))
+    assert plan.fits and (plan.flags[-2:] == ("-wgt", "1")) == lean
+
+
 def test_a_mixture_leaves_room_for_its_logits() -> None:
     """16402 MiB of 16384 by its own library for the launch that was written before."""
     words = [
@@ -255,9 +275,13 @@ def test_a_mixture_leaves_room_for_its_logits() -> None:
         "-ub",
         "2048",
     ]
-    plan = json.loads(command(*words, "--json").stdout)
+    plan = json.loads(command(*words, "-wgt", "2048", "--json").stdout)
     assert plan["fits"] and plan["launch"]["engine"] == "ik_llama.cpp" and not plan["exact"]
     assert plan["devices"][0]["compute"] >= 1219 * MiB
+    lean = json.loads(command(*words, "--json").stdout)
+    assert lean["flags"][-2:] == ["-wgt", "1"]
+    assert lean["devices"][0]["compute"] <= plan["devices"][0]["compute"] - 500 * MiB
+    assert experts_in_ram(lean) < experts_in_ram(plan)
     absent = set(IK_LLAMA.lacks) & set(plan["flags"])
     assert not absent
 

@@ -6,16 +6,19 @@ prefix. A sliding-window cache has lost everything before its window, unless it 
 context (--swa-full). Otherwise it restarts from the last checkpoint, as recurrent states do, and
 computes the rest again.
 
+What makes the graphs of one sequence smaller in ik_llama.cpp: -wgt 1.
+
 What keeps a delta net one op in builds that part it where layers are in RAM (work/unfused.py): one
 slot, or what is in RAM left to the processor.
 """
 
 from __future__ import annotations
 
+from ...engines import leaner
 from ...records import replace
 from ...units import human
 from ..evaluate import FULL
-from ..prices import REUSE
+from ..prices import LEAN, REUSE, worth
 from ..problem import Solved
 from ..search import search
 
@@ -59,6 +62,40 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         f"about {before:.3g} tokens/s instead of {after:.3g}"
     )
     return replace(found, reasons=(why,))
+
+
+def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
+    """That of the search, or one with the program's own words for smaller graphs where it is worth
+    more, and the reason."""
+    chosen, given, request = solved.candidate, problem.given, problem.request
+    lean = leaner(problem.evaluator.engine)
+    several = given.n_parallel != 1 or bool(given.spec_type)
+    drafts = request.companions.draft is not None
+    if lean is None or chosen is None or several or drafts or given.embedding:
+        return solved
+    use = chosen.breakdown
+    if problem.whole(chosen) and (given.n_ctx or use.n_ctx_seq >= problem.model.n_ctx_train):
+        return solved  # there is nothing to gain
+    build = replace(request.build, engine=lean)
+    asked = replace(
+        problem,
+        request=replace(request.with_goals(build=build), build=build),
+        known=None,
+        meter=problem.evaluator.estimator.meter,
+    )
+    other = search(asked)
+    candidate = other.candidate
+    if candidate is None or not candidate.fits:
+        return solved
+    after = worth(asked, candidate.params, candidate.breakdown) * LEAN.factor
+    if chosen.fits and worth(problem, chosen.params, use) <= after:
+        return solved
+    rows = candidate.params.n_ubatch
+    why = (
+        "-wgt 1: buffers for the logits of one token, which is what one sequence asks for, instead "
+        f"of those of each of {rows}"
+    )
+    return Solved(asked, candidate, (why,), other.paid)
 
 
 def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, ...]]:
