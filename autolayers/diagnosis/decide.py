@@ -775,6 +775,8 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"}
         )
+    elif (line := _none_listed(lines)) is not None:
+        yield Verdict("no_gpu", "start", None, None, False, (line,))
     elif (line := _cpu_alone(lines, facts)) is not None:
         loaded = [
             match[1]
@@ -811,6 +813,20 @@ def _asked_for(figure: Verdict, facts: Facts) -> bool:
         figure.detail.get("part", ""), ()
     )
     return any(word in flags for word in facts.words)
+
+
+def _none_listed(lines: Sequence[Line]) -> int | None:
+    """The line of --list-devices after which no device comes."""
+    listed = re.compile(r"\s*[A-Za-z]\w{1,11}: ")
+    return next(
+        (
+            line.number
+            for line, after in zip(lines, [*lines[1:], None], strict=True)
+            if line.text.strip() == "Available devices:"
+            and not (after and listed.match(after.text))
+        ),
+        None,
+    )
 
 
 def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
@@ -882,7 +898,7 @@ _GONE = re.compile(
     r"process no longer running|"
     r"llama.{0,10} failed to start|error starting llama|no suitable llama servers|"
     r"GGML_ASSERT|\w:\d{1,6}: fatal error|Aborted|core dumped|Segmentation fault|terminate called|"
-    r"failed to load (?:the )?model|"
+    r"(?:failed|unable) to load (?:the )?model|"
     r"(?:CUDA|ROCm|MUSA|SYCL) error",
     re.IGNORECASE,
 )

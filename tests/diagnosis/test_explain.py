@@ -22,7 +22,8 @@ sought among programs that do not start at all, cause 31, none invented, device 
 device 14 of 15, bytes 72, fatal 55 of 66; of the 19 without their cause eight were programs whose
 driver or library was not loaded. One, a projector's warning that is harmless here, is not kept.
 After what these had shown, of 22 more (aa01 on) cause 16, none invented, device 2 of 3, fatal 17 of
-20; of these one whose memory pool of 2023 was full is not kept.
+20; of these one whose memory pool of 2023 was full is not kept. Then of 26 more (ab01 on) cause 25,
+none invented, phase 4 of 4, device 8 of 8, bytes 26, fatal 22 of 24.
 `quoted`: an excerpt ended within a line or before the next, which is completed as that build prints
 it, or the line is the title's.
 """
@@ -765,3 +766,11 @@ def test_a_device_context_without_memory_is_not_a_missing_gpu() -> None:
     failed = "cuda driver library failed to get device context "
     assert explain(f"{failed}801".encode()).cause == "no_gpu"
     assert explain(f"{failed}2".encode()).cause == "unknown"
+
+
+def test_a_list_of_devices_without_one_is_no_gpu() -> None:
+    listed = "$ llama-server --list-devices\nAvailable devices:\n"
+    assert explain(listed.encode()).cause == "no_gpu"
+    assert explain(f"{listed}  CUDA0: NVIDIA A40 (45490 MiB, 45104 MiB free)".encode()).cause != (
+        "no_gpu"
+    )

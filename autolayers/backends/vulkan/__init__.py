@@ -88,6 +88,8 @@ class Vulkan(Backend):
         Sign("device_lost", "ggml_vulkan: device", r"ggml_vulkan: device (?:lost|fault) on", "run"),
         Sign("device_lost", "context is lost", "", "run", weight=8),
         Sign("no_gpu", "ggml_vulkan: No devices found", "", "start", weight=6, fatal=False),
+        # b4549 ended on it
+        Sign("no_gpu", "instance of 'vk::IncompatibleDriverError", "", "start", weight=8),
         Sign("no_gpu", "ErrorIncompatibleDriver", "", "start", weight=6, fatal=False),
         Sign("no_gpu", "Vulkan 1.2 required", "", "start", weight=6, fatal=False),
     )
