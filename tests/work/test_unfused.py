@@ -99,8 +99,12 @@ def test_builds_that_keep_it_fused_are_planned_as_before() -> None:
 
 
 def test_several_slots_leave_what_is_in_ram_to_the_processor() -> None:
-    plan = planned("--llama-build", "10218", "-np", "4")
+    layers = ("--llama-build", "10218", "-np", "4", "-ngl", "6")
+    plan = planned(*layers)
     assert plan.params.op_offload is False and "--no-op-offload: with" in said(plan.reasons)
-    given = planned("--llama-build", "10218", "-np", "4", "--op-offload")
+    given = planned(*layers, "--op-offload")
     assert "-np 1 or --no-op-offload avoids it" in said(given.warnings) and not said(given.reasons)
     assert plan.speed.prompt > given.speed.prompt
+    # where FFN weights may be in RAM too, fewer layers have it there, which is faster than either
+    solved = planned(*layers[:-2])
+    assert solved.params.op_offload is None and solved.speed.prompt > plan.speed.prompt
