@@ -263,9 +263,10 @@ def test_a_mixture_of_experts_that_does_not_fit_is_left_to_ollama():
     model = target("gpt-oss-20b-mxfp4")
     advice = advise(model, PLAIN, [gpu(8)])
     assert advise(model, PLAIN, [gpu(8)], num_ctx=4096).parameters == {"num_ctx": 4096}
-    # nothing says how much: as large as the plain plan's, and each thing once
-    plain = autolayers.plan(model.model, ["-np", "1", "-b", "512", "-ub", "512"], devices=[gpu(8)])
-    assert advice.num_gpu is None and advice.num_ctx == plain.breakdown.n_ctx > 4096
+    # nothing says how much: context and batch as the plain plan's, and each thing once
+    plain = autolayers.plan(model.model, ["-np", "1"], devices=[gpu(8)]).breakdown
+    assert advice.num_gpu is None and advice.num_ctx == plain.n_ctx > 4096
+    assert advice.num_batch == plain.n_ubatch
     assert advice.over({"num_gpu": 12}) == {"num_gpu": -1, **advice.parameters}
     assert sum("mixture of experts" in note for note in advice.notes) == 1
     assert sum("LLAMA_ARG_FIT_TARGET" in note for note in advice.notes) == 1
