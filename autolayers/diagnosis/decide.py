@@ -7,7 +7,7 @@ verdict.cause, verdict.phase, verdict.device, verdict.bytes, verdict.fatal, verd
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from ..backends import HOST
 from ..backends.cpu import BUFFERS
@@ -821,7 +821,7 @@ def _none_listed(lines: Sequence[Line]) -> int | None:
     return next(
         (
             line.number
-            for line, after in zip(lines, [*lines[1:], None], strict=True)
+            for line, after in zip_longest(lines, lines[1:])
             if line.text.strip() == "Available devices:"
             and not (after and listed.match(after.text))
         ),

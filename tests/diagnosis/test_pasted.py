@@ -522,3 +522,8 @@ def test_a_rate_of_an_unknown_machine_or_model_is_left_alone() -> None:
     assert explain(served(2.0, WHOLE).replace(b"qwen3-30b-a3b", b"nobody-knows")).cause == "healthy"
     lines = served(2.0, WHOLE).replace(b"/   200 tokens", b"/     3 tokens")
     assert explain(lines, devices=[Device("CUDA0", 24 * GiB, 24 * GiB)]).cause == "healthy"
+
+
+@pytest.mark.parametrize("log", [b"", b"\n", b"Available devices:\n"])
+def test_a_log_of_next_to_nothing_has_an_answer(log: bytes) -> None:
+    assert explain(log, files=False).cause in ("not_in_log", "no_gpu")
