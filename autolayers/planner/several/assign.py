@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from ...flags.params import Params
     from .servers import Servers
 
+# Bounds an answer's time: the branches multiply with every model and option.
 STEPS = 10_000
 _TIES = 500  # steps during which equally good choices are explored too
+# Of more models no branches are searched, and what they measured is not kept
+# (sharing.Sharing.many).
 MOST_EXACT = 10
+# Each is a layout of all layers over what is left (options.Launches.cut).
 MOST_CUTS = 24  # how often to try splitting a model over the leftover memory
 # a choice with a split model must be this much better: each needs many layouts to find
 CUT_GAIN = 1.005
+# Sums of the same seconds in another order differ by rounding.
 _EQUAL = 1 + 1e-9
 
 
@@ -38,9 +43,11 @@ class Option:
     minimises. `whole`: all of it is on devices."""
 
     params: Params
+    # Bytes, e.g. {"CUDA0": 9_663_676_416}.
     takes: Mapping[str, int]
     ram: int
     seconds: float
+    # `seconds`, or more where layers are split over devices (options.Launches._price).
     price: float
     whole: bool = True
     measured: bool = True  # else sizes are estimates
@@ -60,6 +67,7 @@ class Choice:
     options: Sequence[Option]
     weight: float = 1.0
     cut: Callable[[Mapping[str, int], int | None], Option | None] | None = None
+    # Infinite without `cut`, so that the least price is that of the options.
     cut_price: float = float("inf")
     # a lower bound of `cut`'s price
     cut_bound: Callable[[Mapping[str, int]], float] = lambda left: 0.0
@@ -98,6 +106,7 @@ class _State:
     chosen: dict[int, Option] = field(default_factory=dict)
 
     def may(self, option: Option) -> bool:
+        # One device of an RPC server takes all of that server (servers.py).
         return (self.ram is None or option.ram <= self.ram) and all(
             size <= self.left[name]
             for name, size in held(option.takes, self.limits, self.servers).items()
@@ -130,6 +139,7 @@ class Search:
     ) -> None:
         self.choices, self.limits, self.alike = choices, limits, alike
         self.state = _State(dict(limits), ram, limits, servers)
+        # Takes no memory from the others, so that no choice of all models can cost less.
         self.least = [
             choice.weight * min([choice.cut_price, *(o.price for o in choice.options)])
             for choice in choices
@@ -143,6 +153,8 @@ class Search:
         return self.steps <= STEPS and self.cuts < MOST_CUTS
 
     def best(self) -> Assignment | None:
+        # The largest model first, as it fits in the fewest places. One that only a split can hold
+        # counts as the largest.
         by_size = sorted(
             range(len(self.choices)),
             key=lambda i: (
@@ -152,10 +164,13 @@ class Search:
                 )
             ),
         )
+        # Give the branches a price to beat. The models' own order is the promise that no answer is
+        # worse than planning one after the other.
         for order in (range(len(self.choices)), by_size, by_size[::-1]):
             self._one_after_another(order)
         exact = len(self.choices) <= MOST_EXACT
         if exact:
+            # rest[k]: what the models of by_size[k:] cost at least.
             rest = [0.0]
             for i in reversed(by_size):
                 rest.append(rest[-1] + self.least[i])
@@ -183,6 +198,7 @@ class Search:
         cut = self.choices[i].cut
         if cut is None or self.cuts >= MOST_CUTS:
             return None
+        # Counted even if it fails: the layout took its time.
         self.cuts += 1
         option = cut(self.state.left, self.state.ram)
         return option if option is not None and self.state.may(option) else None
@@ -194,6 +210,8 @@ class Search:
             choice.weight * option.price
             for choice, option in zip(self.choices, chosen, strict=True)
         )
+        # Of equal sums the most even use: what a device has left becomes context later
+        # (multi.SharedOut).
         crowding = sum(
             (1 - self.state.left[name] / limit) ** 2
             + sum(name in option.takes for option in chosen) ** 2
@@ -211,11 +229,13 @@ class Search:
         """Each model takes the best option that the models before it leave."""
         for i in order:
             fitting = self._fitting(i)[:1]
+            # Finding a split is slow, so only where it could be cheaper than what is known to fit.
             if not fitting or self.choices[i].cut_price < fitting[0].price:
                 fitting += [option for option in [self._cut(i)] if option is not None]
             if not fitting:
                 break
             self.state.take(i, min(fitting, key=lambda option: option.price))
+        # Only if every model has its place.
         else:
             self._keep()
         for i in list(self.state.chosen):
@@ -244,12 +264,14 @@ class Search:
             if not self._promising(own + rest[at + 1]):
                 # the other options of this model cost at least as much
                 break
+            # On a second device of a kind, with as much left, everything would be the same.
             alike = self._alike(option)
             if alike not in seen:
                 seen.add(alike)
                 self.state.take(i, option)
                 self._branch(order, at + 1, own, rest, cuts)
                 self.state.give_back(i)
+        # Splits are laid out last, when it is known what the other models leave.
         own = price + choice.weight * choice.cut_price
         if choice.cut is not None and self._promising(
             (own + rest[at + 1]) * (CUT_GAIN if self.found else 1)
@@ -261,6 +283,8 @@ class Search:
             return False
         if self.found is None:
             return price < float("inf")
+        # Equal prices are searched only at first, for the crowding: with many equal devices they
+        # are too numerous.
         return (
             price <= self.found[0] * _EQUAL
             if self.steps < _TIES
@@ -278,8 +302,12 @@ class Search:
     def _with_cuts(self, cuts: tuple[int, ...]) -> None:
         """The current choice with these models split over the leftover memory, in every order."""
         price = self._bound(cuts)
+        # A split has to promise half a per cent: finding its layout takes a whole search of its
+        # own.
         if not self._promising(price * (CUT_GAIN if cuts and self.found else 1)):
             return
+        # Who is split first gets the most of what is left. Three in all six orders would use up
+        # MOST_CUTS.
         for order in permutations(cuts) if len(cuts) < 3 else [cuts]:
             for i in order:
                 option = self._cut(i)
@@ -309,6 +337,7 @@ class Search:
             for i, option in enumerate(before[2]):
                 self.state.take(i, option)
             for i in self._movable(before[2]):
+                # The cheapest four, so that a round over many models stays well below STEPS.
                 for other in self._fitting(i)[:4]:
                     self.steps += 1
                     self.state.take(i, other)
@@ -317,6 +346,7 @@ class Search:
                 self.state.take(i, before[2][i])
             for i in list(self.state.chosen):
                 self.state.give_back(i)
+            # By price and crowding: the options themselves have no order.
             if self.found[:2] >= before[:2]:
                 return
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
+# Each is a branch and bound of up to STEPS steps.
 _MOST_SEARCHED = 200  # sets to search for a way to fit
 _TRIES = 4  # attempts to fit a multi-device launch
 
@@ -96,11 +97,13 @@ class _Question:
         self.models, self.request, self.own = models, request, own or {}
         self.machine = machine = request.machine
         self.servers = servers_of(machine.devices)
+        # What the models may share: everything else on the machine needs RAM_MARGIN once.
         self.ram = None if machine.ram is None else machine.ram - RAM_MARGIN
         self.options: dict[int, list[Option]] = {}
         # with few models, those that fit on no single device
         self.cut: dict[int, Launches] = {}
         self.refused: list[tuple[int, str]] = []
+        # A model that cannot be loaded is reported; the others still get their groups.
         for i in range(len(models)):
             try:
                 self.options[i] = self._whole(i)
@@ -112,9 +115,12 @@ class _Question:
         model = self.models[i]
         launches = Launches(lambda: model, self.asked(i))
         found = list(launches.whole)
+        # A split over devices is an option only of a model that no single device holds.
         if not found and launches.divisible:
             cut = _whole_cut(launches, self.machine.limits, None)
             found = [] if cut is None else [cut]
+            # The split is laid out again for each set, in what the others leave. Of many models it
+            # stays this one.
             if found and len(self.models) <= MOST_EXACT:
                 self.cut[i] = launches
         return [option for option in found if option.fits(self.machine.limits, self.ram)]
@@ -127,6 +133,7 @@ class _Question:
         return Choice(
             (),
             cut=lambda left, ram: _whole_cut(launches, left, ram),
+            # With the empty machine it is as fast as a split can be.
             cut_price=self.options[i][0].price,
         )
 
@@ -168,6 +175,8 @@ class _Sets:
     """Which of a few models share a set so that random requests, in proportion to the models'
     weights, need the fewest swaps: the set sums' squares must add up to the most."""
 
+    # Requests for models a and b in a row need no swap if both are in one set. That has the
+    # probability sum(weight of set ** 2) / sum(weights) ** 2, so the squares are maximised.
     def __init__(self, asked: _Question, models: Sequence[int], weights: Sequence[float]) -> None:
         self.asked, self.models, self.weights = asked, models, weights
         self.alike = {device.name: kind(device) for device in asked.machine.devices}
@@ -179,17 +188,22 @@ class _Sets:
         if self.models and self._may_fit(self.models) and self.chosen(self.models):
             return [tuple(sorted(self.models))]
         # the models in each bit set
+        # best[mask]: (-sum of squares, seconds, -weight of the last set, the last set) of the best
+        # way to divide the models of `mask`.
         best: list[tuple[float, float, float, int]] = [(0.0, 0.0, 0.0, 0)]
         for mask in range(1, 1 << len(self.models)):
             self._look_at(mask)
+            # Each division is seen once: the set that is cut off has the model of the lowest bit.
             first = mask & -mask
             others = rest = mask ^ first
             ways = []
+            # (others - 1) & rest counts down through all subsets of `rest`.
             while True:
                 own = others | first
                 if own in self.seconds:
                     swaps, seconds, *_ = best[mask ^ own]
                     weight = self._weight(own)
+                    # Rounded, so that equal sums stay equal and the larger set wins.
                     ways.append(
                         (swaps - weight**2, round(seconds + self.seconds[own], 6), -weight, own)
                     )
@@ -197,6 +211,7 @@ class _Sets:
                     break
                 others = (others - 1) & rest
             best.append(min(ways))
+        # Read the division backwards from the set of all models.
         sets, mask = [], len(best) - 1
         while mask:
             sets.append(tuple(sorted(self._members(best[mask][3]))))
@@ -213,6 +228,7 @@ class _Sets:
             self.asked.servers,
         )
         found = search.best()
+        # None proves that the set does not fit only if the search saw everything.
         self.proven &= found is not None or search.complete
         return found
 
@@ -225,10 +241,12 @@ class _Sets:
     def _look_at(self, mask: int) -> None:
         """Whether a set fits: only if all its subsets of one model less do, and certainly if its
         models fit one after the other."""
+        # With a model less there is only more room.
         parts = [mask ^ (1 << bit) for bit in range(len(self.models)) if mask >> bit & 1]
         if any(part and part not in self.seconds for part in parts):
             return
         members = self._members(mask)
+        # The cheap test first: a placement that works proves that the set fits.
         seconds = self._one_after_the_other(members)
         if seconds is not None:
             self.seconds[mask] = seconds
@@ -242,6 +260,7 @@ class _Sets:
     def _one_after_the_other(self, members: Sequence[int]) -> float | None:
         """Return the seconds of a set whose models fit, each on what those before it leave; None if
         they do not, or if one of several may be split."""
+        # What a split takes depends on what the others leave, so only the search can tell.
         if len(members) > 1 and any(i in self.asked.cut for i in members):
             return None
         group = _Group(self.asked, dict(self.asked.machine.limits), self.asked.ram, {})
@@ -251,6 +270,7 @@ class _Sets:
 
     def _may_fit(self, members: Sequence[int]) -> bool:
         """Whether the least that each model takes fits in total."""
+        # All devices counted as one, which never rejects a set that fits.
         least = sum(
             min(sum(option.takes.values()) for option in self.asked.options[i]) for i in members
         )
@@ -288,6 +308,7 @@ def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Op
     others need fewer swaps. Many models are sorted by size, largest or smallest first, and each
     joins the first set that it fits into."""
     order = asked.by_size()
+    # At ten models (3 ** 10 - 1) / 2 = 29,524 pairs of a set and its first part are compared.
     if len(order) <= MOST_EXACT:
         sets = _Sets(asked, order, weights)
         found = []
@@ -296,6 +317,7 @@ def _sets(asked: _Question, weights: Sequence[float]) -> tuple[list[dict[int, Op
             options = chosen.chosen if chosen else [asked.options[i][0] for i in members]
             found.append(dict(zip(members, options, strict=True)))
         return found, sets.proven
+    # Largest first packs tightly; smallest first puts the most models into the first set.
     ways = [_one_after_another(asked, some) for some in (order, order[::-1])]
     return max(
         ways, key=lambda sets: sum(sum(weights[i] for i in chosen) ** 2 for chosen in sets)
@@ -322,14 +344,17 @@ def plan_groups(models: Sequence[Model], request: Request, weights: Sequence[flo
     packed, proven = _sets(asked, factors)
     for chosen in packed:
         members = tuple(chosen)
+        # SharedOut takes the options alone, so the price may stay 0.
         best = Assignment(tuple(chosen.values()), 0.0, exact=len(members) <= MOST_EXACT)
         plans = SharedOut(Some(models, members), request, best).plans()
         own = tuple(factors[i] for i in members)
         found.append((members, Together(tuple(with_others(plans, machine)), machine, own)))
+    # Models that need RAM even alone have the machine to themselves.
     for i, options in asked.options.items():
         plan = None if options else asked.alone(i)
         if plan is not None:
             found.append(((i,), Together((plan,), machine, (factors[i],))))
+    # By the models' order, as no two groups have the same first model.
     found.sort(key=lambda it: it[0])
     return Groups(
         tuple(group for _, group in found),
@@ -352,6 +377,7 @@ def plan_any(
     all."""
     asked, machine = _Question(models, request, own), request.machine
     order = asked.by_size()
+    # A model that fills the machine cannot be loaded with any other, so no two of "any" fit.
     alone = tuple(i for i, options in asked.options.items() if not options)
     most, chosen = (1, None) if alone else _most_together(asked, order, limit)
     if chosen is None:
@@ -383,6 +409,7 @@ def _machines(asked: _Question, chosen: Mapping[int, Option], most: int) -> dict
     theirs."""
     machine = asked.machine
     devices = {
+        # What the options take of one device, for each model that uses it.
         name: _parts(
             {i: option.takes[name] for i, option in chosen.items() if name in option.takes},
             limit,
@@ -408,6 +435,8 @@ def _parts(needs: Mapping[int, int], limit: int, most: int) -> dict[int, int]:
     share the spare memory equally, then each other model gets what the heaviest leave."""
     spare = (limit - _heaviest(list(needs.values()), most)) // max(1, min(most, len(needs)))
     found = {i: need + spare for i, need in needs.items()}
+    # Where a model is none of the heaviest, it may grow until it and the heaviest others fill the
+    # device.
     for i in sorted(found, key=lambda i: found[i]):
         others = [size for j, size in found.items() if j != i]
         found[i] = max(found[i], limit - _heaviest(others, most - 1))
@@ -461,6 +490,7 @@ def _any(asked: _Question, order: Sequence[int], most: int) -> dict[int, Option]
     models after it. None if not found in STEPS steps."""
     taken = _Held(asked, most)
     chosen: list[Option] = []
+    # Depth first without recursion: the options that each model up to this one has not tried.
     untried = [taken.fitting(asked.options[order[0]])]
     for _ in range(STEPS):
         option = next(untried[-1], None)
@@ -483,6 +513,7 @@ def _heaviest(sizes: Sequence[int], most: int) -> int:
     return sum(sorted(sizes, reverse=True)[:most])
 
 
+# Reads a model only when it is wanted (model.models), as outlines of many are not kept.
 class Some(Sequence["Model"]):
     """Some of the models, by their indices."""
 

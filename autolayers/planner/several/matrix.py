@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
+# 2 ** 12 sets.
 _MOST_ALL = 12  # models whose sets are all looked at
 _MOST_SETS = 200
 _MOST_WAYS = 6
@@ -49,6 +50,7 @@ def plan_matrix(models: Sequence[Model], request: Request, weights: Sequence[flo
     plans = groups.plans()
     ways = [_Way(plans, machine, factors)]
     order = sorted(plans, key=lambda i: -plans[i].model.size)
+    # Each way leaves out one more of the largest models, which then get the whole machine.
     for largest in range(min(_MOST_WAYS, len(order) - 1)):
         some = order[largest:]
         found = plan_any(Some(models, some), request)
@@ -76,8 +78,10 @@ class _Way:
         self.plans = dict(sorted(plans.items()))
         numbers = list(self.plans)
         weights = [factors[i] for i in numbers]
+        # The most frequent first, as sets grow in this order.
         frequent = sorted(range(len(numbers)), key=lambda at: (-weights[at], at))
         self.sets = _sets(list(self.plans.values()), machine, frequent)
+        # With i == j: a second request for the same model needs no swap either.
         pairs = {(i, j) for members in self.sets for i in members for j in members}
         self.together = sum(weights[i] * weights[j] for i, j in pairs) / sum(weights) ** 2
 
@@ -94,6 +98,7 @@ def _sets(
     models those that grow from each pair."""
 
     def fits(members: Sequence[int]) -> bool:
+        # Together adds up what plans take; nothing is planned again.
         both = Together(tuple(plans[i] for i in members), machine)
         ram = both.ram_left()
         return len(members) == 1 or (
@@ -141,6 +146,7 @@ def _grown_sets(
     found: dict[tuple[int, ...], None] = {}
     for at, first in enumerate(order):
         for second in order[at:]:
+            # Enough sets: only those of one model each are still wanted, so that none is missing.
             if len(found) >= _MOST_SETS and first != second:
                 continue
             members = [first]

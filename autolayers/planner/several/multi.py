@@ -109,6 +109,7 @@ def plan_together(
     """
     known, machine = _Measured(), request.machine
     factors = tuple(weights) or (1.0,) * len(models)
+    # Both tests are cheap, and spare a search that finds nothing.
     cannot = _too_large(models, machine) or _too_many(len(models), request)
     shared = None if cannot else _shared(models, request, factors, known)
     if shared is None:
@@ -141,8 +142,10 @@ def _too_many(count: int, request: Request) -> bool:
     flags may leave a device unused."""
     params, machine = request.params, request.machine
     unused = not machine.devices or params.n_gpu_layers == 0 or params.device == ()
+    # A given margin replaces the parts whose sum is counted here.
     if unused or request.policy.margin or params.fit_target:
         return False
+    # What stays free for any process that uses the device, mainly its context.
     sizes = {device.name: least(device) for device in machine.devices}
     return (
         all(sizes.values())
@@ -158,6 +161,8 @@ def _shared(
     machine = request.machine
     ram = None if machine.ram is None else machine.ram - RAM_MARGIN
     best: tuple[Sharing, Assignment] | None = None
+    # In the order of --kv-types: the first type with which all layers fit is the answer, even if
+    # another one is faster.
     for asked in _with_cache_types(request):
         sharing = Sharing(_launches(models, asked, known), weights, machine, ram)
         found = sharing.best()
@@ -185,6 +190,7 @@ def _launches(models: Sequence[Model], request: Request, known: _Measured) -> li
     found: list[Launches] = []
     for i, model in enumerate(models):
         found.append(Launches(partial(models.__getitem__, i), request, known.of(model)))
+        # Before the next model is read, so that only one is in memory.
         if len(models) > MOST_EXACT:
             found[-1].settle()
     return found
@@ -200,6 +206,7 @@ def _finer(sharing: Sharing, found: Assignment | None) -> Assignment | None:
     separate plan can also use parts of layers."""
     if len(sharing.launches) > MOST_EXACT:
         return found
+    # In the given order, as people start them by hand.
     left, ram = dict(sharing.machine.limits), sharing.ram
     chosen: list[Option] = []
     for launches in sharing.launches:
@@ -239,6 +246,8 @@ def _planned_alone(launches: Launches, left: Mapping[str, int], ram: int | None)
     except LaunchRefused:
         return None
     return launches.option(
+        # The separate plan may have limited saved prompts for want of RAM. Options are compared
+        # with what was given, and the final plan limits them again.
         replace(
             plan.params,
             cache_ram=launches.given.cache_ram,
@@ -273,11 +282,15 @@ class SharedOut:
             self.ram_spare -= sign * ram
 
     def plans(self) -> list[Plan]:
+        # First what is partly in RAM: more memory takes weights off the CPU, which gains more than
+        # context.
         order = sorted(range(len(self.chosen)), key=lambda i: self.chosen[i].whole)
         found: dict[int, Plan] = {}
         for position, i in enumerate(order):
             option = self.chosen[i]
+            # The models that still have no plan share the spare memory.
             rest = [self.chosen[j] for j in order[position:]]
+            # A launch partly in RAM may use all that is spare on its devices.
             parts = {
                 name: sum(name in other.takes for other in rest) if option.whole else 1
                 for name in option.takes
@@ -289,6 +302,7 @@ class SharedOut:
                     for name, size in option.takes.items()
                 }
             )
+            # Every plan subtracts RAM_MARGIN, so each gets it in addition.
             ram = (
                 None
                 if self.ram_spare is None
@@ -299,6 +313,7 @@ class SharedOut:
                 measured_plan(self.models[i], option, mine, self.known.of(self.models[i]))
             )
             found[i] = with_own_servers(plan, self.machine.devices)
+            # What the plan really takes replaces what the option would have taken.
             self._take(option.takes, option.ram, -1)
             self._take(takes_of(plan), plan.host.taken)
         return [found[i] for i in range(len(order))]
@@ -307,13 +322,16 @@ class SharedOut:
 def measured_plan(model: Model, option: Option, request: Request, known: Known) -> Plan:
     """The best plan on the option's devices, or the option itself if that is better."""
     chosen, n_ctx = option.params, request.params.n_ctx
+    # Only devices and cache types stay: there the planner may place layers better than the option.
     there = request.with_flags(
         device=chosen.device, cache_type_k=chosen.cache_type_k, cache_type_v=chosen.cache_type_v
     )
     plan = plan_request(model, there, known=known)
     larger = n_ctx is None and plan.breakdown.n_ctx > (chosen.n_ctx or 0)
+    # More context may take WIDER longer; without it the plan has to be as fast as the option.
     if plan.fits and plan.speed.request <= option.seconds * (WIDER.factor if larger else 1 + 1e-9):
         return plan
+    # The option's own flags, used literally; its context is solved if none is given.
     literal = request.with_params(replace(chosen, n_ctx=n_ctx)).with_goals(
         strategy=None, kv_types=()
     )
@@ -332,6 +350,7 @@ class _Measured:
         self.last: dict[str, Known] = {}
 
     def of(self, model: Model) -> Known:
+        # Puts it last: the first is the one that was not used for the longest time.
         found = self.last[model.path] = self.last.pop(model.path, Known())
         if len(self.last) > KEPT:
             del self.last[next(iter(self.last))]
@@ -346,6 +365,7 @@ def _costs(
     rows = []
     for i in range(n):
         row = [0.0] * n
+        # Where no model is slower than alone, none costs another anything.
         less = sharing.without(i) if 1 < n <= MOST_EXACT and sharing.slower(found) else None
         if less is not None:
             others = [j for j in range(n) if j != i]
@@ -364,6 +384,7 @@ def with_others(plans: Sequence[Plan], machine: Machine) -> list[Plan]:
         ram = None if ram is None else ram - plan.host.taken
     found = []
     for plan in plans:
+        # What all leave, and what it takes itself: as if the others were other programs.
         taken = takes_of(plan)
         devices = tuple(
             replace(row, free=left[row.name] + taken.get(row.name, 0)) for row in plan.devices
@@ -388,6 +409,7 @@ def _by_size(models: Sequence[Model], request: Request, known: _Measured) -> lis
     )
     plans: list[Plan] = []
     for i, model in enumerate(models):
+        # Models that are still to be planned share by size what the earlier ones left.
         rest = max(1, sum(sizes[i:]))
         mine = {
             name: limit if owners.get(name) == i else limit * sizes[i] // rest
@@ -419,12 +441,14 @@ def _with_least_context(request: Request, model: Model) -> Request:
     """Return the request with a least context, if none is given."""
     if request.params.n_ctx is not None:
         return request
+    # llama.cpp's own minimum for --fit (4096), or less for a model that was trained on less.
     usual = min(FIT_PARAMS_MIN_CTX, max(1, model.n_ctx_train))
     return request.with_goals(n_ctx=request.policy.n_ctx_min or usual)
 
 
 def settled(plan: Plan) -> Plan:
     """The plan without the objects that it was made of."""
+    # `predict` and `place` hold the graphs, which would stay in memory with every plan.
     speed = plan.speed
     return replace(plan, model=plan.model.outline(), predict=lambda: speed, place=tuple)
 

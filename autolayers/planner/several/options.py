@@ -60,6 +60,7 @@ class Launches:
     ) -> None:
         self.read, self.request, self.known = read, request, known or Known()
         self.given, self.policy, self.machine = request.params, request.policy, request.machine
+        # The smallest context: what is left becomes context at the end (multi.SharedOut).
         self.params = replace(self.given, n_ctx=contexts(self.problem, self.given).least)
         self.ladders = Ladders(self.problem, self.given)
         self.few = FEW
@@ -89,6 +90,7 @@ class Launches:
         models)."""
         _ = self.whole, self.ideal
         self.few = _FEW_OF_MANY
+        # `lazy` keeps its value in __dict__: without it, the next use reads the model again.
         for name in ("problem", "cost"):
             self.__dict__.pop(name, None)
         self.known = Known()
@@ -122,6 +124,7 @@ class Launches:
         found = {}
         for home in self.homes:
             static = self.evaluator.static(self._at(home))
+            # llama.cpp would refuse this launch, so the device is no home for the model.
             found[home] = (
                 float("inf")
                 if static is None
@@ -137,6 +140,7 @@ class Launches:
     def choice(self, weight: float, spilled: list[Option], cut: bool) -> Choice:
         """The options to choose from."""
         options = [*self.whole, *spilled]
+        # A model that no split makes fit on the empty machine needs no search for one.
         if not (cut and self.divisible) or self._cut_least == float("inf"):
             return Choice(options, weight)
         return Choice(options, weight, self.cut, self._cut_least, self._cut_bound)
@@ -145,6 +149,7 @@ class Launches:
         """A launch, measured; None if llama.cpp would refuse it."""
         if params not in self._options:
             found = (
+                # Weights and caches alone rule a launch out without its graphs.
                 self.evaluator.candidate(params, FULL) if self.evaluator.may_fit(params) else None
             )
             self._options[params] = (
@@ -160,6 +165,7 @@ class Launches:
     def _measured(self, found: Candidate, limits: Mapping[str, int]) -> Option:
         takes = {name: limits[name] - left for name, left in found.spare.items()}
         seconds, params = self.cost.speed(found).request, found.params
+        # Everything that may be on devices is, and no tensor rule was added to the given ones.
         whole = params.layers_wanted(self.ladders.everything) == min(
             self.ladders.top, self.ladders.everything
         ) and len(params.overrides) == len(self.given.overrides)
@@ -170,6 +176,7 @@ class Launches:
     def _price(self, seconds: float, n_devices: int) -> float:
         if n_devices < 2 or not self.divisible or not self.slowest:
             return seconds
+        # A split takes memory of several devices: it must not displace a launch on one.
         return max(seconds, self.slowest) * CUT ** (n_devices - 1)
 
     # --- partly in RAM
@@ -180,12 +187,14 @@ class Launches:
         ladders = self._ladders(replace(self.params, device=home))
         if home not in self._numbers:
             self._numbers[home] = [
+                # Of 48 layers 1, 4, 7 ... 46 and 48.
                 {*range(1, ladder.top, max(1, ladder.top // self.few)), ladder.top}
                 for ladder in ladders
             ]
         found = []
         for ladder, numbers in zip(ladders, self._numbers[home], strict=True):
             for number in sorted(numbers) if like is not None else ():
+                # Its neighbours, up to those that are tried already.
                 if ladder.with_in_ram(number) == like:
                     step = max(1, ladder.top // self.few)
                     numbers.update(
@@ -196,6 +205,7 @@ class Launches:
 
     def _ladders(self, base: Params) -> list[Ladder]:
         """The ways of keeping weights in RAM."""
+        # A given number of layers is used as it is, unless --strategy asks for more.
         if self.ladders.literal and self.policy.strategy is None:
             return []
         found = []
@@ -209,6 +219,7 @@ class Launches:
     def _batches(self, base: Params) -> list[Params]:
         """The flags, and with a larger micro-batch unless that is given or no prompt is longer."""
         given = base.n_ubatch is not None or base.n_batch is not None
+        # No prompt is longer than the context, so a larger micro-batch would never be full.
         short = base.n_ctx is not None and base.n_ctx <= N_UBATCH
         embeds = base.embedding or base.reranking
         if given or short or embeds or self.policy.strategy == "layers":
@@ -222,6 +233,8 @@ class Launches:
         if known is not None or static is None:
             return known
         if params.device not in self._least:
+            # Buffers and margins are learned from one launch: with no layers on the device they are
+            # the smallest. This one is the next best if llama.cpp refuses that.
             self.option(replace(params, n_gpu_layers=0)) or self.option(params)
         takes = {
             name: static.devices[name].total + int(size * ALIKE)
@@ -248,7 +261,9 @@ class Launches:
         if static is not None:
             home, ram = found.params.device, self._in_ram(found) - self.evaluator.in_ram(static)
             least = self._least.setdefault(home, {}).setdefault(
-                found.params.n_ubatch or N_UBATCH, {}
+                found.params.n_ubatch or N_UBATCH,
+                {},
+                # The least of all that were measured, so that no estimate is above the real size.
             )
             for name, size in found.overheads(self.machine.limits).items():
                 least[name] = min(size, least.get(name, size))
@@ -267,9 +282,12 @@ class Launches:
     @lazy
     def _missing_price(self) -> float:
         """The least seconds that a byte of weights in RAM costs the request."""
+        # A byte in RAM costs each token the time that the CPU reads it longer than the fastest
+        # device.
         fastest = min(
             1 / (device.bandwidth * device.rates.read) for device in self.cost.devices.values()
         )
+        # Of experts, a token reads only those that it chose.
         part = self.cost.weights.used if self.cost.weights.n_expert else 1.0
         return max(0.0, 1 / self.cost.host.ram - fastest) * part * self.policy.workload.generate
 
@@ -289,6 +307,7 @@ class Launches:
         names = [
             name
             for name in self.evaluator.device_names(self.params)
+            # A device that cannot hold the graph buffers of a split is left out.
             if left[name] > self._of_split(self.params).get(name, 0) * ALIKE
         ]
         while len(names) > 1:
@@ -306,6 +325,7 @@ class Launches:
         again."""
         self.option(option.params)
         self._measure(option.params)
+        # The buffers are known better now, so answers from before may be wrong.
         self._cuts.clear()
 
     def _measure(self, params: Params) -> None:
@@ -317,12 +337,14 @@ class Launches:
     def _cut(
         self, names: tuple[str, ...], left: Mapping[str, int], ram: int | None
     ) -> Option | None:
+        # In llama.cpp's own order -dev says nothing.
         every = (
             self.given.device if names == tuple(self.evaluator.device_names(self.params)) else names
         )
         frame = Frame(self.problem, replace(self.params, device=every))
         whole = Ladder("layers", frame.given, self.ladders.everything)
         if not self._of_cuts.known:
+            # The first launch tells how large graph buffers over several devices are.
             self._measure(whole(self.ladders.top))
 
         def placed(ladder: Ladder) -> Kind:
@@ -347,6 +369,7 @@ class Launches:
         def fits(count: int) -> bool:
             return kind.divided(ladder, count, taken) is not None
 
+        # Fewest by the last measured buffers; if they turn out larger, some layers more.
         fewest = max(1, ladder.top - last(0, ladder.top, fits))
         for number in range(fewest, min(ladder.top, fewest + _TRIES) + 1):
             option = self._laid_out(kind, ladder, ladder.top - number, left, ram)
@@ -368,6 +391,7 @@ class Launches:
         self, kind: Kind, ladder: Ladder, count: int, left: Mapping[str, int], ram: int | None
     ) -> Option | None:
         """A launch with its fastest split that fits, measured as needed."""
+        # Grows until the split fits or is shown not to: sizes of this launch, not of others.
         taken = dict(self._of_split(ladder.base))
         for _ in range(_TRIES):
             shape = kind.divided(ladder, count, taken)
@@ -377,10 +401,13 @@ class Launches:
             if shape.n_gpu_layers == self.ladders.everything:  # more may be given
                 shape = replace(shape, n_gpu_layers=self.ladders.top)
             if shape not in self._options:
+                # An estimate; the caller measures it if it is chosen (`measure_cut`).
                 return self._guessed(shape, static, taken)
             option = self._options[shape]
             if option is None or option.fits(left, ram):
                 return option
+            # The last division took more than expected of a device: divide with what it really
+            # took.
             for name, size in option.takes.items():
                 taken[name] = max(taken.get(name, 0), size - static.devices[name].total)
         return None
@@ -409,4 +436,5 @@ class Launches:
 
 def kind(device: Device) -> object:
     """The key by which devices are interchangeable."""
+    # Equal cards differ in free memory; `assign.Search` compares what is left of them anyway.
     return str(replace(device, name="", uuid=None, pci_id=None, free=0))

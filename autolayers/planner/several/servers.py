@@ -40,6 +40,7 @@ def held(
     everything."""
     if not servers or not any(name in servers for name in takes):
         return takes
+    # Counts all that may be used of a server's devices, so that nothing is left to others.
     whole = {other: limits[other] for name in takes for other in servers.get(name, ())}
     return {**takes, **{name: max(takes.get(name, 0), size) for name, size in whole.items()}}
 
@@ -53,6 +54,7 @@ def dealt(sizes: Sequence[int], machine: Machine) -> dict[str, int]:
     }
     models = sorted(range(len(sizes)), key=lambda i: -sizes[i])
     order = sorted(servers, key=lambda devices: -servers[devices])
+    # Of three servers and two models, the larger model gets the first and the third.
     return {
         name: models[turn % len(models)] for turn, devices in enumerate(order) for name in devices
     }
@@ -68,6 +70,7 @@ def with_own_servers(plan: Plan, devices: Sequence[Device]) -> Plan:
     kept = _used_servers(plan, endpoints)
     if not endpoints or len(kept) == len(params.rpc):
         return plan
+    # llama.cpp numbers RPC devices over all servers of --rpc: without the first, RPC1 becomes RPC0.
     names = _numbered(devices, [name for name, endpoint in endpoints.items() if endpoint in kept])
     fewer = _renamed(replace(params, rpc=kept), names, [device.name for device in devices])
     return replace(plan, params=fewer, flags=rewritten(plan.flags, params, fewer))
@@ -83,6 +86,7 @@ def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> 
     """Return the flags with the new `names` of the devices that stay; `order`: that of
     --list-devices."""
     given, split = params.device, params.tensor_split
+    # -ts has one part for each device of -dev, or of the list where no -dev is given.
     if split:
         pairs = zip(given or order, split, strict=False)
         split = tuple([part for name, part in pairs if name in names])
@@ -93,14 +97,17 @@ def _renamed(params: Params, names: Mapping[str, str], order: Sequence[str]) -> 
 
 def _numbered(devices: Sequence[Device], stays: Sequence[str]) -> dict[str, str]:
     """The new names of devices where only these servers' stay."""
+    # "RPC3" becomes "RPC1" if one device before it stays.
     names = {name: f"{name.rstrip('0123456789')}{number}" for number, name in enumerate(stays)}
     return names | {device.name: device.name for device in devices if device.kind != "rpc"}
 
 
 def _endpoints(remote: Sequence[Device], rpc: Sequence[str]) -> dict[str, str]:
     """The server of each device, {} if unknown."""
+    # llama.cpp describes an RPC device by its endpoint, e.g. "10.0.0.2:50052".
     if all(device.description in rpc for device in remote):
         return {device.name: device.description for device in remote}
+    # Described otherwise: only with one device for each server is the order of --rpc theirs.
     return (
         {device.name: endpoint for device, endpoint in zip(remote, rpc, strict=True)}
         if len(remote) == len(rpc)

@@ -68,8 +68,10 @@ class Sharing:
     def best(self) -> Assignment | None:
         """The best launch of each; None if they do not fit together."""
         found = self._assign()
+        # Each model is as fast as it can be on any device, so nothing else needs to be measured.
         if found is not None and not self.slower(found):
             return found
+        # Splits keep their measurements, for which many models have no room.
         if not self.many:
             self.cut = [launches.divisible for launches in self.launches]
         self._spill(self._assign())
@@ -80,9 +82,13 @@ class Sharing:
                 return best
             if _is_as_good(best, found):
                 return best
+            # All its sizes are measured, and those of other options at most too small.
             if not self._refine(found):
                 return found
+            # Estimated sizes are lower bounds, so what was chosen may not fit. Its real sizes make
+            # the next choice better.
             best = _cheaper(best, self._measured(found))
+        # An unmeasured choice that promises less may remain.
         return best and replace(best, exact=False)
 
     def alone(self, i: int) -> float:
@@ -117,6 +123,8 @@ class Sharing:
         total = sum(self.least)
         for i, launches in enumerate(self.launches):
             for home, seconds in launches.ideal.items():
+                # Helps only if this model here and all others at their best would beat the sum so
+                # far.
                 if (
                     found is None
                     or total - self.least[i] + self.weights[i] * seconds < found.price / _EQUAL
@@ -151,6 +159,8 @@ class Sharing:
                 launches.measure_cut(option)
             else:
                 launches.option(option.params)
+                # The rungs around a measured one are options from now on: it may have taken more or
+                # less than estimated.
                 self.spilled[i][home] = launches.spilled(home, None if self.many else option.params)
             if self.many:
                 launches.settle()
