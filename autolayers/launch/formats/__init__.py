@@ -43,21 +43,26 @@ def plan_for(
 ) -> tuple[Plan, Arguments]:
     """`make`'s plan for the format's program, and its arguments. Programs other than llama-server
     fix some things (such as one sequence), and cannot choose flash attention while loading."""
+    # Only programs that are not llama-server have a `settle`: llama-cpp-python and koboldcpp
     own = getattr(_module(kind), "settle", None) if kind in FORMATS else None
     if own is None:
         _refuse_other_engine(kind, arguments)
         return make(arguments), arguments
     arguments = replace(arguments, own={"engine": kind, **arguments.own})
+    # A given --engine wins in the line above, so another program than the file's is seen here
     if arguments.own["engine"] != kind:
         raise UsageError(f"--format {kind} is for {kind}, not --engine {arguments.own['engine']}")
     params = own(arguments)
-    # it places only whole layers
+    # Llama() of llama-cpp-python has no argument for tensor overrides: it places only whole layers
     if params.n_gpu_layers is None and "overrides" not in _module(kind).FIELDS:
         arguments = replace(arguments, own={"strategy": "layers", **arguments.own})
+    # A plan may choose the expert cache of new llama.cpp builds; 0 forbids it where no field has it
     if params.moe_cache_mib is None and "moe_cache_mib" not in _module(kind).FIELDS:
         params = replace(params, moe_cache_mib=0)
     arguments = replace(arguments, params=params)
     plan = make(arguments)
+    # Their switch is on or off: what "auto" resolved to is fixed, and the plan is made with it
+    # again, so that its flags say the same
     if arguments.params.flash_attn in (None, "auto"):
         chosen = "on" if plan.breakdown.flash_attn else "off"
         arguments = replace(arguments, params=replace(arguments.params, flash_attn=chosen))
@@ -85,12 +90,14 @@ def write(
         raise UsageError(
             f"--format {kind} starts llama.cpp's own program, not {plan.engine}: use {kinds}"
         )
+    # `plan MODEL --format` has no command: the file starts the llama-server that is in PATH
     if command is None:
         launch = LaunchFile.of_plan(plan, arguments, arguments.params.model, environ, config_files)
     else:
         launch = LaunchFile(
             command, plan.flags if added is None else added, plan, environ, config_files
         )
+    # e.g. "hami": only a pod's resources can name a part of a GPU
     launch.shares = arguments.own.get("gpumem", "")
     if launch.shares and kind != "kubernetes":
         raise UsageError(f"--gpumem {launch.shares} is for --format kubernetes, not {kind}")
@@ -133,6 +140,7 @@ def _written(
     **options: object,
 ) -> str:
     text = writer(*launches, **options)
+    # Launches of one directory mostly share their warnings: each is said once
     for warning in dict.fromkeys(warning for launch in launches for warning in launch.warnings):
         warn(warning)
     return text
@@ -150,4 +158,5 @@ def _writer(kind: str, names: Sequence[str]) -> Callable[..., str]:
 
 
 def _module(kind: str | None) -> ModuleType:
+    # One module is loaded, not all: starting time is part of every command
     return import_module(f"{__name__}.{str(kind).replace('-', '_')}")

@@ -20,11 +20,13 @@ def write(launch: LaunchFile) -> str:
 def write_services(launches: Mapping[str, tuple[LaunchFile, Sequence[int] | None]]) -> str:
     """Return the file's text, with a service for each launch, on the GPUs of these numbers, None
     for all. Raises UsageError."""
+    # `fleet` and `cluster` write several services; their notes stand once at the top
     notes = dict.fromkeys(note for launch, _ in launches.values() for note in launch.notes)
     boxes = {name: Container(launch) for name, (launch, _) in launches.items()}
     lines = [*notes, "services:"]
     for name, (_, gpus) in launches.items():
         lines += _service(name, boxes[name], gpus)
+    # A named volume must be declared at the top level, or Compose refuses the file
     if any(box.cached for box in boxes.values()):
         lines += ["volumes:", f"  {CACHE}:"]
     return "\n".join(lines) + "\n"
@@ -34,9 +36,13 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     launch = box.launch
     lines = [f"  {name}:", f"    image: {compose(box.image)}", "    command:"]
     lines += [f"      - {compose(word)}" for word in box.words]
+    # The engine's NVIDIA driver: a count or numbers, never both; without capabilities the whole
+    # entry is refused
     lines += ["    ports:", f"      - {compose(box.published)}"]
     lines += _volumes(box)
+    # A name without a value is taken from the environment of who runs `docker compose`
     environment = [*launch.secrets]
+    # Device nodes show all GPUs: the backend's own variable, e.g. GGML_VK_VISIBLE_DEVICES, chooses
     if gpus and not launch.backend.gpu_driver:
         environment.append(f"{launch.backend.visible}={','.join(map(str, gpus))}")
     if environment:
@@ -45,6 +51,8 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
     if launch.backend.device_nodes:
         lines += ["    devices:", *(f"      - {node}" for node in launch.backend.device_nodes)]
     scheme, path = launch.health
+    # Compose asks every 30 s, and failures within start_period do not count: loading may take
+    # minutes. "unless-stopped" starts it again after a reboot too.
     # -k: the certificate need not be for localhost
     return [
         *lines,
@@ -57,6 +65,7 @@ def _service(name: str, box: Container, gpus: Sequence[int] | None) -> list[str]
 
 def _volumes(box: Container) -> list[str]:
     """Return the lines of the model's folders and the cache of downloads."""
+    # The long form: the short one separates its fields by colons, which a path may have
     lines = ["    volumes:"] if box.mounts or box.cached else []
     for folder, inside in box.mounts.items():
         lines += [

@@ -13,7 +13,10 @@ def write(launch: LaunchFile) -> str:
     """Return one line for this machine's shell. Raises UsageError for a launch that it cannot
     express."""
     box = Container(launch)
+    # --init: as process 1 llama-server would not end at Ctrl-C while it loads: its handlers are set
+    # after load_model (tools/server/server.cpp)
     words = ["docker", "run", "--rm", "--init", "-p", box.published]
+    # --gpus is answered by NVIDIA's container toolkit; other GPUs come as nodes, e.g. /dev/dri
     if launch.backend.gpu_driver:
         words += ["--gpus", "all"]
     for node in launch.backend.device_nodes:
@@ -22,6 +25,8 @@ def write(launch: LaunchFile) -> str:
         words += _mount(folder, inside, folder in box.written)
     if box.cached:
         words += ["-v", f"{CACHE}:{CACHED}"]
+    # The kernel kills at --memory; --memory-reservation is what it tries to shrink to when RAM is
+    # short. "m" is MiB there
     words += ["--memory", f"{launch.limit}m"] if launch.limit else []
     words += ["--memory-reservation", f"{launch.request}m"]
     for name in launch.secrets:
@@ -34,6 +39,7 @@ def _mount(folder: str, inside: str, written: bool) -> list[str]:
     CSV row."""
     if ":" not in os.path.splitdrive(folder)[1]:
         return ["-v", f"{folder}:{inside}" + ("" if written else ":ro")]
+    # e.g. --mount 'type=bind,"source=/a,b",target=/models,readonly'
     source = f"source={folder}"
     if set(folder) & set(',"\r\n'):
         source = '"' + source.replace('"', '""') + '"'

@@ -10,11 +10,13 @@ from ...quoting import yaml
 from .launch_file import LaunchFile, own_gpus, without
 
 _FILE = re.compile(r"hf:([^/]+/[^/]+)/(.+\.gguf)")
+# GPUStack's worker picks the address and the port, and routes by the deployment's own name
 _ITS_OWN = ("--host", "--port", "-a")
 
 
 def write(launch: LaunchFile) -> str:
     """Return the deployment's fields; its model, address and port are GPUStack's to give."""
+    # One figure for all GPUs together, as its scheduler reads it
     used = sum(row.used + row.margin for row in own_gpus(launch.plan))
     for flag in _ITS_OWN:
         if launch.arguments.value(flag) is not None:
@@ -25,11 +27,14 @@ def write(launch: LaunchFile) -> str:
         *launch.secret_notes("env of the deployment"),
         f"name: {yaml(launch.name)}",
         *_source(launch.model),
+        # A backend that the administrator adds: version 2 has no llama.cpp of its own
         "backend: llama.cpp-custom",
         "replicas: 1",
+        # Words of llama-server, handed on as they are
         *(["backend_parameters:", *(f"  - {yaml(word)}" for word in words)] if words else []),
         "env:",
         f'  GPUSTACK_MODEL_VRAM_CLAIM: "{used}"',
+        # With what grows later, as nothing stops another deployment from taking it meanwhile
         f'  GPUSTACK_MODEL_RAM_CLAIM: "{launch.ram.limit or launch.ram.request}"',
     ]
     return "\n".join(lines) + "\n"

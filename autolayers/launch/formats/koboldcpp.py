@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
 
 _TARGET = "koboldcpp"
+# --quantkv: numbers of 1.102 where it has one; one value for K and V
 _CACHE = {
     "f16": (),
     "q8_0": ("--quantkv", "1"),
@@ -33,10 +34,13 @@ _CACHE = {
     "bf16": ("--quantkv", "bf16"),
     "q5_1": ("--quantkv", "q5_1"),
 }
+# --batchsize, the micro-batch: the choices of its parser
 _BATCHES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _CONTEXTS = (256, 262144)
+# extra_context_handle_fragmentation
 _MORE_CELLS = 128
 _MAX_KV_OVERRIDES = 4
+# of Params: what its command line has a flag for, or always does in the same way
 FIELDS = frozenset(
     (
         "model",
@@ -79,6 +83,7 @@ _FLAGS = {
     "--chat-template-file": "--jinjatemplate",
     "--chat-template-kwargs": "--jinja_kwargs",
     "--image-min-tokens": "--visionmintokens",
+    # written by `_rest` in its own way, or nothing to write
     "--ssl-cert-file": "",
     "--ssl-key-file": "",
     "--mmproj-auto": "",
@@ -100,12 +105,15 @@ def write(launch: LaunchFile) -> str:
         "--model",
         _model(launch),
         *_devices(launch),
+        # llama.cpp's -ngl. -1 is never written: it starts
+        # KoboldCpp's own --autofit, which chooses again
         "--gpulayers",
         str(999 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers),
         "--contextsize",
         str(_context(use.n_ctx)),
     ]
     if p.tensor_split:
+        # separate words there, not "3,1"
         words += ["--tensor_split", *(f"{ratio:g}" for ratio in p.tensor_split)]
     words += _attention(launch) + _overrides(p)
     if use.n_ubatch not in _BATCHES:
@@ -117,6 +125,7 @@ def write(launch: LaunchFile) -> str:
         words += ["--threads", str(p.n_threads)]
     words += ["--batchsize", str(use.n_ubatch), *_loading(p), *_companions(launch), *_rest(launch)]
     line = shell(words)
+    # --password is what clients send as the key
     # the shell stops if it is not set: no server without its key
     if "LLAMA_API_KEY" in launch.secrets:
         line += " --password " + ("%LLAMA_API_KEY%" if os.name == "nt" else '"${LLAMA_API_KEY:?}"')
@@ -127,6 +136,7 @@ def _model(launch: LaunchFile) -> str:
     model = launch.model
     if model.startswith(("http://", "https://")):
         return model
+    # It downloads from a link, and knows no hf:
     if model.startswith("hf:") and model.lower().endswith(".gguf"):
         parts = model[3:].split("/")
         return f"{HUB}/{'/'.join(parts[:2])}/resolve/main/{'/'.join(parts[2:])}"
@@ -151,10 +161,13 @@ def _context(n_ctx: int) -> int:
 def _devices(launch: LaunchFile) -> list[str]:
     p, words = launch.params, list(launch.backend.koboldcpp)
     if p.device == ():
+        # -dev none
         return ["--usecpu"]
+    # llama.cpp's names, e.g. CUDA0,CUDA1
     if p.device:
         words += ["--device", ",".join(p.device)]
     if p.split_mode == "none":
+        # -sm none puts all on one device, -mg or the first
         names = [device.name for device in launch.plan.devices]
         words += ["--device", names[max(0, p.main_gpu or 0)]]
     elif p.split_mode not in (None, "layer"):
@@ -167,6 +180,8 @@ def _devices(launch: LaunchFile) -> list[str]:
 def _attention(launch: LaunchFile) -> list[str]:
     p, use = launch.params, launch.plan.breakdown
     words = ["--flashattention"] if use.flash_attn else ["--noflashattention"]
+    # Padding 0: a window's cache as small as llama.cpp's.
+    # Its own default lets a chat be rewound that far
     if not p.swa_full and launch.plan.model.hparams.is_swa_any:
         words += ["--useswa", "--swapadding", "0"]
     elif p.swa_full:
@@ -180,11 +195,13 @@ def _attention(launch: LaunchFile) -> list[str]:
             f"koboldcpp's cache is {', '.join(_CACHE)} for both K and V, not {k} and {v}"
         )
     words += _CACHE[k]
+    # --lowvram: the cache in RAM, as -nkvo
     return [*words, "--lowvram"] if p.kv_offload is False else words
 
 
 def _overrides(p: Params) -> list[str]:
     said = to_words(Params(overrides=p.overrides))
+    # --moecpu N: experts of the first N layers in RAM; 999 is all of them
     if said[:1] == ["-ncmoe"] and len(said) == 2:
         return ["--moecpu", said[1]]
     if said == ["-cmoe"]:
@@ -200,6 +217,7 @@ def _loading(p: Params) -> list[str]:
     mode = p.load_mode or "auto"
     if mode == "dio":
         raise UsageError("koboldcpp has nothing like -lm dio: plan without it")
+    # llama.cpp's auto maps the file where it can; KoboldCpp does not without the flag
     return (["--usemmap"] if mode in ("auto", "mmap", "mmap+mlock") else []) + (
         ["--usemlock"] if "mlock" in mode else []
     )
@@ -210,6 +228,7 @@ def _companions(launch: LaunchFile) -> list[str]:
     for flag, path in (("--mmproj", p.mmproj), ("--draftmodel", p.model_draft)):
         if path:
             words += [flag, path]
+    # The projector computes on the CPU
     if p.mmproj_offload is False:
         words.append("--mmprojcpu")
     if p.image_max_tokens is not None:
@@ -251,6 +270,7 @@ def _rest(launch: LaunchFile) -> list[str]:
     """Arguments that do not affect memory, the last of each. KoboldCpp's default is to listen on
     all addresses and another port."""
     found = dict(launch.arguments.given)
+    # Nobody else in the network was meant to reach it
     found.setdefault("--host", "127.0.0.1")
     found.setdefault("--port", launch.port)
     words: list[str] = []

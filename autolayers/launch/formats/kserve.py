@@ -11,6 +11,7 @@ from .launch_file import LaunchFile
 
 def write(launch: LaunchFile) -> str:
     """Return both objects. Raises UsageError for a launch that uses a GPU."""
+    # This container's name is how KServe finds the model server among a pod's containers.
     # KServe has its own probes
     pod = replace(pod_of(launch, name="kserve-container"), health=None)
     if pod.gpu:
@@ -26,6 +27,8 @@ def write(launch: LaunchFile) -> str:
         "metadata:",
         f"  name: {name}",
         "spec:",
+        # The InferenceService below asks for this format and names the runtime; with autoSelect the
+        # runtime would also be given to other people's GGUF models
         "  supportedModelFormats:",
         "    - name: gguf",
         '      version: "3"',
@@ -39,6 +42,8 @@ def write(launch: LaunchFile) -> str:
         "metadata:",
         f"  name: {name}",
         "  annotations:",
+        # A plain Deployment: the default mode needs Knative, which scales to zero and would load
+        # the model again at each first request
         "    serving.kserve.io/deploymentMode: RawDeployment",
         "spec:",
         "  predictor:",

@@ -1,7 +1,7 @@
 """Kubernetes: a Deployment and a Service, and the pods of other kinds of objects.
 
-pod = Pod("llama-server", image, command, args, 8080, ram_of(...), gpu="nvidia.com/gpu",
-gpumem=8192) template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
+pod = Pod("llama-server", image, command, args, 8080, ram_of(...), gpu="nvidia.com/gpu")
+template(pod, {"app": "chat"})          # the lines of a PodTemplateSpec
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HAMI, KAI = "hami", "kai"
 SHARED = (HAMI, KAI)  # of --gpumem: what divides a GPU by memory
-# of device plugins
+# What device plugins call their GPUs: a pod gets whole ones of that kind from its node
 _NODE = {"nvidia": "nvidia.com/gpu", "amd": "amd.com/gpu", "intel": "gpu.intel.com/xe"}
 # curl, which the images have, says 0.000000 as long as it has no connection
 _WAIT = (
@@ -60,15 +60,18 @@ class Pod:
 
 def resource(row: type[Backend] | None) -> str:
     """Return what a device plugin calls the GPUs of a backend; "": none."""
+    # Such as the processor, Metal (no container) and RPC (another pod's GPU)
     if row is None or not (row.gpu_driver or row.device_nodes):
         return ""
     if row.gpu_driver:
         return _NODE["nvidia"]
+    # /dev/kfd is AMD's compute driver; /dev/dri alone is Intel's with SYCL, a guess with Vulkan
     return _NODE["amd" if "/dev/kfd" in row.device_nodes else "intel"]
 
 
 def gpumem_of(rows: Sequence[DeviceRow]) -> int:
     """MiB that a launch takes of its fullest GPU, margin included."""
+    # Rounded up: HAMi refuses allocations above it. One figure holds for each GPU of a pod
     return max([-(-(row.used + row.margin) // MiB) for row in rows], default=0)
 
 
@@ -76,6 +79,7 @@ def _wait(pod: Pod) -> list[str]:
     """Return the lines of a container that waits for other servers."""
     words = _words("command", ["/bin/sh", "-c", _WAIT, "wait", *pod.after])
     return [
+        # Kubernetes starts the server after these have ended
         "  initContainers:",
         "    - name: wait",
         f"      image: {yaml(pod.image)}",
@@ -95,6 +99,8 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
     """Return the lines of a PodTemplateSpec, `indent` columns in."""
     lines = ["metadata:", "  labels:", *(f"    {key}: {value}" for key, value in labels.items())]
     spec = []
+    # KAI-Scheduler reads the annotation, MiB of one GPU, instead of nvidia.com/gpu in the limits.
+    # It places only pods that name it as their scheduler and have a queue
     if pod.gpu and pod.shares == KAI:
         _refuse_several(pod)
         lines += [
@@ -111,6 +117,7 @@ def template(pod: Pod, labels: Mapping[str, str], indent: int = 4) -> list[str]:
         lines += [
             "  affinity:",
             "    nodeAffinity:",
+            # A replica starts on these nodes alone: the plan was made for their GPUs
             "      requiredDuringSchedulingIgnoredDuringExecution:",
             "        nodeSelectorTerms:",
             "          - matchExpressions:",
@@ -133,9 +140,12 @@ def container(pod: Pod) -> list[str]:
         *_words("args", pod.args),
     ]
     if pod.secrets:
+        # Each key of the Secret becomes a variable, e.g. LLAMA_API_KEY, which llama-server reads
         lines += ["  envFrom:", "    - secretRef:", "        name: llama-server"]
     lines += ["  ports:", f"    - containerPort: {pod.port}", *_resources(pod)]
     if pod.health:
+        # 360 times 5 s: half an hour for a large model on a slow disk. The pod is not ready, and
+        # gets no requests, before /health answers; llama-server answers 503 while it loads
         scheme, path = pod.health
         probe = [
             "    httpGet:",
@@ -165,10 +175,12 @@ def _words(key: str, words: Sequence[str]) -> list[str]:
 
 def _resources(pod: Pod) -> list[str]:
     """Requests and limits: a pod that exceeds its limit is killed, and only it."""
+    # Device plugins read limits; Kubernetes sets the request of such a resource to the same
     limits = []
     if pod.gpu and pod.shares != KAI:  # which counts the GPU itself
         limits += [f"      {pod.gpu}: {pod.gpus}"]
     if pod.gpu and pod.shares == HAMI:
+        # HAMi: MiB of each GPU that the pod may allocate
         limits += [f"      nvidia.com/gpumem: {pod.gpumem}"]
     if pod.ram.limit is not None:
         limits += [f"      memory: {pod.ram.limit // MiB}Mi"]
@@ -190,6 +202,7 @@ def volumes(pod: Pod) -> list[str]:
             "      hostPath:",
             f"        path: {yaml(folder)}",
         ]
+    # The Hub's files last as long as the pod: an emptyDir
     return lines + (
         [f"    - name: models-{len(folders)}", "      emptyDir: {}"] if pod.cached else []
     )
@@ -199,8 +212,10 @@ def pod_of(launch: LaunchFile, shares: str = "", name: str = "llama-server") -> 
     """Return the pod of a launch. Raises UsageError for GPUs that cannot be divided."""
     box = Container(launch)
     if launch.host and launch.private:
+        # Container binds 0.0.0.0 in any case: 127.0.0.1 would be the pod's own
         launch.warnings.append(f"a pod is reached by its Service: --host {launch.host} is left out")
     gpus = own_gpus(launch.plan)
+    # Without GPU in the plan none is taken away from other pods
     gpu = resource(launch.backend) if gpus else ""
     if gpu and shares and gpu != _NODE["nvidia"]:
         raise UsageError(
@@ -236,6 +251,7 @@ def deployment(
         "spec:",
         f"  replicas: {replicas}",
         "  strategy:",
+        # A rolling update would start the new server before the old one ends: the GPU holds one
         "    type: Recreate",
         "  selector:",
         "    matchLabels:",
@@ -265,6 +281,7 @@ spec:
 def label(text: str) -> str:
     """Return a name as an RFC 1123 label."""
     return (
+        # 40 characters leave room in a label's 63 for what callers add, e.g. "rpc-" and "-0"
         "".join(c if c.isascii() and c.isalnum() else "-" for c in text.lower())
         .strip("-")[:40]
         .strip("-")

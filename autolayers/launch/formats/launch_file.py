@@ -33,6 +33,7 @@ _PORT = "8080"  # of llama.cpp's images, for any build
 _ELSEWHERE = ("hf:", "docker:", "http://", "https://")
 _HERE = ("", "127.0.0.1", "localhost", "::1")  # addresses that only this machine reaches
 # fields of llama-server's own features, which programs that ignore these fields lack
+# (--fit, saved prompts and checkpoints are its own code, not the library's)
 _OF_THE_SERVER = frozenset(
     ("fit", "fit_target", "fit_ctx", "cache_ram", "ctx_checkpoints", "cache_reuse", "warmup")
 )
@@ -55,19 +56,24 @@ class LaunchFile:
         self.backend = _own_backend(plan)
         self.image = ""  # of a container, empty: llama.cpp's own
         self.shares = ""  # what divides its GPU by memory: --gpumem
+        # A service or container starts without this shell's variables and config files
         said = _said_elsewhere(command.words, environ, config_files)
         if not _downloads(parse([*command.words, *said, *added], command=None).params.model):
+            # A token of the Hub is of no use to a program that downloads nothing
             said = without(said, "-hft")
         words = [*command.words, *said, *added]
         if not command.container:  # its launcher has another working directory
+            # A service starts in another directory, so a relative path would name nothing
             words = moved(words, lambda path, _: os.path.abspath(path))
         complete = parse(words, command=None)
         if (complete.params.model or "").startswith("hf:") and not _settles_projector(complete):
             # -hf would load a projector that is not in the plan
             words.append("--no-mmproj")
+        # `names`: e.g. ["LLAMA_API_KEY"], which llama-server reads in place of --api-key
         self.words, names = without_secrets(words)
         self.launcher, more = launcher_without_secrets(command)
         self.secrets = list(dict.fromkeys([*names, *more]))
+        # Parsed again, because writers look words up in what they are going to write
         self.arguments = parse(self.words, command=None)
         self.params = self.arguments.params
         self.host = self.arguments.value("--host")
@@ -103,7 +109,9 @@ class LaunchFile:
         if alias := self.arguments.value("-a"):
             return alias.split(",")[0]
         model = self._model or "llama-server"
+        # `public` drops user, password and query of a link: a name must not give them away
         base = (public(model) if "://" in model else model).replace("\\", "/").rpartition("/")[2]
+        # e.g. "Qwen3-8B-Q4_K_M-00001-of-00002.gguf" -> "Qwen3-8B-Q4_K_M"
         return plain_name(re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", base)) or "model"
 
     @property
@@ -150,6 +158,7 @@ class LaunchFile:
     @property
     def health(self) -> tuple[str, str]:
         """(http or https, the path that answers once the model is loaded)."""
+        # llama-server puts --api-prefix before each of its routes (tools/server/server-http.cpp)
         prefix = (self.arguments.value("--api-prefix") or "").strip("/")
         path = f"/{prefix}/health" if prefix else "/health"
         return "https" if self.arguments.value("--ssl-cert-file") else "http", path
@@ -166,6 +175,7 @@ class LaunchFile:
             value = getattr(params, name)
             if name in fields or name in _OF_THE_SERVER or not _is_set(name, value):
                 continue
+            # The flag's name is the first word, e.g. "-ot" of ["-ot", "exps=CPU"]
             said = next(iter(to_words(Params(**{name: value}))), name)
             raise UsageError(f"{target} has nothing like {said}: plan without it")
         given = [
@@ -197,6 +207,7 @@ def _downloads(model: str | None) -> bool:
 
 def _own_backend(plan: Plan) -> type[Backend]:
     """Return the backend of this machine's first device."""
+    # An RPC device is another machine's GPU: it needs no driver in this file
     own = (name for name in plan.breakdown.devices if not backend_of(name).remote)
     return backend_of(next(own, HOST))
 
@@ -220,6 +231,7 @@ def _said_elsewhere(
         if row is None or row[0].canonical in rows or row[0].field not in ("", "model"):
             continue
         if row[0].field != "model" or typed.params.model is None:
+            # Fields other than the model are the plan's flags already
             found += [flag, *_values(row[0], value)]
     return found
 
@@ -227,6 +239,7 @@ def _said_elsewhere(
 def _values(argument: Argument, text: str) -> list[str]:
     """Return the words behind a flag."""
     if argument.kind.words > 1:
+        # --control-vector-layer-range START END; a variable or config file has both in one text
         return text.split(" ", 1)
     return [text] if argument.takes_value else []
 
@@ -235,6 +248,8 @@ def own_gpus(plan: Plan) -> list[DeviceRow]:
     """Return the GPUs of this machine up to the last that is used: a container that has fewer would
     call them otherwise."""
     rows = [row for row in plan.devices if not backend_of(row.name).remote]
+    # E.g. only CUDA1 is used: with one GPU in the container it would be CUDA0, which the flags do
+    # not name; so both are taken
     last = max([at for at, row in enumerate(rows, 1) if row.used], default=0)
     return rows[:last]
 
@@ -263,6 +278,8 @@ def moved(words: Sequence[str], where: Callable[[str, bool], str]) -> list[str]:
             found += item.words
         else:
             found += [
+                # `paths` is the kind's own way to find paths in a value, e.g. FILE:SCALE of
+                # --lora-scaled
                 item.words[0],
                 kind.paths(item.value, partial(_new_path, where, kind.written)),
             ]
@@ -277,6 +294,7 @@ def _new_path(where: Callable[[str, bool], str], written: bool, path: str) -> st
 def plain_name(text: str) -> str:
     """Return the text with dashes for characters that a file's or service's name should not
     have."""
+    # \w keeps letters of all languages
     return re.sub(r"[^\w.+-]+", "-", text)
 
 
@@ -285,6 +303,7 @@ def named(launches: Sequence[LaunchFile]) -> Iterator[tuple[str, LaunchFile]]:
     seen: set[str] = set()
     for launch in launches:
         name, number = launch.name, 1
+        # A router or llama-swap reads names as keys: of two equal ones the first would be lost
         while name in seen:
             number += 1
             name = f"{launch.name}-{number}"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ...flags.parse import Arguments
 
 _TARGET = "llama-cpp-python"
+# of Params: what Llama.__init__ has an argument for
 FIELDS = frozenset(
     (
         "model",
@@ -65,10 +66,12 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "--yarn-attn-factor": ("yarn_attn_factor", float),
     "--yarn-beta-fast": ("yarn_beta_fast", float),
     "--yarn-beta-slow": ("yarn_beta_slow", float),
+    # llama_attention_type: causal is 0, non-causal 1
     "--attention": ("attention_type", ("causal", "non-causal").index),
 }
 # llama_max_parallel_sequences: Llama(embedding=True) makes as many, at most one a token
 _MAX_SEQUENCES = 256
+# ggml_numa_strategy of ggml-cpu.h
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _KV_TYPES: dict[str, Any] = {
     "int": int,
@@ -96,7 +99,7 @@ def settle(arguments: Arguments) -> Params:
         params = replace(params, n_parallel=count, kv_unified=True)
     else:
         params = one_sequence(arguments, _TARGET)
-    # Llama() does not map a model with an adapter
+    # Llama() does not map a model with an adapter: it sets use_mmap to False where lora_path is given
     return replace(params, load_mode="none") if params.lora and params.load_mode is None else params
 
 
@@ -108,17 +111,22 @@ def write(launch: LaunchFile) -> str:
     mapped, locked = _load_mode(p)
     split_mode, main_gpu = _devices(launch)
     arguments: dict[str, object] = {
+        # -1 is all layers there; its default, 0, is none
         "n_gpu_layers": -1 if p.n_gpu_layers is None or p.n_gpu_layers < 0 else p.n_gpu_layers,
         "split_mode": split_mode,
         "main_gpu": main_gpu,
+        # None leaves an argument out, as its default is llama.cpp's
         "tensor_split": list(p.tensor_split) if p.tensor_split else None,
         "n_ctx": use.n_ctx,
+        # As planned, not as given: Llama() makes a batch at most the context
         "n_batch": use.n_batch,
         "n_ubatch": use.n_ubatch,
         "flash_attn": use.flash_attn,
         "swa_full": bool(p.swa_full),
+        # ggml_type numbers, e.g. 8 for q8_0
         "type_k": BY_NAME[p.cache_type_k or "f16"].id,
         "type_v": BY_NAME[p.cache_type_v or "f16"].id,
+        # the caches on the GPU; off is -nkvo
         "offload_kqv": p.kv_offload is not False,
         "op_offload": p.op_offload is not False,
         "use_mmap": mapped,
@@ -127,6 +135,7 @@ def write(launch: LaunchFile) -> str:
         "pooling_type": _number(POOLING, "rank" if p.reranking else p.pooling),
         # llama_rope_scaling_type: unspecified is -1
         "rope_scaling_type": _number(ROPE_SCALING, p.rope_scaling),
+        # --rope-scale 4 makes positions four times denser: a factor of 0.25 there
         "rope_freq_scale": 1 / p.rope_scale if p.rope_scale else None,
         "yarn_orig_ctx": p.yarn_orig_ctx,
         "kv_overrides": {key: _kv_value(text) for key, text in p.override_kv} or None,
@@ -183,9 +192,12 @@ def _devices(launch: LaunchFile) -> tuple[int | None, int | None]:
         return _number(SPLIT_MODE, p.split_mode), p.main_gpu
     names = [device.name for device in launch.plan.devices]
     if not p.device:
+        # main_gpu -1 with split mode none: llama.cpp keeps no device (llama_prepare_model_devices)
         return SPLIT_MODE.choices.index("none"), -1
+    # main_gpu is an index into the devices of the machine
     if len(p.device) == 1 and p.device[0] in names and p.main_gpu is None:
         return SPLIT_MODE.choices.index("none"), names.index(p.device[0])
+    # All of them in their order is what it does by itself
     if list(p.device) == names:
         return _number(SPLIT_MODE, p.split_mode), p.main_gpu
     raise UsageError(f"{_TARGET} has nothing like -dev {','.join(p.device)}: plan without it")
@@ -197,6 +209,7 @@ def _adapter(launch: LaunchFile) -> dict[str, object]:
     for flag, value in launch.arguments.given:
         row = lookup(flag)
         if row and row[0].field == "lora":
+            # --lora-scaled is FILE:SCALE; a plain --lora has scale 1
             path, scale = (
                 scaled(value)[0]
                 if row[0].canonical == "--lora-scaled"
@@ -207,6 +220,7 @@ def _adapter(launch: LaunchFile) -> dict[str, object]:
 
 
 def _kv_value(text: str) -> object:
+    # TYPE:VALUE, e.g. "int:4096" of --override-kv llama.context_length=int:4096
     kind, _, value = text.partition(":")
     return _KV_TYPES[kind](value)
 
@@ -221,6 +235,7 @@ def _source(model: str) -> tuple[str, list[str]]:
     if model.startswith("hf:"):
         repository, _, tag = model[3:].partition(":")
         parts = repository.split("/")
+        # hf:USER/REPO/FILE.gguf names a file; hf:USER/REPO:Q4_K_M is a pattern for from_pretrained
         file = "/".join(parts[2:]) or (f"*{tag}*.gguf" if tag else "*.gguf")
         return "Llama.from_pretrained", [f"repo_id={'/'.join(parts[:2])!r}", f"filename={file!r}"]
     if "://" in model or model.startswith("docker:"):

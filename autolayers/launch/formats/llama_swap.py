@@ -32,6 +32,8 @@ def write(
             for number, members in enumerate((members for members in groups if len(members) > 1), 1)
         }
     )
+    # swap: false keeps the members loaded together; exclusive: true ends those of other groups when
+    # one of these is requested
     lines += ["groups:"] if sets else []
     for group, names in sets.items():
         lines += [f"  {group}:", "    swap: false", "    exclusive: true", "    members:"]
@@ -50,13 +52,16 @@ def models_of(launches: Sequence[LaunchFile], sized: bool) -> tuple[list[str], l
     models = dict(named(launches))
     lines = [*notes, "models:"]
     for name, launch in models.items():
+        # The key is the name that clients send as "model"
         lines += [f"  {yaml(name)}:", *([f"    # {sizes_note(launch)}"] if sized else [])]
         lines += [f"    cmd: {yaml(_command(launch))}", *_proxy(launch)]
     return lines, list(models)
 
 
 def _command(launch: LaunchFile) -> str:
+    # llama-swap counts ports up from its startPort and puts each in place of ${PORT}
     words = without(launch.words, "--port")
+    # read once: looking it up adds a warning
     program = launch.program
     for word in [*program, *words]:
         if "${" in word:
@@ -88,7 +93,9 @@ def _proxy(launch: LaunchFile) -> list[str]:
     address = f"[{host}]" if ":" in host else host
     lines = []
     if (scheme, host) != ("http", "localhost"):
+        # where requests are sent; default http://localhost:${PORT}
         lines.append(f"    proxy: {yaml(f'{scheme}://{address}:${{PORT}}')}")
     if path != "/health":
+        # asked until it answers 200, e.g. "/api/health" with --api-prefix api
         lines.append(f"    checkEndpoint: {yaml(path)}")
     return lines

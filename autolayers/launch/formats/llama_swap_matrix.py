@@ -23,6 +23,7 @@ def write(
     each, relative to the others."""
     lines, names = models_of(launches, sized=bool(groups))
     everything = range(len(names))
+    # A set allows each of its subsets too; a model in no set would run only alone
     sets = groups or ([tuple(everything)] if together else [(i,) for i in everything])
     lines += [
         "routing:",
@@ -32,11 +33,15 @@ def write(
         "      matrix:",
         "        vars:",
     ]
+    # vars: short names for the expressions below, at most 8 characters, e.g. m1: "qwen3-8b"
     lines += [f"          m{i + 1}: {yaml(name)}" for i, name in enumerate(names)]
+    # llama-swap chooses the set with the smallest sum of evict_costs of the models that it must
+    # end; 1 is the default
     dear = [f"          m{i + 1}: {cost}" for i, cost in enumerate(costs) if cost > 1]
     if dear:
         lines += ["        evict_costs:", *dear]
     lines.append("        sets:")
     for number, members in enumerate(sets, 1):
+        # e.g. set1: "m1 & m3": both at the same time
         lines.append(f"          set{number}: {yaml(' & '.join(f'm{i + 1}' for i in members))}")
     return "\n".join(lines) + "\n"

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from ...flags.parse import Item
     from ...planner.plan import DeviceRow
 
+# hardware.accelerator chooses the operator's image, gpu.vendor the resource of the pod
 _VENDORS = {"CUDA": ("cuda", "nvidia"), "ROCm": ("rocm", "amd"), "Vulkan": ("vulkan", "amd")}
 _FILE = re.compile(r"hf:([^/]+/[^/]+)/(.+\.gguf)")
+# The schema's enum of cacheTypeK and cacheTypeV
 _CACHE_TYPES = frozenset(("f16", "f32", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "iq4_nl"))
 # numbers: the field, and the least and the most that its schema admits
 _NUMBERS = {
@@ -51,6 +53,7 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         f"  name: {name}",
         "spec:",
         f"  source: {yaml(_source(launch.model))}",
+        # The operator gets the file by `source` and starts llama-server with its path
         "  format: gguf",
     ]
     layers = launch.plan.n_gpu_layers
@@ -63,7 +66,10 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
             "      enabled: true",
             f"      count: {len(gpus)}",
             f"      vendor: {vendor}",
+            # --n-gpu-layers. 0 is not a number of layers there:
+            # it becomes 99, so -ngl 0 stays a word
             f"      layers: {layers or -1}",
+            # What its GPU quota counts
             f"      memory: {gpumem_of(gpus)}Mi",
         ]
         lines += _sharding(launch, gpus)
@@ -77,12 +83,15 @@ def write(launch: LaunchFile, name: str = "", node: str = "") -> str:
         f"  modelRef: {name}",
         "  replicas: 1",
     ]
+    # A fleet's plan belongs to one machine
     lines += ["  nodeSelector:", f"    kubernetes.io/hostname: {yaml(node)}"] if node else []
     lines += _resources(launch.limit or launch.request, len(gpus))
     lines += [f"  containerPort: {int(launch.port)}"] if launch.arguments.value("--port") else []
+    # The operator writes --model and --port itself
     words = without(launch.words, "-m", "-hf", "-hff", "-mu", "-dr", "--port")
     fields, rest = _typed(words, gpus)
     if gpus and layers:
+        # `layers` says it
         rest = _without_layers(rest, layers)
     lines += fields
     return "\n".join([*lines, *_listed("extraArgs", map(container_argument, rest))]) + "\n"
@@ -127,6 +136,7 @@ def _typed(words: Sequence[str], gpus: Sequence[DeviceRow]) -> tuple[list[str], 
     ordered = "-ot" not in names or not {"-cmoe", "-ncmoe"} & set(names[names.index("-ot") :])
     for item, name in zip(found, names, strict=True):
         line, value = "", item.value or ""
+        # A field holds one value; the words' order would be lost if one of two became a field
         if names.count(name) == 1 and (ordered or "cmoe" not in name):
             line = _field(name, value, bool(gpus))
         if name == "-ot" and ordered:
@@ -146,8 +156,11 @@ def _field(name: str, value: str, on_gpu: bool) -> str:
             f"  {field}: {int(value)}" if value.isdecimal() and least <= int(value) <= most else ""
         )
     if name in _TYPES:
+        # bf16 and a fork's types stay words
         return f"  {_TYPES[name]}: {value}" if value in _CACHE_TYPES else ""
     if name == "-fa":
+        # The operator writes --flash-attn on, where the pod
+        # has a GPU; it has no way to say off or auto
         return "  flashAttention: true" if value == "on" and on_gpu else ""
     return f"  {_SWITCHES[name]}: true" if name in _SWITCHES else ""
 
@@ -160,10 +173,12 @@ def _listed(field: str, values: Iterable[str]) -> list[str]:
 def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
     """Return the layers of each GPU, where each has a run of them; -ts in extraArgs says it
     exactly."""
+    # The device of each repeating layer, in order, e.g. ["CUDA0", "CUDA0", "CUDA1"]
     where = [row.device for row in launch.plan.layers if row.name.isdecimal()]
     runs = [_first_and_last(where, row.name) for row in gpus if row.name in where]
     if launch.params.split_mode not in (None, "layer") or not 2 <= len(gpus) == len(runs):
         return []
+    # Layers of another device lie between: no "0-17" can say that
     if not all(_is_run(where[first : last + 1]) for first, last in runs):
         return []
     return [
@@ -177,4 +192,5 @@ def _sharding(launch: LaunchFile, gpus: Sequence[DeviceRow]) -> list[str]:
 def _source(model: str) -> str:
     """Return the model where the operator gets it."""
     file = _FILE.fullmatch(model)
+    # Any other model is a path of the node
     return f"https://huggingface.co/{file[1]}/resolve/main/{file[2]}" if file else model

@@ -10,6 +10,7 @@ from ...quoting import nix
 from .launch_file import LaunchFile, moved, without
 from .systemd import memory_of
 
+# Arguments of nixpkgs' llama-cpp package; Metal and the CPU need none
 _PACKAGES = {"CUDA": "cudaSupport", "ROCm": "rocmSupport", "Vulkan": "vulkanSupport"}
 # What the service does not see: its unit has ProtectHome and PrivateTmp (systemd.exec(5))
 _HOMES = ("/home", "/root", "/run/user")
@@ -21,6 +22,7 @@ _PLAIN = re.compile(r"[\w/.+@,=-]+")
 def write(launch: LaunchFile) -> str:
     """Return an attribute set to import or to merge into a configuration. Raises UsageError for a
     text that Nix cannot hold."""
+    # The module has attributes for these and writes --host, --port and -m before extraFlags
     own = _address(launch)
     words = without(launch.words, "--host", "--port")
     if not launch.downloads and launch.params.model is not None:
@@ -28,6 +30,7 @@ def write(launch: LaunchFile) -> str:
         words = without(words, "-m")
     if variant := _PACKAGES.get(launch.backend.name):
         own.insert(0, f"package = pkgs.llama-cpp.override {{ {variant} = true; }};")
+    # The module starts ${package}/bin/llama-server; a wrapper such as numactl cannot be named
     if list(launch.launcher) != ["llama-server"]:
         launch.warnings.append(
             f"services.llama-cpp.package has the program, not {' '.join(launch.launcher)}"
@@ -60,6 +63,7 @@ def _address(launch: LaunchFile) -> list[str]:
 def _unit(launch: LaunchFile) -> list[str]:
     """Return the attributes of the service's unit: its cache, its files and its memory."""
     cache = [
+        # The unit has ProtectSystem=strict: without a CacheDirectory no download could be written
         'environment.LLAMA_CACHE = "/var/cache/llama-cpp";',
         'serviceConfig.CacheDirectory = "llama-cpp";',
     ]
@@ -76,6 +80,7 @@ def _readable(launch: LaunchFile) -> list[str]:
     hidden: dict[str, None] = {}
 
     def seen(path: str, written: bool) -> str:
+        # e.g. --slot-save-path: bind mounts below are read-only
         if written:
             launch.warnings.append(
                 f"services.llama-cpp may not write to {path}: leave it out, or name a place in its "
@@ -89,6 +94,7 @@ def _readable(launch: LaunchFile) -> list[str]:
                 hidden[place] = None
         return path
 
+    # `moved` calls `seen` with each path in the words; the words themselves stay
     moved(launch.words, seen)
     bound = [place for place in hidden if _PLAIN.fullmatch(place)]
     for place in hidden.keys() - bound:
@@ -108,6 +114,8 @@ def _bound(places: list[str]) -> list[str]:
     """Return the unit's attributes that show it these places."""
     homes = any(_below(place, _HOMES) for place in places)
     return [
+        # The module sets true, which hides what is bound there too; "tmpfs" makes empty homes that
+        # bind mounts can be put in (systemd.exec(5))
         *(['serviceConfig.ProtectHome = lib.mkForce "tmpfs";'] if homes else []),
         f"serviceConfig.BindReadOnlyPaths = [ {' '.join(map(nix, places))} ];",
     ]
@@ -123,6 +131,7 @@ def _parts(launch: LaunchFile, path: str) -> list[str]:
     files = launch.plan.model.header.files
     if path != launch.params.model or len(files) < 2:
         return [path]
+    # llama.cpp opens the other parts by their names in the same directory
     return [os.path.join(os.path.dirname(path), os.path.basename(file.path)) for file in files]
 
 

@@ -28,6 +28,7 @@ _ROUTERS = (
     "--models-max",
     "--models-autoload",
 )
+# All of them append to llama.cpp's list of overrides, in the order of the command line
 _OVERRIDES = ("-ot", "-cmoe", "-ncmoe", "-ncffn")
 
 
@@ -46,6 +47,7 @@ def write(
     )
     sections = []
     for name, launch in named(launches):
+        # For the reader: the router itself counts models, not bytes
         title = f"# {sizes_note(launch)}\n" if most else ""
         try:
             sections.append(title + section(name, _of_one_model(launch, name)))
@@ -57,8 +59,10 @@ def write(
         raise UsageError(
             "a preset can hold none of these names: rename the files, or name them with -a"
         )
+    # A preset cannot hold the router's own --models-max: the first line tells the user to give it
     most = most or (len(launches) if together and len(launches) > 1 else 0)
     head = [f"# llama-server --models-preset FILE --models-max {most}"] if most else []
+    # `version` is reserved for later changes of the form (common_preset_context::load_from_ini)
     return "\n".join(["version = 1", "", *head, *notes, *sections])
 
 
@@ -73,6 +77,7 @@ def _of_one_model(launch: LaunchFile, name: str) -> list[str]:
                 f"{item.name} does not belong to one model: give it to the router "
                 "(llama-server --models-preset FILE)"
             )
+        # A section's name is the model's name, and the router sets the child's alias to it
         elif flag != "-a" or name == launch.name:
             words += item.words
     return words
@@ -83,10 +88,12 @@ def section(name: str, words: Sequence[str]) -> str:
     file cannot express."""
     if "]" in name:
         raise UsageError(f"-a {name!r}: a preset cannot hold it (] ends a section's name)")
+    # e.g. "[qwen3-8b]", then "n-gpu-layers = 37"
     lines = [f"[{ini('-a', name)}]"]
     entries: dict[str, str] = {}
     for item in _flat(words):
         key, value = _entry(item)
+        # A key stands once in an INI section; llama.cpp splits such values at commas
         adds = isinstance(item.flag, Argument) and item.flag.accumulates and key in entries
         entries[key] = f"{entries[key]},{value}" if adds else value
     return "\n".join([*lines, *(f"{key} = {value}" for key, value in entries.items())]) + "\n"
@@ -100,6 +107,8 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
     kinds = {item.flag.canonical for item in found if isinstance(item.flag, Argument)} & {
         *_OVERRIDES
     }
+    # The first override that matches a tensor counts: mixed kinds lose their order in a preset, and
+    # of two -ncmoe one would be lost
     mixed = len(kinds) > 1 or sum(item.name in ("-ncmoe", "-ncffn") for item in found) > 1
     for item in found:
         flag = item.flag if isinstance(item.flag, Argument) else None
@@ -119,6 +128,7 @@ def _flat(words: Sequence[str]) -> Iterator[Item]:
 def _entry(item: Item) -> tuple[str, str]:
     if not isinstance(item.flag, Argument):  # of a newer llama.cpp
         name, equals, value = item.words[0].partition("=")
+        # load_from_ini takes "true" for a switch
         value = value if equals else item.words[1] if len(item.words) > 1 else "true"
         if not re.fullmatch("-*[A-Za-z0-9][A-Za-z0-9_.-]*", name):
             raise UsageError(
@@ -129,5 +139,6 @@ def _entry(item: Item) -> tuple[str, str]:
         raise UsageError(f"{item.name}: a preset cannot hold an argument with two values")
     value = item.value
     if not item.flag.takes_value:
+        # e.g. --no-mmap: "mmap = false"
         value = "true" if item.positive else "false"
     return item.flag.names[-1].lstrip("-"), ini(item.name, value)

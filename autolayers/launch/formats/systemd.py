@@ -8,6 +8,7 @@ from ...errors import UsageError
 from ...quoting import systemd
 from .launch_file import LaunchFile, plain_name
 
+# docs/rack.md: pages of the model's file go first, so the server slows down before it dies.
 # MiB between slower and killed, of what is counted for the program itself
 _SLACK = 128
 _PREFIXES = tuple("-@:+!|")  # of ExecStart=, also within quotes
@@ -16,6 +17,7 @@ _PREFIXES = tuple("-@:+!|")  # of ExecStart=, also within quotes
 def write(launch: LaunchFile) -> str:
     """Return the unit's text; the service runs as the user who writes it."""
     name, program = plain_name(launch.name), launch.program
+    # Even in quotes, e.g. "@llama-server" would make its next word the name of the process
     if program[0][:1] in _PREFIXES:
         raise UsageError(
             f"{program[0]}: systemd reads {program[0][0]} before a program as a "
@@ -31,15 +33,18 @@ def write(launch: LaunchFile) -> str:
         "[Service]",
         *_user(),
         *launch.secret_notes("the environment file (mode 600)"),
+        # The dash: a file that is not there is no error
         f"EnvironmentFile=-/etc/autolayers/{name}.env",
     ]
     if launch.downloads:
+        # /var/cache/llama.cpp, which systemd makes for the user of the service
         lines += ["CacheDirectory=llama.cpp", "Environment=LLAMA_CACHE=%C/llama.cpp"]
     lines += [
         "ExecStart=" + " ".join(systemd(word) for word in [*program, *launch.words]),
         *memory_of(launch),
         "Restart=on-failure",
         "RestartSec=5",
+        # seconds that running requests get at SIGTERM, before SIGKILL
         "TimeoutStopSec=30",
         "",
         "[Install]",
@@ -60,6 +65,7 @@ def _user() -> list[str]:
     """Return the user who writes the file, and can read the model; root needs no User= line."""
     if os.name != "posix" or not os.getuid():
         return []
+    # POSIX only, so not at the top
     import pwd
 
     try:
