@@ -99,7 +99,7 @@ def settle(arguments: Arguments) -> Params:
         params = replace(params, n_parallel=count, kv_unified=True)
     else:
         params = one_sequence(arguments, _TARGET)
-    # Llama() does not map a model with an adapter: it sets use_mmap to False where lora_path is given
+    # Llama() does not map a model with an adapter: with a lora_path it sets use_mmap to False
     return replace(params, load_mode="none") if params.lora and params.load_mode is None else params
 
 
