@@ -24,31 +24,39 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; its exit code: 0 fits, 2 usage, 3 model, 4 devices, 5 does not fit, 130
     interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
+    # First of all: a daemon may start this with stderr closed, and the next file would be fd 2
     open_streams()
     try:
         code = _command(words)
+        # A full disk or a closed pipe shows itself here, where it can still be caught
         sys.stdout.flush()
         return code
     except AutolayersError as error:
+        # A program that reads stdout gets the error as JSON, a person the line on stderr
         say(str(error))
         if _asks_for_json(words):
             _print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
+        # 128 + SIGINT, as a shell reports it
         return 130
     except BrokenPipeError:
+        # `autolayers MODEL | head` has what it wanted: nothing to say
         discard()
         return 1
     except OSError as error:
+        # Of stdout on a full disk, or of a file that a command opens without wrapping its errors
         say(_of_system(error))
         discard()
         return 1
     except ModuleNotFoundError as error:  # autolayers.pyz brings no psutil along
+        # A missing module of our own is a defect: its traceback helps
         if _is_own(error):
             raise
         say(f"the Python package {error.name} is missing: pip install {error.name}")
         return 1
     except (MemoryError, RecursionError) as error:
+        # Python's own limits: still one line, with exit code 1
         say(_of_system(error))
         discard()
         return 1
@@ -58,6 +66,7 @@ def _of_system(error: Exception) -> str:
     """Return what the system says of an error, in one line."""
     if not isinstance(error, OSError):
         return str(error) or type(error).__name__
+    # "No such file or directory" without "[Errno 2]"
     why = error.strerror or str(error)
     return f"{error.filename}: {why}" if error.filename else f"cannot write the answer: {why}"
 
@@ -71,13 +80,16 @@ def _command(words: list[str]) -> int:
     if not words:
         from .help import short
 
+        # On stderr: $(autolayers) in a command line must not put words into it
         sys.stderr.write(short())
         return 2
     if words[0] in ("-h", "--help", "help"):
         from .help import help_of, overview
 
+        # `autolayers help ollama plan` as `autolayers ollama plan --help`
         sys.stdout.write(help_of(" ".join(words[1:])) if words[1:] else overview())
         return 0
+    # Alone: next to other words it is a model's name
     if words == ["version"]:
         words = ["--version"]
     if words[0] == "__complete":  # asked by the scripts of `autolayers completion`
@@ -90,24 +102,30 @@ def _command(words: list[str]) -> int:
 def _named(words: list[str]) -> int:
     """Runs the command that the first word names, or plan."""
     name, rest = (words[0], words[1:]) if words[0] in COMMANDS else ("plan", words)
+    # After `run` -h may be the wrapped program's: run itself reads the words before it
     if name != "run" and ("-h" in rest or "--help" in rest):
         from .help import help_of
 
+        # help_of leaves words with dashes out, so `ollama --help` is the overview of Ollama's
         sys.stdout.write(help_of(name if name != "ollama" else f"ollama {rest[0]}"))
         return 0
+    # Before the words are checked: the list of cards needs no model
     if _asks_for_cards(name, rest):
         from ..devices.cards import table
 
         show(table())
         return 0
     # Each command is the main of the module of its name
+    # and is imported only now, so that a plan for a given GPU pays for no other command
     command: Callable[[list[str]], int] = import_module(f"{__name__}.{name}").main
     return command(rest)
 
 
 def _asks_for_json(words: list[str]) -> bool:
     """Return whether the words of a command that has --json ask for it."""
+    # The words may be refused ones, so they are looked at and not parsed
     name, rest = (words[0], words[1:]) if words[:1] and words[0] in COMMANDS else ("plan", words)
+    # After `run` --json would be the program's
     if "--json" not in own_flags(_whole(name, rest)):
         return False
     return "--json" in rest or "--format=json" in rest or ("--format", "json") in pairwise(rest)
@@ -118,8 +136,10 @@ def _print_error(error: AutolayersError) -> None:
     import json
 
     try:
+        # Without a secret that a URL in the message may carry
         emit(json.dumps({"error": one_line(str(error)), "exit_code": error.exit_code}) + "\n")
         sys.stdout.flush()
+    # stderr has said it: a stdout that is gone changes nothing
     except OSError:
         discard()
 
@@ -132,6 +152,7 @@ def _whole(command: str, words: list[str]) -> str:
 def _asks_for_cards(command: str, words: list[str]) -> bool:
     """Return whether the words of a command that plans for GPUs have --gpu list."""
     command = _whole(command, words)
+    # A command without --gpu refuses the word as unknown
     if "--gpu" not in own_flags(command):
         return False
     return "--gpu=list" in words or "--gpu list" in " ".join(words)

@@ -40,6 +40,7 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
     if len(words) > 1:
         raise UsageError(f"tune --bench takes a file and one model, not {words[1]!r}")
     model, path = (words[0] if words else None), own.get("machine")
+    # A file that was measured elsewhere: with --machine nothing is kept here
     if path is not None:
         devices, host = read_machine(path)
     else:
@@ -48,6 +49,7 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
     runs, notes = read_bench(own["bench"], model, devices, host)
     for note in notes:
         say(note)
+    # The notes above have said why no row counts
     if not runs:
         raise AutolayersError(f"{own['bench']}: no row counts")
     rows = ratios(runs)
@@ -55,6 +57,7 @@ def from_file(own: dict[str, Any], words: Sequence[str]) -> int:
         keep(rows, devices, os.environ)
         answer(rows, bool(own.get("json")))
     else:
+        # With those that the file already had: the output can take its place
         devices, host = with_ratios(devices, host, [*known_ratios(devices, host), *rows])
         emit(json.dumps(to_dict(devices, host), indent=2) + "\n")
     return 0
@@ -74,6 +77,7 @@ def lines(rows: Sequence[Ratio]) -> list[str]:
 
 
 def _line(row: Ratio) -> str:
+    # llama-bench's words for generated tokens and for prompts
     kind = {"tg": "tokens", "pp": "prompts"}[row.kind]
     backend = f", {row.backend}" if row.backend else ""
     build = f" b{row.build}" if row.build else ""

@@ -32,6 +32,7 @@ _PROBLEMS = {"differs": "red", "failed": "red", "bound": "dim"}  # state -> colo
 
 def _no_program(name: str) -> int:
     """Says why a program does not start; its exit code."""
+    # 126 and 127 as a shell returns them
     exists = os.path.exists(name)
     why = "cannot be executed" if exists else "no such program"
     say(f"{name}: {why}; give its path with --llama-server")
@@ -48,16 +49,22 @@ def main(words: Sequence[str]) -> int:
     program = shutil.which(named)
     if program is None:
         return _no_program(named)
+    # The result is kept under this path, wherever the next plan is started
     program = os.path.abspath(program)
+    # Without flags: the tiny models are launched with flags of their own
     request = Request.of(Params(), os.environ, program=[program])
     build = request.build
+    # Its --help is not llama-server's: nothing is started with it
     if build.flags is None:
         raise AutolayersError(f"{program}: not llama-server, by its --help")
     found: list[Checked] = []
+    # A result for each model, and one for each with its draft, adapter or projector
     count = len(architectures()) + len(companions())
     terminal = sys.stderr.isatty()
+    # Each result is shown as it comes: somebody waits
     for checked in check(program, request.machine.devices, os.environ, build, quick="quick" in own):
         found.append(checked)
+        # A line that is written over in place
         if terminal:
             print(
                 f"\r{len(found)} of {count}: {checked.name:<40}",
@@ -76,13 +83,16 @@ def main(words: Sequence[str]) -> int:
 
 
 def _keep(program: str, build: Build, found: Sequence[Checked]) -> None:
+    # architecture -> "part device" -> bytes above the prediction; {}: equal in every part
     seen: dict[str, dict[str, int]] = {}
     for one in found:
+        # A failed launch shows no sizes, a bound no difference
         if one.state in ("equal", "differs"):
             seen[one.architecture] = {**seen.get(one.architecture, {}), **named(one.parts)}
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     try:
         keep(program, CheckedBuild(build.number, build.commit, date, seen), os.environ)
+    # The check itself is still worth its exit code
     except AutolayersError as error:
         say(f"the result cannot be kept: {error}")
 
@@ -96,6 +106,7 @@ def _text(program: str, build: Build, found: Sequence[Checked], style: Style) ->
         lines.append("")
     for one in different:
         lines += _problem_lines(one, style)
+    # By name: a user may look for one of them
     unknown = sorted({one.architecture for one in found if one.state == "unknown"})
     if unknown:
         lines += ["", *wrap(f"not in this build: {', '.join(unknown)}", style.columns, "", "  ")]
@@ -105,9 +116,11 @@ def _text(program: str, build: Build, found: Sequence[Checked], style: Style) ->
 def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: Style) -> list[str]:
     """Return the program with its build, and the number of equal models."""
     number = f"build {build.number}" if build.number else "a build without a number"
+    # A build of an own checkout has no number that says anything
     if build.between:
         number += " (by its flags and architectures b{} to b{})".format(*build.between)
     commit = f", commit {build.commit}" if build.commit else ""
+    # An architecture that this build is too old for is no failure of it
     states = [one.state for one in found if one.state != "unknown"]
     bad = "differs" in states or "failed" in states
     verdict = f"{states.count('equal')} of {len(states)} models equal in every part"
@@ -120,6 +133,7 @@ def _verdict_lines(program: str, build: Build, found: Sequence[Checked], style: 
 
 def _part_lines(found: Sequence[Checked], style: Style) -> list[str]:
     """Return a table of the parts: how many models are equal in each."""
+    # (device, part) -> bytes above the prediction, one of each model
     differences: dict[tuple[str, str], list[int]] = {}
     for checked in found:
         for part, device, difference in checked.parts:

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from ..planner.compare.quality import Measured
     from ..sources.offers import Offer
 
+# llama-perplexity prints a few lines a file: more than 16 MiB is something else
 MOST = 1 << 24  # characters of --quality
+# One card and pairs of it are tried
 _MOST_CARDS = 2  # of --for cards
 
 
@@ -52,21 +54,26 @@ def main(words: list[str]) -> int:
         raise UsageError(
             "name the models: autolayers choose hf:USER/REPO, a directory, files or ollama:"
         )
+    # The files by name; their headers are read afterwards
     offered = _offered(names, arguments)
     if own.get("for"):
         return _cards(offered, arguments)
     if "speed" in own:
         raise UsageError("--speed needs --for cards")
+    # One machine for all of them, asked once
     request = Request.of(arguments, os.environ).said()
     known, models = _models(offered, arguments)
+    # A plan for each file, on all cores
     answered = _answered(known, models, request, _measured(own.get("quality")))
     choices = [choice for _, choice in answered]
     n_ctx = wanted_ctx(request)
     advice = advise(choices, n_ctx)
+    # A context that no file was trained for is planned, but somebody should know
     trained = max(choice.n_ctx_train for choice in choices)
     if trained < n_ctx and (request.params.n_ctx or request.policy.n_ctx):
         say(f"none of these models was trained for a context of {n_ctx}: the longest is {trained}")
     form = str(own.get("format") or "text")
+    # Text prints the whole command, json and hf the file's flags alone
     command = _command(answered[advice.take], arguments, form) if advice else ()
     _print(form, names, answered, request.machine, n_ctx, command)
     return 0 if advice else DoesNotFit.exit_code
@@ -95,6 +102,7 @@ def _answered(
         if not isinstance(answer, AutolayersError):
             answered.append((offer, answer))
             continue
+        # One file that cannot be planned does not end a list of thirty
         say(str(answer) if offer.name in str(answer) else f"{offer.name}: {answer}")
     if not answered:
         raise ModelError("none of these models can be planned")
@@ -103,6 +111,7 @@ def _answered(
 
 def _command(taken: tuple[Offer, Choice], arguments: Arguments, form: str) -> tuple[str, ...]:
     """Return what starts the recommended file; for programs llama-server's flags for it alone."""
+    # offer.starts: the command of the program that has it, for a model of Ollama's store
     offer, choice = taken
     if form != "text":
         return offer.words
@@ -120,6 +129,7 @@ def _measured(path: str | None) -> list[Measured]:
         return []
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
+            # A log may have anything between its lines: only those with figures are read
             found = quality.read(file.read(MOST), path)
     except OSError as error:
         raise UsageError(f"--quality {path}: {error.strerror or error}") from None
@@ -132,6 +142,7 @@ def _measured(path: str | None) -> list[Measured]:
 
 def _refuse_for_cards(offered: list[Offer], arguments: Arguments, form: str) -> None:
     """Raises UsageError for what --for cards does not take."""
+    # The question is which GPU: a given one would be ignored
     if any(name in arguments.own for name in ("gpu", "machine", "backend", "budget")):
         raise UsageError(
             "--for cards tries all GPUs: omit --gpu, --machine, --backend and --budget"
@@ -149,10 +160,14 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
     """Prints the GPUs that run the model; 5 if none does."""
     form = str(arguments.own.get("format") or "text")
     _refuse_for_cards(offered, arguments, form)
+    # One header is enough: the cards are known
     (model,) = _models(offered, arguments)[1]
+    # No machine: each card is put into this request in turn
     request = Request.of(arguments, devices=(), most=_MOST_CARDS).said()
     least = float(arguments.own.get("speed", 0.0))
+    # A model of 4096 tokens must not rule out every card for the default of 8192
     n_ctx = min(wanted_ctx(request), max(1, model.n_ctx_train))
+    # kind of machine -> what runs the model, the least memory first
     found = find(model, request, n_ctx, least, say)
     if form == "json":
         emit(
@@ -172,6 +187,7 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
             + "\n"
         )
     else:
+        # A command to try: for a card that many people have, where one is among them
         runs = example(found)
         command = (
             []
@@ -180,10 +196,12 @@ def _cards(offered: list[Offer], arguments: Arguments) -> int:
                 "autolayers",
                 offered[0].source,
                 "--gpu",
+                # As --gpu takes it: rtx-3090 or 2xrtx-3090
                 runs.name if runs.count == 1 else f"{runs.count}x{runs.name}",
                 *(["--ram", f"{request.policy.ram / GiB:g}GiB"] if request.policy.ram else []),
                 "-c",
                 str(n_ctx),
+                # The user's own constraints, so that the command gives the plan that was listed
                 *to_words(replace(request.params, model=None, n_ctx=None)),
                 *other_words(arguments),
             ]
@@ -217,11 +235,13 @@ def _models(offered: list[Offer], arguments: Arguments) -> tuple[list[Offer], li
     """Return the models whose headers can be read; a line on stderr for each of the others."""
     progress = Progress(len(offered), "reading header ")
     progress.show()
+    # Threads, because a header of the Hub is waiting for the network
     found = in_threads(lambda offer: load(offer.source, arguments), offered, progress.step)
     progress.clear()
     read: list[tuple[Offer, Model]] = []
     for offer, model in zip(offered, found, strict=True):
         if isinstance(model, AutolayersError):
+            # Its own message and exit code say more than "none of these"
             if len(offered) == 1:
                 raise model
             say(str(model))
@@ -243,11 +263,14 @@ def _print(
     labels = [offer.name for offer, _ in answered]
     choices = [choice for _, choice in answered]
     advice = advise(choices, n_ctx)
+    # The same sentence in text and in JSON
     text = advice_words(labels, choices, advice, n_ctx)
+    # For $(...): flags of the file to take, or nothing, with the reason on stderr
     if form == "hf":
         if advice is None:
             say(text)
             return
+        # e.g. a model of Ollama's store: llama-server has no flag for it
         if not command:
             source = answered[advice.take][0].source
             raise UsageError(f"--format hf: llama-server cannot download {source}")
@@ -298,6 +321,7 @@ def _to_dict(
         }
         for device in machine.devices
     ]
+    # Whether no other file is as small, as fast and as close to the original
     in_front = front([choice for _, choice in answered])
     files = [
         {

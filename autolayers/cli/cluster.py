@@ -35,8 +35,10 @@ def main(words: list[str]) -> int:
     """Prints the plan, or writes the files that start it on each machine; 5 if it does not fit."""
     arguments = read("cluster", words, os.environ)
     names = list(arguments.positional)
+    # `cluster FILE -m MODEL`, as a pasted command has it
     if arguments.params.model and len(names) == 1:
         names.append(arguments.params.model)
+    # The two in the wrong order are the usual mistake
     if len(names) != 2 or names[0].lower().endswith(".gguf"):
         raise UsageError(
             "name the cluster file and the model: autolayers cluster FILE.json MODEL.gguf [flags]"
@@ -44,14 +46,17 @@ def main(words: list[str]) -> int:
     if arguments.params.rpc:
         raise UsageError("the cluster file lists the RPC servers: omit --rpc")
     cluster = read_cluster(names[0])
+    # Sizes that the running servers report now, not those of the file
     if arguments.own.get("ask"):
         cluster, notes = asked(cluster)
         for note in notes:
             say(note)
     model = load(names[1], arguments)
+    # devices in the file's order, which is that of --rpc, then the head's own
     request = Request.of(
         arguments, os.environ, devices=cluster.devices(), host=cluster.head.host
     ).said()
+    # Sets of machines: fewer may be faster than all, since each costs network
     together = plan_cluster(model, request, cluster)
     _print(together, cluster, arguments)
     if not together.best.plan.fits:
@@ -70,6 +75,7 @@ def _form(own: Mapping[str, Any]) -> str:
 
 
 def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
+    # The best set is printed even where it does not fit: it says what is missing
     own, best = arguments.own, together.best
     form = _form(own)
     if form == "text":
@@ -90,6 +96,7 @@ def _print(together: Together, cluster: Cluster, arguments: Arguments) -> None:
         written = launches.files(
             form, best, cluster, arguments, str(own.get("image") or launches.IMAGE)
         )
+        # Only files with RPC servers open a port
         if best.boxes:
             say(launches.OPEN)
         write(written, own.get("output"))
@@ -102,10 +109,12 @@ def write(written: dict[str, str], directory: str | None) -> None:
     """Writes the files to a directory, otherwise one after another to standard output."""
     if directory is None:
         for path, text in written.items():
+            # A comment in YAML, INI and shell files alike
             emit(f"# ==> {path}\n{text}" if len(written) > 1 else text)
         return
     for path, text in written.items():
         at = os.path.join(directory, *path.split("/"))
+        # e.g. "machine-b/compose.yaml"
         os.makedirs(os.path.dirname(at), exist_ok=True)
         state.write(at, text.encode())
         say(f"{at} written")

@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+# All of them ask this program, so a new flag needs no new script
 # shell -> the file of the package with its script
 SHELLS = {
     "bash": "cli/completion.bash",
@@ -33,6 +34,7 @@ _LLAMA = "llama-server"  # after the program of these:
 _WRAPPING = ("run", "tune")
 _MACHINES = ("cluster", "fleet")  # whose first word is a file that lists machines
 _UNUSUAL = {*TRUE, *FALSE, *AUTO} - {"on", "off", "auto"}  # other spellings of these three
+# A number that a script would never send must not become a list of that length
 _MOST = 10_000  # words
 
 
@@ -52,9 +54,11 @@ def script(shell: str) -> str:
 
 def complete(words: Sequence[str]) -> int:
     """`autolayers __complete`: prints what may stand at the cursor."""
+    # Words that are not those of a script, e.g. typed by hand: complete an empty word
     count = (
         int(words[0]) if words and words[0].isdecimal() and len(words[0]) < len(str(_MOST)) else 1
     )
+    # A shell may drop an empty last argument: the count puts it back
     typed = [*words[1:], *[""] * count][: max(1, count)]
     sys.stdout.writelines(
         f"{word}\t{meaning}\n" if meaning else f"{word}\n" for word, meaning in offers(typed)
@@ -77,6 +81,7 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     before, head, word = _split(words)
     command = _command(words)
     flag = before[-1] if before else ""
+    # A flag's value comes before everything else: `--gpu r` completes cards, not models
     values = _values(command, flag)
     if values:
         # of a list the last item is completed
@@ -85,6 +90,7 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         found = dict.fromkeys(values, "")
     elif _takes_value(command, flag):
         found = {":files": ""}
+    # Flags only after a dash: hundreds of llama-server's would hide the models
     elif word.startswith("-"):
         found = _flags(command)
     elif command == "ollama":
@@ -94,6 +100,7 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     else:
         found = _first_words(command, words, len(before))
     for name, meaning in found.items():
+        # The shell itself lists files and programs, and filters them
         if name.startswith(":"):
             yield name, meaning
         elif name.startswith(word):
@@ -103,6 +110,7 @@ def offers(words: Sequence[str]) -> Iterator[tuple[str, str]]:
 def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
     """Return (the words before, what stays of the word at the cursor, the rest of it, which is
     completed)."""
+    # e.g. ["model.gguf", "--format=j"] gives (["model.gguf", "--format"], "--format=", "j")
     *before, word = words
     if word == "=":  # bash makes three words of --flag=value
         return before, "", ""
@@ -117,9 +125,11 @@ def _split(words: Sequence[str]) -> tuple[Sequence[str], str, str]:
 def _command(words: Sequence[str]) -> str:
     """Return the command whose flags may follow, "ollama" before its own, llama-server behind a
     program that is run."""
+    # The word at the cursor is not typed to its end yet
     name = words[0] if len(words) > 1 and words[0] in COMMANDS else "plan"
     if name == "ollama" and len(words) > 2:
         return f"ollama {words[1]}"
+    # After `run llama-server` its flags follow, before it those of run
     runs = name in _WRAPPING and _names_program(name, words[1:-1])
     return _LLAMA if runs else name
 
@@ -128,10 +138,12 @@ def _names_program(command: str, words: Sequence[str]) -> bool:
     """Return whether one of a command's words is the program that it runs."""
     is_value = False
     for word in words:
+        # bash splits --retry=2 into three words
         if word == "=":
             continue
         if not is_value and not word.startswith("-"):
             return True
+        # The 2 of `--retry 2` is no program
         flag = own_flags(command).get(word)
         is_value = flag is not None and flag.takes_value
     return False
@@ -142,6 +154,7 @@ def _summaries(prefix: str = "") -> dict[str, str]:
     return {
         name.removeprefix(prefix): command.summary
         for name, command in COMMANDS.items()
+        # plan is what a model's name starts, nobody types it
         if name.startswith(prefix) and " " not in name.removeprefix(prefix) and name != "plan"
     }
 
@@ -154,6 +167,7 @@ def _flags(command: str) -> dict[str, str]:
         else {}
     )
     if command == _LLAMA or (command in COMMANDS and COMMANDS[command].llama):
+        # Without help: autolayers has no text for llama-server's own flags
         own |= {name: "" for row in ARGUMENTS for name in (*row.names, *row.negated)}
     return own
 
@@ -162,8 +176,10 @@ def _values(command: str, name: str) -> Sequence[str]:
     """Return the words that may follow a flag, () where it takes others or none."""
     flag = own_flags(command).get(name) if command in COMMANDS else None
     if flag is None:
+        # llama-server's flags, e.g. -ctk f16|q8_0|...
         choices = next((row.kind.choices for row in ARGUMENTS if name in row.names), ())
         return [word for word in choices or () if word not in _UNUSUAL]
+    # Names of cards are data, too many for the row of --gpu
     if flag.metavar.startswith("SIZE|NAME"):
         from ..devices.cards import CARDS
 

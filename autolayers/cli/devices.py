@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..devices import Host
     from ..machine import Device
 
+# source of a device's numbers -> what a user should know of them
 _SURE = {
     "nvml": "from the driver (NVML); a CUDA context takes some of it",
     "list-devices": "from llama.cpp itself",
@@ -58,6 +59,7 @@ def main(words: Sequence[str]) -> int:
         )
     own = arguments.own
     program = own.get("llama-server")
+    # Somebody who names a program wants its list, not the next source
     if program and not shutil.which(program):
         raise DeviceError(f"--llama-server {program}: no such program")
     found = discover(llama_server=program, rpc=own.get("rpc", ()))
@@ -66,15 +68,19 @@ def main(words: Sequence[str]) -> int:
         say("measuring for a few seconds ...")
         speeds, more = measure(found.host.available)
         notes += more
+        # measure has written the file: read the new bandwidth from it
         found = replace(found, host=measured(found.host, os.environ))
     else:
+        # Those of an earlier --measure
         speeds = load() or {}
     if own.get("json"):
         emit(json.dumps(_json(found, notes, speeds), indent=2) + "\n")
         return 0
     style = Style.of(sys.stdout, os.environ)
+    # style.columns has no end on a pipe, where a device is a line
     head, *rows = _table(found, speeds, style.columns)
     rows += lines(ratios(found.devices, found.host))
+    # A device's name comes from a driver or an RPC server
     show("".join(f"{line}\n" for line in (style(head, "dim"), *map(printable, rows))))
     for note in notes:
         say(note)
@@ -91,6 +97,7 @@ def _table(found: Inventory, speeds: dict[str, Any], width: int) -> list[str]:
     """Return one row per device; on a narrow terminal its facts are below its sizes."""
     rows = [("device", "total", "free", "", "source")]
     for device in found.devices:
+        # 0: an RPC server without an answer
         size = (human(device.total), human(device.free)) if device.total else ("?", "?")
         rows.append((device.name, *size, _facts(device), _sureness(device)))
     host = found.host
@@ -113,6 +120,7 @@ def _facts(device: Device) -> str:
 
 def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
     """Return the measured speeds, or the bandwidth that the machine's firmware names."""
+    # what was measured -> its words, in the order in which they are printed
     names = {"ram": "read", "bus": "to the GPU", "disk": "from the disk"}
     measured = [
         f"{speeds[key] / 1e9:.1f} GB/s {name}" for key, name in names.items() if key in speeds
@@ -120,12 +128,14 @@ def _ram_speed(host: Host, speeds: dict[str, Any]) -> str:
     if measured:
         return f"{', '.join(measured)} (measured)"
     if host.bandwidth:
+        # Of the modules, as the machine's firmware lists them
         return f"{host.bandwidth / 1e9:.0f} GB/s (SMBIOS)"
     return "bandwidth unknown: --measure finds it"
 
 
 def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[str]:
     """Return the rows in columns; with their facts below their sizes if the lines are too long."""
+    # The last column, the source, may be of any length
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
     sizes = [
         f"{name:{widths[0]}}  {total:>{widths[1]}}  {free:>{widths[2]}}"
@@ -137,6 +147,7 @@ def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[st
     ]
     if max(map(len, lines)) <= width:
         return lines
+    # Too wide: a device's facts and its source stand below, indented
     lines = sizes[:1]
     for start, row in zip(sizes[1:], rows[1:], strict=True):
         lines += [
@@ -148,6 +159,7 @@ def _laid_out(rows: list[tuple[str, str, str, str, str]], width: int) -> list[st
 
 def _json(found: Inventory, notes: list[str], speeds: dict[str, Any]) -> dict[str, object]:
     answer = to_dict(found.devices, found.host)
+    # to_dict is a machine file; these keys are for a reader and ignored by --machine
     for row, device in zip(answer["devices"], found.devices, strict=True):
         row["sure"] = _sureness(device)
     answer["host"].update({**{key: speeds.get(key) for key in BUS}, "measured": speeds.get("when")})

@@ -31,21 +31,26 @@ def main(words: Sequence[str]) -> int:
     names = list(arguments.positional)
     if not names:
         raise UsageError("which log? autolayers explain FILE, or - for standard input")
+    # A number is a process, except where a log has that name
     process = whole(names[0]) if len(names) == 1 else None
     if process is not None and not os.path.exists(names[0]):
         from .ps import one
 
         return one(process, arguments.own.get("format") == "json")
+    # `explain model.gguf` asks why this plan: the same as --why
     if _is_model(names[0]):
         from .plan import main as plan
 
         return plan(["--why", *words])
+    # The launch that works is planned for these, otherwise for what the log says
     of_machine = ("gpu", "machine", "ram", "backend", "llama-build")
     own: dict[str, Any] = {key: arguments.own[key] for key in of_machine if key in arguments.own}
     model = load(arguments.params.model, arguments) if arguments.params.model else None
+    # The second read would be empty, and a log without its start explains less
     if names.count("-") > 1:
         raise UsageError("standard input can be read once: give - once")
     answer = explain(
+        # Bytes: a log may be in any encoding
         *(sys.stdin.buffer if name == "-" else name for name in names),
         words=_launch(arguments, words),
         model=model,
@@ -64,6 +69,7 @@ def _is_model(name: str) -> bool:
         with open(name, "rb") as file:
             return file.read(4) == b"GGUF"
     except (OSError, ValueError):
+        # A file that is not here yet is judged by its name
         return name != "-" and (needs_download(name) or name.lower().endswith(".gguf"))
 
 
@@ -73,6 +79,7 @@ def _launch(arguments: Arguments, words: Sequence[str]) -> tuple[str, ...]:
     from ..flags.parse import items
     from ..flags.table import Argument
 
+    # Unknown flags too, which may be a fork's
     kept = [
         item
         for item in items(words, "explain")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ..flags.parse import Arguments
     from ..planner.compare.fleet.answer import FleetPlan
 
+# 128 + SIGINT: what was found is printed, and a script still learns of it
 _INTERRUPTED = 130
 _OF_USERS = ("users", "ctx-per-user", "min-rate", "ttft")  # flags of the whole fleet
 
@@ -44,9 +45,12 @@ def main(words: list[str]) -> int:
     fleet = read_fleet(machines)
     paths, weights = _weighted_once(names)
     models = [load(path, arguments) for path in paths]
+    # The promise to each user, whichever model and machine serves them
     each = Users(None, own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0))
     wanted = Wanted(own.get("users"), each)
+    # Each kind of machine replaces these devices in the request
     first = fleet.kinds[0]
+    # --users of the fleet is not --users of each of its servers
     of_models = {key: value for key, value in own.items() if key not in _OF_USERS}
     plain = replace(arguments, own=of_models)
     request = Request.of(plain, os.environ, devices=first.devices, host=first.host).said()
@@ -68,6 +72,7 @@ def _names(arguments: Arguments) -> tuple[str, list[str]]:
             "name the machines and the models: autolayers fleet FILE.json|DIRECTORY "
             "MODEL.gguf[@WEIGHT] ..."
         )
+    # A pasted command's model or servers would be one of several, or contradict the file
     for flag, value in (("-m", arguments.params.model), ("--rpc", arguments.params.rpc)):
         if value:
             raise UsageError(f"fleet plans each model and its servers: omit {flag}")
@@ -76,6 +81,7 @@ def _names(arguments: Arguments) -> tuple[str, list[str]]:
 
 def _weighted_once(names: list[str]) -> tuple[list[str], list[float]]:
     """Return the models' paths and weights. Raises UsageError for a model that is given twice."""
+    # The same model twice may mean twice its users, which @2 says
     paths, weights = weighted(names)
     for path in paths:
         if paths.count(path) > 1:
@@ -96,6 +102,7 @@ def _print(found: FleetPlan, form: str, paths: list[str], arguments: Arguments) 
         emit(fleet_flags(found))
     else:
         write(launches.files(form, found, paths, arguments, say), arguments.own.get("output"))
+    # On stderr: text and JSON have them inside
     for line in [*(each.why for each in found.unserved), *found.notes]:
         say(line)
     if found.wanted.users is not None and found.most < found.wanted.users:

@@ -46,6 +46,7 @@ def overview() -> str:
         *(
             (f"{name} ...", command.summary)
             for name, command in COMMANDS.items()
+            # Ollama's own commands are in its help, plan's flags below
             if name != "plan" and " " not in name
         ),
     ]
@@ -72,7 +73,9 @@ def overview() -> str:
 
 def _command(name: str) -> Command:
     """Return the command of these words. Raises UsageError if there is none."""
+    # "ollama --help" arrives here with the flag as its second word
     words = [word for word in name.split() if not word.startswith("-")]
+    # "ollama plan" before "ollama", and "run llama-server" is run
     command = COMMANDS.get(" ".join(words[:2])) or COMMANDS.get(" ".join(words[:1]))
     if command is None:
         raise UsageError(
@@ -84,6 +87,7 @@ def _command(name: str) -> Command:
 def help_of(name: str) -> str:
     """Return the text of `autolayers COMMAND --help`. Raises UsageError for an unknown command."""
     command = _command(name)
+    # Its help is the overview: who writes no command gets plan
     if command.name == "plan":
         return overview()
     usage = f"usage: autolayers {command.usage}"
@@ -93,6 +97,7 @@ def help_of(name: str) -> str:
         _paragraph(f"{_sentence(command.summary)} {command.about}".rstrip()),
         "",
     ]
+    # "ollama plan" and the others, where "ollama" is asked for
     below = [
         (other.name, other.summary)
         for other in COMMANDS.values()
@@ -121,6 +126,7 @@ def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
     lines: list[str] = []
     for term, meaning in rows:
         head = f"  {term}"
+        # e.g. "-c, --ctx, --ctx-size, --num-ctx N|max"
         if len(head) + 2 > column:
             lines.append(head)
             head = ""
@@ -129,6 +135,7 @@ def _columns(rows: list[tuple[str, str]], column: int) -> list[str]:
             _WIDTH,
             initial_indent=head.ljust(column),
             subsequent_indent=" " * column,
+            # Names of flags and URLs must survive a copy
             break_long_words=False,
             break_on_hyphens=False,
         )
@@ -139,6 +146,7 @@ def _paragraph(text: str) -> str:
     """Wraps the text, except lines that begin with spaces."""
     return "\n".join(
         line
+        # Examples to copy, such as those of completion
         if line.startswith(" ")
         else textwrap.fill(line, _WIDTH, break_long_words=False, break_on_hyphens=False)
         for line in text.split("\n")

@@ -18,9 +18,11 @@ from .model import load
 def main(words: list[str]) -> int:
     """Prints the facts of a model's header and the sizes of its layers."""
     arguments = read("inspect", words)
+    # A pasted llama-server command has its model after -m
     names = list(arguments.positional) or [name for name in (arguments.params.model,) if name]
     if len(names) != 1:
         raise UsageError("inspect takes one model: autolayers inspect MODEL.gguf")
+    # -c, -ctk and -ctv decide the size of the cache that is shown
     found = model_layers(load(names[0], arguments), arguments.params)
     if arguments.own.get("format") == "json":
         emit(json.dumps(found.to_dict(), indent=1) + "\n")

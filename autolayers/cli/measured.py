@@ -27,6 +27,7 @@ _SHARE = "autolayers tune --share rows.jsonl llama-server -m MODEL"
 
 def _wanted(cards: Sequence[str] | None, names: Sequence[str]) -> list[Row]:
     """Return the rows of these cards, of all where there are none, that match each name."""
+    # A machine whose cards nobody measured gets all rows
     found = (of_cards(cards) if cards is not None else []) or list(rows())
     for name in names:
         found = _matching(found, name)
@@ -42,6 +43,7 @@ def main(words: Sequence[str]) -> int:
         raise UsageError(
             "measured takes a card and a model: autolayers measured rtx-3060 qwen3-30b"
         )
+    # Devices are looked for only where no card is named
     devices = [] if names else _here()
     here = [card_of(device.description, device.total) for device in devices]
     found = _wanted(None if names else here, names)
@@ -65,15 +67,19 @@ def main(words: Sequence[str]) -> int:
 
 def _matching(found: list[Row], name: str) -> list[Row]:
     """Return the rows of a card, or of a model whose name has all parts of this one."""
+    # Rows of launches without a GPU have no cards
     if name.lower() == "cpu":
         return [row for row in found if not row.cards]
+    # As the rows write it, before the shorter names of --gpu
     if any(name in row.cards for row in rows()):
         return [row for row in found if name in row.cards]
     try:
         card = find(name)
     except AutolayersError:
+        # No card: a model. "qwen3-30b" has the parts of "qwen3-30b-a3b-q4_k_m"
         parts = [part for part in name.lower().replace("_", "-").split("-") if part]
         return [row for row in found if all(part in row.model.replace("_", "-") for part in parts)]
+    # usable is in MiB
     key = card_of(card.description, card.usable << 20)
     return [row for row in found if any(same([one], [key]) for one in row.cards)]
 
@@ -83,6 +89,7 @@ def _here() -> list[Device]:
     from ..devices import discover
 
     try:
+        # The rows are of launches without RPC servers
         return [device for device in discover(os.environ).devices if device.kind != "rpc"]
     except AutolayersError:
         return []
@@ -90,6 +97,7 @@ def _here() -> list[Device]:
 
 def _most_helpful(devices: list[Device], here: list[str]) -> str:
     """Return which row would help this machine most."""
+    # "" stands for a device that is no known card
     named = all(here)
     count = len(of_cards(here)) if named else 0
     names = here if named else [device.description or device.name for device in devices]

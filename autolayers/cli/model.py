@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..model import Model
 
 # words of other programs, and the commands that do what they say
+# (plan takes a first word that is no command for a model, and finds no file of that name)
 _MEANT = {
     "start": "run",
     "serve": "run",
@@ -46,8 +47,10 @@ def load(name: str, arguments: Arguments | None = None) -> Model:
     Raises ModelError, with a suggestion if there is no such file."""
     if not name:
         raise ModelError("the model's name is empty")
+    # With a suggestion here, before open_source says no more than that there is no such file
     if not os.path.isfile(name) and not needs_download(name):
         _refuse_name(name)
+    # Of a remote model only the header is fetched
     return read_model(
         open_source(name, network_environ(os.environ, arguments) if arguments else None)
     )
@@ -55,6 +58,7 @@ def load(name: str, arguments: Arguments | None = None) -> Model:
 
 def _of_the_hub(name: str) -> str:
     """USER/REPO[:QUANT] of "hf.co/USER/REPO:QUANT" and of "USER/REPO-GGUF"; "" of other names."""
+    # As Ollama writes it, and as it stands in a browser's address line
     for site in ("hf.co/", "huggingface.co/", "www.huggingface.co/"):
         if name.lower().startswith(site):
             return name[len(site) :]
@@ -62,6 +66,7 @@ def _of_the_hub(name: str) -> str:
     user, _, rest = repository.partition("/")
     return (
         name
+        # "./my-gguf" and "../my-gguf" are paths
         if user.strip(".") and rest.lower().endswith("gguf") and not set(rest) & set("/\\.")
         else ""
     )
@@ -71,6 +76,7 @@ def _refuse_name(name: str) -> None:
     """Raises ModelError with a suggestion for a name that is not a file."""
     if os.path.isdir(name):
         raise ModelError(f"{name}: a directory, not a model{_models_inside(name)}")
+    # A pipe or a link whose target is gone: read_model says what is wrong with it
     if os.path.lexists(name):
         return
     repository = _of_the_hub(name)
@@ -80,8 +86,10 @@ def _refuse_name(name: str) -> None:
         )
     from ..gguf.nearest import nearest_file
 
+    # e.g. the ending was left out, or a letter is wrong
     if file := nearest_file(name):
         raise ModelError(f"{name}: no such file; did you mean {file}?")
+    # A path for sure: read_model's own message names it
     if name.lower().endswith(".gguf") or "\\" in name:
         return
     if "/" in name or ":" in name:
@@ -105,6 +113,7 @@ def _models_inside(directory: str) -> str:
     names = sorted(entry for entry in os.listdir(directory) if entry.endswith(".gguf"))
     if not names:
         return ""
+    # A folder of a hundred models must not fill the terminal
     more = " ..." if len(names) > 4 else ""
     return f"; it has {', '.join(names[:4])}{more}"
 
@@ -112,8 +121,10 @@ def _models_inside(directory: str) -> str:
 def _refuse_remote(name: str) -> None:
     """Raise ModelError for NAME:TAG and OWNER/NAME, which need a prefix; let paths pass."""
     owner, slash, rest = name.partition("/")
+    # "qwen3:4b" is how Ollama names a model
     if not slash:
         raise ModelError(f"{name}: no such file; for an Ollama model write ollama:{name}")
+    # "user/repo", but not "folder/model" where that folder exists
     two_parts = owner and rest and not set(rest) & set("/\\")
     if two_parts and owner[0] not in ".~" and not os.path.lexists(owner):
         raise ModelError(f"{name}: no such file; for a Hugging Face repository write hf:{name}")

@@ -43,6 +43,7 @@ def main(words: Sequence[str]) -> int:
     """Exit code: 0 planned and fits, 5 does not fit, 1 if verify could not load it. Errors are
     raised."""
     if not words:
+        # On stderr: nothing was asked for
         sys.stderr.write(help_of("ollama"))
         return 2
     actions = {
@@ -52,6 +53,7 @@ def main(words: Sequence[str]) -> int:
         "verify": _verify,
         "list": _list,
     }
+    # `autolayers ollama run` means Ollama's own command
     if words[0] not in actions:
         raise UsageError(
             f"autolayers ollama has no command {words[0]!r:.40}: {', '.join(actions)}; those of "
@@ -71,6 +73,7 @@ class _Command:
         command = f"ollama {action}"
         arguments = read(command, words)
         usage = COMMANDS[command].usage.split()
+        # True counts as 1: one name, except for list
         if len(arguments.positional) != (action != "list"):
             wanted = (
                 "no model name is expected" if action == "list" else f"one {usage[2]} is required"
@@ -78,6 +81,7 @@ class _Command:
             raise UsageError(f"{command}: {wanted}, got {len(arguments.positional)}")
         self.what, self.environ = "".join(arguments.positional), environ
         self.arguments, self.own = arguments, arguments.own
+        # llama-server's flags are for the plan, and go to the planner as they were written
         self.words = [
             word
             for item in items(words, command)
@@ -88,9 +92,11 @@ class _Command:
         self.log = (
             Log(environ, self.own.get("log")).server() if self._reads_log() else ServerLog({})
         )
+        # What is set here counts more than what the server was started with
         changed = {**self.log.settings, **environ}
         self._say_differences()
         for name, variable in _VARIABLES.items():
+            # A flag counts more than either
             if name in self.own:
                 changed[variable] = str(self.own[name])
         self.settings = Settings.from_environment(changed)
@@ -108,11 +114,13 @@ class _Command:
         """Return the request and its machine, resolved once. `remote`: the model will run on the
         server's machine."""
         if self._asked is None:
+            # Its API says what it has loaded, but not which GPUs it has
             if remote and not (self.server.is_local or self._elsewhere):
                 raise UsageError(
                     f"the server {self.server.url} is another machine: describe its GPUs with "
                     "--gpu SIZE or --machine FILE"
                 )
+            # amend changes found devices only: described ones are taken as they are
             asked = Request.of(self.arguments, self.environ, amend=self._as_ollama_has_it)
             self._asked = (self._without_unused(asked) if self._elsewhere else asked).said()
         return self._asked
@@ -128,6 +136,7 @@ class _Command:
         """Say which variables are others in the server's log."""
         for name, value in self.log.settings.items():
             here = self.environ.get(name, value)
+            # A user exports a variable in a shell, and the service does not see it
             if name in READ and here != value:
                 say(
                     f"{name} is {here} here and {value} in the server's log: the plan uses this one"
@@ -146,15 +155,18 @@ class _Command:
         if not devices and self.log.gpus:
             # these figures are from before the loaded models took any
             return Inventory(tuple(self.log.gpus), found.host, (self._logged_gpus(),))
+        # e.g. integrated GPUs, which Ollama leaves alone unless a variable says otherwise
         devices, unused = used(self.settings, devices)
         notes = (*notes, *unused)
         loaded = self._loaded() if devices and self.server.is_local else []
         if loaded:
             are = _are_loaded(loaded)
+            # /api/ps gives a sum over all GPUs: which one holds it is not known
             if len(devices) > 1:
                 notes = (*notes, f"{are} and counted as used memory: `ollama stop` frees it")
             else:
                 held, card = sum(entry["size_vram"] for entry in loaded), devices[0]
+                # An answer that cannot be true must not make memory appear
                 if held > card.total:
                     notes = (
                         *notes,
@@ -169,6 +181,7 @@ class _Command:
     def _loaded(self) -> list[dict[str, Any]]:
         """Return the bytes that Ollama holds on a device now."""
         try:
+            # Only what holds device memory: the rest changes no placement
             return [entry for entry in self.server.ps(_PATIENCE) if entry["size_vram"]]
         except OllamaError:
             return []
@@ -208,6 +221,7 @@ def _are_loaded(loaded: Sequence[Mapping[str, Any]]) -> str:
 def _asked(command: _Command) -> Target:
     """Return the model of a file or a name."""
     what = command.what
+    # A file of the folder before a model of the same name
     if not os.path.isfile(what):
         return from_name(what, command.environ, command.server)
     return from_file(what) if is_gguf(what) else _of_modelfile(command, _read(what), what)
@@ -217,6 +231,7 @@ def _plan(command: _Command) -> int:
     advice = command.advise(_asked(command), remote=not os.path.isfile(command.what))
     if "json" in command.own:
         emit(json.dumps(_as_dict(advice), indent=1) + "\n")
+    # -1 is Ollama's own value for "choose it yourself"
     elif "quiet" in command.own:
         emit(f"{-1 if advice.num_gpu is None else advice.num_gpu}\n")
     else:
@@ -227,6 +242,7 @@ def _plan(command: _Command) -> int:
                 "give this placement:",
                 *(f"  {line}" for line in advice.server),
             )
+    # JSON has them under "warnings"
     if "json" not in command.own:
         _say_all(advice)
     return 0 if advice.plan.fits else DoesNotFit.exit_code
@@ -237,6 +253,7 @@ def _modelfile(command: _Command) -> int:
     in_place = "in-place" in own
     if in_place and own.get("output") is not None:
         raise UsageError("--in-place and --output exclude each other: give one of them")
+    # A Modelfile is changed in place, everything else gets a new one
     if what == "-" or (os.path.isfile(what) and not is_gguf(what)):
         if in_place and what == "-":
             raise UsageError("--in-place needs a file")
@@ -248,6 +265,7 @@ def _modelfile(command: _Command) -> int:
         )
     if in_place:
         raise UsageError(f"--in-place changes a Modelfile, which {what} is not: use -o FILE")
+    # FROM needs a name that Ollama's server finds: an absolute path or a model's name
     target, source = _of_model(command)
     advice = command.advise(target)
     _must_fit(advice)
@@ -260,14 +278,17 @@ def _modelfile(command: _Command) -> int:
 def _rewritten(command: _Command) -> int:
     """Write a Modelfile, from a file or standard input, with the plan's parameters."""
     if command.what == "-":
+        # One byte more than may be, so that a larger file is refused and not cut
         data, source = sys.stdin.buffer.read(modelfile.MAX_SIZE + 1), "standard input"
     else:
         data, source = _read(command.what), command.what
     if "auto" in command.own:
+        # --auto needs no plan, and so no GPU and no model's file
         return _written(command, modelfile.rewrite(data, {"num_gpu": -1}, source), ["num_gpu -1"])
     target = _of_modelfile(command, data, source)
     advice = command.advise(target)
     _must_fit(advice)
+    # Every byte but those of the parameters stays
     written = modelfile.rewrite(data, advice.over(target.parameters), source)
     _say_all(advice)
     _say_server(advice)
@@ -276,6 +297,7 @@ def _rewritten(command: _Command) -> int:
 
 def _of_model(command: _Command) -> tuple[Target, str]:
     """Return the target of a GGUF file or a model's name, and what FROM names."""
+    # --model: where the file lies here, if FROM's name is of another machine
     named = command.own.get("model")
     if _is_path(command.what):
         path = os.path.expanduser(command.what if named is None else named)
@@ -294,6 +316,7 @@ def _say_server(advice: Advice) -> None:
 def _written(command: _Command, data: bytes, summary: Sequence[str]) -> int:
     """Writes a Modelfile, and prints a line that summarises it."""
     own = command.own
+    # Bytes: a Modelfile may be in any encoding
     if own.get("output") is None and "in-place" not in own:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)
@@ -310,12 +333,14 @@ def _create(command: _Command) -> int:
     own, server = command.own, command.server
     if "as" not in own and "auto" not in own:
         raise UsageError("ollama create: --as NEW is required")
+    # --auto may change a model under its own name
     name, new = Name.parse(command.what), Name.parse(own.get("as", command.what))
     if not server.has(name):  # the server would download it
         raise ModelError(
             f"the server at {server.url} has no model {name}: `ollama pull {shell([str(name)])}` "
             "downloads it"
         )
+    # Ollama itself replaces a model of that name without a question
     if "force" not in own and not ("auto" in own and new.same(name)) and server.has(new):
         raise UsageError(f"{new} exists already: --force replaces it")
     if "auto" in own:
@@ -340,6 +365,7 @@ def _verify(command: _Command) -> int:
     own, server = command.own, command.server
     server.version()  # before any work: does it exist
     target = from_name(command.what, command.environ, server)
+    # Its own memory would count as used by something else
     server.unload(command.what)
     advice = command.advise(target, remote=True)
     _say_all(advice)
@@ -366,6 +392,7 @@ def _list(command: _Command) -> int:
     for name in _names(command):
         try:
             advice = command.advise(from_name(name, command.environ, command.server), remote=True)
+        # One unreadable model of a store of fifty does not end the list
         except AutolayersError as error:
             say(f"{name}: {error}")
             continue

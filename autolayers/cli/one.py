@@ -33,12 +33,16 @@ if TYPE_CHECKING:
 def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_SERVER) -> int:
     """Prints the answer, for this program; 5 if it does not fit."""
     model = load(name, arguments)
+    # Any shard is planned as the whole model, but llama-server accepts the first alone
     if first := first_part(name):
         say(f"llama-server loads a split model by its first part: -m {shell([first])}")
         if arguments.params.model:
+            # Flags and launch files must name the file that starts
             arguments = replace(arguments, params=replace(arguments.params, model=first))
+    # What --engine names, where it names one
     request = for_model(model, Request.of(arguments, os.environ, of_program=engine))
     program = request.build.engine
+    # llama-server's flags do not start this program
     if program.written_by and form in ("text", "flags"):
         raise UsageError(
             f"{program.name} has its own flags: {program.written_by}; --json prints the plan"
@@ -46,10 +50,12 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     if arguments.own.get("why"):
         return _why(model, request, form)
 
+    # One budget of graphs for all plans of this answer
     meter = Meter()
 
     def make(arguments: Arguments) -> Plan:
         with Progress(what="planning"):
+            # Reasons take most of the time: only for the forms that show them
             return plan_request(
                 model,
                 request.asking(arguments),
@@ -59,10 +65,13 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
                 meter=meter,
             )
 
+    # As the request means them: a default of the program may have been added
     given = arguments = request.arguments
+    # A picture is posted: with everything that a terminal shows
     if path := arguments.own.get("picture"):
         answer = plan_request(model, request, explain=True, advise=True, processes=cores())
         return _picture(answer, arguments, path)
+    # Somebody waits: the answer first, its reasons when they are known
     if form == "text" and sys.stdout.isatty():
         return _in_steps(model, request, make)
     if form in ("text", "flags", "json", "number"):
@@ -70,9 +79,12 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
     else:
         from ..launch import formats
 
+        # A launch file may ask for other flags than llama-server's defaults
         answer, arguments = formats.plan_for(form, arguments, make)
     if arguments is given:  # programs other than llama-server differ in some ways
+        # A launch that `autolayers tune` measured is worth more than a prediction
         answer = _measured(answer, model, arguments, make, form)
+    # -q prints nothing then, so that $(autolayers -q ...) is empty and not wrong
     if form == "number" and not answer.fits and _said_flags(arguments, make):
         return 5
     return _printed(answer, form, arguments)
@@ -80,6 +92,7 @@ def plan_one(name: str, arguments: Arguments, form: str, engine: Engine = LLAMA_
 
 def _said_flags(arguments: Arguments, make: Callable[[Arguments], Plan]) -> bool:
     """Say the flags that fit where no number of layers does; return whether there are any."""
+    # With all flags free: experts in RAM or a smaller context may fit where -ngl alone cannot
     answer = make(replace(arguments, own={**arguments.own, "format": "flags"}))
     if not answer.fits:
         return False
@@ -90,7 +103,9 @@ def _said_flags(arguments: Arguments, make: Callable[[Arguments], Plan]) -> bool
 
 def _printed(answer: Plan, form: str, arguments: Arguments) -> int:
     """Print an answer and its warnings; 5 if it does not fit."""
+    # show escapes what could steer a terminal, emit prints the exact bytes for programs
     (show if form == "text" else emit)(_render(answer, form, arguments))
+    # text and JSON carry their warnings themselves
     if form not in ("text", "json"):
         for line in warnings_of(answer):
             say(line)
@@ -104,6 +119,7 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
     from ..report.table import Style
     from ..report.text import head_text, plan_text, reasons_text
 
+    # Yields the plan twice: without its reasons, then with all of them
     steps = plan_in_steps(model, request, cores())
     with Progress(what="planning"):
         answer = next(steps)
@@ -112,6 +128,7 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
     style = Style.of(sys.stdout, os.environ)
     rest = other_words(arguments)
     everything = verbose or bool(request.arguments.own.get("table"))
+    # Its reasons would be those of another launch, so it is printed at once
     if measured is not answer:
         command = _command(measured)
         show(
@@ -126,9 +143,11 @@ def _in_steps(model: Model, request: Request, make: Callable[[Arguments], Plan])
         if everything
         else head(answer, style, rest, command)
     )
+    # The reasons may take seconds: show what is known
     sys.stdout.flush()
     with Progress(what="comparing"):
         answer = next(steps)
+    # The lines above stay: the second half only adds to them
     show(reasons_text(answer, style, verbose) if everything else tail(answer, style, rest, command))
     return 0 if answer.fits else 5
 
@@ -140,9 +159,11 @@ def _picture(plan: Plan, arguments: Arguments, path: str) -> int:
     from ..report.table import Style
 
     arguments, _ = without_verbose(arguments)
+    # As on a terminal of 80 columns with Unicode, whatever stdout is now
     style = Style(True, 80, drawn=True, blocks=True, painted=True)
     try:
         write_picture(summary(plan, style, other_words(arguments), _command(plan)), path)
+    # e.g. a directory that does not exist
     except OSError as error:
         raise AutolayersError(f"--picture {path}: {error.strerror}") from None
     say(f"{path}: written")
@@ -153,6 +174,7 @@ def _command(plan: Plan) -> list[str]:
     """Return what starts before a plan's flags."""
     from ..report.multi import model_words
 
+    # llama-completion has its own name; the server of ik_llama.cpp is called llama-server as well
     program = plan.engine if plan.engine.startswith("llama-") else LLAMA_SERVER.name
     return [program, *model_words(plan)]
 
@@ -171,6 +193,7 @@ def _why(model: Model, request: Request, form: str) -> int:
         from ..report.table import Style
 
         show(why_text(found, Style.of(sys.stdout, os.environ)))
+    # The row that comes closest is marked where none fits, with what rules it out
     return 0 if next(row for row in found.candidates if row.chosen).verdict == "chosen" else 5
 
 
@@ -180,6 +203,7 @@ def _measured(
     """Return the plan that `autolayers tune` measured to be the fastest on this machine, if it
     did."""
     own = arguments.own
+    # What was measured here says nothing about another machine or program
     if own.get("gpu") or own.get("machine") or own.get("ram") or own.get("engine"):
         return plan
     from ..launch.tuned import measured_plan
@@ -188,6 +212,7 @@ def _measured(
     plan, line = measured_plan(
         plan, model, plan.devices, arguments, f"b{build}" if build else "", os.environ, make
     )
+    # On stderr where stdout has flags alone
     if line and form not in ("text", "json"):
         say(line)
     return replace(plan, found=(line, *plan.found)) if line else plan

@@ -12,11 +12,13 @@ class Progress:
 
     def __init__(self, count: int = 0, what: str = "") -> None:
         self.count, self.what, self.done = count, what, 0
+        # A log file or an editor's shell would keep every state of the line
         self.on = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
     def show(self) -> None:
         """The line as it is now."""
         if self.on:
+            # The one in work counts, so the first line is "1 of 9" and the last stays at "9 of 9"
             how_far = f"{min(self.done + 1, self.count)} of {self.count}" if self.count else ""
             print(f"\r{self.what}{how_far}", end="", file=sys.stderr, flush=True)
 
@@ -27,12 +29,14 @@ class Progress:
 
     def now(self, what: str) -> None:
         """Says what is done now."""
+        # The new text may be shorter than the old one
         self.clear()
         self.what = what
         self.show()
 
     def clear(self) -> None:
         if self.on:
+            # To the line's start, and delete to its end
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Progress:

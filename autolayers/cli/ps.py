@@ -34,11 +34,13 @@ def main(words: Sequence[str]) -> int:
     if arguments.positional:
         raise UsageError("ps takes flags alone; of one process: autolayers explain PID")
     if arguments.own.get("json"):
+        # A stream of documents is no JSON
         if arguments.own.get("watch"):
             raise UsageError("--watch and --json: give one of them")
         emit(json.dumps(document(*_now()), indent=1) + "\n")
         return 0
     while True:
+        # Everything again: servers come and go between two looks
         found, free, ollama, others = _now()
         text = ps_text(
             found,
@@ -49,6 +51,7 @@ def main(words: Sequence[str]) -> int:
         if not arguments.own.get("watch"):
             show(text)
             return 0
+        # At the top of the screen, as top does; on a pipe the blocks follow each other
         clear()
         show(text)
         sys.stdout.flush()
@@ -58,6 +61,7 @@ def main(words: Sequence[str]) -> int:
 def one(pid: int, as_json: bool = False) -> int:
     """Print what one server holds, for `autolayers explain PID`. Raises AutolayersError."""
     found = discover(os.environ)
+    # None: no such process, or one that is no llama-server
     server = next(servers(pid), None)
     if server is None:
         raise AutolayersError(
@@ -78,6 +82,7 @@ def one(pid: int, as_json: bool = False) -> int:
             + "\n"
         )
         return 0
+    # The command is printed to be started again
     words, secrets = without_secrets(server.words)
     for name in secrets:
         say(f"{name} is left out of the output")
@@ -106,24 +111,30 @@ def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]
 
     try:
         server = Server.from_environment(os.environ)
+        # No Ollama is the usual case: a second is all that it may cost
         loaded = server.ps(1.0)
     except OllamaError:
         return [], []
     if not loaded:
         return [], []
+    # Only the log knows why layers stayed in RAM
     log = Log(os.environ)
     recent = log.recent()
     rows = _why(loaded, explain(recent).facts if recent else None)
+    # Another machine's Ollama: its devices are not those found here
     if not server.is_local:
         return rows, []
     try:
+        # The server's own environment counts more than that of this shell
         said = {**os.environ, **log.server().settings}
         most = whole(said.get("OLLAMA_MAX_LOADED_MODELS", ""))
+        # Ollama starts its servers without --rpc
         devices = [device for device in found.devices if device.kind != "rpc"]
         return rows, [
             other.to_dict()
             for other in others(server, devices, Settings.from_environment(said), loaded, most)
         ]
+    # What is loaded is still worth printing
     except AutolayersError:
         return rows, []
 
@@ -131,6 +142,7 @@ def _ollama(found: Inventory) -> tuple[list[dict[str, Any]], list[dict[str, Any]
 def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[str, Any]]:
     rows = []
     for model in loaded:
+        # As /api/ps has them, bytes
         size, on_gpu = model["size"], model["size_vram"]
         row: dict[str, Any] = {
             "name": str(model.get("name", "")),
@@ -143,6 +155,7 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
         if facts and on_gpu < size and len(loaded) > 1:
             row["why"] = f"not all layers fit: {human(size)} are needed"
         elif facts and on_gpu < size:
+            # What the log says was free when the model was loaded, not now
             free = sum(device.free for device in facts.devices.values())
             layers = (
                 "{} of {} layers fit".format(*facts.offloaded)
@@ -157,9 +170,11 @@ def _why(loaded: Sequence[Mapping[str, Any]], facts: Facts | None) -> list[dict[
 
 
 def _ollama_line(row: dict[str, Any]) -> str:
+    # Not every model's server tells Ollama what it holds
     if not row["size"]:
         return f"{'ollama':<12}{row['name']}   its server does not report its memory"
     size = row["size"]
+    # In per cent, as `ollama ps` prints it
     share = round(100 * row["on_gpu"] / size)
     return (
         f"{'ollama':<12}{row['name']}   {100 - share} % RAM, {share} % GPU of "

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from ..launch.servers import Running
 
+# Where a driver does not say, or nothing could be predicted
 _NO = "-"
 _LABEL = 12
 
@@ -30,6 +31,7 @@ def ps_text(
         rows += [*block(running, style), ""]
     if not found:
         rows += ["no llama-server runs here", ""]
+    # What Ollama says of its models, which its servers' blocks above do not
     rows += [line for row in ollama for line in _wrapped(row, style)]
     rows += [""] if ollama else []
     return "\n".join([*rows, *_labelled("free now", memory(free), style)]) + "\n"
@@ -53,6 +55,7 @@ def one_text(
         *_labelled("free now", memory(free), style),
         *_labelled("without it", memory(without), style),
         "",
+        # To start it again after a stop
         style(shell([running.server.program, *words]), "bold"),
     ]
     return "\n".join(rows) + "\n"
@@ -61,6 +64,7 @@ def one_text(
 def block(running: Running, style: Style) -> list[str]:
     server = running.server
     slots = f" {running.slots[0]} of {running.slots[1]} slots" if running.slots else ""
+    # "" where the server does not say, e.g. one that is still loading
     facts = [
         f"{running.state}{slots}",
         f"context {running.n_ctx} a slot" if running.n_ctx else "",
@@ -68,6 +72,7 @@ def block(running: Running, style: Style) -> list[str]:
         f"of {server.of}" if server.of else "",
     ]
     rows = _labelled(str(server.pid), f"{running.model}   {', '.join(filter(None, facts))}", style)
+    # A wrapped second line is a continuation: not bold
     rows[0] = style(rows[0], "bold")
     cells = [
         [f"  {row.device}", size(row.held), size(row.predicted), size(row.unaccounted)]

@@ -30,6 +30,7 @@ def main(words: Sequence[str]) -> int:
     if len(arguments.positional) > 1:
         raise UsageError("rules takes one model at most")
     path = arguments.positional[0] if arguments.positional else None
+    # A flag's key is its name without the dashes: "--kv-heads" is given["kv_heads"]
     given = {
         name: arguments.own[flag(name)[2:]] for name in FIELDS if flag(name)[2:] in arguments.own
     }
@@ -37,6 +38,7 @@ def main(words: Sequence[str]) -> int:
     if path is None:
         inputs = read_inputs(given)
         results, refused = evaluate_all(**given)
+        # Without a file there is nothing exact to compare with
         rows = {name: Comparison(result) for name, result in results.items()}
     else:
         rows, refused, inputs = compare(load(path), **given)
@@ -66,6 +68,7 @@ def _heading(inputs: Inputs, path: str | None) -> str:
         parts.append(f"{inputs.batch} x {inputs.sequence} tokens")
     if inputs.gpu is not None:
         parts.append(f"GPUs of {human(inputs.gpu)}")
+    # The sources count so; everything else here is in GiB
     parts.append("GB = 10^9 bytes")
     return (f"{path}: " if path else "") + ", ".join(parts)
 
@@ -78,6 +81,7 @@ def figure(value: float, unit: str) -> str:
 
 
 def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list[str]:
+    # name, figure, exact and error or GiB, GPUs, title
     cells = [_cells(name, row, with_exact) for name, row in rows.items()]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     lines = []
@@ -87,8 +91,10 @@ def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list
         columns += [
             number.rjust(width)
             for number, width in zip(numbers, widths[1:-1], strict=True)
+            # A column that no rule has takes no room
             if width
         ]
+        # The title comes last and may be of any length
         lines.append("  ".join([*columns, title]).rstrip())
         if explain:
             lines += [f"    {line}" for line in _explain(comparison.result)]
@@ -98,6 +104,7 @@ def _table(rows: dict[str, Comparison], with_exact: bool, explain: bool) -> list
 def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
     result = row.result
     cells = [name, figure(result.value, result.rule.unit)]
+    # Next to the exact figure a second unit would only be noise
     if with_exact:
         cells.append("" if row.exact is None else f"exact {figure(row.exact, result.rule.unit)}")
         cells.append("" if row.error is None else f"{row.error:+.0%}")
@@ -108,6 +115,7 @@ def _cells(name: str, row: Comparison, with_exact: bool) -> list[str]:
     )
     notes = [result.note] if result.note else []
     if result.as_published is not None:
+        # A source whose own arithmetic does not give the figure that it prints
         notes.append(f"its source: {figure(result.as_published, result.rule.unit)}")
     cells.append(result.rule.title + (f" ({'; '.join(notes)})" if notes else ""))
     return cells
@@ -133,6 +141,7 @@ def _json(
     }
     for name, row in rows.items():
         result = row.result
+        # {"bytes": 168000000000, "GB": 168.0, ...} or {"layers": 25, ...}
         entry: dict[str, object] = {result.rule.unit: round(result.value)}
         if result.rule.unit == "bytes":
             entry["GB"] = round(result.gb, 6)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     """Return the exit code of the program; 126 or 127 if it cannot be started."""
+    # Only the words before the program are ours: `run --retry 2 llama-server --port 80`
     own = read("run", argv[: commands.own_end(argv)]).own
     if own.get("help"):
         show(help_of("run"))
@@ -44,27 +45,34 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     environ = dict(os.environ)
     kind = own.get("format")
     _refuse_both(own)
+    # A launch file may be for another machine, where the program is
     if not kind and not own.get("dry-run") and (code := _startable(command)):
         return code
+    # e.g. llama-server --version
     alone = commands.needs_no_plan(command)
     if alone and not kind:
         say(f"with {alone} {command.program} loads no model: nothing to plan")
         return _started(command, [], own, environ)
+    # ik_llama.cpp with its own --fit: a plan would contradict it
     if not kind and (why := forks.places_itself(command, environ)):
         _refuse_with_plan(own, why)
         say(why)
         return _started(command, [], own, environ)
+    # From here on the words that a plan is made for; the program still gets its own
     command, notes = forks.understood(command, environ)
     for note in notes:
         say(note)
+    # llama-server without a model serves a folder of them
     if not alone and (read_words := router.read_router(command, environ)) is not None:
         return _route(read_words, command, own, environ)
+    # Everything that stays the same over several attempts: model, machine, build
     session = Session(command, own, environ, planner or plan_request)
     if kind:
         plan, added = _for_format(kind, session)
         emit(write(kind, plan, session.arguments, command, added, session.seen, session.files))
         return _said(plan)
     plan, added = session.plan()
+    # A plan that does not fit is started all the same: llama.cpp has the last word
     code = _said(plan)
     if own.get("dry-run"):
         _print(command, added)
@@ -75,12 +83,14 @@ def main(argv: Sequence[str], planner: Planner | None = None) -> int:
     watched = command.program.startswith("llama-server") and sys.stderr.isatty()
     if retries or verify or wait or watched:
         return Attempts(session, plan, added, retries, verify, wait).run()
+    # Nothing to watch: the server takes this process's place, and gets its signals
     return _become(commands.complete(command, added), environ)
 
 
 def _refuse_both(own: Mapping[str, Any]) -> None:
     """Raise UsageError for --format with a flag that starts a program."""
     for name in ("verify", "retry", "wait"):
+        # A file that starts it elsewhere cannot be watched from here
         if own.get("format") and name in own:
             raise UsageError(f"--{name} starts a program and --format does not: give one of them")
 
@@ -95,6 +105,7 @@ def _refuse_with_plan(own: Mapping[str, Any], why: str) -> None:
 def _print(command: WrappedCommand, added: Sequence[str]) -> None:
     """The command, without secrets."""
     launcher, names = launcher_without_secrets(command)
+    # The printed command is for a person or a file: keys stay in the environment
     words, more = without_secrets([*command.words, *added])
     for name in dict.fromkeys((*names, *more)):
         say(f"secret omitted from the output: set it in the environment as {name}")
@@ -116,6 +127,7 @@ def _route(
 ) -> int:
     """Starts llama-server's router, with a preset of the plans for --models-dir."""
     kind = own.get("format")
+    # There is no launch whose sizes could be compared, and no failure of this process
     for name in ("verify", "retry", "wait"):
         if name in own:
             raise UsageError(
@@ -137,12 +149,14 @@ def _route(
     if kind:
         emit(routed.preset)
         return 0
+    # The preset lies in the state directory, since the router reads a file
     path = router.keep(routed, str(read.value("--models-dir")), environ)
     return _started(command, ["--models-preset", path, *routed.words], own, environ)
 
 
 def _for_format(kind: str, session: Session) -> tuple[Plan, list[str]]:
     """Return the plan for the program that reads a launch file, and the words it adds."""
+    # make is called twice for a program with other defaults: the last words count
     added: list[str] = []
 
     def make(arguments: Arguments) -> Plan:
@@ -165,6 +179,7 @@ def _said(plan: Plan) -> int:
 def _startable(command: WrappedCommand) -> int:
     """0, or 126 or 127 with the reason on stderr, before any time is spent on planning."""
     program = command.launcher[0]
+    # The launcher's first word: `nice -n 5 llama-server` starts nice
     if shutil.which(program):
         return 0
     return cannot_start(program, missing(program))
@@ -173,6 +188,7 @@ def _startable(command: WrappedCommand) -> int:
 def _become(words: list[str], environ: dict[str, str]) -> int:
     """exec: this process becomes the server. Windows has no exec: there the server is a child
     process, and this one waits."""
+    # exec drops what is still in Python's buffers
     sys.stdout.flush()
     sys.stderr.flush()
     try:

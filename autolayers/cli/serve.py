@@ -17,13 +17,16 @@ _SHORTEST = 8  # characters of a token
 
 def main(words: list[str]) -> int:
     """Serves until interrupted."""
+    # A server lives for days: garbage of each question must not wait for the end
     often()
     arguments = read("serve", words)
+    # `autolayers serve model.gguf` wants llama-server, and gets a hint
     if arguments.positional:
         raise UsageError(
             f"autolayers serve takes no {arguments.positional[0]!r:.60}: each "
             f"question names its models"
         )
+    # 0: the system picks a free port; the token is in no flag, because ps shows those
     port, given = arguments.own.get("port", 0), os.environ.get(TOKEN, "")
     if given and not _usable(given):
         raise UsageError(
@@ -34,6 +37,7 @@ def main(words: list[str]) -> int:
         service = Service(load, os.environ, port, given)
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
+    # A token that the user chose is not printed: stderr often ends in a journal
     token = f"the token of {TOKEN}" if given else f"token {service.token}"
     say(
         f"{service.url} answers who has {token} (GET /openapi.json says what); press Ctrl-C to stop"

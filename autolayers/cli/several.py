@@ -41,17 +41,20 @@ def at_once(names: list[str], arguments: Arguments, form: str) -> int:
     turns."""
     _refuse_number(form)
     names, weights = weighted(names)
+    # Headers alone, read when they are needed: a folder may hold a hundred models
     models = _models(names, arguments)
     with Progress(what="planning"):
         request = Request.of(arguments, os.environ)
         together = plan_together(models, request, weights)
     arguments = request.arguments
+    # Files of llama-swap and of the router can load them one after another
     if form not in ("text", "json", "flags") and not together.fits:
         say("they do not fit together: they take turns")
         return _take_turns(names, weights, models, request, form)
     _print(_together(together, form, arguments), form, together.plans)
     if form == "flags" and not together.fits:
         say("they do not fit together: --swap plans them in turns")
+    # Two servers on one port: the second would not start
     if form in ("text", "flags") and len(names) > 1 and arguments.value("--port") is not None:
         say("--port applies to every model here: set one port per model")
     return 0 if together.fits else 5
@@ -72,6 +75,7 @@ def weighted(names: Sequence[str]) -> tuple[list[str], list[float]]:
     found: list[str] = []
     weights: list[float] = []
     for name in names:
+        # "hf:user/repo/file.gguf@main" names a revision, which is no number
         model, at, text = name.rpartition("@")
         number = (
             re.fullmatch(r"\d+(\.\d+)?", text)
@@ -96,6 +100,7 @@ def _refuse_number(form: str) -> None:
 
 def _models(names: Sequence[str], arguments: Arguments) -> Models:
     """Return the models, each read on demand; downloaded headers are read once."""
+    # Models forgets all but the latest: a remote header must not be fetched again
     fetched: dict[str, Model] = {}
 
     def read(name: str) -> Model:
@@ -112,18 +117,23 @@ def _take_turns(
     names: Sequence[str], weights: Sequence[float], models: Models, request: Request, form: str
 ) -> int:
     """llama-server's router limits the number of loaded models; everything else uses groups."""
+    # As the request resolved them, e.g. with a program's defaults
     arguments = request.arguments
     if form == "preset":
+        # The router loads any of its models at any time: any --models-max of them must fit
         found = plan_any(models, request)
         for i in found.alone:
             say(f"{names[i]} does not fit on the GPUs even alone, so --models-max is 1")
         plans, refused, fits = list(found.plans), found.refused, found.fits
+    # llama-swap's matrix names every set that may be loaded at once
     elif form == "llama-swap-matrix":
         matrix = plan_matrix(models, request, weights)
         plans, refused, fits = list(matrix.plans), matrix.refused, matrix.fits
     else:
+        # Everything else knows groups: all of one are loaded, and the others not
         groups = plan_groups(models, request, weights)
         plans, refused, fits = list(groups.plans().values()), groups.refused, groups.fits
+    # A ModelError has the file's name already
     reasons = [reason if names[i] in reason else f"{names[i]}: {reason}" for i, reason in refused]
     _say_refused(names, reasons, plans)
     if form == "preset":
@@ -142,6 +152,7 @@ def _take_turns(
 
 def _say_refused(names: Sequence[str], reasons: Sequence[str], plans: Sequence[Plan]) -> None:
     """Say why models are not planned. Raises ModelError if none is."""
+    # Of one model the reason is the answer: exit code 3 and not 5
     if len(names) == 1 and reasons:
         raise ModelError(reasons[0])
     for line in reasons:
@@ -152,6 +163,7 @@ def _say_refused(names: Sequence[str], reasons: Sequence[str], plans: Sequence[P
 
 def _positions(groups: Groups) -> list[list[int]]:
     """Return the groups as positions among the planned models."""
+    # members count all models, a launch file only those with a plan
     place = {i: position for position, i in enumerate(groups.plans())}
     return [[place[i] for i in members] for members in groups.members]
 
@@ -161,6 +173,7 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
     found: list[str] = []
     weights: list[float] = []
     for name in names:
+        # Every model of the folder, each with weight 1
         if os.path.isdir(name):
             found += [
                 offer.source for offer in offers(name, network_environ(os.environ, arguments))[0]
@@ -177,6 +190,7 @@ def _named(names: Sequence[str], arguments: Arguments) -> tuple[list[str], list[
 
 def _print(text: str, form: str, plans: Sequence[Plan]) -> None:
     (show if form == "text" else emit)(text)
+    # They carry their warnings themselves
     if form in ("text", "json"):
         return
     for line in of_models(plans, [warnings_of(plan) for plan in plans]):

@@ -35,16 +35,20 @@ def main(words: list[str]) -> int:
     if not names:
         raise UsageError("name a model: autolayers sweep MODEL.gguf; see autolayers sweep --help")
     _refuse_both(arguments)
+    # (): each model's own powers of two
     contexts = own.get("contexts") or ((params.n_ctx,) if params.n_ctx else ())
     machines = _machines(arguments)
     models = [load(name, arguments) for name in names]
+    # Known beforehand, so that bars have one scale and progress has an end
     launches = cases(models, machines, contexts, own.get("types", ()))
     progress = Progress(len(launches))
     fits = False
     try:
+        # Planned one by one while rows are printed: a long sweep shows its first row at once
         points = _watched(sweep(launches), progress)
         fits = _any(_shown(points, str(own.get("format")), launches if own.get("plot") else ()))
     finally:
+        # On an error too: its line must not follow half a progress line
         progress.clear()
     return 0 if fits else DoesNotFit.exit_code
 
@@ -63,8 +67,10 @@ def _refuse_both(arguments: Arguments) -> None:
 def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
     """Return each machine's name and request, and say their notes once."""
     own = arguments.own
+    # (None,): this machine
     specs = own.get("gpus") or (own.get("gpu"),)
     only = str(specs[0]) if len(specs) == 1 and "gpus" in own else ""
+    # --gpus 8GiB,24GiB reads as two machines, and is one with two GPUs
     if "," in only:
         say(
             f"--gpus {only} is one machine with all of these; blanks separate machines: "
@@ -75,6 +81,7 @@ def _machines(arguments: Arguments) -> list[tuple[str, Request]]:
     for spec in specs:
         request = Request.of(replace(arguments, own={**own, "gpu": spec}), os.environ)
         found.append((spec or "this machine", request))
+        # Every machine has notes about the same RAM and build
         notes |= dict.fromkeys(request.notes)
     for note in notes:
         say(note)
@@ -90,6 +97,7 @@ def _shown(points: Iterator[Point], form: str, plotted: Sequence[Case]) -> Itera
 
 def _json(points: Iterable[Point]) -> list[Point]:
     """Print the points as JSON, once all are planned."""
+    # One document: it cannot be printed in parts
     planned = list(points)
     answer = {"schema": 1, "points": [point.to_dict() for point in planned]}
     emit(json.dumps(answer, indent=1) + "\n")
@@ -102,12 +110,14 @@ def _watched(points: Iterator[Point], progress: Progress) -> Iterator[Point]:
         progress.show()
         point = next(points)
         progress.clear()
+        # Not by step, which would print over the row that follows
         progress.done += 1
         yield point
 
 
 def _any(points: Iterable[Point]) -> bool:
     """Return whether any of them fits; consumes all of them."""
+    # sum and not any, which would stop printing at the first that fits
     return sum(point.plan is not None and point.plan.fits for point in points) > 0
 
 
@@ -117,6 +127,7 @@ def _print(points: Iterator[Point], plotted: Sequence[Case]) -> Iterator[Point]:
     report = SweepBars(style, plotted) if plotted else SweepTable(style)
     before: tuple[int, str] | None = None
     for point in points:
+        # A title for each model and machine; two files may have the same name
         here = id(point.model), point.machine
         if here != before:
             show(
@@ -138,8 +149,10 @@ def _csv(points: Iterator[Point]) -> Iterator[Point]:
         csv.writer(text, lineterminator="\n").writerow(cells)
         return text.getvalue()
 
+    # csv quotes: a flag's regex may have a comma
     emit(line(FIELDS))
     for point in points:
         emit(line(fields(point)))
+        # A row at once, for who watches a pipe
         sys.stdout.flush()
         yield point

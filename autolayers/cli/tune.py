@@ -48,6 +48,7 @@ _INTERRUPTED = 130
 
 def _refuse_other_program(command: WrappedCommand) -> None:
     """Raises UsageError for what is no llama-server of this machine."""
+    # llama-bench is looked for next to it, and must see the same devices
     if command.container or command.bench or not command.program.startswith("llama-"):
         raise UsageError(
             "autolayers tune measures a llama-server of this machine: autolayers tune "
@@ -64,18 +65,22 @@ def main(argv: Sequence[str]) -> int:
         return forget()
     if "bench" in own:
         return from_file(own, argv[end:])
+    # `tune --quick MODEL` is short for the whole command
     if "quick" in own and len(argv) == end + 1:
         argv = [*argv[:end], "llama-server", "-m", argv[end]]
+    # --forget and --bench FILE need no program, so the command is read after them
     command = commands.read(argv, "tune")
     _refuse_other_program(command)
     name, words = _bench_words(command, own)
     try:
         program = read_program(words, os.environ)
+    # 126 or 127 where it cannot start, 1 where it is no llama-bench
     except BenchFailed as error:
         if not _executable(name):
             return cannot_start(name, missing(name))
         raise AutolayersError(str(error)) from None
     session = Session(command, own, os.environ)
+    # Before minutes of measuring: rates of one build say nothing about another
     _refuse_other_build(session, program, program.commit)
     if "quick" in own:
         return _quick(session, program, own)
@@ -84,9 +89,11 @@ def main(argv: Sequence[str]) -> int:
 
 def _measured(session: Session, program: Program, rivals: list[Rival], own: dict[str, Any]) -> int:
     limit = own.get("limit", LIMIT)
+    # --share wants the rates themselves, whatever they decide
     if len(rivals) == 1 and "share" not in own:
         say(f"nothing to measure: no other launch is predicted close to {rivals[0].placement}")
         return _answer(session, rivals[0], own)
+    # An older llama-bench lacks flags such as -ncmoe: the launch is measured without
     rest, missing = _named(session.command, program, rivals)
     if missing:
         say(f"llama-bench has no {', '.join(missing)}: measuring without")
@@ -100,12 +107,15 @@ def _measured(session: Session, program: Program, rivals: list[Rival], own: dict
         if outcome.interrupted:
             return _INTERRUPTED
         raise AutolayersError("no launch could be measured")
+    # Again: some builds say their commit only in their results
     _refuse_other_build(session, program, outcome.measured[0].rates.commit)
+    # Before anything else can fail: the measurement took minutes
     shared = _share(session, outcome, own.get("share"))
     best = outcome.measured[0]
     _keep(session, best, own)
     _calibrate(session, outcome)
     code = _answer(session, best.rival, own, rivals, outcome.measured)
+    # Ctrl-C keeps what was measured, and still says that it was not all
     return _INTERRUPTED if outcome.interrupted else code if shared else AutolayersError.exit_code
 
 
@@ -113,6 +123,7 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
     """Measures one launch of each class for the predictions of every model."""
     devices = session.request.machine.devices
     fastest = of_each_class(Problem(session.model, session.request))
+    # One launch a class of placement: its ratio corrects all predictions of that class
     rest, missing = _named(session.command, program, fastest)
     if missing:
         say(f"llama-bench has no {', '.join(missing)}: measuring without")
@@ -123,12 +134,14 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
         raise AutolayersError("no launch could be measured")
     _refuse_other_build(session, program, outcome.measured[0].rates.commit)
     shared = _share(session, outcome, own.get("share"))
+    # Without runs that are 20 times off, or whose repetitions differ
     rows = ratios(runs_of(outcome.measured, outcome.test, devices))
     if not rows:
         raise AutolayersError(
             "the measured speeds are not plausible: other programs, or another machine's clock"
         )
     calibrate.keep(rows, devices, os.environ)
+    # stdout has the rows then
     if own.get("share") != "-":
         answer(rows, bool(own.get("json")))
     return _INTERRUPTED if outcome.interrupted else 0 if shared else AutolayersError.exit_code
@@ -136,6 +149,7 @@ def _quick(session: Session, program: Program, own: dict[str, Any]) -> int:
 
 def _bench(session: Session, program: Program, rest: Sequence[str]) -> Bench:
     """Return what measures the launches: llama-bench, in the memory that it needs itself."""
+    # It keeps logits for a whole micro-batch: a launch that just fits may not fit it
     missing = room_in(engine("llama-bench"), session.model, session.request)
     return Bench(program, session.model.size, os.environ, tuple(rest), missing)
 
@@ -148,6 +162,7 @@ def _rivals(session: Session) -> list[Rival]:
 def _threads(session: Session) -> tuple[int, ...]:
     """Thread counts that may be better than llama.cpp's default of one per core."""
     host = session.request.host
+    # Logical cores, with SMT twice the physical ones: some machines are faster with them
     usable = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
@@ -157,11 +172,14 @@ def _threads(session: Session) -> tuple[int, ...]:
 def _bench_words(command: WrappedCommand, own: dict[str, Any]) -> tuple[str, list[str]]:
     """Return the llama-bench that was given, or the one next to the llama-server, or in PATH;
     `llama bench` for `llama serve`."""
+    # Its name for messages, and the words that start it
     if name := own.get("llama-bench"):
         return name, [shutil.which(name) or name]
+    # The combined program: `llama serve` measures by `llama bench`
     if command.launcher[-1] == "serve":
         return command.launcher[-2], [*command.launcher[:-1], "bench"]
     found = _beside(command.launcher[-1]) or shutil.which("llama-bench") or "llama-bench"
+    # With what starts the server, too: `numactl --membind 0 llama-server`
     return found, [*command.launcher[:-1], found]
 
 
@@ -171,6 +189,7 @@ def _beside(program: str) -> str | None:
     if not server:
         return None
     name = "llama-bench.exe" if os.name == "nt" else "llama-bench"
+    # /usr/local/bin/llama-server is often a link into the build's bin/
     folders = map(os.path.dirname, (server, os.path.realpath(server)))
     near = [os.path.join(folder, name) for folder in folders]
     return next(filter(os.path.isfile, near), None)
@@ -194,6 +213,7 @@ def _named(
 def _refuse_other_build(session: Session, program: Program, commit: str) -> None:
     """Raises AutolayersError if llama-bench and llama-server are different builds."""
     server = session.build.commit
+    # One may be longer than the other, e.g. 8337e4cd and 8337e4c
     if server and commit and not (server.startswith(commit) or commit.startswith(server)):
         raise AutolayersError(
             f"{program.name} is commit {commit}, llama-server {server}: name a llama-bench of the "
@@ -204,14 +224,17 @@ def _refuse_other_build(session: Session, program: Program, commit: str) -> None
 def _keep(session: Session, best: Measured, own: dict[str, Any]) -> None:
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     tuned = Tuned(
+        # A build without number and commit is known by what llama-bench says
         key(session.build) or best.rates.commit,
         machine_of(session.request.machine.devices),
         question_of(session.arguments.params, own),
         _plan_of(session, best.rival).flags,
+        # More digits than five are noise
         float(f"{best.rates.prompt:.5g}"),
         float(f"{best.rates.token:.5g}"),
         date,
     )
+    # The digest of the model's header: a file that was moved or renamed keeps its answers
     name = session.digest
     try:
         if not name:
@@ -235,6 +258,7 @@ def _calibrate(session: Session, outcome: Outcome) -> None:
 def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
     """Writes the rows; False if the file cannot be written: the measurement is kept all the
     same."""
+    # No --share
     if name is None:
         return True
     request = session.request
@@ -256,6 +280,7 @@ def _share(session: Session, outcome: Outcome, name: str | None) -> bool:
 
 def _plan_of(session: Session, rival: Rival) -> Plan:
     """Return the launch of a rival as a plan."""
+    # What the user wants of a launch stays; context, cache types and strategy are answered now
     own = {
         key: value
         for key, value in session.arguments.own.items()
@@ -280,6 +305,7 @@ def _answer(
     for note in notes:
         say(note)
     words = commands.complete(session.command, added)
+    # The command would be no row
     if own.get("share") == "-":
         pass
     elif own.get("json"):
@@ -308,6 +334,7 @@ def _table(measured: Sequence[Measured], rivals: Sequence[Rival], style: Style) 
             speed.prompt,
         )
         rows.append((one.rival.placement, *(f"{value:.4g}" for value in figures)))
+    # Launches that time did not suffice for, or that failed: predicted only
     rows += [
         (
             rival.placement,

@@ -19,17 +19,21 @@ def main(words: list[str]) -> int:
     """Serves the page until interrupted."""
     often()
     arguments = read("web", words)
+    # here: with this machine's devices; the static page in a browser has none
     engine = Engine(load, here=True)
     for name in arguments.positional:
+        # Opened before the browser is, so that a wrong name is an error of the command
         engine.model(name)
     port = arguments.own.get("port", 0)
     try:
         server = PageServer(engine, port)
     except OSError as error:
         raise UsageError(f"--port {port}: {error.strerror or error}") from None
+    # Not by say, which would take the token in the address for a secret
     print(
         f"{server.url}\nopen it by hand if no browser does; press Ctrl-C to stop", file=sys.stderr
     )
+    # The folder lives as long as the server: a browser may read the file late
     # for this user alone, as its file
     with server, TemporaryDirectory(prefix="autolayers-") as folder:
         if not arguments.own.get("no-browser"):
@@ -42,6 +46,7 @@ def _door(url: str, folder: Path) -> Path:
     """A file that leads to the page: everybody sees a browser's command line, which must not have
     the token."""
     path = folder / "open.html"
+    # The mode comes before the content: nobody else reads it in between
     path.touch(mode=0o600)
     path.write_text(
         '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer"><meta '

@@ -20,6 +20,7 @@ def other_words(arguments: Arguments) -> list[str]:
         return []
     from ..launch.secrets import without_secrets
 
+    # What is printed ends in histories, logs and posts: --api-key must not
     words, secrets = without_secrets(arguments.rest)
     for name in secrets:
         say(f"{name} is left out of the output: set it in llama-server's environment")
@@ -27,8 +28,9 @@ def other_words(arguments: Arguments) -> list[str]:
 
 
 def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
-    """Return whether to print everything: -v is llama-server's flag too, and means the page if one
-    is printed."""
+    """Return the arguments without -v, and whether it was given: it is llama-server's flag too, but
+    where a page is printed it means the whole page."""
+    # Read as flags again: a word -v may be another flag's value, as in `--alias -v`
     found = list(items(arguments.rest, None))
     kept = [
         item
@@ -41,14 +43,16 @@ def without_verbose(arguments: Arguments) -> tuple[Arguments, bool]:
 
 
 def warnings_of(plan: Plan) -> list[str]:
-    """Prints a plan's warnings on stderr, for outputs that cannot carry them."""
+    """Return a plan's warnings and hints, for outputs that cannot carry them."""
     if plan.fits:
         said = [*plan.warnings, *filter(None, [plan.paid]), *plan.idle]
+        # report.text is imported only where there is something for it to say
         if plan.faster is None and plan.smaller is None:
             return said
         from ..report.text import hints
 
         return [*said, *hints(plan)]
+    # What is missing, then what helps: exit code 5 alone tells a script nothing
     from ..report.text import remedy_words, shortage
 
     return [
