@@ -44,10 +44,12 @@ if TYPE_CHECKING:
     from ..measured import Measured
 
 # launches of a card that are measured where sizes say, before the range is halved
+# Each guess is exact if only the experts change; after four, halving is surer.
 _GUESSES = 4
 SEARCHES = 5  # times a plan's budget, for all cards
 # what runs it, and how
 ONE, TWO, UNIFIED, EXPERTS = "one card", "two cards", "unified memory", "experts in RAM"
+# The names are keys of the JSON and headings of the report.
 KINDS = (ONE, TWO, UNIFIED, EXPERTS)
 TRIED = (ONE, UNIFIED, TWO, EXPERTS)  # what suffices alone comes first
 MOST = 12  # of one type; then all others with the same memory
@@ -91,6 +93,7 @@ class Wanted:
 
     def __init__(self, model: Model, request: Request, n_ctx: int) -> None:
         self.problem = Problem(model, request, meter=Meter(BUDGET * SEARCHES))
+        # More than a plan's budget, as each of hundreds of cards may be tried.
         self.model = self.problem.model
         self.whole = replace(request.params, n_ctx=n_ctx, n_gpu_layers=self.problem.everything)
 
@@ -102,6 +105,7 @@ class Wanted:
             return self._runs(problem, name, card, self.whole)
         low = self._fewest(problem)
         runs = self._runs(problem, name, card, self._with_experts(low))
+        # -ncmoe 0 is the same launch as on one card, which ONE lists.
         return None if runs is None or not low else replace(runs, n_cpu_moe=low)
 
     def _fewest(self, problem: Problem) -> int:
@@ -115,6 +119,8 @@ class Wanted:
             low, high = (low, middle) if left >= 0 else (middle + 1, high)
             tries += 1
             # if nothing else took another size
+            # The fewest layers whose experts are as large as what has to be in RAM, if only these
+            # change.
             expected = bisect_left(self._experts, self._experts[middle] - left)
             known = found is not None and tries <= _GUESSES
             middle = max(low, min(expected, high - 1)) if known else (low + high) // 2
@@ -127,11 +133,14 @@ class Wanted:
         for name, info in self.model.tensors.items():
             layer = re.fullmatch(rf"blk\.(\d+){EXPERTS_REGEX}.*", name)
             if layer and int(layer[1]) < len(found):
+                # E.g. "blk.12.ffn_up_exps.weight" counts for layer 12. The first layers of some
+                # mixtures are dense and have none.
                 found[int(layer[1])] += info.n_bytes
         return list(accumulate(found, initial=0))
 
     def _on(self, name: str, count: int) -> Problem:
         devices = tuple(numbered([Device.hypothetical(name)] * count))
+        # A machine with unified memory brings its RAM; for a card it is --ram, if given.
         size = devices[0].ram or self.problem.policy.ram
         host = None if size is None else host_of(size, devices)
         return self.problem.on(Machine.of(devices, host, None, {}))
@@ -148,9 +157,11 @@ class Wanted:
 
     def _runs(self, problem: Problem, name: str, card: Card, params: Params) -> Runs | None:
         evaluator, count = problem.evaluator, len(problem.machine.devices)
+        # Most cards of a list are too small; two bounds of bytes say so without a graph.
         if not evaluator.may_fit(params, any_split=True):
             return None
         found = evaluator.candidate(params, FULL)
+        # llama.cpp splits by free memory; another split may fit where that does not.
         if found is not None and not found.fits and count > 1:
             found = self._split(problem, found)
         if found is None or not found.fits:
@@ -161,6 +172,7 @@ class Wanted:
             card.description,
             count,
             device.total,
+            # The fullest device decides what could still be added.
             min(found.spare.values()),
             found.breakdown.resident,
             speed,
@@ -174,6 +186,8 @@ class Wanted:
         if not frame.splits:
             return None
         kind = Kind(frame, "given", params, Buffers(problem.machine.limits))
+        # What llama.cpp's own split took tells the size of the buffers, so that the first guess is
+        # close.
         kind.record(own)
         ladder = Ladder("layers", params, problem.everything)
         best = divided(kind, ladder, params.layers_wanted(problem.everything), FIT)
@@ -196,8 +210,11 @@ def find(
     listed neither in pairs nor with experts in RAM. `say` is told if not all were tried."""
     wanted = Wanted(model, request, n_ctx)
     found: dict[str, list[Runs]] = {}
+    # Cards that run it alone are not listed again as pairs or with experts in RAM.
     alone: set[str] = set()
     for kind in TRIED:
+        # Those that are too slow alone count too: a second one computes after the first, and adds
+        # no speed.
         running = list(_of_kind(wanted, kind, alone, least, say))
         found[kind] = [runs for runs in running if runs.speed.generation >= least]
         alone |= {runs.name for runs in running if runs.count == 1}
@@ -214,6 +231,8 @@ def _of_kind(
     """Those that run it, until MOST are fast enough; then the USUAL ones."""
     sizes: list[int] = []  # of those that are fast enough
     largest: int | None = None  # what is listed of more memory is usual
+    # Stays None until enough are fast enough; from then on only USUAL ones of more memory are
+    # tried.
     for name, card in _to_try(kind, wanted.model, alone):
         if largest is None:
             largest = _largest_of_enough(kind, sizes)
@@ -232,6 +251,7 @@ def _of_kind(
 
 def _largest_of_enough(kind: str, sizes: Sequence[int]) -> int | None:
     """Return the largest size if enough are listed, otherwise None."""
+    # With experts in RAM several cards of one size are tried, but only the fastest is listed.
     number = len(set(sizes)) if kind == EXPERTS else len(sizes)
     return max(sizes) if number >= MOST else None
 
@@ -272,6 +292,7 @@ def _strongest() -> list[tuple[str, Card]]:
     with experts in RAM most sizes run a model."""
     found: dict[tuple[int, str], tuple[str, Card]] = {}
     for name, card in CARDS.items():
+        # A size of each backend, e.g. one of AMD beside one of NVIDIA.
         kind = _gib(card.usable * MiB), card.backend
         if (
             not card.unified
@@ -290,6 +311,7 @@ def _power(card: Card) -> float:
 
 def _gib(memory: int) -> int:
     """The memory size on the box of a GPU with this much memory."""
+    # Rounded up, as a driver reports somewhat less than the box says, e.g. 23.6 of 24 GiB.
     return -(-memory // GiB)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from ..plan import Plan
     from .quality import Measured, Usual
 
-# How a model runs, best first
+# How a model runs, best first; also in the JSON
 WHOLLY, EXPERTS, PARTLY, IN_RAM, NO = "wholly", "experts in RAM", "partly", "in RAM", "no"
 ALIKE = 0.02  # rates this close are one
 # tokens per second: people read 5 to 8; of a mixture more is to be had
@@ -120,12 +120,14 @@ class Advice:
     next: int | None
     rule: str
     # the largest that is fully offloaded, where another model is larger and no slower
+    # Shown with the advice: who wants no experts in RAM takes this one.
     over: int | None = None
 
 
 def wanted_ctx(request: Request) -> int:
     """The minimum context that the user wants."""
     params, policy = request.params, request.policy
+    # A context that the user gave beats the least one, and both the workload's.
     given = params.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
     return given or policy.n_ctx_min or max(_WANTED_CTX, policy.workload.context)
 
@@ -146,15 +148,20 @@ def assess(model: Model, request: Request, quality: Sequence[Measured] = ()) -> 
 def _assess(model: Model, request: Request) -> Choice:
     """How a model runs as `autolayers MODEL` plans it, if that has the wanted context; else with at
     least that; with a smaller one if nothing else fits."""
+    # More than the model was trained for is not wanted of it.
     least = min(wanted_ctx(request), max(1, model.n_ctx_train))
     free = request.with_flags(n_ctx=None).with_goals(n_ctx=None, n_ctx_min=None)
     try:
+        # A given context leaves the free plan nothing to decide.
         own = None if _gives_ctx(request) else plan_request(model, free)
         if own is not None and own.fits and own.breakdown.n_ctx_seq >= least:
             return _choice(own, True)
+        # The free plan chose less context because it is faster; now at least as much as wanted.
         plan = plan_request(model, free.with_goals(n_ctx_min=least))
         if plan.fits:
             return _choice(plan, True)
+        # Nothing with the wanted context fits: what would run with less is shown, as one that does
+        # not fit.
         smaller = own or plan_request(model, free)
         return _choice(smaller if smaller.fits else plan, False)
     except LaunchRefused as refusal:
@@ -164,6 +171,7 @@ def _assess(model: Model, request: Request) -> Choice:
 def _gives_ctx(request: Request) -> bool:
     """Return whether a context is given, or a least one."""
     params, policy = request.params, request.policy
+    # --ctx max counts too: it is a wish for the context.
     return bool(params.n_ctx or policy.n_ctx or policy.n_ctx_min)
 
 
@@ -203,9 +211,11 @@ def _choice(plan: Plan, fits: bool) -> Choice:
 
 def verdict(plan: Plan) -> str:
     """How a plan that fits runs."""
+    # Without devices n_gpu_layers says nothing.
     on_gpu = plan.n_gpu_layers if plan.devices else 0
     if not on_gpu:
         return IN_RAM
+    # The output layer counts, as in llama.cpp: n_layer + 1 is everything.
     if on_gpu < plan.n_layer + 1:
         return PARTLY
     if not plan.params.overrides:
@@ -226,11 +236,13 @@ def advise(choices: Sequence[Choice], n_ctx: int = 0) -> Advice | None:
     fitting = _preferred(choices, n_ctx)
     if not fitting:
         return None
+    # Quantisations of one model are compared by quality, different models only by size and speed.
     families: dict[str, list[int]] = {}
     for i in fitting:
         families.setdefault(choices[i].family, []).append(i)
     rules = dict(_recommended(choices, files) for files in families.values())
     take, over = _best_model(choices, list(rules))
+    # The next size up is named, so that the user sees what a larger file would cost.
     larger = [i for i, choice in enumerate(choices) if choice.size > choices[take].size]
     return Advice(
         take, min(larger, key=lambda i: (choices[i].size, i), default=None), rules[take], over
@@ -241,6 +253,7 @@ def _preferred(choices: Sequence[Choice], n_ctx: int) -> list[int]:
     """Return which choices fit; of these those that write text, and those trained for the context,
     if there are any."""
     fitting = [i for i, choice in enumerate(choices) if choice.fits]
+    # A file for embeddings is taken only if there is no other: it writes no text.
     fitting = [i for i in fitting if choices[i].inputs is None] or fitting
     return [i for i in fitting if choices[i].n_ctx_train >= n_ctx] or fitting
 
@@ -250,8 +263,10 @@ def _best_model(choices: Sequence[Choice], files: Sequence[int]) -> tuple[int, i
     taken over."""
     whole = [i for i in files if choices[i].verdict == WHOLLY]
     if not whole:
+        # With weights in RAM in all of them, the fastest is the one that can be used.
         return max(files, key=lambda i: (choices[i].rate, -i)), None
     largest = _largest(choices, whole)
+    # A mixture partly in RAM may be larger than a dense model on the GPU, and no slower.
     better = [i for i in files if _larger_and_no_slower(choices[i], choices[largest])]
     return (_largest(choices, better), largest) if better else (largest, None)
 
@@ -277,6 +292,7 @@ def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """Return the fastest of the best; instead of a poor one, that of those that are not and can
     still be read."""
     found = _fastest_of_best(choices, files)
+    # Below Q3 the text suffers visibly, so a slower file that can still be read is better.
     above = [i for i in files if choices[i].level >= POOR and choices[i].rate >= READABLE]
     return _fastest_of_best(choices, above) if choices[found].level < POOR and above else found
 
@@ -284,6 +300,7 @@ def _fastest_readable(choices: Sequence[Choice], files: Sequence[int]) -> int:
 def _fastest_of_best(choices: Sequence[Choice], files: Sequence[int]) -> int:
     """Of those that are not much slower than the fastest the best level up to GOOD, and of that
     level the fastest."""
+    # Half of the fastest: within that people prefer quality to speed.
     least = _NEAR_RATE * max(choices[i].rate for i in files)
     near = [i for i in files if choices[i].rate >= least]
     return max(near, key=lambda i: (min(choices[i].level, GOOD), choices[i].rate, -i))
@@ -294,12 +311,14 @@ def _closest(choices: Sequence[Choice], files: Sequence[int]) -> int:
     found, *others = files
     for i in others:
         nearer = compared(choices[i], choices[found])
+        # Nothing decides between them: more bits are at least no worse.
         if nearer > 0 or (not nearer and choices[i].size > choices[found].size):
             found = i
     return found
 
 
 def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
+    # Files of one family are compared by quality (`compared`), not by size.
     if one.speed is None or other.speed is None or one.family == other.family:
         return False
     return (
@@ -312,6 +331,7 @@ def _larger_and_no_slower(one: Choice, other: Choice) -> bool:
 def compared(one: Choice, other: Choice) -> int:
     """1 where the first is closer to the original, -1 where the other is, 0 where nothing says
     so."""
+    # Figures of different sources were measured on different texts.
     if one.measured and other.measured and one.measured.source == other.measured.source:
         return closer(one.measured, other.measured)
     bits = one.bits_per_weight - other.bits_per_weight
@@ -334,6 +354,7 @@ def _beats(one: Choice, other: Choice) -> bool:
         return False
     nearer = compared(one, other)
     faster = _gain(one.speed.generation, other.speed.generation)
+    # It loses in one of the three: so it does not beat the other.
     if nearer < 0 or faster < 0 or one.size > other.size:
         return False
     return nearer > 0 or faster > 0 or one.size < other.size
@@ -341,5 +362,6 @@ def _beats(one: Choice, other: Choice) -> bool:
 
 def _gain(rate: float, other: float) -> float:
     """Return how much faster one rate is; 0 of rates that are about equal."""
+    # Predictions are not surer than that.
     gain = rate - other
     return 0.0 if abs(gain) < ALIKE * other else gain

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ...request import Request
     from ..plan import Plan
 
+# 2 ** 4 sets, each a plan of its own.
 _ALL_SETS = 4  # up to this many machines, every set is planned
 _WORTH = 1.02  # an additional machine must make the request this much faster
 
@@ -43,6 +44,7 @@ class Use:
 
     @property
     def load(self) -> float:
+        # All receive at once, so the slowest link decides.
         return max(
             [self.sent[box.name] / box.link[0] for box in self.boxes if box.link], default=0.0
         )
@@ -87,6 +89,7 @@ def plan_cluster(model: Model, request: Request, cluster: Cluster) -> Together:
         try:
             uses.append(use_of(model, request, cluster, boxes))
         except LaunchRefused as error:
+            # The full set comes first, so the reason that is kept is that of all machines together.
             refusal = refusal or error
     if not uses:
         raise refusal or LaunchRefused("no box")
@@ -98,6 +101,8 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
     """The plan with these machines. Raises LaunchRefused; UsageError for sizes of devices that do
     not exist."""
     policy = request.policy
+    # llama.cpp lists the devices of RPC servers first, in the order of --rpc, and the head's own
+    # last.
     used = [box in boxes for box in cluster.boxes for _ in box.devices] + [True] * len(
         cluster.head.devices
     )
@@ -110,11 +115,14 @@ def use_of(model: Model, request: Request, cluster: Cluster, boxes: Sequence[Box
     if policy.ram_limit is not None:
         machine = machine.limited(within(policy.ram_limit))
     if policy.margin is not None:
+        # --fit-target has a value for each device of the whole cluster; here only for those that
+        # are used.
         request = request.with_goals(margin=tuple(compress(policy.margins(len(used)), used)))
     endpoints = tuple(endpoint for box in boxes for endpoint in box.endpoints)
     plan = plan_request(
         model, replace(request.with_flags(rpc=endpoints), machine=machine, notes=())
     )
+    # The plan's first rows are the boxes', in their order (see `used`).
     sent, at = {}, 0
     for box in boxes:
         rows = plan.devices[at : at + len(box.devices)]
@@ -128,6 +136,7 @@ def _budget(
     """`given`, with device names of the full cluster renamed to their names when only these
     machines are used."""
     names = [device.name for device in cluster.devices()]
+    # RPC devices are numbered through all boxes: without the first box, RPC2 may be RPC0.
     now = {
         before: device.name
         for before, device in zip(compress(names, used), cluster.devices(boxes), strict=True)
@@ -142,9 +151,11 @@ def _budget(
 def _sets(boxes: Sequence[Box]) -> Iterator[tuple[Box, ...]]:
     """The full set comes first."""
     if len(boxes) <= _ALL_SETS:
+        # Down to none: the head alone may be fastest.
         for count in range(len(boxes), -1, -1):
             yield from combinations(boxes, count)
         return
+    # The box with the least memory is left out first.
     rest = sorted(boxes, key=lambda box: -sum(device.free for device in box.devices))
     while True:
         yield tuple(box for box in boxes if box in rest)

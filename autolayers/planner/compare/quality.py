@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from ...model import Model
 
+# Two divergences of one source differ by noise below this sum, and below this factor.
 EQUAL, EQUAL_FACTOR = 0.005, 1.5
 DECIDED = 0.5  # bits per weight between two files, from which on the larger is closer
 SMALL = 4e9  # weights of models that are a band worse
@@ -43,6 +44,7 @@ TYPES = {
     "iq2_xxs": (0.68, 0.16, 2.9),
     "iq1_s": (1.7, 0.36, 5.2),
 }
+# Types without figures of their own, and the type that is as close to the original.
 _ALIKE = {
     "q5_0": "q5_K",
     "q5_1": "q5_K",
@@ -52,6 +54,7 @@ _ALIKE = {
     "iq2_s": "q2_K",
     "iq1_m": "iq1_s",
 }
+# Mean KL divergence up to this, and the name that people know for it.
 _BANDS = (
     (0.005, "as Q6"),
     (0.02, "as Q5"),
@@ -62,8 +65,11 @@ _BANDS = (
 
 _LEVELS = (6, 5, 4, 3, 2)  # of the bands, in bits
 
+# Lines of llama-perplexity, e.g. "llama_model_loader: loaded meta data with 35 key-value pairs and
+# 399 tensors from m.gguf (version GGUF V3 (latest))".
 _LOADED = re.compile(r"loaded meta data with .* tensors from (.+?) \(version")
 _SIZE = re.compile(r"file size\s+=\s+([\d.]+) (GiB|MiB) \(")
+# E.g. "Mean    KLD:   0.028123 ±   0.000412".
 _KLD = re.compile(r"Mean\s+KLD:\s+([-\d.]+)\s+±\s+([\d.]+)")
 _TOP = re.compile(r"Same top p:\s+([\d.]+)")
 
@@ -81,6 +87,7 @@ class Usual:
     @property
     def band(self) -> str:
         at = next(i for i, (most, _) in enumerate(_BANDS) if self.median <= most)
+        # A model of few weights loses more by the same type: one band lower, at most the last.
         return _BANDS[min(len(_BANDS) - 1, at + self.small)][1]
 
     def to_dict(self) -> dict[str, object]:
@@ -127,6 +134,7 @@ def level(usual: Usual | None, measured: Measured | None, bits_per_weight: float
     """2 to 6, as in Q2 to Q6: by the measured divergence, otherwise the type's, otherwise bits (of
     MXFP4 or an unquantised file). A small model's is not a level lower, as no other file of it is
     closer for its bits."""
+    # What was measured of this file beats what is usual for its type.
     divergence = measured.kld if measured else usual.median if usual else None
     if divergence is None:
         return max(_LEVELS[-1], min(_LEVELS[0], int(bits_per_weight)))
@@ -140,12 +148,14 @@ def read(text: str, source: str) -> list[Measured]:
     kld: tuple[float, float] | None = None
     for line in text.splitlines():
         if match := _LOADED.search(line):
+            # A new file: what was read before belongs to the one before it.
             file, size, kld = match[1].strip(), "", None
         elif match := _SIZE.search(line):
             size = size or f"{match[1]} {match[2]}"
         elif match := _KLD.search(line):
             kld = float(match[1]), float(match[2])
             found.append(Measured(*kld, None, source, file, size))
+        # Printed some lines after the KLD, so the measurement is completed.
         elif (match := _TOP.search(line)) and kld:
             last = found.pop()
             found.append(
@@ -161,7 +171,9 @@ def of(model: Model, measured: Sequence[Measured]) -> Measured | None:
     n_bytes = sum(info.n_bytes for info in model.header.tensors.values())
     said = {"", f"{n_bytes / 2**30:.2f} GiB", f"{n_bytes / 2**20:.2f} MiB"}
     return next(
-        (one for one in reversed(measured) if _base(one.file) == name and one.size in said), None
+        # The last measurement counts, where one file was measured again.
+        (one for one in reversed(measured) if _base(one.file) == name and one.size in said),
+        None,
     )
 
 
@@ -172,6 +184,7 @@ def _base(path: str) -> str:
 def closer(one: Measured, other: Measured) -> int:
     """1 where the first is closer to the original, -1 where the other is, 0 where they are
     equal."""
+    # A tiny negative mean is noise around 0.
     here, there = max(0.0, one.kld), max(0.0, other.kld)
     low, high = min(here, there), max(here, there)
     return 0 if high - low < EQUAL or high < EQUAL_FACTOR * low else 1 if here < there else -1

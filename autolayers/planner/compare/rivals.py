@@ -63,6 +63,8 @@ class Rival:
         longer prompts and deeper tokens than the test's."""
         work, clock = self.speed.workload, self.clock
         first = (
+            # The prediction says how the workload's prompt and the test's differ; the measured rate
+            # says how fast the machine is.
             self.predicted_prompt / (clock.prompt(test.prompt, test.depth) / test.prompt) / prompt
         )
         later = self.predicted_token / clock.token(test.depth + test.generate / 2) / token
@@ -94,14 +96,17 @@ def rivals(problem: Problem, threads: tuple[int, ...] = ()) -> list[Rival]:
     launch fits."""
     cost, chosen = problem.reference, _chosen(problem)
     found: dict[str, list[Candidate]] = {}
+    # The plan's own launch is of no kind, so that every kind is still tried.
     for kind, candidate in [("", chosen), *_alternatives(problem, chosen)]:
         if candidate is not None and candidate.fits:
             known = found.setdefault(kind, [])
+            # Two launches of a kind that take the same time would be measured twice for nothing.
             near = [cost.speed(other).request / cost.speed(candidate).request for other in known]
             if all(not 1 / ALIKE < ratio < ALIKE for ratio in near):
                 known.append(candidate)
     chosen_first = [_rival(problem, candidate) for candidate in _near(cost, chosen, found)]
     more = _with_threads(problem, chosen_first, threads)
+    # Threads take the place of the last launches, so that the number of measurements stays.
     return [*chosen_first[: MOST - len(more)], *more]
 
 
@@ -131,6 +136,7 @@ def of_each_class(problem: Problem) -> list[Rival]:
         for _, candidate in _alternatives(problem, chosen)
         if candidate is not None and candidate.fits and problem.machine.devices
     ]
+    # The fastest first, so that `setdefault` keeps it.
     for candidate in sorted(others, key=lambda candidate: cost.speed(candidate).request):
         best.setdefault(cost.speed(candidate).kind, candidate)
     return [_rival(problem, candidate) for candidate in best.values()]
@@ -138,11 +144,13 @@ def of_each_class(problem: Problem) -> list[Rival]:
 
 def room_in(engine: Engine, model: Model, request: Request) -> Callable[[Rival, Trial], int]:
     """The bytes that a device lacks when another program measures a launch; 0: it has room."""
+    # Another program, e.g. llama-bench, allocates differently: it has its own defaults and outputs.
     evaluator = Problem(
         model, request.with_goals(build=replace(request.build, engine=engine))
     ).evaluator
 
     def missing(rival: Rival, test: Trial) -> int:
+        # A test needs only its own tokens: one sequence, without slots.
         cells = test.prompt + test.generate + test.depth
         params = replace(rival.params, n_ctx=cells, n_parallel=1, kv_unified=None)
         found = evaluator.candidate(params, FULL, last=True)
@@ -165,6 +173,7 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
     """The plan's launch, and those that may be faster within both predictions' uncertainty; for
     unknown devices, all of them. The best of each kind come first."""
     best = cost.speed(chosen)
+    # The pessimistic end of the plan's range: who promises less time may be faster.
     limit = (
         best.request * best.spread
         if all(figures.known for figures in cost.devices.values())
@@ -172,6 +181,7 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
     )
     everything = cost.estimator.model.hparams.n_layer_all + 1
 
+    # -ngl 99 and -ngl 33 are the same launch of a model with 32 layers.
     def plain(params: Params) -> Params:
         return replace(params, n_gpu_layers=params.layers_wanted(everything))
 
@@ -179,6 +189,7 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
     for kind in found.values():
         kind.sort(key=lambda candidate: cost.speed(candidate).request)
         for rank, candidate in enumerate(kind):
+            # The optimistic end of its own range.
             speed = cost.speed(candidate)
             if speed.request / speed.spread <= limit:
                 order.setdefault(plain(candidate.params), (rank, speed.request, candidate))
@@ -192,12 +203,14 @@ def _near(cost: CostModel, chosen: Candidate, found: dict[str, list[Candidate]])
 def _rival(problem: Problem, candidate: Candidate) -> Rival:
     evaluator, cost, use = problem.evaluator, problem.reference, candidate.breakdown
     clock = cost.own(candidate)
+    # With the limits of saved prompts, if RAM is short, as a plan has them.
     params = evaluator.bounded(candidate).params
     threads = evaluator.machine.threads
     if threads is not None and params.n_threads is None and clock.on_cpu:
         params = replace(params, n_threads=threads)
     placement = evaluator.described(params)
     device = "none" if params.device == () else ",".join(params.device or ())
+    # The placement's words alone do not tell two rivals apart.
     more = {
         "-sm": params.split_mode,
         "-dev": device,
@@ -219,6 +232,7 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
         for changes in (*sizes[:2], {"flash_attn": "off"} if at.flash_attn is None else {}):
             yield str(changes), evaluator.candidate(replace(chosen.params, **changes), FULL)
         return
+    # --fit's answer is tried once: it chooses no micro-batch.
     for changes in sizes:
         yield from _placements(problem, replace(at, **changes), fits=not changes)
     top = Ladders(problem, at).top
@@ -227,6 +241,7 @@ def _alternatives(problem: Problem, chosen: Candidate) -> Iterator[tuple[str, Ca
             "tensor",
             evaluator.candidate(replace(at, split_mode="tensor", n_gpu_layers=top), FULL),
         )
+    # Every device that llama.cpp uses slows each token, so each is tried alone.
     if len(devices) > 1 and _leaves_devices(at):
         for device in devices:
             alone = replace(at, device=(device.name,), n_gpu_layers=top)

@@ -35,8 +35,10 @@ class Case:
     def asked(self) -> Request:
         """The request with this case's context and cache type."""
         asked = self.request.with_flags(n_ctx=self.n_ctx)
+        # llama.cpp's default is not written: the flags stay those that people would type.
         if self.cache_type == "f16":
             return asked
+        # -ctv may be given by itself, and then stays.
         return asked.with_flags(
             cache_type_k=self.cache_type, cache_type_v=asked.params.cache_type_v or self.cache_type
         )
@@ -95,6 +97,7 @@ TYPES = ("f16", "q8_0", "q4_0")
 
 
 def cases(
+    # Without a type given, those that most people try, the largest cache first.
     models: Sequence[Model],
     requests: Sequence[tuple[str, Request]],
     contexts: Sequence[int] = (),
@@ -106,6 +109,7 @@ def cases(
     given = requests[0][1].params.cache_type_k
     kinds = tuple(dict.fromkeys(types)) or ((given,) if given else TYPES)
     return [
+        # Notes are about the request, and would be repeated by every row.
         Case(model, name, replace(request, notes=()), kind, n)
         for model in models
         for name, request in requests
@@ -122,6 +126,8 @@ def _powers(model: Model) -> list[int]:
 
 def sweep(asked: Sequence[Case]) -> Iterator[Point]:
     """The cases, each planned on demand."""
+    # What was measured of a model serves its other cases: only the context, cache or machine
+    # differs.
     known: dict[int, Known] = {}  # by model
     for case in asked:
         plan, reason = None, ""

@@ -261,10 +261,9 @@ class Launches:
         if static is not None:
             home, ram = found.params.device, self._in_ram(found) - self.evaluator.in_ram(static)
             least = self._least.setdefault(home, {}).setdefault(
-                found.params.n_ubatch or N_UBATCH,
-                {},
-                # The least of all that were measured, so that no estimate is above the real size.
+                found.params.n_ubatch or N_UBATCH, {}
             )
+            # The least of all that were measured, so that no estimate is above the real size.
             for name, size in found.overheads(self.machine.limits).items():
                 least[name] = min(size, least.get(name, size))
             self._ram[home] = min(ram, self._ram.get(home, ram))

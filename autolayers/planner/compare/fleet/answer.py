@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ....devices.fleet_file import Fleet, Kind
     from ...plan import Plan
 
+# The process, the driver's context and a warm-up run.
 START = 5.0  # seconds of a start without its reading, assumed
 
 
@@ -43,6 +44,8 @@ class Server:
     @property
     def rate(self) -> float:
         found = self.plan.speed.requests
+        # `rate` of a plan is with the GPU for itself; sharers that are busy at once get equal parts
+        # of its time.
         return (
             found.row.served.rate if isinstance(found, Requests) else self.plan.speed.generation
         ) / self.share
@@ -116,6 +119,7 @@ class FleetPlan:
     @property
     def fits(self) -> bool:
         """Whether all that was asked is served."""
+        # Asked for nobody, at least one user must be served.
         return not self.unserved and self.most >= max(1, self.wanted.users or 1)
 
     @lazy
@@ -136,6 +140,8 @@ class FleetPlan:
         """The machines of a server that spans several, with their own addresses."""
         server = self.servers[place.server]
         assert server.use is not None
+        # The server was planned with the first machines of its kinds; here it gets those where it
+        # stands.
         others = [served_at(self.kind_of[name], name) for name in place.machines[1:]]
         flags = [*server.plan.flags]
         flags[flags.index("--rpc") + 1] = ",".join(
@@ -156,6 +162,7 @@ class FleetPlan:
         server = self.servers[number]
         host = self.fleet.kinds[server.takes[0][0]].host
         sent = server.use.load if server.use is not None else 0.0
+        # DISK where the fleet file names no rate.
         return START + server.plan.model.size / (host.disk or DISK) + sent
 
     def replicas(self, server: int) -> int:

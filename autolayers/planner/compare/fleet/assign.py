@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ALL = 20_000  # possibilities up to which each is tried
+# Each fills the machines again and compares all models.
 _MOVES = 20_000  # that the search tries at most
 _STARTS = 24  # of the search
 # sorts that are used times those that there are, up to which all pairs are moved
@@ -41,6 +42,7 @@ _SECONDS = 10.0  # of HiGHS
 _QUICK = 1.0  # of it, where an answer is only compared
 _GAP = 2e-3  # of its answer to the bound
 LARGE = 60_000  # numbers of the relaxed problem, above which it is not solved
+# A number that floats made a little smaller than the whole one that it is.
 _NEARLY = 1e-6
 
 
@@ -71,8 +73,11 @@ def assign(
     """The best counts within the GPUs of each kind (`room`). `weights` of the models sum to 1, each
     model has a sort. `solver`: HiGHS may be asked; `quick`: a second of it, or few moves, do."""
     search = _Search(sorts, room, weights)
+    # E.g. three sorts with 26 servers each at most.
     if possibilities(sorts, room) <= ALL:
         exact = max(choices(sorts, room), key=search.worth)
+        # Filled after the choice: worth counts the model served worst, which more servers of others
+        # do not change.
         return _Assigned(tuple(search.filled(exact)), most(sorts, exact, weights))
     solved = _solved(sorts, room, weights, _QUICK if quick else _SECONDS) if solver else None
     if solved is not None:
@@ -87,6 +92,7 @@ def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
     for sort in sorts:
         number *= 1 + min(room[kind] // gpus for kind, gpus in sort.takes)
         if number > ALL:
+            # Only whether there are too many matters; the product may be astronomically large.
             break
     return number
 
@@ -94,6 +100,7 @@ def possibilities(sorts: Sequence[Sort], room: Sequence[int]) -> int:
 def choices(sorts: Sequence[Sort], room: Sequence[int]) -> Iterator[tuple[int, ...]]:
     """Every choice that the machines have room for."""
     ranges = [range(1 + min(room[kind] // gpus for kind, gpus in sort.takes)) for sort in sorts]
+    # Most products exceed a kind's GPUs, as each range counts the machines for itself alone.
     for counts in product(*ranges):
         left = [*room]
         for sort, count in zip(sorts, counts, strict=True):
@@ -115,13 +122,16 @@ def served(sorts: Sequence[Sort], counts: Sequence[int], models: int) -> list[in
 def most(sorts: Sequence[Sort], counts: Sequence[int], weights: Sequence[float]) -> float:
     """Users in the ratio of the weights."""
     users = served(sorts, counts, len(weights))
+    # The model that is served worst for its weight limits all, as the ratio is fixed.
     return min(each / weight for each, weight in zip(users, weights, strict=True))
 
 
 def dealt(users: int, weights: Sequence[float]) -> list[int]:
     """Whole users of each model, by largest remainders."""
     exact = [users * weight for weight in weights]
+    # 3 * (1/3) may be a little less than 1.
     parts = [int(each + 1e-9) for each in exact]
+    # Those whose rounding took the most away come first.
     order = sorted(range(len(weights)), key=lambda i: parts[i] - exact[i])
     for i in order[: users - sum(parts)]:
         parts[i] += 1
@@ -136,6 +146,7 @@ def matrices(
     takes = [[0.0] * (len(sorts) + 1) for _ in range(kinds)]
     shares = [[0.0] * len(sorts) + [-weight] for weight in weights]
     for i, sort in enumerate(sorts):
+        # Each model has at least its weight's share of all users: users - weight * all >= 0.
         for model, users in sort.serves:
             shares[model][i] += users
         for kind, gpus in sort.takes:
@@ -150,13 +161,14 @@ class _Search:
         self.sorts, self.room, self.weights = sorts, room, weights
         self.moves = 0
         self.nothing = [0] * len(sorts)
+        # Where it is reached, no move can help.
         self.enough = float("inf")  # users that no choice exceeds
         self.of_model: list[list[int]] = [[] for _ in weights]
         for i, sort in enumerate(sorts):
             for model, _ in sort.serves:
                 self.of_model[model].append(i)
         prices = self._prices()
-        # what a server gives for the price of what it takes
+        # what a server gives for the price of what it takes; one over two kinds pays for both
         self.gain = [
             sum(users / weights[model] for model, users in sort.serves)
             / max(1e-9, sum(prices[kind] * gpus for kind, gpus in sort.takes))
@@ -171,6 +183,7 @@ class _Search:
             for kind, _ in sort.takes:
                 for model, users in sort.serves:
                     best[kind][model] = max(best[kind][model], users / self.weights[model] / gpus)
+        # No model alone says what a kind is worth.
         return [sum(row) / len(row) for row in best]
 
     def left(self, counts: Sequence[int]) -> list[int]:
@@ -183,6 +196,7 @@ class _Search:
 
     def worth(self, counts: Sequence[int]) -> list[float]:
         """The users that each model allows, the worst first: the larger list is better."""
+        # Compared as lists: of equal worst models the second worst decides.
         users = served(self.sorts, counts, len(self.weights))
         return sorted(each / weight for each, weight in zip(users, self.weights, strict=True))
 
@@ -190,10 +204,12 @@ class _Search:
         """With the GPUs that are left given to the model served worst, again and again."""
         counts, left = [*counts], self.left(counts)
         users = served(self.sorts, counts, len(self.weights))
+        # With thousands of machines one server at a time would take too long.
         block = max(1, max(self.room) // 64)
         while True:
             order = sorted(range(len(users)), key=lambda model: users[model] / self.weights[model])
             for model in order:
+                # The model served worst first; if nothing fits for it, the next.
                 fits = [i for i in self.of_model[model] if self._fits(i, left)]
                 if fits:
                     break
@@ -223,11 +239,14 @@ class _Search:
         best = self._climbed(
             self.filled([int(each + _NEARLY) for each in relaxed[0]] if relaxed else self.nothing)
         )
+        # A fixed seed, so that the same fleet gets the same plan.
         chance = random.Random(0)
         gain = self.gain
+        # Not where many sorts are used: each start would take too long.
         for _ in range(starts if self._is_small(best) else 0):
             if self.worth(best)[0] >= self.enough:
                 break
+            # Other gains lead the filling to other choices.
             self.gain = [each * chance.uniform(0.5, 2) for each in gain]
             best = max(best, self._climbed(self.filled(self.nothing)), key=self.worth)
         self.gain = gain
@@ -236,6 +255,7 @@ class _Search:
     def _relaxed(self) -> tuple[list[float], float] | None:
         """Servers of each sort, parts of one too, and the users that they serve: None of very many
         sorts."""
+        # Rows times columns of the simplex table, all of it floats.
         if (len(self.sorts) + len(self.weights) + len(self.room)) * (
             len(self.weights) + len(self.room)
         ) > LARGE:
@@ -254,6 +274,7 @@ class _Search:
     def _climbed(self, counts: list[int]) -> list[int]:
         """With what moves improve."""
         worth = self.worth(counts)
+        # Large moves first: one server of hundreds hardly changes what is served worst.
         block = max(counts)
         while block and self.moves < _MOVES and worth[0] < self.enough:
             better = self._moved(counts, worth, block)
@@ -271,11 +292,13 @@ class _Search:
         for removed in self._removals(counts):
             fewer = [*counts]
             for i in removed:
+                # A pair is removed where two small servers make room for a large one.
                 fewer[i] -= min(block, fewer[i])
             for added in self._useful(fewer, removed):
                 if self.moves >= _MOVES:
                     return None
                 self.moves += 1
+                # What is then left is filled, so that no move wastes a machine.
                 now = self.filled(self._with(fewer, added, block))
                 found = self.worth(now)
                 if found > worth:
@@ -292,6 +315,7 @@ class _Search:
     def _useful(self, counts: Sequence[int], removed: tuple[int, ...]) -> list[int]:
         """The sorts that may help: of many those that serve one of the three models that are served
         worst."""
+        # Others get nothing that would make the worst better.
         if self._is_small(counts):
             return [i for i in range(len(self.sorts)) if i not in removed]
         users = served(self.sorts, counts, len(self.weights))
@@ -324,6 +348,8 @@ def _solved(
     takes, shares = matrices(sorts, len(room), weights)
     with silenced():
         found = milp(
+            # milp minimises, so the users are negated. Counts are whole, the number of users is
+            # not.
             [0.0] * count + [-1.0],
             integrality=[1] * count + [0],
             bounds=Bounds(0, float("inf")),
@@ -335,6 +361,7 @@ def _solved(
         )
     if found.x is None:
         return None
+    # HiGHS has a bound even if the time was up before the proof.
     bound = -float(found.mip_dual_bound) if found.mip_dual_bound is not None else None
     return _Assigned(tuple(round(each) for each in found.x[:count]), bound)
 
@@ -343,6 +370,7 @@ def _solved(
 def silenced() -> Iterator[None]:
     """HiGHS prints some lines to standard output, which is for the answer."""
     sys.stdout.flush()
+    # Below Python: HiGHS is C++ and writes to file descriptor 1 itself.
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 1)

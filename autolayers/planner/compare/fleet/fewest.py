@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
+# Three rules, so at most 15 seconds.
 _SECONDS = 5.0  # of HiGHS for a rule
 _GAP = 1e-4  # of its answer to the bound
 _STARTS = 8  # of the search without it, besides the given one
 _MOVES = 2_000  # that it tries from each at most,
 _WORK = 200_000  # and these by sorts and models: the larger, the longer a move takes
+# See `rank`: (models that wait, GPUs, cost).
 _Rank = tuple[int, int, float]
 Rule = tuple[float, dict[int, float]]  # numbers times these, in all this at least
 
@@ -58,8 +60,10 @@ def fewest(
     machine; `counts`: a choice that serves them."""
     problem = _Problem(sorts, room, needed, costs, alone)
     if possibilities(sorts, room) <= ALL:
+        # All that serve: the caller's choice is one, so there is at least one.
         there = [each for each in choices(sorts, room) if problem.serves(each)]
         return min(there, key=problem.rank)
+    # Without SciPy, or without an answer in time, the search by moves gives a good one.
     found = problem.solved() if solver and has_solver() else None
     return tuple(problem.searched(counts) if found is None else found)
 
@@ -76,7 +80,10 @@ class _Problem:
         self.sorts, self.room, self.needed = sorts, room, needed
         self.gpus = [sum(size for _, size in sort.takes) for sort in sorts]
         self.costs = costs
+        # A move repairs and thins all sorts for all models, so the larger a problem is the fewer
+        # are tried.
         self.moves = min(_MOVES, _WORK // (len(sorts) * len(needed)))
+        # Servers on the only machine of a kind fail together with it.
         self.together = [any(alone[kind] for kind, _ in sort.takes) for sort in sorts]
 
     def serves(self, counts: Sequence[int]) -> bool:
@@ -86,10 +93,13 @@ class _Problem:
     def rank(self, counts: Sequence[int]) -> _Rank:
         """Smaller is better: models whose users wait while a server is away, GPUs, costs."""
         users = served(self.sorts, counts, len(self.needed))
+        # Users of the largest server, or of all servers of a machine that is the only one of its
+        # kind.
         largest = [0] * len(self.needed)
         for i, (sort, count) in enumerate(zip(self.sorts, counts, strict=True)):
             for model, each in sort.serves if count else ():
                 largest[model] = max(largest[model], each * self._fails(i, count))
+        # Enough for all while everything runs, but not while that is away.
         waiting = sum(
             has - away < needs for has, away, needs in zip(users, largest, self.needed, strict=True)
         )
@@ -114,6 +124,8 @@ class _Problem:
         model first once."""
         starts = [[*counts]]
         models = [*range(len(self.needed))]
+        # Which model is served first decides who gets the best machines, so several orders are
+        # tried.
         for at in models[: min(_STARTS, 1 + self.moves // len(models))]:
             built = self._built([*models[at:], *models[:at]])
             starts += [] if built is None else [built]
@@ -127,9 +139,12 @@ class _Problem:
     def _repaired(self, counts: list[int], models: Sequence[int]) -> list[int] | None:
         """Return the counts with the servers that models lack, first for all users, then for those
         who are left if a machine is away; None if no machine is left for the former."""
+        # First everyone is served, then, with what is left, also while a server is away.
         for away in (False, True):
             for model in models:
                 enough = self._with_more(counts, model, away)
+                # Without a server for its users the choice serves nobody; a reserve is only
+                # desirable.
                 if enough is None and not away:
                     return None
                 counts = counts if enough is None else enough
@@ -142,9 +157,12 @@ class _Problem:
         found = []
         for i, sort in enumerate(self.sorts):
             each = dict(sort.serves).get(model, 0)
+            # While its largest server is away the others must serve all, so as many more are
+            # needed.
             lacking = self.needed[model] - users + (max(largest, each) if away else 0)
             if lacking <= 0:
                 return counts
+            # Rounded up.
             count = -(-lacking // each) if each else 0
             if count and count <= min(left[kind] // size for kind, size in sort.takes):
                 found.append((count * self.gpus[i], count * self.costs[i], i, count))
@@ -172,13 +190,16 @@ class _Problem:
 
     def _thinned(self, counts: list[int]) -> list[int]:
         """Without servers that are not needed, in blocks that become smaller."""
+        # Removing a server must not leave more models without a reserve.
         waiting = self.rank(counts)[0]
+        # Those that serve the fewest users for a GPU go first.
         order = sorted(
             range(len(counts)),
             key=lambda i: sum(each for _, each in self.sorts[i].serves) / self.gpus[i],
         )
         for i in order:
             block = counts[i]
+            # Halved until single servers: of thousands, one at a time would take too long.
             while block:
                 less = [*counts]
                 less[i] -= min(block, counts[i])
@@ -192,6 +213,7 @@ class _Problem:
         moves = 0
         while moves < self.moves:
             rank = self.rank(counts)
+            # The first that is better is taken; the search goes on from there.
             for other in self._moved(counts):
                 moves += 1
                 if self.serves(other) and self.rank(other) < rank:
@@ -210,9 +232,11 @@ class _Problem:
             less = [*counts]
             for i in removed:
                 less[i] -= 1
+            # What was removed may not be needed at all, or another sort may do it better.
             for more in (less, *self._with_another(less, removed)):
                 repaired = self._repaired([*more], models)
                 if repaired is not None:
+                    # The repair may add more than is needed.
                     yield self._thinned(repaired)
 
     def _with_another(self, counts: list[int], removed: tuple[int, ...]) -> Iterator[list[int]]:
@@ -237,8 +261,10 @@ class _Problem:
     def solved(self) -> list[int] | None:
         """One rule after the other, each kept for the next; None without an answer."""
         sorts, models = len(self.sorts), len(self.needed)
+        # Columns of the solver, see _Columns.
         at = _Columns(sorts, models)
         most = [self.most(sort) for sort in self.sorts]
+        # No model's largest server has more users than this, so that `top` switches a rule off.
         top = float(
             max(
                 each * self._fails(i, most[i])
@@ -247,14 +273,19 @@ class _Problem:
             )
         )
         rules = self._rules(at, most, top)
+        # Servers up to the room for them, 0 or 1 for `used` and `waits`, users for `largest`.
         highest = [*most, *[1] * sorts, *[top] * models, *[1] * models]
+        # 1: whole numbers. `largest` may be fractional, as it is only compared.
         kinds = [1] * (2 * sorts) + [0] * models + [1] * models
         answer: list[int] | None = None
         for goal in self._goals(at):
             found = _minimised(goal, rules, highest, kinds)
             if found.x is None:
+                # Time is up: what the rules before gave is still a choice that serves all.
                 return answer
             answer = [round(each) for each in found.x[:sorts]]
+            # Rules before this one may not get worse: its value is fixed, with a little room for
+            # rounding.
             rules.append((-round(found.fun) - 1e-6, {i: -each for i, each in goal.items()}))
         return answer
 
@@ -262,17 +293,22 @@ class _Problem:
         """Return what every answer keeps: the room, the users of each model, and those that wait
         while its largest server is away, of `top` users at most."""
         rules: list[Rule] = []
+        # GPUs of a kind: at most the room. All rules are "at least", so both sides are negated.
         for kind, there in enumerate(self.room):
             takes = [dict(sort.takes).get(kind, 0) for sort in self.sorts]
             rules.append((-float(there), {i: -float(each) for i, each in enumerate(takes) if each}))
         for model, needs in enumerate(self.needed):
             slots = self._slots(model)
             away = {at.largest + model: -1.0, at.waits + model: top}
+            # The slots serve all; without the largest server too, unless the model waits.
             rules += [(float(needs), slots), (float(needs), {**slots, **away})]
             for i, users in slots.items():
+                # A server alone counts once however often it is used, servers that fail together
+                # all count.
                 servers = i if self.together[i] else at.used + i
                 rules.append((0.0, {at.largest + model: 1.0, servers: -users}))
         for i, count in enumerate(most):
+            # `used` is 1 where any server of the sort runs: count / most, rounded up by the solver.
             rules.append((0.0, {at.used + i: float(count), i: -1.0}))
         return rules
 
@@ -286,6 +322,7 @@ class _Problem:
         return (
             {at.waits + model: 1.0 for model in range(len(self.needed))},
             {i: float(gpus) for i, gpus in enumerate(self.gpus)},
+            # Scaled to 1, so that the solver's gap means the same for bytes and for seconds.
             {i: size / (max(self.costs) or 1.0) for i, size in enumerate(self.costs)},
         )
 
@@ -293,6 +330,7 @@ class _Problem:
 def _removals(counts: Sequence[int]) -> list[tuple[int, ...]]:
     """Return one or two servers to remove, by their sorts."""
     there = [i for i, count in enumerate(counts) if count]
+    # Two of one sort are a pair too, where there are two.
     pairs = [*combinations(there, 2), *((i, i) for i in there if counts[i] > 1)]
     return [*((i,) for i in there), *pairs]
 

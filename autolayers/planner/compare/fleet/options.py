@@ -61,6 +61,7 @@ def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
     from ....memory.ram import within
 
     host, devices = kind.host, kind.devices
+    # Servers side by side on one machine share its RAM, its memory's rate and its cores.
     if gpus < kind.gpus:
         share = gpus / kind.gpus
         host = replace(
@@ -72,6 +73,7 @@ def part(kind: Kind, gpus: int, policy: Policy) -> Machine:
             threads=None,
         )
         devices = devices[:gpus]
+    # Budgets name devices of one machine, so none apply to a fleet's kinds.
     machine = Machine.of(devices, host, None, {})
     return machine if policy.ram_limit is None else machine.limited(within(policy.ram_limit))
 
@@ -86,6 +88,7 @@ def sizes(gpus: int) -> list[int]:
     found = [1]
     while found[-1] < gpus:
         double = 2 * found[-1]
+        # 6 GPUs are not halved twice: 1, 2, 6.
         found.append(double if gpus % double == 0 else gpus)
     return found
 
@@ -94,6 +97,7 @@ def planned(
     model: Model, request: Request, machine: Machine, wanted: Users, known: Known | None = None
 ) -> Plan:
     """The plan for these users. Raises LaunchRefused."""
+    # `grows`: one person's launch with more slots, and no search for each number of users.
     goals = request.with_goals(users=replace(wanted, grows=True))
     return plan_request(model, replace(goals, machine=machine, notes=()), known=known)
 
@@ -116,6 +120,7 @@ def options_of(
             machine = part(kind, gpus, request.policy)
             option = option_of(model, request, machine, wanted, shares and gpus == 1, known)
             found[number, gpus] = option
+            # More GPUs for one server would serve fewer users than as many servers of this size.
             if option.users and option.whole:
                 break
     return found
@@ -133,12 +138,15 @@ def option_of(
     try:
         plan = one = planned(model, request, machine, wanted, known)
         if shares and wanted.promise:
+            # With a promise no table is made (users.for_users), but those that share a GPU choose
+            # from its rows.
             one = planned(model, request, machine, Users(context=wanted.context), known)
     except AutolayersError as error:
         return Option(0, False, False, 0, 0, 0, 0, (), refused=str(error))
     requests, table = plan.speed.requests, one.speed.requests
     if not plan.fits or not isinstance(requests, Requests) or not isinstance(table, Requests):
         return Option(0, False, False, 0, 0, 0, missing(plan), ())
+    # Where a promise left no table, the plan's own row is known.
     rows = _rows(table, wanted) or [requests.row]
     return Option(
         _number(requests, rows, wanted),
@@ -159,6 +167,7 @@ def _number(requests: Requests, rows: Sequence[Row], wanted: Users) -> int:
 
 def _rows(table: Requests, wanted: Users) -> list[Row]:
     """Return the numbers of users that fit, each with its slot unless a wait is promised."""
+    # With a promise of the first token users may wait for a slot, so they may outnumber the slots.
     return [row for row in table.table if row.fits and (row.slots >= row.users or wanted.first)]
 
 
@@ -169,10 +178,12 @@ def busiest(rows: Sequence[Row]) -> int:
 
 
 def _whole(plan: Plan) -> bool:
+    # All layers and the output, and no tensor rule.
     return not plan.devices or (plan.n_gpu_layers > plan.n_layer and plan.params.overrides == ())
 
 
 def _taken(plan: Plan) -> int:
+    # The fullest device: others that share this part must fit beside it.
     return max([row.used + row.margin for row in plan.devices], default=0)
 
 

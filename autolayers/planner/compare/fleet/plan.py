@@ -56,6 +56,7 @@ NEAR = 0.98  # of the bound: what is below it is said
 _SPAN = 4  # machines that one model spans at most
 LARGEST = 16  # kinds with the most memory, whose machines are tried together
 TRIED = 6  # sets of kinds tried of each number of machines
+# Weights are not all of what a model needs, but some of the file may stay on the disk.
 _NEEDED = 0.8  # of a model's size, which memory must have for a plan to be tried
 # kinds for which the fleet without one machine, or with one more, is computed
 _RENEWED = 16
@@ -89,6 +90,7 @@ class _Planner:
         self.models, self.request, self.fleet = models, request, fleet
         self.weights, self.wanted, self.step = weights, wanted, step
         self.names = tuple(names) or tuple(model.name or model.path for model in models)
+        # Where there are many GPUs each model gets its own: sharing would only slow it down.
         self.may_share = len(models) > 1 and sum(self._room()) < _FEW_GPUS * len(models)
         self.options: list[dict[tuple[int, int], Option]] = [{} for _ in models]
         self.uses: dict[Sort, Use] = {}
@@ -109,8 +111,10 @@ class _Planner:
         there, sorts, counts, bound = self._served(sorts, there)
         weights = self._shares(there)
         self.step("planning the servers")
+        # Floats may make 40 users 39.999999.
         possible = int(_most(sorts, counts, there, weights) + 1e-6)
         users = self._users(there, weights, possible)
+        # Without a number of users all machines serve as many as they can.
         if self.wanted.users is not None and not self.interrupted:
             counts = self._fewest(sorts, counts, there, users)
         servers, places = self._servers(sorts, counts, users)
@@ -124,9 +128,12 @@ class _Planner:
             tuple(places),
             tuple(users),
             possible,
+            # The bound may be a little below what was found, by rounding.
             None if bound is None else max(possible, int(bound + 1e-6)),
             tuple(self.unserved),
             tuple(self._failing(servers, places, users, again)),
+            # While a model waits for a machine nobody is served in the wanted ratio, so any machine
+            # helps.
             tuple(self._next(sorts, counts, there, 0 if self.waiting else possible)),
             self._notes(possible, bound),
             self.interrupted,
@@ -135,6 +142,7 @@ class _Planner:
     def _not_refused(self) -> list[int]:
         """Return the models that a machine may serve. Raises DoesNotFit without one."""
         refused = {each.model for each in self.unserved}
+        # Numbers of models stay those of the command; `there` are those still served.
         there = [i for i in range(len(self.models)) if i not in refused]
         if not there:
             raise self._served_none()
@@ -151,6 +159,7 @@ class _Planner:
         def options(i: int) -> dict[tuple[int, int], Option]:
             return options_of(self.models[i], self.request, kinds, self.wanted.each, self.may_share)
 
+        # A chunk for each round of processes, so that an interrupt keeps the chunks before it.
         count = cores()
         try:
             for at in range(0, len(self.models), count):
@@ -161,6 +170,7 @@ class _Planner:
                         raise found
                     self.options[i] = found
         except KeyboardInterrupt:
+            # Not even the first model is planned: there is no answer to give.
             if not self.options[0]:
                 raise
             self.interrupted = True
@@ -173,6 +183,7 @@ class _Planner:
             for i, options in enumerate(self.options)
             for (kind, gpus), option in options.items()
             if self._users_of(i, option)
+            # A larger part must serve more than smaller ones on the same GPUs.
             and all(
                 option.users > less.users * (gpus // size)
                 for (same, size), less in options.items()
@@ -183,6 +194,7 @@ class _Planner:
     def _users_of(self, i: int, option: Option) -> int:
         """Users of an option; of a model that is too slow everywhere, one where nothing is
         promised."""
+        # Nothing keeps up with reading: then one user is better served slowly than not at all.
         if self.wanted.each.promise or any(each.users for each in self.options[i].values()):
             return option.users
         return int(option.fits)
@@ -191,12 +203,14 @@ class _Planner:
         """Notes the models that nothing serves, after machines together were tried, whose sorts
         are added."""
         for i, options in enumerate(self.options):
+            # sort.serves[0]: sorts have one model until `_sharing` adds others.
             if any(sort.serves[0][0] == i for sort in sorts):
                 continue
             if not options:
                 self.unserved.append(
                     Unserved(i, f"{self.names[i]}: not planned, as the search was interrupted")
                 )
+            # It fits somewhere, but is too slow there for what was promised.
             elif any(option.fits for option in options.values()):
                 best = max(options.values(), key=lambda option: option.best)
                 said = " and ".join(self.wanted.each.words())
@@ -217,6 +231,7 @@ class _Planner:
         if len(refused) == len(options):
             return f"{self.names[i]}: {refused[0]}"
         (kind, _), closest = min(
+            # What fits nowhere alone: the closest is shown, or the closest span (self.short).
             ((at, option) for at, option in options.items() if option.missing),
             key=lambda row: row[1].missing,
         )
@@ -243,9 +258,11 @@ class _Planner:
 
     def _card(self, i: int) -> str:
         """A card, or two, that would hold a model."""
+        # 4096 tokens as in --fit, if no context is wanted.
         trial = OfCards(self.models[i], self.request, self.wanted.each.context or 4096)
         for count in (1, 2):
             for name, card in by_size():
+                # The input layer stays in RAM, so a card may be somewhat smaller than the file.
                 if card.bandwidth and card.usable * count << 20 > self.models[i].size * 0.9:
                     runs = trial.on(name, card, count)
                     if runs is not None:
@@ -259,11 +276,13 @@ class _Planner:
         memory."""
         found: list[Sort] = []
         for count in range(2, min(_SPAN, len(self.fleet.machines)) + 1):
+            # The least memory first, so that large machines stay free for others.
             for takes in self._spans(count, self.models[i].size)[:TRIED]:
                 sort = self._spanning(i, takes)
                 found += [] if sort is None else [sort]
                 if len(found) == 3:
                     break
+            # Fewer machines are always taken: each one more adds a hop to every token.
             if found:
                 break
         return found
@@ -272,10 +291,12 @@ class _Planner:
         """What `count` whole machines take, the head's kind first, whose memory may hold `size`
         bytes, the least first."""
         kinds = self.fleet.kinds
+        # Combinations of more kinds would be too numerous.
         largest = sorted(range(len(kinds)), key=lambda kind: -_memory(kinds[kind]))[:LARGEST]
         found: list[tuple[int, Takes]] = []
         for members in combinations_with_replacement(sorted(largest), count):
             numbers = Counter(members)
+            # A kind with one machine cannot give two.
             there = all(len(kinds[kind].machines) >= n for kind, n in numbers.items())
             memory = sum(_memory(kinds[kind]) for kind in members)
             if there and memory >= _NEEDED * size:
@@ -285,6 +306,8 @@ class _Planner:
     def _by_head(self, numbers: Counter[int]) -> Iterator[Takes]:
         """Yield what these numbers of machines of each kind take, for each kind that may be the
         head."""
+        # The first of `takes` is the head, where llama-server runs; the others run rpc-servers,
+        # which need a device.
         kinds = self.fleet.kinds
         for head in numbers:
             others = numbers - Counter([head])
@@ -301,6 +324,7 @@ class _Planner:
             return None
         if not use.plan.fits:
             short = missing(use.plan), takes
+            # The least that is missing is what the message names.
             self.short[i] = min(self.short.get(i, short), short)
             return None
         requests = use.plan.speed.requests
@@ -315,6 +339,8 @@ class _Planner:
     def _use(self, i: int, takes: Takes, users: Users) -> Use | None:
         """A model on the first machines of these kinds."""
         head, *boxes = (
+            # Any machines of the kind: all have the same devices. The places come later
+            # (_machines).
             served_at(self.fleet.kinds[kind], self.fleet.kinds[kind].machines[at].name)
             for kind, gpus in takes
             for at in range(gpus // self.fleet.kinds[kind].gpus)
@@ -342,6 +368,7 @@ class _Planner:
             if not _has_single_gpus(kind):
                 continue
             machine = part(kind, 1, self.request.policy)
+            # A model may have no option here: its search was interrupted.
             fitting = {
                 i: self.options[i][number, 1] for i in there if self.options[i].get((number, 1))
             }
@@ -358,6 +385,8 @@ class _Planner:
         promise no machine keeps once it is measured is noted and left out, and so is one for which
         no machine is left."""
         while True:
+            # The choice may depend on plans that fail once they are measured, so it is made again
+            # with fewer models.
             sorts, counts, bound = self._chosen(sorts, there, self._shares(there))
             users = served(sorts, counts, len(self.models))
             if all(users[i] for i in there):
@@ -373,6 +402,7 @@ class _Planner:
     ) -> list[int]:
         """Note the models whose promise no machine keeps; if there are none, those for which no
         machine is left, which then wait for one."""
+        # No sort is left: each that had it was measured and did not keep the promise.
         possible = _models_of(sorts)
         refused = [i for i in there if i not in possible]
         if refused:
@@ -393,6 +423,8 @@ class _Planner:
         has none left."""
         place = {i: at for at, i in enumerate(there)}
         room = self._room()
+        # Launches of one model were planned already; a shared GPU is only estimated
+        # (sharing.sharers).
         sure = {sort for sort in sorts if len(sort.serves) == 1}
         number = 0
         while True:
@@ -402,8 +434,11 @@ class _Planner:
             new = _unsure(sorts, found.counts, sure)
             if not new or self.interrupted:
                 return sorts, found.counts, found.bound
+            # Those that failed are gone in the next round; those that hold stay without another
+            # test.
             sure |= self._kept(new)
             sorts = _remaining(sorts, new, sure, number >= ROUNDS)
+            # A model lost its last sort: the caller decides what becomes of it.
             if not _models_of(sorts).issuperset(there):
                 return sorts, (0,) * len(sorts), None
 
@@ -416,6 +451,7 @@ class _Planner:
             return {*sorts}
         for answer in answers:
             if isinstance(answer, AutolayersError):
+                # A launch that does not fit is None; this is an error of the request.
                 raise answer
         return {sort for sort, answer in zip(sorts, answers, strict=True) if answer}
 
@@ -437,6 +473,7 @@ class _Planner:
     # --- servers and their places
 
     def _users(self, there: Sequence[int], weights: Sequence[float], possible: int) -> list[int]:
+        # Never more than are possible: the rest has no slot.
         number = possible if self.wanted.users is None else min(possible, self.wanted.users)
         users = [0] * len(self.models)
         for i, count in zip(there, dealt(number, weights), strict=True):
@@ -455,6 +492,7 @@ class _Planner:
         others serve all users."""
         sure = _choosable(sorts, counts)
         needed = [max(1, users[i]) for i in there]
+        # Without a promise sharing only slows everybody down, so it is the last resort.
         if not self.wanted.each.promise:
             apart = self._unshared(sorts, sure, there, needed)
             if apart is not None:
@@ -481,6 +519,7 @@ class _Planner:
         apart = [i for i in sure if len(sorts[i].serves) == 1]
         own = [_placed(sorts[i], place) for i in apart]
         weights = [each / sum(needed) for each in needed]
+        # `quick`: only whether it is enough matters.
         alone = assign(own, self._room(), weights, quick=True).counts
         enough = served(own, alone, len(needed))
         if any(has < needs for has, needs in zip(enough, needed, strict=True)):
@@ -489,9 +528,11 @@ class _Planner:
 
     def _cost(self, sort: Sort) -> float:
         """Bytes of the GPUs of a server; without a promise seconds of a token of one user."""
+        # Smaller servers leave the large GPUs free.
         kinds = self.fleet.kinds
         if self.wanted.each.promise or sort in self.uses:
             return sum(_of_gpus(kinds[kind]) / kinds[kind].gpus * size for kind, size in sort.takes)
+        # Without a promise the faster GPU is the better one.
         at = sort.takes[0]
         return sum(1 / self.options[i][at].best for i, _ in sort.serves) * len(sort.serves)
 
@@ -504,6 +545,7 @@ class _Planner:
         servers: list[Server] = []
         of_sort: dict[int, list[int]] = {}
         for number, (sort, count) in enumerate(zip(sorts, counts, strict=True)):
+            # Servers of one sort are the same launch: planned once, placed `count` times.
             if not count:
                 continue
             slots = [self._slots(users[i], each, there[i], largest[i]) for i, each in sort.serves]
@@ -531,22 +573,28 @@ class _Planner:
     def _slots(self, users: int, each: int, there: int, largest: int) -> int:
         """Slots of a server that can have `each` of the `there` that are possible in all: its part
         of the users, and of those of a server that fails."""
+        # While the largest server is away, the others take its users.
         if self.wanted.users is None:
             return each
         left = there - largest if there > largest else there
+        # At least one slot, at most what was measured.
         return min(each, max(1, users), max(1, ceil(users * each / left)))
 
     def _plans(self, sort: Sort, slots: Sequence[int]) -> list[Plan]:
+        # The slots may have changed since it was chosen, so it is planned for these.
         if sort in self.uses:
             ((i, _),) = sort.serves
             wanted = replace(self.wanted.each, count=slots[0], grows=True)
             use = self._use(i, sort.takes, wanted)
+            # If the new plan does not fit, the one that was measured stays.
             if use is not None and use.plan.fits:
                 self.uses[sort] = use
             return [self.uses[sort].plan]
         ((kind, gpus),) = sort.takes
         machine = part(self.fleet.kinds[kind], gpus, self.request.policy)
         if len(slots) > 1:
+            # With the slots that the users need, otherwise with those that were chosen and are
+            # known to fit.
             return self._sharers_plans(sort, slots, machine) or self._sharers_plans(
                 sort, [users for _, users in sort.serves], machine
             )
@@ -564,6 +612,8 @@ class _Planner:
                 machine,
                 self.wanted.each,
                 [self.options[i][sort.takes[0]] for i, _ in sort.serves],
+                # `check`: the promise was checked when the sort was chosen, with at least these
+                # users.
                 check=False,
             )
             or []
@@ -577,6 +627,7 @@ class _Planner:
         free = {
             box.name: list(range(kind.gpus)) for kind in self.fleet.kinds for box in kind.machines
         }
+        # Large servers first: they need a whole machine, small ones find a place anywhere.
         order = sorted(
             (-sum(gpus for _, gpus in sorts[number].takes), sorts[number].serves, number)
             for number in of_sort
@@ -585,6 +636,7 @@ class _Planner:
         used = self._machines_used(sorts, counts)
         at = [0] * len(self.fleet.kinds)
         places = []
+        # Of each kind where to go on, so that the servers of a model are on different machines.
         for _, _, number in order:
             names, gpus = self._machines(sorts[number], used, free, at)
             places += [Place(server, gpus, names) for server in of_sort[number]]
@@ -603,6 +655,7 @@ class _Planner:
                 name = self._machine(
                     found.machines[: used[kind]], kind, min(size, found.gpus), free, at
                 )
+                # The numbers of its GPUs, e.g. (2, 3); all of a machine that it takes whole.
                 taken, free[name] = free[name][:size], free[name][size:]
                 gpus = tuple(taken) if size < found.gpus else None
                 names.append(name)
@@ -619,6 +672,7 @@ class _Planner:
                 if number in dict(sort.takes):
                     servers.update({model: count for model, _ in sort.serves})
             several = max(servers.values(), default=0) > 1
+            # Rounded up to whole machines.
             used.append(min(len(kind.machines), max(-(-taken // kind.gpus), 2 * several)))
         return used
 
@@ -627,6 +681,7 @@ class _Planner:
         machines: Sequence[Box], kind: int, size: int, free: dict[str, list[int]], at: list[int]
     ) -> str:
         """The next of these machines of a kind, in turns, that has this many GPUs left."""
+        # In turns from the last one on, so that two servers of a model are not on one machine.
         for turn in range(len(machines)):
             box = machines[(at[kind] + turn) % len(machines)]
             if len(free[box.name]) >= size:
@@ -657,6 +712,7 @@ class _Planner:
         room: Sequence[int] = (),
     ) -> int:
         place = {i: at for at, i in enumerate(there)}
+        # `room` is that of kinds that are bought in addition.
         rooms = [size + more.get(kind, 0) for kind, size in enumerate([*self._room(), *room])]
         found = assign([_placed(sort, place) for sort in sorts], rooms, weights, quick=True)
         return int(_most(sorts, found.counts, there, weights) + 1e-6)
@@ -679,6 +735,7 @@ class _Planner:
                 own[server.model] = own.get(server.model, 0) + server.slots
         found = []
         for number, kind in enumerate(self.fleet.kinds):
+            # Users of each model that have no slot left without this machine's.
             waiting = {
                 box.name: sum(
                     max(0, users[i] - slots[i] + size) for i, size in lost.get(box.name, {}).items()
@@ -698,6 +755,7 @@ class _Planner:
         if self.interrupted:
             return []
         kinds = self.fleet.kinds
+        # A model without a machine counts with the others, as the new machine is for it.
         for i, own in [*self.waiting.items()][:1]:
             there, sorts, counts = [*there, i], [*sorts, *own], [*counts, *[0] * len(own)]
         weights = self._shares(there)
@@ -713,6 +771,7 @@ class _Planner:
                 for number, kind in enumerate(kinds)
             ]
         users = served(sorts, counts, len(self.models))
+        # Who has the fewest users for its weight limits all others.
         short = min(there, key=lambda i: users[i] / self.weights[i])
         try:
             bought = in_processes(
@@ -739,6 +798,7 @@ class _Planner:
         option = option_of(
             self.models[short], self.request, part(kind, 1, self.request.policy), self.wanted.each
         )
+        # A new kind: its number is the first that the fleet does not use.
         extra = Sort(((len(self.fleet.kinds), 1),), ((short, option.users),))
         return Next(
             kind.title,
@@ -769,6 +829,7 @@ class _Planner:
 
 def _has_single_gpus(kind: Kind) -> bool:
     """Return whether a server may have one GPU of a machine: of some all are used together."""
+    # Of an integrated GPU or a Mac the machine is one part.
     return len(kind.devices) == 1 or (bool(kind.devices) and kind.gpus > 1)
 
 
@@ -799,6 +860,7 @@ def _remaining(
 ) -> list[Sort]:
     """Return the sorts without the new ones that are not sure; in the `last` round only models that
     no sure sort serves may have others."""
+    # The new ones failed their test and would fail it again.
     sorts = [sort for sort in sorts if sort in sure or sort not in new]
     if not last:
         return sorts
@@ -820,6 +882,7 @@ def _most(
 
 def _memory(kind: Kind) -> int:
     """Bytes that a launch may use there."""
+    # Devices in RAM share the host's memory, so it would be counted twice.
     own = sum(device.free for device in kind.devices if not device.in_ram)
     return own + kind.host.available
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _EACH = 1.1  # of what a cache takes, graphs grow a little too
 LARGEST = 8  # models on a GPU
-FEW = 9  # models up to which all sets of three are tried; of more, neighbours by size
+FEW = 9  # models up to which all sets of three and four are tried; of more, neighbours by size
 
 
 def sharers(
@@ -39,6 +39,7 @@ def sharers(
     """Sets of models that fit together, with the users of each."""
     usable = [i for i, option in options.items() if option.fits and option.whole]
     found = []
+    # By size, so that neighbours in the list are of similar size.
     for models in _sets(sorted(usable, key=lambda i: options[i].device)):
         users = _users(models, options, machine, weights, wanted)
         if users:
@@ -49,6 +50,8 @@ def sharers(
 def _sets(models: Sequence[int]) -> Iterable[tuple[int, ...]]:
     yield from combinations(models, 2)
     for size in range(3, min(LARGEST, len(models)) + 1):
+        # Up to FEW models all sets of three and four; of more or larger ones only runs of
+        # neighbours by size.
         if len(models) <= FEW and size <= 4:
             yield from combinations(models, size)
         else:
@@ -68,6 +71,7 @@ def _users(
     left = machine.limits[device.name] - sum(options[i].device for i in models)
     if left < 0 or _lacks_ram(machine, [options[i] for i in models]):
         return {}
+    # Rates of a row are with the GPU alone; a user of one of several gets that much less.
     rows = {i: [row for row in options[i].rows if _kept(row, len(models), wanted)] for i in models}
     if not all(rows.values()):
         return {}
@@ -83,9 +87,12 @@ def _added(
     """Return the users of each model, from its first row on, until the bytes left hold no more."""
     at = dict.fromkeys(rows, 0)
     while True:
+        # Who has the fewest users for its weight gets the next ones, if they fit.
         for i in sorted(rows, key=lambda i: rows[i][at[i]][0] / weights[i]):
             if at[i] + 1 == len(rows[i]):
                 continue
+            # The options' bytes hold the users of the first row; each one more takes its cache, and
+            # graphs grow with it.
             more = (rows[i][at[i] + 1][0] - rows[i][at[i]][0]) * options[i].each * _EACH
             if more <= left:
                 left -= int(more)
@@ -101,6 +108,7 @@ def _lacks_ram(machine: Machine, options: Sequence[Option]) -> bool:
 
 def _kept(row: tuple[int, float, float], share: int, wanted: Users) -> bool:
     _, rate, first = row
+    # Without a promise nobody may be slower than people bear (plan.TOO_SLOW).
     least = wanted.rate if wanted.promise else TOO_SLOW
     return rate / share >= least and (not wanted.first or first * share <= wanted.first)
 
@@ -121,6 +129,8 @@ def shared(
     ]
     rams = [option.ram for option in options]
     plans: list[Plan] = []
+    # One after the other: the first uses estimates of the others, the last the real sizes of all
+    # before it.
     for at, (model, users) in enumerate(models):
         rest = _within(machine, sum(takes) - takes[at], sum(rams) - rams[at])
         try:
@@ -130,6 +140,7 @@ def shared(
         if check and not _keeps(plan, users, len(models), wanted):
             return None
         plans.append(plan)
+        # From now on what its plan really takes.
         takes[at] = max([each.used + each.margin for each in plan.devices], default=0)
         rams[at] = plan.ram.limit or plan.ram.request
     return plans
