@@ -27,6 +27,7 @@ def cannot_start(program: str, error: OSError) -> int:
         type(error)
     )
     way = ""
+    # e.g. `autolayers run model.gguf`: no program stands in the words at all
     if reason == "not found" and "/" not in program:
         way = "; a program starts here: autolayers run llama-server -m MODEL"
         if program.startswith("llama-"):

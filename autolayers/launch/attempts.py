@@ -56,11 +56,14 @@ if TYPE_CHECKING:
 _SMALLER = ("oom_device", "oom_host")  # what less memory helps against
 # What helps against other causes, where the user's flags leave it open
 _SMALL_BATCH = 128
+# buffer_limit: one buffer of scores without flash attention, or of a large batch, is over what the
+# driver allows at once, though memory is free
 _CHANGES: dict[str, dict[str, Any]] = {
     "buffer_limit": {"n_ubatch": _SMALL_BATCH, "flash_attn": "on"},
     "bad_combo": {"flash_attn": "on"},
 }
 # What a shell would add to the log of a program that ended so
+# `explain` knows a binary built for another CPU by this line, and no shell prints it here
 _ENDS = {128 + signal.SIGILL: b"\nIllegal instruction\n"}
 _PATIENCE = 20.0  # seconds from a loaded model to the server's answers
 # the least by which a retry shrinks, if the log does not say how much was missing
@@ -89,6 +92,7 @@ class Attempts:
         code = NOT_EXECUTABLE
         for attempt in range(self.retries + 1):
             # made again for each attempt, as the added words change
+            # e.g. "-lv 4", which the build needs to print buffer sizes at all
             words = commands.complete(
                 self.session.command, [*self.added, *self._louder(), *self._coloured()]
             )
@@ -101,6 +105,7 @@ class Attempts:
             failure = memory_failure(outcome)
             # the machine with no more memory than this log shows that there was
             smaller = (
+                # None where RAM ran out and nobody knows how much there is
                 smaller_machine(request, self.plan, outcome.launch, failure) if failure else None
             )
             # what helps against another cause than memory, such as a driver's limit
@@ -113,11 +118,13 @@ class Attempts:
                     f"out of memory on {failure.device or 'an unnamed device'} while loading: "
                     f"{failure.message}"
                 )
+            # The last attempt has said why it died
             if attempt == self.retries:
                 return code
             # each attempt starts from what the last one taught
             known, request = bool(smaller or other), other or smaller or request
             why_not = (
+                # Without new knowledge the search would return the launch that has just failed
                 self._plan_again(request)
                 if known
                 else "cannot plan again: the size of the memory is unknown"
@@ -133,11 +140,13 @@ class Attempts:
         than less memory."""
         if outcome.code == 0 or outcome.asked:
             return None
+        # A retry plans anyway, so `explain` need not: planning is its slow part
         why = self._diagnosis(outcome, None if again else request)
         if not why.known or why.cause == "healthy":
             return None
         # a retry with less memory says enough by itself
         if not (again and why.cause in _SMALLER):
+            # the cause, then its figures
             line, *table = why.text().rstrip("\n").split("\n")
             say(line, *table)
         given, changes = request.params, _CHANGES.get(why.cause, {})
@@ -145,6 +154,7 @@ class Attempts:
         changes = {name: value for name, value in changes.items() if getattr(given, name) is None}
         if not (again and changes):
             return None
+        # Kept in the session: attempts after this one need the flags too
         self.session.ask_for(replace(request.arguments, params=replace(given, **changes)))
         return self.session.request
 
@@ -154,6 +164,7 @@ class Attempts:
 
         words, log = self.session.command.words, outcome.log + _ENDS.get(outcome.code, b"")
         if request is None:
+            # Without files: the model that the log names need not be opened again
             return explain(log, words=words, files=False)
         return explain(
             log,
@@ -168,6 +179,7 @@ class Attempts:
         flags: they are named then."""
         found = self._diagnosis(outcome, request)
         launch = found.launch
+        # A proposal that takes as much would fail in the same way
         if launch is None or not _less(launch.plan, started, found.device):
             say(why_not)
             return False
@@ -201,6 +213,8 @@ class Attempts:
         with_layers = _with_layers(self.plan)
         if best[0].fits and with_layers <= _with_layers(best[0]):
             return best
+        # Smaller margins and the smallest context before a
+        # GPU loses all its layers, which costs more
         for gentler in _gentler(request, best[0]):
             found = self._or(best, gentler)
             if found[0].fits and with_layers <= _with_layers(found[0]):
@@ -208,6 +222,7 @@ class Attempts:
             best = best if best[0].fits else found
         # graph buffers, where all else is given
         if not best[0].fits and request.params.n_ubatch is None:
+            # Compute buffers shrink with the micro-batch; layers and context stay as given
             small = request.asking(
                 replace(request.arguments, params=replace(request.params, n_ubatch=_SMALL_BATCH))
             )
@@ -238,6 +253,7 @@ class Attempts:
     def _address(self) -> tuple[str, int]:
         """Return the host and port of the server. Raises UsageError if it chooses them itself."""
         host, port = self.given.value("--host"), self.given.value("--port")
+        # Port 0 is any free one, which only the server learns
         if port == "0" or (host or "").endswith(".sock"):
             raise UsageError(
                 "--wait needs a --host and a --port that are known before the server starts"
@@ -249,18 +265,22 @@ class Attempts:
         host, port = self._address()
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         url = wait.url(host, port, secure)
+        # The other server would answer /health in place of this one, which cannot listen
         if wait.taken(host, port):
             raise AutolayersError(
                 f"the port is in use at {url}: stop what listens there, or give another --port"
             )
         # what starts it otherwise (a container, a script) may not be its parent
         direct = len(self.session.command.launcher) == 1 and self.session.program() is not None
+        # [the address at which the process itself listens], once it does
         own: list[str | None] = []
 
         def ready(process: int) -> bool:
             if not wait.healthy(host, port, secure, prefix):
                 return False
             own[:] = [wait.listening(process, port)]
+            # A direct child must be the one that listens:
+            # otherwise another process has taken the port
             return wait.healthy(own[0], port, secure, prefix) if own[0] else not direct
 
         pid, outcome = background.run(words, environ, port, ready)
@@ -268,7 +288,9 @@ class Attempts:
             key = given.value("--api-key") or environ.get("LLAMA_API_KEY")
             rate = None
             if own[0] or not key:  # a key goes to nobody else
+                # --api-key takes a list
                 first_key = key.split(",")[0] if key else None
+                # Two tokens show that it works; a rate that is kept needs more
                 tokens = calibrate.PROBE.generate if self.verify else 2
                 rate = wait.speed(own[0] or host, port, secure, prefix, first_key, tokens)
             if rate and self.verify and direct:
@@ -311,6 +333,8 @@ class Attempts:
         self._compare(launch, True)
         if not self.wait:
             # this one empties the server's pipe
+            # In a thread of its own: waiting here would fill
+            # the pipe, and the server would stop at a write
             threading.Thread(target=self._probe, daemon=True).start()
 
     def _probe(self) -> None:
@@ -325,6 +349,7 @@ class Attempts:
         )
         secure, prefix = bool(given.value("--ssl-cert-file")), given.value("--api-prefix") or ""
         until = time.monotonic() + _PATIENCE
+        # /health answers 503 until the model is ready to serve
         while not wait.healthy(host, port, secure, prefix):
             if time.monotonic() > until:
                 return
@@ -360,9 +385,11 @@ class Attempts:
     def _keep_build(self, comparison: LogComparison, date: str) -> None:
         """Adds the launch to the results of `autolayers check` for this program."""
         program, build = self.session.program(), self.session.build
+        # An upper bound differs from the log without any fault of the build
         if program is None or self.session.another_build or not self.plan.breakdown.exact:
             return
         parts = [
+            # Rounding of the log is no difference
             (line.part, line.device, 0 if line.equal else line.difference)
             for line in comparison.lines
             if line.difference is not None
@@ -402,10 +429,12 @@ def _against(given: Arguments, params: Params) -> list[str]:
     were written."""
     against: dict[str, None] = {}
     for (flag, value), written in zip(given.given, given.written, strict=True):
+        # Flags of no field do not affect memory, and files are the command's own
         field = commands.field_of(flag)
         if not field or field in ("model", *commands.FILES):
             continue
         theirs, now = getattr(given.params, field), getattr(params, field)
+        # A plan may add overrides behind the given ones
         if (now[: len(theirs)] if field == "overrides" else now) != theirs:
             against[f"{written} {value}".rstrip()] = None
     return [*against]
@@ -428,10 +457,12 @@ def _gentler(request: Request, plan: Plan) -> Iterator[Request]:
     as far as the user's flags leave that open."""
     policy, params = request.policy, request.params
     small = params.n_ctx is None and policy.n_ctx is None and policy.n_ctx_min is None
+    # --fit-target and --margin are the user's word on what stays free
     margins = [device.margin for device in plan.devices]
     free = margins and policy.margin is None and not params.fit_target
     policies = [policy]
     for halved in (1, 2, 3) if free else ():
+        # a half, a quarter, an eighth
         policies.append(replace(policy, margin=tuple(size >> halved for size in margins)))
     for at in policies:
         if at is not policy:
@@ -451,6 +482,7 @@ def _device(failure: OutOfMemory, predicted: Breakdown) -> str | None:
     name = failure.device
     if name is None or failure.certain or name in ("Host", *predicted.devices):
         return name
+    # "CUDA1" of a ROCm build's log means ROCm1
     number = name.lstrip(string.ascii_letters)
     return next((known for known in predicted.devices if known.endswith(number)), name)
 
@@ -466,6 +498,7 @@ def _with_less_ram(
     limit = min(host.available, predicted.resident)
     if requested:
         limit = min(limit, _held(launch, "Host", predicted.host, requested) + requested)
+    # At least 64 MiB less, or the search might return the same launch
     return request.on(request.machine.devices, replace(host, available=max(0, limit - _STEP)))
 
 
@@ -484,6 +517,7 @@ def smaller_machine(
     devices = []
     for each in request.machine.devices:
         if device is None or each.name == device:
+            # No device in the log: each one may be the one that was full
             requested = failure.requested if each.name == device else None
             limit = _limit(each, predicted, launch, requested)
             each = replace(each, free=max(0, limit - 1))
@@ -502,6 +536,7 @@ def _limit(device: Device, predicted: Breakdown, launch: LaunchLog, requested: i
         held = _held(launch, device.name, usage or Usage(), requested)
         limit = min(limit, held + requested)
     if device.name in launch.free:
+        # What the log lists at the start, in MiB, is newer than this process's figure
         limit = min(limit, launch.free[device.name] * MiB)
     return limit
 
@@ -511,12 +546,15 @@ def _held(launch: LaunchLog, device: str, usage: Usage, requested: int) -> int:
     log's, or the prediction if the log level shows no buffers. Weights come first, then caches,
     which may be two, then graph buffers."""
     found = used(launch)
+    # META: under -sm tensor the log has one line for all devices
     seen = found.get(device, 0) + found.get(META, 0)
     if seen:
         return seen
     before = 0
     for size in (usage.model, usage.context, usage.compute):
+        # A request of one part's size, to 1 %: this part failed, and those before it are held
         if size and abs(size - requested) <= size // 100:
             return before
         before += size
+    # Smaller than a later part: taken to be one buffer of it, so the weights are held
     return usage.model if requested <= max(usage.context, usage.compute) else 0

@@ -47,6 +47,7 @@ def run(
     stderr. Raises OSError if it cannot be started, AutolayersError if its log cannot be written or
     it was given up.
     """
+    # A file, not a pipe: the server writes on after this process has ended
     path = state.path(environ, "logs", f"{port}.log")  # only the newest of each port is kept
     stopped: list[int] = []
 
@@ -65,12 +66,14 @@ def run(
             child = subprocess.Popen(
                 list(words),
                 env=dict(environ),
+                # The terminal's input belongs to what the user types next
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 **_apart(watcher),
             )
         with open(path, "rb") as log, _Progress() as progress:
+            # Once it is ready the watcher is dismissed below, and the server lives on
             ready = _until_ready(child, log, reader, stopped, healthy, progress)
             if ready:
                 return child.pid, Outcome(0, reader.finish(), False, False, False)
@@ -88,6 +91,7 @@ def run(
     _show_end(path)
     # by somebody else, such as the kernel
     killed = code == -9 and not stopped
+    # A server that ends with 0 before it is ready has not done what --wait promises
     shown = 128 + stopped[0] if stopped else _not_a_success(code)
     with open(path, "rb") as log:
         first, last, _ = read(log)
@@ -113,6 +117,7 @@ def _until_ready(
     AutolayersError for a log without end, or without a new line for too long."""
     heard = time.monotonic()
     while True:
+        # Polled before the log is read: so nothing that it printed last is missed
         code = child.poll()
         data = log.read(_PIECE)
         reader.feed(data)

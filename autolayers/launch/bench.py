@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from ..planner.compare.rivals import Trial
 
 # llama-bench's form of a field of Params: (flag, its value), and older builds' name
+# Lists are separated by slashes and rules by semicolons: a comma starts the next test
 ROWS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "model": ("-m", str),
+    # -2 is "all", a word that it does not take
     "n_gpu_layers": ("-ngl", lambda n: "999" if n == -2 else str(n)),
     "n_batch": ("-b", str),
     "n_ubatch": ("-ub", str),
@@ -136,6 +138,7 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
     lacking: list[str] = []
     for name in Params.__record_fields__:  # type: ignore[attr-defined]
         value = getattr(params, name)
+        # No devices, `()`, is -dev none
         if value is None or (value == () and name != "device") or name in _OF_TESTS:
             continue
         row = ROWS.get(name)
@@ -149,6 +152,7 @@ def in_its_words(params: Params, known: Collection[str]) -> tuple[list[str], lis
 
 def _said(flag: str, value: str, known: Collection[str]) -> list[str]:
     """Return a flag and its value in this build's form; [] if it has none."""
+    # `known` are names of the --help, where -rpc has two spellings
     if flag in known or (flag == "-rpc" and "--rpc" in known):
         return [flag, value]
     if flag == "-lm" and "-mmp" in known:  # older builds: one switch each
@@ -166,6 +170,7 @@ def rest_in_its_words(words: Sequence[str], known: Collection[str]) -> tuple[lis
     lacking: list[str] = []
     for item in items(words):
         known_flag = item.flag if isinstance(item.flag, Argument) else None
+        # A flag with a field is part of the plan already
         if known_flag is not None and known_flag.field:
             continue
         name = known_flag.canonical if known_flag else item.name
@@ -187,12 +192,14 @@ def read_program(words: Sequence[str], environ: Mapping[str, str], timeout: floa
     except NoAnswer as error:
         raise BenchFailed(f"{words[0]}: {error}") from None
     text = answer.out + answer.err
+    # Names at the start of each line of the --help, up to its default, which may have dashes too
     flags = frozenset(
         name
         for line in text.splitlines()
         if line.strip().startswith("-")
         for name in re.findall(r"(?<![\w-])--?[A-Za-z][\w-]*", line.partition("(default")[0])
     )
+    # Without these nothing can be measured
     if not {"-ngl", "-p", "-n", "-o"} <= flags:
         raise BenchFailed(f"{words[0]}: not llama-bench, by its --help")
     return Program(tuple(words), flags, "jsonl" in text, commit)
@@ -227,6 +234,7 @@ def measure(
         answer = ask(asked, environ, timeout)
     except NoAnswer as error:
         raise BenchFailed(str(error)) from None
+    # A bound for all times that its rows may claim
     took = time.monotonic() - begin
     if answer.code:
         raise BenchFailed(_how_it_ended(answer))
@@ -248,6 +256,7 @@ def measure(
 def rows_of_text(text: str) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of its output, a list or one per line."""
     try:
+        # -o json is one list, -o jsonl an object on each line, between lines of the log
         found = json.loads(text)
         yield from (
             row for row in (found if isinstance(found, list) else [found]) if isinstance(row, dict)
@@ -298,10 +307,12 @@ def _rate(
     samples = row.get("samples_ns")
     if not isinstance(samples, list) or not samples or not all(map(_is_time, samples)):
         raise BenchFailed(f"the times of its {what} are not numbers of nanoseconds")
+    # Its clock may be a virtual machine's, which jumps: 5 % and 0.1 s are allowed
     if sum(samples) > 1.05e9 * took + 1e8:
         raise BenchFailed(
             f"its {what} took {sum(samples) / 1e9:.1f} s of a run of {took:.1f} s: a clock jumped"
         )
+    # nanoseconds of each repetition
     fast, slow = min(samples), max(samples)
     tokens = (prompt + generate) * 1e9
     if slow <= _BELIEVED * fast:
@@ -310,6 +321,7 @@ def _rate(
         f"repetitions of its {what} differ by a factor of {slow / fast:.0f}: the machine is "
         "busy, or a clock jumped"
     )
+    # The slower one: too good a rate would win the comparison
     return tokens / slow, doubt, row
 
 
@@ -369,16 +381,20 @@ def as_server(words: Sequence[str]) -> tuple[str, ...]:
         word, value = words[i], words[i + 1] if i + 1 < len(words) else ""
         key = _LONG.get(word, word)
         step = 2
+        # A repeated -p adds tests, as a list does
         if key in _TESTS:
             numbers = _numbers(value)
             tests.setdefault(key, []).append(
                 sum(numbers) if key == "-pg" else max(numbers, default=0)
             )
         elif word in _SWITCHES:
+            # "0,1" is two tests: without the switch is taken as llama-server's default
             translated += [_SWITCHES[word]] if value == "1" else []
         elif word in _TEXTS:
+            # llama-server's separator is the comma
             translated += [word, value.replace("/", ",").replace(";", ",")]
         elif (row := lookup(word)) is None or word in _BENCH_ONLY:
+            # Unknown: what follows is its value unless it looks like a flag
             step = 1 if value.startswith("-") or word in ("-v", "--progress") else 2
         elif row[0].field in _COUNTS and (numbers := _numbers(value)):
             largest[word] = max(largest.get(word, 0), *numbers)
@@ -394,5 +410,6 @@ def as_server(words: Sequence[str]) -> tuple[str, ...]:
 
 def _numbers(value: str) -> list[int]:
     """Return the numbers of a list or range in llama-bench's words, without a range's step."""
+    # e.g. "128-512+128" -> 128, 512; "1-1024*2" -> 1, 1024
     parts = re.sub(r"[+*]\d+", "", value).replace("-", ",").split(",")
     return [int(part) for part in parts if part.isascii() and part.isdecimal() and len(part) < 10]

@@ -40,15 +40,19 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds for one load
 _TAIL = 1 << 14  # bytes at the end of a log that are searched for the reason of a failure
+# What an older build says of a newer architecture, tokenizer or draft
 _UNKNOWN = re.compile(
     rb"unknown model architecture|unknown (?:pre-tokenizer|tokenizer)|argument "
     rb'"--spec-type"'
 )
 _NOT_LOADED = re.compile(rb"error loading model")
+# " E " marks an error in lines of builds since about b9014
 _REASON = re.compile(rb"(?: E |GGML_ASSERT|error:)[^\n]*")
 # launches of each model; those with layers on a device only if there is one
 # the one with a draft and an adapter, the one with a projector
 DRAFTED, SEEING = "llama-moe", "gemma3-dense"
+# One and two sequences, with and without flash attention, all layers and two, the cache on the
+# device and in RAM: what sizes depend on most
 VARIANTS = (
     ("-ngl", "99", "-c", "1024", "-np", "1"),
     ("-ngl", "99", "-c", "2048", "-np", "2", "-fa", "off", "-ub", "64"),
@@ -93,14 +97,17 @@ def check(
     """Loads each bundled model (all, or those `names`) with `program`, two at a time, and compares;
     yields a Checked for each. `devices` as in --list-devices. `quick`: one launch of each instead
     of two or three."""
+    # Without a device -ngl 2 and -nkvo change nothing
     variants = VARIANTS[:1] if quick else VARIANTS if devices else VARIANTS[:2]
     with (
         tempfile.TemporaryDirectory(prefix="autolayers-check-") as folder,
+        # Loads wait for the disk and the start of a process more than for a core
         ThreadPoolExecutor(2) as pool,
     ):
 
         def one(job: _Job) -> Checked:
             with tempfile.TemporaryDirectory(dir=folder) as own:
+                # A directory of its own, removed after the load: files are large, if mostly holes
                 path = _write(own, job.name.replace("/", "-"), data(job.name))
                 more = [
                     word
@@ -155,6 +162,7 @@ def _check_one(
         words = [*variant, *_plain(build, job.warm)]
         params = parse(words, command=None).params
         try:
+            # A refusal is a prediction too: the build must refuse the launch as well
             predicted = estimate(model, params, devices, build.rules.number, runtime=True)
         except LaunchRefused as refusal:
             if job.drafts:
@@ -162,6 +170,7 @@ def _check_one(
             predicted = None
             refused = str(refusal)
         log, tail = load([program, "-m", path, *words], environ, os.path.dirname(path))
+        # It ended before all buffers were there
         if not _has_sizes(log):
             if _is_unknown(tail, job):
                 return Checked(name, model.architecture, "unknown")
@@ -182,6 +191,7 @@ def _check_one(
             if more is None:
                 continue
             key = line.part, line.device
+            # The largest difference of all launches, in either direction
             parts[key] = max(parts.get(key, 0), 0 if line.equal else more, key=abs)
     state = _state(parts.values(), bool(why))
     differences = tuple((*key, more) for key, more in parts.items())
@@ -212,6 +222,7 @@ def _state(differences: Collection[int], is_bound: bool) -> str:
 def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple[LaunchLog, bytes]:
     """Starts llama-server and ends it when its model is loaded, or after PATIENCE: (its log, the
     log's last bytes)."""
+    # The user's LLAMA_ARG_* would change the launch
     quiet = {name: value for name, value in environ.items() if not name.startswith("LLAMA_")}
     reader, tail = LogReader(), b""
     child = subprocess.Popen(
@@ -225,6 +236,7 @@ def load(words: Sequence[str], environ: Mapping[str, str], folder: str) -> tuple
         **own_group(),
     )
     assert child.stdout is not None
+    # Ends the read below as well: the pipe closes with the last process of the group
     timer = threading.Timer(PATIENCE, end_group, (child,))
     timer.start()
     try:
@@ -245,6 +257,7 @@ def _plain(build: Build, warm: bool) -> list[str]:
     """Return the flags that make the sizes depend only on the model: weights in their own buffers,
     no warmup unless `warm`, and a verbose log."""
     words = ["--override-kv", "tokenizer.ggml.model=str:none"]  # the vocabulary has only a size
+    # Mapped weights have no buffer of their own in the log; newer builds call the switch -lm
     for flag in (("-lm", "none"), ("--no-mmap",)):
         if build.knows(flag[0]):
             words += flag
@@ -260,12 +273,14 @@ def _write(folder: str, name: str, header: bytes) -> str:
     path = os.path.join(folder, f"{name}.gguf")
     with open(path, "wb") as file:
         file.write(header)
+    # `promised`: the size that the tensors' offsets need. A hole reads as zeros and takes no space
     os.truncate(path, read_header(path).files[0].promised)
     return path
 
 
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
+        # Free once the socket is closed; a race for it would only fail one load
         port: int = taken.getsockname()[1]
         return port
 

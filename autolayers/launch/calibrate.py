@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .session import Session
     from .tune import Measured
 
+# bytes of a file; more is cut off
 _MAX_SIZE = 16 << 20
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 _NO_VALUE = ("", "none", "auto")
@@ -58,6 +59,7 @@ _SWITCHES = (
     ("no_host", "--no-host"),
     ("embeddings", "-embd"),
 )
+# by its age a build writes a bool, a number or a word
 _ATTENTION = {"true": "on", "1": "on", "on": "on", "false": "off", "0": "off", "off": "off"}
 PROBE = Trial(1, 32)
 MOST = 20  # times faster or slower than predicted that counts
@@ -91,10 +93,12 @@ def _run_of(
     devices: Sequence[Device],
 ) -> Run:
     """Return a measured rate (tokens per second) of a test, next to its uncorrected prediction."""
+    # `paces` are the corrections by earlier measurements: divided out, or they would count twice
     if kind == "pp":
         predicted = test.prompt / clock.prompt(test.prompt, test.depth) / clock.paces[0]
     else:
         predicted = 1 / clock.token(test.depth + test.generate / 2) / clock.paces[1]
+    # The first device that computes; HOST where none does
     backend = next(
         (device.engine or device.backend for device in devices if device.name in clock.devices),
         HOST,
@@ -113,6 +117,7 @@ def runs_of(measured: Iterable[Measured], test: Trial, devices: Sequence[Device]
             ("pp", one.rates.prompt, test.prompt),
             ("tg", one.rates.token, test.generate),
         )
+        # Each kind for itself: a test may have a long prompt and a short answer
         if tokens >= _LEAST
     ]
     return [run for run in runs if run.plausible]
@@ -123,6 +128,7 @@ def keep_probe(session: Session, plan: Plan, rate: float) -> bool:
     they are not plausible, or another machine or build was planned for. Raises AutolayersError."""
     request = session.request
     policy = request.policy
+    # Rates are kept for this machine: a plan for another one was not measured
     if (
         session.another_build
         or policy.gpu is not None
@@ -155,6 +161,7 @@ def ratios(runs: Iterable[Run]) -> list[Ratio]:
     return [
         Ratio(
             *key[:2],
+            # Geometric: twice as fast and half as fast cancel out
             float(f"{exp(sum(log(run.ratio) for run in alike) / len(alike)):.4g}"),
             len(alike),
             *key[2:],
@@ -179,6 +186,7 @@ def read_bench(
     stands for the files that were measured, if they are elsewhere now. Raises UsageError,
     ModelError."""
     runs: list[Run] = []
+    # one note for each reason, whatever the number of rows
     notes: dict[str, None] = {}
     evaluators: dict[tuple[str, str], Evaluator] = {}
     for row in _read(path):
@@ -223,10 +231,12 @@ def _run(
         raise _Left(f"{printable(file)[:200]} is not here: name the model after the file")
     own = _devices_of(row, devices)
     key = file, ",".join(device.name for device in own)
+    # Rows of one file and the same devices share an evaluator, whose graphs are the slow part
     if key not in evaluators:
         machine = Machine.of(own, host, None, {})
         evaluators[key] = Evaluator.of(read_model(file), replace(machine, measured=()))
     evaluator = evaluators[key]
+    # llama-bench makes each test's context as long as the test
     params = replace(_params(row), n_ctx=prompt + generate + depth)
     use = evaluator.static(params)
     if use is None:
@@ -247,6 +257,7 @@ def _run(
             f"{rate:.4g} tokens per second are {run.ratio:.3g} of the prediction: not of "
             "this machine or model"
         )
+    # e.g. "2026-08-15T09:12:33Z"
     when = str(row.get("test_time", ""))[:10]
     return replace(run, date=when if _DATE.fullmatch(when) else "")
 
@@ -254,6 +265,7 @@ def _run(
 def _test(row: Mapping[str, Any]) -> tuple[int, int, int]:
     """Return (prompt, generated, depth) of a row, in tokens. Raises _Left."""
     prompt, generate, depth = (_count(row, name) for name in ("n_prompt", "n_gen", "n_depth"))
+    # -pg: one rate for both, which says nothing of either
     if bool(prompt) == bool(generate):
         raise _Left("tests of a prompt and an answer together do not count")
     if max(prompt, generate) < _LEAST:
@@ -279,6 +291,7 @@ def _count(row: Mapping[str, Any], name: str) -> int:
 def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Device]:
     """Return this machine's devices under the backend that was measured; none for the CPU's. Raises
     _Left if they are others."""
+    # e.g. "CUDA" or "CUDA,BLAS"
     names = [canonical(name.strip()) for name in str(row.get("backends", "")).split(",")]
     if Rpc.name in names:
         raise _Left("launches with RPC servers do not count")
@@ -286,6 +299,7 @@ def _devices_of(row: Mapping[str, Any], devices: Sequence[Device]) -> list[Devic
     if not gpus:
         return []
     try:
+        # The same cards by another driver, e.g. Vulkan in place of CUDA, have other rates
         own = driven(devices, gpus[0])
     except UsageError as error:
         raise _Left(str(error)) from None
@@ -305,6 +319,7 @@ def _missing(cards: str, own: Sequence[Device]) -> str:
 
 
 def _same(one: str, other: str) -> bool:
+    # Vulkan adds the driver: "AMD Radeon RX 7900 XTX (RADV NAVI31)"
     return not other or one.partition(" (")[0].strip() == other.partition(" (")[0].strip()
 
 
@@ -323,12 +338,14 @@ def _words(row: Mapping[str, Any]) -> list[str]:
         if name in row:
             words += [flag, str(row[name])]
     for name, flag in _SWITCHES:
+        # llama-bench's switches take 0 or 1
         words += [flag, str(int(bool(row.get(name))))]
     if "flash_attn" in row:
         words += ["-fa", _ATTENTION.get(str(row["flash_attn"]).lower(), "auto")]
     if _count(row, "n_cpu_moe"):
         words += ["-ncmoe", str(row["n_cpu_moe"])]
     shares = str(row.get("tensor_split") or "")
+    # e.g. "3.00/1.00"
     if shares.strip("0./"):  # 0.00: none
         words += _unless_none("-ts", shares)
     for name, flag in (("devices", "-dev"), ("tensor_buft_overrides", "-ot")):

@@ -39,6 +39,7 @@ def digest(program: str) -> str:
     try:
         for path in found:
             facts = os.stat(path)
+            # Sizes and times, not contents: libraries have hundreds of MB, and each launch asks
             sum_.update(
                 f"{path}\0{facts.st_size}\0{facts.st_mtime_ns}\n".encode("utf-8", "surrogateescape")
             )
@@ -53,6 +54,7 @@ def load(program: str, environ: Mapping[str, str]) -> CheckedBuild | None:
     def of(entry: Any) -> CheckedBuild | None:
         return (
             None
+            # Another build stands at this path now: what was checked is not this one
             if entry["digest"] != digest(program)
             else CheckedBuild(
                 int(entry["build"]),
@@ -73,6 +75,7 @@ def keep(program: str, found: CheckedBuild, environ: Mapping[str, str]) -> None:
     counts. Raises AutolayersError."""
     with state.locked(environ):
         before = load(program, environ)
+        # `check` of one architecture keeps what is known of the others
         known = {**(before.architectures if before else {}), **found.architectures}
         state.keep(
             state.path(environ, "builds", _name(program) + ".json"),

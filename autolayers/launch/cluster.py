@@ -42,6 +42,7 @@ OPEN = (
     "use the GPU, and can crash or take over the server. Keep it in a private network."
 )
 IMAGE = "llama.cpp:rpc"
+# The name of tools/rpc's binary; older builds call it rpc-server
 _PROGRAM = "ggml-rpc-server"
 
 
@@ -55,6 +56,8 @@ def words(box: Box, i: int, host: str | None = None, device: str | None = None) 
         str(box.ports[i]),
         "--device",
         device or box.devices[i].name,
+        # Keeps large tensors in LLAMA_CACHE by their hash,
+        # so the second start sends none of them again
         "--cache",
     ]
 
@@ -70,6 +73,7 @@ def files(
     """Path -> text, the head's last. Raises UsageError for a machine that this kind of file cannot
     start, and for two machines whose files would have the same name."""
     name_of = kubernetes.label if kind in ("kubernetes", "lws") else _folder
+    # Two names may become one: characters that a file's name should not have are dashes there
     names: dict[str, str] = {}
     for box in (*use.boxes, cluster.head):
         if (other := names.setdefault(name_of(box.name), box.name)) != box.name:
@@ -100,11 +104,13 @@ def _needs(use: Use) -> dict[tuple[str, int], tuple[DeviceRow, Ram]]:
     the largest is a tensor, and all that it holds if it has no memory
     (rpc_server::set_tensor of ggml-rpc.cpp)."""
     message = max([tensor.n_bytes for tensor in use.plan.model.tensors.values()], default=0)
+    # The plan lists remote devices as RPC0, RPC1, ... in the order of machines and their devices
     rows = iter([row for row in use.plan.devices if backend_of(row.name).remote])
     found = {}
     for box in use.boxes:
         for i, device in enumerate(box.devices):
             row = next(rows)
+            # A GPU with memory of its own takes no RAM for weights
             own = row.used if device.in_ram or device.backend == CPU.name else 0
             found[box.name, i] = row, ram_of(message + own, 0, 0)
     return found
@@ -126,8 +132,11 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 "After=network-online.target",
                 "",
                 "[Service]",
+                # The server needs no files but its cache, and
+                # whoever reaches its port may take it over
                 "DynamicUser=yes",
                 *(
+                    # /dev/dri and /dev/kfd belong to these groups
                     ["SupplementaryGroups=video render"]
                     if row_of(device.backend).device_nodes
                     else []
@@ -137,6 +146,7 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 "ExecStart="
                 + " ".join(map(systemd, [f"/usr/local/bin/{_PROGRAM}", *words(box, i)[1:]])),
                 f"MemoryMax={needs[box.name, i][1].request // MiB}M",
+                # The head cannot start without it, however it ended
                 "Restart=always",
                 "RestartSec=2",
                 "",
@@ -152,6 +162,7 @@ def _systemd(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
 
 def _runs_linux(box: Box, device: Device, what: str) -> None:
     row = row_of(device.backend)
+    # Such as Metal: no container and no systemd there
     if not (row.gpu_driver or row.device_nodes or row.image):
         by_hand = shell(words(box, box.devices.index(device)))
         raise UsageError(
@@ -182,10 +193,13 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
             _runs_linux(box, device, "compose")
             row = row_of(device.backend)
             command, most = words(box, i, "0.0.0.0"), needs[box.name, i][1].request // MiB
+            # Within the container it listens on all addresses:
+            # the published one limits who reaches it
             at = _published(box)
             lines += [
                 f"  rpc-{i}:",
                 f"    image: {compose(image)}",
+                # The images start llama-server
                 f"    entrypoint: [{compose('/app/' + _PROGRAM)}]",
                 f"    command: [{', '.join(map(compose, command[1:]))}]",
                 "    ports:",
@@ -210,6 +224,7 @@ def _compose(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> di
                 ]
             if row.device_nodes:
                 lines += ["    devices:", *(f"      - {node}" for node in row.device_nodes)]
+            # Also after a reboot of that machine
             lines += ["    restart: unless-stopped"]
         found[f"{_folder(box.name)}/compose.yaml"] = (
             "\n".join([*lines, "volumes:", "  rpc-cache:"]) + "\n"
@@ -237,6 +252,7 @@ def _kubernetes(use: Use, cluster: Cluster, arguments: Arguments, image: str) ->
             kubernetes.service(name, pod.port),
         ]
         endpoints.append(f"{name}:{pod.port}")
+    # The head's own GPU is part of the plan, so it runs on that node alone
     head = replace(_leader(use, arguments, image, endpoints), node=cluster.head.name)
     documents += [
         kubernetes.deployment("llama-server", head, {"llama-cpp": "head"}),
@@ -256,6 +272,7 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
             _runs_linux(box, device, "kubernetes")
             row, ram = needs[box.name, i]
             backend = row_of(device.backend)
+            # A pod that gets one GPU sees it as number 0
             command = ["/app/" + _PROGRAM, *words(box, i, "0.0.0.0", f"{backend.name}0")[1:]]
             yield (
                 f"rpc-{kubernetes.label(box.name)}-{i}",
@@ -278,6 +295,7 @@ def _workers(use: Use, arguments: Arguments, image: str) -> Iterator[tuple[str, 
 def _leader(use: Use, arguments: Arguments, image: str, endpoints: Sequence[str]) -> Pod:
     """Return the head's pod, whose servers are at these addresses."""
     flags = list(use.plan.flags)
+    # The plan has the machines' addresses; within Kubernetes servers have names
     if "--rpc" in flags:
         flags[flags.index("--rpc") + 1] = ",".join(endpoints)
     launch = _head(replace(use, plan=replace(use.plan, flags=tuple(flags))), arguments, image)
@@ -315,6 +333,7 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
         raise UsageError(
             "the plan uses the head alone: --format kubernetes of `autolayers MODEL` starts it"
         )
+    # (resource, device), e.g. ("nvidia.com/gpu", "CUDA0"): all workers are made from one template
     kinds = {(pod.gpu, pod.command[-2]) for pod in workers}
     if len(kinds) > 1:
         raise UsageError(
@@ -330,6 +349,7 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
     worker = replace(
         largest, command=command, port=port, node="", gpumem=max(pod.gpumem for pod in workers)
     )
+    # LeaderWorkerSet's own names: group 0, worker i, in a headless Service of the set's name
     endpoints = [f"{name}-0-{i}.{name}:{port}" for i in range(1, size)]
     # a leader that ends for want of a worker would end its workers too
     leader = replace(_leader(use, arguments, image, endpoints), after=endpoints)
@@ -343,7 +363,9 @@ def _lws(use: Use, cluster: Cluster, arguments: Arguments, image: str) -> dict[s
         "spec:",
         "  replicas: 1",
         "  leaderWorkerTemplate:",
+        # pods of a group, the leader included
         f"    size: {size}",
+        # llama-server keeps connections to all workers, and ends with the first that is lost
         "    restartPolicy: RecreateGroupOnPodRestart",
         "    leaderTemplate:",
         *kubernetes.template(leader, {"app": name, "llama-cpp": "head"}, 6),

@@ -105,9 +105,11 @@ class WrappedCommand:
         """`words` translated to llama-server's, for the planner."""
         words = self.words if self.meant is None else self.meant
         # llama-bench has its own flags and their defaults
+        # (-c is none of them, and lists such as -p 512,1024 make several launches)
         if self.bench:
             return bench.as_server(words)
         program = of_program(self.program)
+        # The words come first, so that given ones after them win
         if program.chunk and not _TASKS.isdisjoint(words):
             return ("-np", "1", "-kvu", *words)
         return ("-np", "1", *words) if program.one_sequence else words
@@ -124,6 +126,7 @@ class WrappedCommand:
     def here(self, path: str) -> str:
         """Return a path of the command, as a path of this machine."""
         # the deepest mount first: another one may lie within it
+        # e.g. ("/models", "/data"): /models/m.gguf is /data/m.gguf here
         for inside, outside in self.mounts:
             if path == inside or path.startswith(inside.rstrip("/") + "/"):
                 return outside.rstrip("/") + path[len(inside.rstrip("/")) :]
@@ -152,6 +155,7 @@ def read(argv: Sequence[str], command: str = "run") -> WrappedCommand:
     # `docker run`, `docker container run`
     if name in _CONTAINERS and "run" in wrapped[:3]:
         return _container(wrapped, command)
+    # e.g. 3 of ["nice", "-n", "5", "llama-server", ...]
     start = _program(wrapped)
     program = _basename(wrapped[start])
     following = wrapped[start + 1 : start + 2]
@@ -174,6 +178,7 @@ def _refuse_words(wrapped: Sequence[str], command: str) -> None:
             f"nothing to {command}: autolayers {command} [flags] llama-server -m model.gguf ..."
         )
     if wrapped[0].startswith("-"):
+        # An unknown flag is a mistyped own one: the nearest is suggested
         if lookup(wrapped[0].partition("=")[0]) is None:
             refuse_unknown(wrapped[0], command)
         raise UsageError(
@@ -245,6 +250,7 @@ def own_end(argv: Sequence[str], command: str = "run") -> int:
         name = name.replace("_", "-") if name.startswith("--") else name
         if name not in own:
             break
+        # --retry 2 are two words, --retry=2 and --verify one
         i += 2 if own[name].takes_value and not equals else 1
     return min(i, len(argv))
 
@@ -276,6 +282,7 @@ def _program(wrapped: Sequence[str]) -> int:
 
 
 def _container(wrapped: list[str], command: str) -> WrappedCommand:
+    # docker run [flags] IMAGE [program] [words]
     mounts, i = _container_flags(wrapped, wrapped.index("run") + 1)
     if wrapped[i : i + 1] == ["--"]:
         i += 1
@@ -289,9 +296,11 @@ def _container(wrapped: list[str], command: str) -> WrappedCommand:
     launcher, words = wrapped[: i + 1], wrapped[i + 1 :]
     if words[:1] == ["--"]:
         del words[0]
+    # llama.cpp's images with the tag :light start llama-cli
     if i == image and ":light" in wrapped[image]:
         program = "llama-cli"
     whole = [pair for pair in mounts if all(pair)]
+    # An anonymous volume has no directory here: its pair has an empty part
     deepest_first = tuple(sorted(whole, key=lambda pair: -len(pair[0])))
     plain = _plain(words, program, command)
     return WrappedCommand(tuple(launcher), plain, program, deepest_first, True)
@@ -329,6 +338,7 @@ def _mount(value: str) -> tuple[str, str]:
 
 def _volume(text: str) -> tuple[str, str]:
     """HOST:CONTAINER[:OPTIONS], where HOST may begin with a Windows drive."""
+    # C:\data:/models has a colon that separates nothing
     drive = text[:2] if text[1:2] == ":" and text[2:3] in ("\\", "/") else ""
     parts = text[len(drive) :].split(":")
     return (parts[1], drive + parts[0]) if len(parts) > 1 else ("", "")
@@ -339,6 +349,7 @@ def _volume(text: str) -> tuple[str, str]:
 
 def _missing(given: Overrides, wanted: Overrides) -> Overrides:
     """Return the wanted overrides that are not given: those after them, if they begin alike."""
+    # Same beginning: the plan kept the given ones in front and added its own
     if wanted[: len(given)] == given:
         return wanted[len(given) :]
     return tuple(pair for pair in wanted if pair not in given)
@@ -362,6 +373,7 @@ def additions(
     # words by which the program was recognised stand in the command already
     if own and tuple(flags[-len(own) :]) == own:
         flags = flags[: len(flags) - len(own)]
+    # Parsed back into fields, so that spellings do not matter
     wanted = parse(flags, command=None).params
     # by field: -c, --ctx-size and LLAMA_ARG_CTX_SIZE are one
     given = {field_of(flag) for flag, _ in typed.given} - {""}
@@ -373,10 +385,12 @@ def additions(
         return [], ["llama-bench fits the model itself (--fit-target): no flags are added"]
     server = command.program.startswith("llama-server") or not command.program.startswith("llama-")
     for name, written in _by_field(wanted):
+        # Its parser would refuse these words
         if not server and name in _TO_EMBED and (wanted.embedding or wanted.reranking):
             continue  # llama-embedding does nothing else
         if name in ("overrides", "overrides_draft"):
             # of several -ot the first match counts, so given ones stay in front
+            # `spoken`, not `typed`: a variable's overrides are in the process already
             missing = _missing(getattr(spoken.params, name), getattr(wanted, name))
             written = _said(name, missing, build)
         elif name in given or name in twice:

@@ -55,11 +55,13 @@ def projector(model: Model) -> bytes:
     keys = [
         _text("general.type", "mmproj"),
         _text("general.architecture", "clip"),
+        # Types of GGUF's values: 4 uint32, 6 float32, 7 bool, 8 string, 9 array
         ("clip.has_vision_encoder", 7, b"\1"),
         ("clip.use_gelu", 7, b"\1"),
         _text("clip.projector_type", "gemma3"),
         _float("clip.vision.attention.layer_norm_epsilon", 1e-6),
         *(
+            # An array of 3 float32
             (f"clip.vision.image_{name}", 9, struct.pack("<IQ3f", 6, 3, 0.5, 0.5, 0.5))
             for name in ("mean", "std")
         ),
@@ -89,14 +91,17 @@ def projector(model: Model) -> bytes:
 def _file(keys: list[Key], tensors: Iterable[tuple[str, Shape]]) -> bytes:
     """Return a GGUF header with f32 tensors."""
     tensors = list(tensors)
+    # Version 3, little-endian
     found = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(keys))
     found += b"".join(_string(key) + struct.pack("<I", kind) + value for key, kind, value in keys)
     offset = 0
     for name, ne in tensors:
+        # Rank, lengths, type (0 is f32), offset in the data
         found += _string(name) + struct.pack(f"<I{len(ne)}QIQ", len(ne), *ne, 0, offset)
         size = 4
         for length in ne:
             size *= length
+        # general.alignment is 32 where a file does not say it
         offset += -(-size // 32) * 32
     return found + bytes(-len(found) % 32)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 PORT = 8080  # of a machine's first server
 BALANCER = 8000  # where a balancer listens
+# Balancers' own limits of a minute would end long answers
 _SECONDS = 3600  # that an answer may take
 _OPEN = (
     "the servers listen on all addresses: anyone in the network may use them (--api-key, or a "
@@ -71,6 +72,7 @@ def names_of(paths: Sequence[str]) -> list[str]:
             )
             or "model"
         )
+        # e.g. "qwen3-8b", "qwen3-8b-2"
         number = sum(other == name or other.startswith(f"{name}-") for other in found) + 1
         found.append(name if name not in found else f"{name}-{number}")
     return found
@@ -96,6 +98,7 @@ def files(
     for flag in ("--port", "--host"):
         if arguments.value(flag) is not None:
             raise UsageError(f"{flag}: the files of a fleet give each server its own")
+    # `use` is set for a model over several machines
     across = [server for server in found.servers if server.use is not None]
     if across and kind not in (*_RPC, *_BALANCERS):
         raise UsageError(
@@ -132,6 +135,8 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
         first = [place for place in places if place.machines[0] == name]
         for number, place in enumerate(first):
             server = found.servers[place.server]
+            # One sort of server runs in several places; over
+            # RPC each place has its own devices and plan
             plan = server.plan if server.use is None else found.use(place).plan
             words = to_words(Params(model=paths[server.model]))
             more = ("--host", "0.0.0.0", "--port", str(PORT + number))
@@ -141,6 +146,7 @@ def _instances(found: FleetPlan, paths: Sequence[str], arguments: Arguments) -> 
                 plan,
             )
             launch.image = str(arguments.own.get("image") or "")
+            # Several servers share a machine's GPUs: each must see only its own
             if place.gpus and not launch.backend.visible:
                 raise UsageError(
                     f"machine {name}: no variable shows a process some GPUs of "
@@ -232,6 +238,8 @@ def _kubernetes(
                 "do: --gpumem hami or kai says what divides it"
             )
         name = f"{_label(first.model)}-{number}"
+        # Servers of one sort are equal but for their port, and pods have their own ports: so they
+        # are replicas of one Deployment
         pod = kubernetes.pod_of(first.launch, shares, "llama-server")
         pod = replace(
             pod,
@@ -244,7 +252,9 @@ def _kubernetes(
             kubernetes.deployment(name, pod, {"llama-model": _label(first.model)}, len(group))
         )
     documents += [
-        kubernetes.service(name, port, name, "llama-model") for name, port in ports.items()
+        # Selected by the model's label: several Deployments of a model are behind one Service
+        kubernetes.service(name, port, name, "llama-model")
+        for name, port in ports.items()
     ]
     return {**({"kubernetes.yaml": "---\n".join(documents)} if documents else {}), **texts}
 
@@ -274,6 +284,7 @@ def _llmkube(
                 "express: --format kubernetes --gpumem hami does"
             )
         launch = each.launch
+        # --host is added above, not by the user
         launch.warnings = [line for line in launch.warnings if "--host" not in line]
         number = f"-{each.port - PORT}" if each.port > PORT else ""
         texts.append(
@@ -306,6 +317,7 @@ def _llama_swap(
             f"  {yaml(machine)}:",
             f"    proxy: {yaml(f'http://{own[0].at}')}",
             "    models:",
+            # MODEL alone is listed once, at the first machine that serves it
             *(f"      - {yaml(name)}" for name in served if name not in first),
             *(f"      - {yaml(f'{name}@{machine}')}" for name in served),
         ]
@@ -325,10 +337,12 @@ def _swap(machine: str, own: Sequence[_Instance]) -> str:
                 f"  {yaml(name)}:",
                 *text[text.index("models:") + 2 :],
                 *(f"    aliases: [{yaml(f'{name}@{machine}')}]",) * (not number),
+                # llama-swap refuses more than 10 requests at once with 429 if nothing is written
                 f"    concurrencyLimit: {max(10, each.server.slots)}",
             ]
             if each.place.gpus:
                 shown = ",".join(map(str, each.place.gpus))
+                # e.g. "CUDA_VISIBLE_DEVICES=1"
                 lines += ["    env:", f"      - {yaml(f'{each.launch.backend.visible}={shown}')}"]
     lines += [
         "groups:",
@@ -337,6 +351,7 @@ def _swap(machine: str, own: Sequence[_Instance]) -> str:
         "    exclusive: true",
         "    members:",
         *(f"      - {yaml(name)}" for name in names),
+        # All fit together, so all are loaded when llama-swap starts
         "hooks:",
         "  on_startup:",
         "    preload:",
@@ -357,10 +372,12 @@ def _litellm(
         lines += [
             f"  - model_name: {yaml(each.model)}",
             "    litellm_params:",
+            # LiteLLM's provider for any server with OpenAI's API
             f"      model: {yaml(f'openai/{each.model}')}",
             f"      api_base: {yaml(f'http://{each.at}/v1')}",
             '      api_key: "none"',
             f"      weight: {each.server.slots}",
+            # No more at once than it has slots: it would queue them while another one is idle
             f"      max_parallel_requests: {each.server.slots}",
             f"      timeout: {_SECONDS}",
         ]
@@ -384,6 +401,7 @@ def _nginx(
     for number, own in enumerate(models.values()):
         lines += [
             f"  upstream model{number} {{",
+            # The fewest connections by weight, and a weight is the number of slots
             "    least_conn;",
             *(
                 f"    server {each.at} weight={each.server.slots} max_fails=1 fail_timeout=10s;"
@@ -395,6 +413,7 @@ def _nginx(
         "  server {",
         f"    listen {BALANCER};",
         "    client_max_body_size 256m;",
+        # Tokens reach the client as they come
         "    proxy_buffering off;",
         "    proxy_http_version 1.1;",
         "    proxy_connect_timeout 5s;",
@@ -404,6 +423,7 @@ def _nginx(
         "    proxy_next_upstream error timeout;",
     ]
     for number, name in enumerate(models):
+        # With a path behind the name nginx removes /MODEL/ from the request
         lines += [f"    location /{name}/ {{ proxy_pass http://model{number}/; }}"]
     lines += ["    location / { proxy_pass http://model0; }"] if len(models) == 1 else []
     return {"nginx.conf": "\n".join([*lines, "  }", "}"]) + "\n"}
@@ -424,6 +444,8 @@ def _haproxy(
         f"  timeout client {_SECONDS}s",
         f"  timeout server {_SECONDS}s",
         f"  timeout queue {_SECONDS}s",
+        # redispatch 1: each retry goes to another server; retry-on
+        # conn-failure: never a request that a server has begun
         "  retries 3",
         "  option redispatch 1",
         "  retry-on conn-failure",
@@ -444,6 +466,8 @@ def _haproxy(
         ]
         lines += [
             f"  server s{i} {each.at} check inter 2s fall 1 observe layer4 error-limit 1 "
+            # maxconn keeps requests in HAProxy's queue while
+            # all slots are taken; 256 is the largest weight
             f"on-error mark-down maxconn {each.server.slots} weight {min(256, each.server.slots)}"
             for i, each in enumerate(own)
         ]

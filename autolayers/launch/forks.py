@@ -30,21 +30,26 @@ def understood(
     """Return the command with the words that a plan is made for, and notes; unchanged where its
     program is llama.cpp or cannot be asked. Raises UsageError for words whose memory is not known.
     """
+    # (word, the word after it): enough to see words
+    # that only a fork has, without asking the program
     following = list(zip(command.words, [*command.words[1:], ""], strict=False))
     if command.container or not any(_foreign(*pair) for pair in following):
         return command, []
     from ..detect import detect, help_words
 
     build = detect(command.launcher, environ)
+    # All words of its --help, cache types with them
     listed = help_words(command.launcher, environ)
     caches = [after.lower() for word, after in following if word in ik_words.CACHES]
     if not build.fork and not any(name in listed for name in caches):
         return command, []
+    # An unknown fork: its own words are planned as the nearest of llama.cpp, with notes
     if build.engine is not IK_LLAMA:
         words, _, notes = ik_words.meant(
             command.words, {}, tuple(listed), build.fork or "this program"
         )
         return replace(command, meant=words), notes
+    # -fa of commits before it took a value
     asked = _with_values(command.words) if build.bare_flash else command.words
     words, engine, notes = ik_words.meant(
         asked, types=(*listed, *ik_words.OWN_TYPES), listed=build.flags or ()
@@ -56,6 +61,7 @@ def places_itself(command: WrappedCommand, environ: Mapping[str, str]) -> str:
     """Return why there is nothing to plan for a command whose program chooses by itself; "" for
     others."""
     following = zip(command.words, [*command.words[1:], ""], strict=False)
+    # llama.cpp's --fit has a value, on or off
     if command.container or not any(_switch(word, after, _FIT) for word, after in following):
         return ""
     from ..detect import detect

@@ -67,6 +67,7 @@ class Kept:
 def _of(entry: Any) -> Kept:
     """Return an entry of the file. Raises where it is not one, or its flags are not
     llama-server's."""
+    # Fields are converted one by one: the file may be anything
     kept = Kept(
         str(entry["model"]),
         str(entry["question"]),
@@ -87,6 +88,7 @@ def _of(entry: Any) -> Kept:
 def question_of(request: Request) -> str:
     """Return what decides a plan, but for the model and the free memory."""
     machine = request.machine
+    # Free memory differs at each start and is compared for itself in `find`
     devices = [repr(replace(device, free=0)) for device in machine.devices]
     aims = [
         f"{name}={value!r}"
@@ -101,6 +103,7 @@ def question_of(request: Request) -> str:
         machine.disk_bandwidth,
         machine.threads,
     )
+    # The version of autolayers is part of it: a newer one may plan better
     asked = "\n".join(
         [
             __version__,
@@ -130,9 +133,11 @@ def find(
     question, free = question_of(request), _free(request)
     spare = dict.fromkeys(request.machine.limits, _MORE)
     spare["Host"] = max(_MORE, (request.machine.ram_total or 0) // _MORE_RAM)
+    # The newest plan of the same launch first
     for kept in reversed(store.entries("plans", "kept", environ, _of)):
         if (kept.model, kept.question, set(kept.free)) != (model, question, set(free)):
             continue
+        # Less memory than then is decided by measuring again; much more may allow a better plan
         if all(size <= kept.free[name] + spare[name] for name, size in free.items()):
             return _literal(kept, request, again)
     return None
@@ -142,9 +147,11 @@ def _literal(kept: Kept, request: Request, again: Callable[[Request], Plan]) -> 
     """Return the kept launch on the memory that is free now, None if it does not fit."""
     arguments = request.arguments
     params = replace(parse(kept.flags, command=None).params, model=arguments.params.model)
+    # Own flags that the kept flags answer, such as --ctx, would be solved again
     own = {name: value for name, value in arguments.own.items() if name not in tuned.ANSWERED}
     with contextlib.suppress(AutolayersError):
         plan = again(request.asking(replace(arguments, params=params, own=own)))
+        # Other flags mean that something which `question_of` does not know has changed
         if plan.fits and plan.flags == kept.flags:
             faster, smaller = kept.hints
             return replace(

@@ -47,6 +47,7 @@ def digest(path: str, header_size: int) -> str:
     sum_ = hashlib.sha256()
     try:
         with open(path, "rb") as file:
+            # By pieces: a header has some 10 MB with a large vocabulary; weights are never read
             while header_size > 0 and (piece := file.read(min(header_size, 1 << 20))):
                 sum_.update(piece)
                 header_size -= len(piece)
@@ -65,6 +66,7 @@ def find(
 ) -> Observation | None:
     """Return the newest observation of exactly this launch."""
     launch = (build, backend, tuple(flags))
+    # reversed: the newest is last in the file
     return next((o for o in reversed(known) if (o.build, o.backend, o.flags) == launch), None)
 
 

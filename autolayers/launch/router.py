@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 # files next to a model that are loaded with it (preset.cpp: is_mmproj_file, is_draft_file)
 _PROJECTOR = "mmproj"
 _DRAFTS = ("mtp-", "dspark-", "dflash-")
+# a split model's first part
 _FIRST = "-00001-of-"
 
 
@@ -103,6 +104,8 @@ def listed(directory: str) -> list[Listed]:
         raise ModelError(f"--models-dir {directory}: {error.strerror}") from None
     found = []
     for entry in entries:
+        # One model in a directory, named by it; files next
+        # to the directories are models of their own
         if entry.is_dir():
             found += _of_directory(entry)
         elif (
@@ -110,6 +113,7 @@ def listed(directory: str) -> list[Listed]:
             and entry.name.endswith(".gguf")
             and not _loaded_with_another(entry.name)
         ):
+            # As string_replace_all there: wherever ".gguf" stands in the name
             found.append(Listed(entry.name.replace(".gguf", ""), entry.path))
     if not found:
         raise ModelError(f"--models-dir {directory}: no GGUF model in it")
@@ -128,6 +132,7 @@ def _of_directory(entry: os.DirEntry[str]) -> list[Listed]:
     model = _model_of(files)
     if model is None:
         return []
+    # The router assigns as it walks, so its last projector counts
     projectors = [name for name in files if _PROJECTOR in name]
     drafts = [name for name in files if name.startswith(_DRAFTS) and name not in projectors]
     return [
@@ -158,6 +163,7 @@ def plan_router(
     """Plan all models of --models-dir so that any --models-max fit together, or as many as do."""
     models = listed(os.path.abspath(str(read.value("--models-dir"))))
     # the router does not pass it on (unset_reserved_args)
+    # Each model has its own projector, or none
     params = replace(read.params, mmproj=None)
     request = Request.of(
         replace(read, params=params, own=dict(own)),
@@ -165,6 +171,7 @@ def plan_router(
         program=command.launcher,
         verbatim=command.words,
     ).said()
+    # Older builds have no router: without a model they end
     if why := request.build.lacks("--models-preset"):
         raise UsageError(f"{why}: leave out autolayers run")
     most = _number(read.value("--models-max"))
@@ -180,6 +187,7 @@ def plan_router(
             f"--models-dir {read.value('--models-dir')}: none of its models can be planned"
         )
     fitting = {name: plan for name, plan in plans.items() if plan.fits}
+    # The user's number stays in the command: said, not changed
     if most is not None and most > found.most:
         say(f"--models-max {most}: {found.most} of these models fit at a time")
     elif read.value("--models-max") == "0" and found.most < len(chosen):
@@ -192,6 +200,7 @@ def plan_router(
         except UsageError as error:  # the router serves it all the same, as it stands
             say(f"{error}: left out")
     text = "\n".join(["version = 1", "", *sections])
+    # Without it the router keeps four models loaded (params.models_max), fitting or not
     words = () if read.value("--models-max") else ("--models-max", str(found.most))
     return _Routed(text, words, plans)
 
@@ -230,5 +239,6 @@ def keep(routed: _Routed, directory: str, environ: Mapping[str, str]) -> str:
     name = plain_name(os.path.basename(whole))
     path = state.path(environ, "presets", f"{name}-{digest}.ini")
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    # Paths of models are the user's own business
     state.write(path, routed.preset.encode(), mode=0o600)
     return path

@@ -28,6 +28,7 @@ def without_secrets(words: Sequence[str]) -> tuple[list[str], list[str]]:
     names: list[str] = []
     for item in items_of_fork(words):
         row = item.flag if isinstance(item.flag, Argument) else None
+        # e.g. -mu https://user:password@host/model.gguf
         if row and (
             row.canonical in _FLAGS
             or (row.canonical in _URL_FLAGS and _has_credentials(item.value))
@@ -44,6 +45,7 @@ def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[s
     kept: list[str] = []
     names: list[str] = []
     for word in command.launcher:
+        # `docker run -eNAME=x` is one word; of `-e NAME=x` the second word is without an option
         option = next(
             (
                 option
@@ -55,6 +57,7 @@ def launcher_without_secrets(command: WrappedCommand) -> tuple[list[str], list[s
         name, equals, _ = word[len(option) :].partition("=")
         if equals and name in _VARIABLES:
             names.append(name)
+            # Docker takes a variable without a value from its caller; `env` needs no word for that
             kept += [option + name] if command.container else []
         else:
             kept.append(word)
@@ -65,6 +68,7 @@ def _has_credentials(url: str) -> bool:
     try:
         split = urlsplit(url)
     except ValueError:
+        # Not a URL that can be judged: rather too careful
         return True
     # as in the Hub's own links
     return "@" in split.netloc or split.query not in ("", "download=true")

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..machine import Device
     from ..memory.breakdown import Breakdown
 
+# At the end: a wrapper may add its own beginning, e.g. ".llama-server"
 _NAMES = re.compile(r"llama-server(?:\.exe)?$")
 # of --api-prefix: a path, and nothing that ends an address
 _PREFIX = re.compile(r"(?:/[\w.~-]+)+")
@@ -130,6 +131,7 @@ def servers(only: int | None = None) -> Iterator[Server]:
 
 def _program(words: Sequence[str]) -> int | None:
     """Return the index of the word that names llama-server, None if none does."""
+    # The first words alone, behind a shell or a loader: later ones are arguments
     for i, word in enumerate(words[:3]):
         if _NAMES.search(os.path.basename(word)):
             return i
@@ -150,8 +152,10 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
     environ = {
         name: value
         for name, value in asked(process.environ, {}).items()
+        # Not the rest: other programs' secrets stay where they are
         if name.startswith(("LLAMA_ARG_", "LLAMA_API_KEY"))
     }
+    # Process 1 adopts those whose parent has ended
     parent = asked(lambda: process.parent().name(), "") if asked(process.ppid, 0) > 1 else ""
     known = ("ollama", "llama-swap", "llama-server")
     return Server(
@@ -160,6 +164,7 @@ def _server(process: Any, program: str, words: tuple[str, ...]) -> Server:
         program,
         asked(process.cwd, "/"),
         environ,
+        # Linux cuts a process's name off after 15 characters
         next((name for name in known if parent.startswith(name[:15])), ""),
         asked(lambda: process.memory_info().rss, 0),
         asked(process.create_time, 0.0),
@@ -180,13 +185,16 @@ def look(server: Server, found: Inventory) -> Running:
     if not state:
         props, slots = _asked(server, arguments)
         state, busy = _state(props, slots)
+    # e.g. "b11549-0a1b2c3d"
     number = re.match(r"b(\d{3,6})", str(props.get("build_info", "")))
     build = int(number[1]) if number else 0
+    # -hf names no file, but /props does
     name = arguments.params.model or str(props.get("model_path") or "")
     driver = held(server.pid)
     devices = [device for device in found.devices if device.kind != "rpc"]
     use = _predicted(server, arguments, name, build, devices, driver, found, notes)
     rows = _rows(devices, driver, use)
+    # rss counts mapped weights as far as they are in memory
     rows.append(Row("RAM", server.rss or None, use.resident if use else None))
     extras = use.extras if use else ()
     return Running(
@@ -235,11 +243,13 @@ def _stranger(server: Server) -> str:
     import psutil
 
     try:
+        # Root sees everybody's processes, and must send nobody's key to them
         if os.name == "posix" and psutil.Process(server.pid).uids().effective != os.geteuid():
             return "another user's: not asked"
     except (psutil.Error, OSError):
         return "gone"
     try:
+        # e.g. "net:[4026531840]": 127.0.0.1 of another one is another machine's
         here, there = os.readlink("/proc/self/ns/net"), os.readlink(f"/proc/{server.pid}/ns/net")
     except OSError:  # no such namespaces on this system
         return ""
@@ -327,7 +337,9 @@ def _predicted(
         params = replace(arguments.params, **files)
         then = [
             replace(
-                device, free=min(device.total, device.free + driver.get(device.pci_id or "", 0))
+                # As if the server did not run: it is planned for what it found
+                device,
+                free=min(device.total, device.free + driver.get(device.pci_id or "", 0)),
             )
             for device in devices
         ]
@@ -335,6 +347,7 @@ def _predicted(
         asked = Request.of(
             replace(arguments, params=params, own=own), devices=then, host=found.host, checked=False
         )
+        # -1 is auto: llama-server's --fit has chosen
         if params.n_gpu_layers in (None, -1) and params.fit is not False and then:
             chosen = fit_choice(model, asked)
             params = chosen.params if chosen else params

@@ -55,6 +55,7 @@ class Session:
         self.command = command
         self.environ = environ
         self.planner = planner
+        # ~/.config/llama.cpp/config.ini and the like, which llama.cpp reads by itself
         self.files = config_files(environ) if not command.container else ()
         # a container does not see this environment, only what its command passes
         self.seen = {**({} if command.container else environ), **command.environ}
@@ -71,12 +72,14 @@ class Session:
         request = Request.of(
             replace(read, params=self._files_here(read.params), own=own, positional=()),
             environ,
+            # Its --version and --help are read; a script or a container is not safe to query
             program=() if self.program() is None else command.launcher,
             verbatim=command.words,
             checked=not command.bench,  # its flags differ
             of_program=command.engine or of_program(command.program),
         )
         self._refuse_unknown(read, request.build, own)
+        # `said` prints the notes of the request, such as where the devices are from
         self.request = for_model(self.model, request).said()
         slots = request.build.default_slots
         # this build's behaviour without a flag
@@ -100,14 +103,18 @@ class Session:
     def plan(self, request: Request | None = None) -> tuple[Plan, list[str]]:
         """Return (the plan, the words it adds to the command). Without a `request` with less memory
         it is for this machine, with remedies if it does not fit."""
+        # Advice costs a search and is of use only in the first plan
         advise, request = request is None, request or self.request
         plan = self._kept(request) if advise else self.planner(self.model, request, advise=False)
+        # In this order: a tuned launch is corrected by what it used, and then judged
         plan = self._checked(self._corrected(self._measured(plan, request), request, advise))
         added, notes = commands.additions(
             self.command, plan.flags, self.build, self.seen, self.files
         )
         for note in notes:
             say(note)
+        # ik_llama.cpp has no --list-devices, so no GPU seen is no proof that there is none: -ngl 0
+        # would turn off one that it would use
         if self.build.engine.lists_nothing and not plan.devices and added[:2] == ["-ngl", "0"]:
             say(
                 f"no GPU found here, and {self.build.engine.name} lists none: planned for the CPU, "
@@ -128,6 +135,7 @@ class Session:
             )
             if plan is not None:
                 return plan
+        # Only the first plan is kept: later ones are for a machine with less memory than this one
         plan = self.planner(self.model, request, advise=True)
         if digest:
             kept.keep(digest, request, plan, self.environ)
@@ -153,6 +161,7 @@ class Session:
                 f"autolayers run needs a local file, not {model}: download it and give -m FILE, or "
                 f"launch by hand with the flags that `autolayers {shell([model])}` prints"
             )
+        # A container has a cache of its own
         return model if self.command.container else self._cached(model, read)
 
     def _cached(self, name: str, read: Arguments) -> str:
@@ -183,6 +192,7 @@ class Session:
     def _refuse_unknown(self, read: Arguments, build: Build, own: Mapping[str, Any]) -> None:
         """Refuses unknown flags; those that this llama.cpp has are passed on."""
         for name in read.unknown:
+            # In the program's own --help, so it will not refuse the flag
             if build.fork or name.partition("=")[0] in (build.flags or ()):
                 say(
                     f"{name} is {'of ' + build.fork if build.fork else 'newer than autolayers'}: "
@@ -225,6 +235,7 @@ class Session:
                 f"observed {found.date[:10] or 'before'}: {device} uses {mib(size)} more than "
                 "predicted with these flags; the plan includes it"
             )
+        # META: -sm tensor has one line for all devices, so each may have taken it
         devices = tuple(
             replace(d, free=max(0, d.free - worse.get(d.name, worse.get(META, 0))))
             for d in request.machine.devices
@@ -235,6 +246,7 @@ class Session:
         """Return the plan with the results of `autolayers check` for this program."""
         program = None if self.another_build else self.program()
         known = checked_builds.load(program, self.environ) if program else None
+        # {} or None: no difference, or not checked
         differs = known.architectures.get(self.model.architecture) if known else None
         if known is None or not differs:
             return plan

@@ -69,10 +69,13 @@ def rows_of(
     name, month = model_name(model), time.strftime("%Y-%m", time.gmtime())
     for one in measured:
         machine = _machine(devices, host, one.rates.processor)
+        # Rows of one machine are told apart from others' without its name
         whose = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:8]
         params = replace(one.rival.params, **_LEFT_OUT)
         n_ctx = test.prompt + test.generate + test.depth
+        # The row says what was measured: one sequence in the test's own context
         words = [*to_words(replace(params, n_ctx=n_ctx)), "-np", "1"]
+        # pp: prompt processing, tg: text generation, as llama-bench calls its tests
         for kind, rate in (("pp", one.rates.prompt), ("tg", one.rates.token)):
             row = {
                 "source": f"autolayers tune {whose}",
@@ -92,9 +95,11 @@ def rows_of(
                 "group": f"tune {whose}|{name}|{kind}",
                 "note": f"build {one.rates.build or one.rates.commit}",
                 "build": one.rates.build or None,
+                # e.g. "580.95.05": rates change with drivers
                 "driver": next((device.driver for device in devices if device.driver), ""),
             }
             digest = hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
+            # The same measurement has the same id wherever it is sent twice
             found.append({"id": f"t{digest[:10]}", **row})
     return found
 
@@ -105,6 +110,7 @@ def model_name(model: Model) -> str:
     sizes: dict[str, int] = {}
     for info in model.tensors.values():
         sizes[info.type] = sizes.get(info.type, 0) + info.n_elements
+    # Elements, not bytes, e.g. "qwen3moe-30.5b-q4_k"
     count = sum(sizes.values())
     most = max(sizes, key=lambda type_: sizes[type_], default="")
     size = f"{count / 1e9:.3g}b" if count >= 1e9 else f"{count / 1e6:.3g}m"
@@ -119,6 +125,7 @@ def _machine(devices: Sequence[Device], host: Host | None, processor: str) -> di
             "how": how if rate is not None else "not said",
         }
 
+    # How a bandwidth is known, for those who fit the speed table
     how = {"measured": "autolayers devices --measure", "smbios": "by the firmware's tables"}
     return {
         "devices": [_device(device) for device in devices],
@@ -138,6 +145,7 @@ def _device(device: Device) -> dict[str, Any]:
     """Return a device without identifying data: an RPC server's description is its address."""
     remote = device.kind == "rpc"
     card = None if remote else described(device.description, device.total >> 20)
+    # e.g. "rtx-3090"
     name = next((name for name, known in CARDS.items() if known is card), None)
     return {
         "card": name or ("rpc" if remote else "unknown"),
@@ -160,6 +168,7 @@ def _device(device: Device) -> dict[str, Any]:
 
 _DEVICE_TEXTS = ("name", "description", "backend", "card")
 # key of a device -> the least and the most
+# Bounds far outside all hardware: they catch another unit, not a wrong figure
 _FIGURES = {
     "bandwidth": (1e7, 1e15),
     "fp16_tflops": (0.01, 1e5),

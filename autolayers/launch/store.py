@@ -30,10 +30,12 @@ def entries(
     made = []
     with contextlib.suppress(AutolayersError):  # no home directory
         file = state.path(environ, folder, name + ".json")
+        # None for a file that is missing and for one that is no JSON: only the latter is reported
         found = state.read(file)
         if found is None and os.path.isfile(file):
             say(f"{file} is damaged and ignored")
         for entry in found if isinstance(found, list) else (found,):
+            # One bad row, such as a later version's, must not lose the others
             with contextlib.suppress(
                 AutolayersError, ValueError, TypeError, KeyError, AttributeError, OverflowError
             ):
@@ -53,6 +55,7 @@ def add(
     """Appends a record, in place of one with equal fields `key`; the newest `most` are kept. Raises
     AutolayersError."""
     with state.locked(environ):
+        # The lock is held from reading to writing: two launches at once would lose one's record
         file, new = state.path(environ, folder, name + ".json"), vars(record)
         kept = [
             row
@@ -61,4 +64,5 @@ def add(
         ]
         if (bad := state.set_aside(file)) is not None:
             say(f"{file} is kept as {bad}")
+        # The oldest are first, so the last ones stay
         state.keep(file, [*kept, new][-most:])

@@ -75,6 +75,7 @@ def run(
     `on_ready` is called once, from another thread, when the log says that the model is loaded; its
     exceptions are printed and end nothing.
     """
+    # Read before the start: a count that grew while the child ran may be its own kill
     kills = _oom_kills()
     child: subprocess.Popen[bytes] | None = None
     watcher: Watcher | None = None
@@ -109,6 +110,7 @@ def run(
             )
             for number in early:
                 _signal(child, number)
+            # The watcher is a child of this process too, and no part of the launch
             end = functools.partial(adopter.end_all, watcher.pid if watcher is not None else 0)
             code, launch, log = _supervised(child, end, asked, on_ready, out, err)
     finally:
@@ -138,6 +140,7 @@ def _supervised(
 ) -> tuple[int, LaunchLog, bytes]:
     """Copies and reads the child's output until it and all its descendants have ended: its code,
     its log's reading, and the log's beginning and end."""
+    # The reader keeps figures, the tail the text that `explain` needs
     reader, tail = LogReader(), Tail()
     lock = threading.Lock()
     called = threading.Event()
@@ -145,6 +148,7 @@ def _supervised(
     def pump(source: IO[bytes], target: IO[bytes]) -> None:
         # without Python's buffer, which would wait for whole lines
         while data := os.read(source.fileno(), 1 << 16):
+            # Both streams feed one reader
             with lock:
                 reader.feed(data)
                 tail.feed(data)
@@ -173,6 +177,7 @@ def _supervised(
         if not ended.wait(_PATIENCE):
             end_group(child)
 
+    # One thread for each stream: a full pipe of one would stop a child that writes to the other
     pumps = [threading.Thread(target=pump, args=pair, daemon=True) for pair in streams]
     try:
         with _signals_to_this_thread():
@@ -210,6 +215,7 @@ class _Adopter:
         self._before: set[int] = set()
 
     def __enter__(self) -> _Adopter:
+        # Such as another session's server in a long-lived library process
         self._before = {each.pid for each in self._children()}
         self._adopt(True)
         return self
@@ -247,6 +253,7 @@ class _Adopter:
     @staticmethod
     def _adopt(on: bool) -> None:
         if _libc is not None:
+            # PR_SET_CHILD_SUBREAPER
             _libc.prctl(36, int(on), 0, 0, 0)
 
 
@@ -296,8 +303,10 @@ def _signal(child: subprocess.Popen[bytes], number: int) -> None:
     llama-server exits immediately on a second interrupt."""
     try:
         if os.name == "posix":
+            # Its group has the child's id, as it leads a session of its own
             os.killpg(child.pid, number)
         elif number == signal.SIGINT or number == getattr(signal, "SIGBREAK", None):
+            # Windows sends CTRL_C_EVENT to no other process group
             os.kill(child.pid, signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
         else:
             child.terminate()
@@ -327,6 +336,7 @@ def end_group(child: subprocess.Popen[bytes]) -> None:
 
 def _alive(child: subprocess.Popen[bytes]) -> bool:
     try:
+        # Signal 0 only asks whether the group has a process left
         os.killpg(child.pid, 0)
     except ProcessLookupError:
         return False
@@ -375,6 +385,9 @@ class Watcher:
     def __init__(self) -> None:
         reading, self._pipe = os.pipe()
         os.set_inheritable(self._pipe, False)
+        # The program ignores what ends us. It reads a process id, then waits for the end of the
+        # pipe, which comes when we close it or die. An "x" after the id, from `dismiss`, or no id
+        # at all means that nobody is to be ended.
         code = (
             f"import os,signal,time\n"
             f"for s in (1,2,3,15): signal.signal(s, signal.SIG_IGN)\n"
@@ -398,6 +411,7 @@ class Watcher:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
+        # The watcher alone reads: with our end open too, a write to a dead watcher would not fail
         os.close(reading)
 
     @property
@@ -415,6 +429,7 @@ class Watcher:
             os.close(self._pipe)
         except OSError:
             pass
+        # No zombie is left
         self._process.wait()
 
 

@@ -84,8 +84,10 @@ def _trial_for(work: Workload, rivals: Sequence[Rival], limit: float, slower: fl
     widest = max(rival.params.n_ubatch or N_UBATCH for rival in rivals)
     least = min(prompt, widest)
     test = Trial(prompt, generate, min(work.depth, max(0, n_ctx - prompt - generate)))
+    # One share is left for repetitions of the closest
     share = limit / (len(rivals) + 1)
     while slower * max(_seconds(rival, test) for rival in rivals) > share:
+        # First the depth, which is a prompt of its own before the test
         if test.depth:
             test = replace(test, depth=test.depth // 2 if test.depth > 512 else 0)
         elif test.prompt > least:
@@ -112,6 +114,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
             f"measuring {len(rivals)} launches: prompts of {test.prompt} tokens, {test.generate} "
             f"generated, {test.depth} before them; at most {limit:g} s"
         )
+        # Turn 0 measures all of them, the later ones those that are close to the best or doubtful
         for turn in range(ROUNDS):
             best = min((known.seconds for known in found.values()), default=0.0)
             near = [
@@ -121,6 +124,7 @@ def tune(rivals: Sequence[Rival], bench: Bench, limit: float) -> Outcome:
                 break
             for i in near:
                 left = end - time.monotonic()
+                # A repetition takes about as long as the one before
                 if left <= 0 or took.get(i, 0.0) > left:
                     if turn == 0:
                         say(
@@ -191,6 +195,7 @@ def _probe(rivals: Sequence[Rival], bench: Bench, end: float) -> float:
         except BenchFailed:
             continue  # reported when it is measured
         prompt, tokens = rival.expected(PROBE)
+        # Measured by predicted seconds, of the prompt and of the tokens: the slower of both counts
         return max(PROBE.prompt / rates.prompt / prompt, PROBE.generate / rates.token / tokens, 0.1)
     return 1.0
 
@@ -208,6 +213,7 @@ def _measure(
         )
         return None
     words, _ = in_its_words(rival.params, bench.program.flags)
+    # Loading, then the predicted seconds as the first test corrected them, four times over
     patience = round(
         min(left, max(LEAST, bench.size / LOAD + PATIENCE * slower * _seconds(rival, test))), 1
     )
@@ -226,6 +232,7 @@ def _better(before: Measured | None, now: Measured) -> Measured:
     if before is None:
         return now
     quicker = before if before.seconds <= now.seconds else now
+    # Other programs make a run slower, never faster
     return replace(quicker, runs=before.runs + 1)
 
 

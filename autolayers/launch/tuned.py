@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ..planner import Plan
 
 _LIMIT = 50  # answers kept per model, the newest
+# --ctx, --kv-types and the like say how to search; a complete launch has nothing left to search
 ANSWERED = ("ctx", "ctx-min", "kv-types", "strategy")  # own flags that a complete launch answers
 _AIMS = (*ANSWERED, "workload", "margin", "budget")
 
@@ -58,6 +59,7 @@ def _of(entry: Any) -> Tuned:
     texts = (tuned.build, tuned.machine, tuned.question, tuned.date, *tuned.flags)
     if launch.rest or launch.positional or not all(isinstance(text, str) for text in texts):
         raise ValueError
+    # Also refuses nan, which compares false
     if not 0 < tuned.prompt < 1e9 or not 0 < tuned.token < 1e9:
         raise ValueError
     return tuned
@@ -112,6 +114,7 @@ def measured_plan(
     params = replace(parse(found.flags, command=None).params, model=arguments.params.model)
     rates = f"{found.token:.1f} tokens/s, prompts {found.prompt:.0f}"
     line = f"measured by autolayers tune on {found.date[:10]}: {rates}"
+    # `-q` prints n_gpu_layers alone: it must not name one that holds only with other flags
     if arguments.own.get("format") == "number":
         alone = replace(arguments.params, n_gpu_layers=params.n_gpu_layers)
         if to_words(alone) != to_words(params):
@@ -122,6 +125,7 @@ def measured_plan(
         if plan.n_gpu_layers == params.n_gpu_layers:
             return plan, line
     own = {name: value for name, value in arguments.own.items() if name not in ANSWERED}
+    # Planned again with all flags given: the memory that is free may be less than then
     measured = again(replace(arguments, params=params, own=own))
     if not measured.fits:
         return (
@@ -145,6 +149,7 @@ def find(
             return None
     except AutolayersError:
         return None
+    # data_offset: where the header ends and weights begin
     name = digest(model.path, model.header.data_offset)
     machine, question = machine_of(devices), question_of(arguments.params, arguments.own)
     return next(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 PARTS = ("model", "context", "compute")
 # a Breakdown's name -> the model in the log, and its part
+# 0 is the target, loaded first, 1 the draft model
 _COMPANIONS = {
     "draft model weights": (1, "model"),
     "draft context": (1, "context"),
@@ -110,6 +111,7 @@ def compare(
     anew = "compute" if launch.loads and "compute (second)" in launch.loads[0].buffers else ""
     devices = dict(predicted.devices)
     caches = 0
+    # -sm tensor: llama.cpp prints the largest part of each device in a single line
     if any(device == META for device, _ in observed):
         devices = {
             META: Usage(*(max(getattr(use, part) for use in devices.values()) for part in PARTS))
@@ -129,11 +131,13 @@ def compare(
             key = (device, part)
             value = observed.get(key)
             if value is None and any(name == part for _, name in observed):
+                # Not for a log without any line of this part: its level hides them
                 value = 0  # no line means no buffer
             if value is None and not size and observed:
                 value = 0
             note = (
                 "mapped from the file: address range, not memory"
+                # "CPU_Mapped model buffer size" is a range of addresses: pages come as needed
                 if key == ("Host", "model") and mapped
                 else ""
             )
@@ -151,6 +155,7 @@ def compare(
                 )
             )
     output = _sum(launch, "output")
+    # Logits and embeddings, in RAM, a buffer of the context
     known = next((extra for extra in predicted.extras if extra.name == "output buffer"), None)
     if known is not None:
         lines.append(Line(known.device, known.name, known.size, output, round(_ROUNDING * MiB) + 1))
@@ -183,6 +188,7 @@ def _companions(launch: LaunchLog, predicted: Breakdown) -> list[Line]:
             continue
         buffers = launch.loads[index].buffers.get(part, {})
         names = [name for name in buffers if launch.device_of(name) == extra.device]
+        # A mapped range is no allocation
         if names and not any(name.endswith("_Mapped") for name in names):
             sizes = [size for name in names for size in buffers[name]]
             lines.append(
@@ -249,8 +255,10 @@ def _sums(launch: LaunchLog) -> tuple[dict[tuple[str, str], int], dict[tuple[str
             key = (launch.device_of(name), part)
             mapped = mapped or (name.startswith(HOST) and name.endswith("_Mapped"))
             sums[key] = sums.get(key, 0) + sum(sizes) * MiB
+            # Each of several lines, such as two caches, is rounded by itself
             tolerance[key] = tolerance.get(key, 0) + _ROUNDING * MiB * len(sizes)
     if not sums:
+        # (total, free, model, context, compute, ...) of the table at exit, in MiB
         rows = {device: row[2:5] for device, row in launch.breakdown.items()}
         if launch.host is not None:
             rows["Host"] = launch.host
@@ -298,6 +306,8 @@ def spills(launch: LaunchLog, margins: dict[str, int] | None = None) -> list[str
                 f"{device}: {mib(size)} allocated with {free} MiB free: {mib(-left)} spilled into "
                 "system RAM, which is slow; use a smaller -c or -ngl"
             )
+        # A quarter of the margin that the plan left: the
+        # rest has gone to what no line of the log shows
         elif left < (margins or {}).get(device, 64 * MiB) // 4:
             warnings.append(
                 f"{device}: only {mib(left)} left free after the load; a long prompt or another "

@@ -64,6 +64,7 @@ def listening(process: int, port: int) -> str | None:
             for row in found:
                 if row.status == psutil.CONN_LISTEN and row.laddr.port == port:
                     return address(row.laddr.ip, None, port)[0]
+    # A server in a container belongs to another user
     except (psutil.Error, OSError):
         pass
     return None
@@ -80,6 +81,7 @@ def speed(
     """Return the tokens per second of n tokens generated after a short prompt; None without an
     answer within 60 s."""
     # nothing from an earlier prompt; with more than two tokens, all of them are generated
+    # /completion, not /v1/completions: its answer has `timings`
     body = {"prompt": "Hello", "n_predict": n, "cache_prompt": False, "ignore_eos": n > 2}
     answer = _ask(
         "POST",
