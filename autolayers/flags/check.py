@@ -40,10 +40,13 @@ def read(command: str, words: Sequence[str], environ: Mapping[str, str] | None =
     arguments = parse(words, environ, () if environ is None else config_files(environ), command)
     for name in arguments.unknown:
         refuse_unknown(name, command, arguments.own.get("strict-flags") != "off")
+    # A shell writes model-*.gguf out: five shards are one model
     arguments = replace(arguments, positional=_without_parts(arguments.positional))
     if COMMANDS[command].llama:
         # what the user typed now: a variable may have been set for something else
+        # (LLAMA_ARG_CTX_SIZE of a service must not contradict --ctx of one question)
         said = arguments if environ is None else parse(words, command=command)
+        # What is given is never silently ignored
         _refuse_two_models(said)
         refuse_contradictions(arguments.own, said.params)
         if said.params.model and command not in ("ollama modelfile", "explain"):
@@ -57,6 +60,7 @@ def _refuse_another_model(typed: str, models: Sequence[str]) -> None:
     """Raises UsageError if the words without a flag name another model than -m or -hf."""
     if not models or typed in models:
         return
+    # In the words of the user, who wrote -hf USER/REPO
     given = shell(["-hf", typed[3:]] if typed.startswith("hf:") else ["-m", typed])
     # the command for `run`, without the word
     if models[0].rpartition("/")[2] in ("llama-server", "llama-cli", "llama-bench"):
@@ -84,11 +88,13 @@ def _without_parts(names: Sequence[str]) -> tuple[str, ...]:
     found: dict[str, set[str]] = {}
     kept = []
     for name in names:
+        # e.g. "model-00002-of-00005.gguf"
         part = re.fullmatch(r"(.+)-(\d{5})(-of-\d{5}\.gguf)", name)
         numbers = found.setdefault(part[1] + part[3], set()) if part else set()
         # a model that is named twice is two models; its other parts are not
         if not numbers or (part and part[2] in numbers):
             kept.append(name)
+        # The shards of this model that were seen: a second 00001 is the model again
         numbers |= {part[2]} if part else set()
     return tuple(kept)
 
@@ -107,6 +113,7 @@ def _see_help(command: str) -> str:
 
 def _meant(flag: str, known: Sequence[str]) -> str:
     """Return what another program's flag is called here, "" where it is none of `known`."""
+    # "--backend cpu" may be offered only where the command has --backend
     meant = _OTHERS.get(flag, "")
     return meant if meant.partition(" ")[0] in known else ""
 
@@ -115,6 +122,7 @@ def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
     """Raises UsageError if own flags and llama-server's contradict each other. `typed`: from the
     words alone, since a word overrides a variable."""
     _refuse_two_contexts(typed.n_ctx, own.get("ctx"), own.get("ctx-min"))
+    # Two names of one thing: which of them counts would be a guess
     if own.get("margin") is not None and typed.fit_target is not None:
         raise UsageError("--margin and -fitt both set the margins: give one of them")
     if own.get("kv-types") and (typed.cache_type_k or typed.cache_type_v):
@@ -124,6 +132,7 @@ def refuse_contradictions(own: Mapping[str, Any], typed: Params) -> None:
 def _refuse_two_contexts(n_ctx: int | None, wanted: object, least: int | None) -> None:
     if n_ctx and wanted is not None and wanted != n_ctx:
         raise UsageError(f"-c {n_ctx} and --ctx {wanted} both set the context: give one of them")
+    # --ctx max sets no number to compare with
     most = n_ctx or (wanted if isinstance(wanted, int) else 0)
     if most and least is not None and least > most:
         raise UsageError(f"--ctx-min {least} is more than the requested context, {most}")
@@ -143,6 +152,7 @@ def refuse_unknown(name: str, command: str, strict: bool = True) -> None:
     instead = _suggestion(_meant(flag, known) or nearest(flag, own if owners else known))
     if owners:
         raise UsageError(f"{flag} is no flag of {title(command)}: {_listed(owners)} it{instead}")
+    # --strict-flags off: a newer llama.cpp may know it, so it is passed on
     if strict:
         instead = (instead or _see_help(command)) + (_PASS_ON if reads_llama else "")
         raise UsageError(f"{flag} is no flag of {title(command)}{instead}")
@@ -166,11 +176,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     import difflib
 
     known = list(known)
+    # llama.cpp reads --ctx_size as --ctx-size
     wanted = name.replace("_", "-")
     # underscores, capitals or a dash too few, before anything similar
     for spelling in (wanted, wanted.lower(), "-" + wanted.lower()):
         if spelling in known:
             return spelling
+    # 0.7: --gpulayers is near --gpu-layers, --foo is near nothing
     return next(iter(difflib.get_close_matches(wanted.lower(), known, 1, 0.7)), None)
 
 
@@ -186,6 +198,7 @@ def _llama_names() -> list[str]:
 def _listed(commands: Sequence[str]) -> str:
     """ "run has", "plan, run and ollama have": Ollama's commands by their common name where all of
     them do."""
+    # Five of them would fill the line
     ollama = [command for command in COMMANDS if command.startswith("ollama ")]
     all_of_ollama = set(ollama) <= set(commands)
     *names, last = dict.fromkeys(

@@ -14,6 +14,7 @@ class Format:
         self.name, self.about, self.several, self.starts = name, about, several, starts
 
 
+# In the order in which --help and the completion list them
 FORMATS = {
     row.name: row
     for row in (

@@ -22,6 +22,7 @@ def words_of(flags: Mapping[str, object], command: str = "plan") -> list[str]:
     words: list[str] = []
     for name, value in flags.items():
         if value is not None:
+            # In the order given: what llama-server adds up (-ot) depends on it
             words += _words(name, value, command)
     return words
 
@@ -36,11 +37,14 @@ def is_flag(name: str, command: str = "plan") -> bool:
 
 
 def _switch_words(name: str, value: bool, flag: str, switch: bool) -> list[str]:
+    # True of a switch is its own word: embedding=True
     if value and switch:
         return [flag]
     negated = f"--no-{name.replace('_', '-')}"
+    # mmap=False is --no-mmap, where llama-server has such a word
     if not value and lookup(negated):
         return [negated]
+    # False of a switch without a negation is its default
     if not value and switch:
         return []
     raise WrongType(f"{name}={value}: {flag} takes a value")
@@ -48,10 +52,12 @@ def _switch_words(name: str, value: bool, flag: str, switch: bool) -> list[str]:
 
 def _words(name: str, value: object, command: str) -> list[str]:
     flag, switch = _flag(name, command)
+    # Before numbers: True is an int in Python
     if isinstance(value, bool):
         return _switch_words(name, value, flag, switch)
     if switch:
         raise WrongType(f"{name} is True or False, not {value!r:.60}")
+    # As all of llama-server's lists are written: gpu=["rtx-3060", "8GiB"]
     if isinstance(value, (list, tuple)) and value and all(_is_plain(item) for item in value):
         return [flag, ",".join(map(str, value))]
     if not _is_plain(value):
@@ -67,15 +73,18 @@ def _flag(name: str, command: str) -> tuple[str, bool]:
     """Return the flag of a keyword, and whether it takes no value. Raises WrongType."""
     own = own_flags(command)
     text = name.replace("_", "-")
+    # cache_type_k is --cache-type-k, ngl is -ngl
     for word in (f"--{text}", f"-{text}"):
         if word in own:
             return word, not own[word].takes_value
         found = lookup(word)
         if found is not None:
+            # no_mmap=True names the negated form, which takes no value
             row, affirmed = found
             return word, not affirmed or not row.takes_value
     import difflib
 
+    # Among our own flags: there are too many of llama-server's for a good guess
     near = difflib.get_close_matches(f"--{text}", own, 1)
     raise WrongType(
         f"no flag is called {name!r}"

@@ -93,6 +93,7 @@ class Kind:
 def as_c(text: str) -> str:
     """Return the text of a number. Raises ValueError for what only Python reads as one: llama.cpp
     takes 8 of 8_192."""
+    # int("8_192") and int("\u0668") are numbers in Python, std::stoi stops at the first such letter
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text
@@ -103,6 +104,7 @@ def number(text: str, low: int, high: int = 2**31 - 1, what: str = "") -> int:
     try:
         value = int(as_c(text))
     except ValueError:
+        # Below the range, so that it is refused with the same message
         value = low - 1
     if not low <= value <= high:
         raise Bad(
@@ -124,6 +126,7 @@ _FACTORS = {"k": 1 << 10, "m": 1 << 20}
 
 def tokens(text: str, low: int = 1, what: str = "a number of tokens such as 8192 or 16k") -> int:
     """16384 of "16384" and of "16k", 1048576 of "1M"."""
+    # Whole numbers alone: 4.5k is refused
     factor = _FACTORS.get(text[-1:].lower(), 1)
     digits = text if factor == 1 else text[:-1]
     if not (digits.isascii() and digits.isdecimal()):
@@ -170,8 +173,10 @@ def _scale(text: str) -> float:
 
 def _layers(text: str) -> int:
     """-1 auto, -2 all; llama.cpp takes every other negative number as all."""
+    # As common_params has them: llama.cpp's defaults -1 and -2
     if text in ("auto", "all"):
         return -1 if text == "auto" else -2
+    # -5 is all, as -2 is
     return max(-2, number(text, -(2**31), what="a number of layers, auto or all"))
 
 
@@ -181,6 +186,7 @@ def _flash(text: str) -> str:
 
 
 def _slots(text: str) -> int:
+    # 0 is an error in llama.cpp, too
     value = max(-1, number(text, -(2**31), what="a number of slots, or -1 for auto"))
     if value == 0:
         raise Bad("a number of slots, or -1 for auto")
@@ -189,6 +195,7 @@ def _slots(text: str) -> int:
 
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
+    # "CUDA0,,CUDA1" has a device without a name
     if not all(names):
         raise Bad("names separated by commas")
     return names
@@ -199,6 +206,7 @@ MOST_SHARES = 15  # of -ts: common/arg.cpp refuses llama_max_devices() of them, 
 
 def _ratios(text: str) -> tuple[float, ...]:
     """Mirrors the handler of -ts: commas and slashes, any number of them, separate."""
+    # The regex of llama.cpp is [,/]+, so "3,,1" has two parts
     parts = text.replace("/", ",").split(",")
     # an empty first part stays, and is no number
     ratios = tuple(_float(part) for i, part in enumerate(parts) if part or i == 0)
@@ -207,6 +215,7 @@ def _ratios(text: str) -> tuple[float, ...]:
             f"at most {MOST_SHARES} proportions, as llama.cpp refuses more: -dev names fewer "
             "devices, and zeros at the end can be left out"
         )
+    # llama.cpp takes them, and splits by a sum that they make smaller
     if any(ratio < 0 for ratio in ratios):
         raise Bad("proportions such as 3,1")
     return ratios
@@ -240,6 +249,7 @@ def scaled(text: str) -> list[tuple[str, float]]:
     """Return (path, scale) of FNAME:SCALE,..."""
     found = []
     for item in _csv(text):
+        # From the end, since C:\adapter.gguf:0.5 has two
         path, colon, scale = item.rpartition(":")
         if not colon or not path:
             raise Bad("FILE:SCALE,...")
@@ -248,6 +258,7 @@ def scaled(text: str) -> list[tuple[str, float]]:
 
 
 def _overrides(text: str) -> list[tuple[str, str]]:
+    # No quotes here: a pattern with a comma cannot be written
     pairs = [item.partition("=") for item in text.split(",")]
     if not all(equals and buffer_type for _, equals, buffer_type in pairs):
         raise Bad("<tensor name pattern>=<buffer type>,...")
@@ -271,6 +282,7 @@ def _kv_overrides(text: str) -> list[tuple[str, str]]:
 
 
 def _on_cpu(regex: str, text: str) -> list[tuple[str, str]]:
+    # One pattern a layer, from layer 0 on; 2**16 keeps a typing error from filling the memory
     return [(rf"blk\.{i}{regex}", HOST_BUFFER) for i in range(number(text, 0, 2**16))]
 
 
@@ -282,6 +294,7 @@ def _comma(values: Iterable[object]) -> str:
 
 
 def _quoted(text: str) -> str:
+    # The reverse of parse_csv_row
     return '"' + text.replace('"', '""') + '"' if "," in text or text.startswith('"') else text
 
 
@@ -309,18 +322,22 @@ def choice(*allowed: str) -> Kind:
     return Kind(_set(lambda text: one_of(text, allowed)), str, choices=allowed)
 
 
+# handler_void of llama.cpp: no value, and no word that switches it off
 FLAG = Kind(_set(lambda text: text != "off"), str, words=0)
 SWITCH = Kind(_set(lambda text: text != "off"), str, words=0)  # has a negation
 TEXT = Kind(_set(str), str)
+# Paths are replaced where a container sees the file under another one
 PATH = Kind(_set(str), str, paths=lambda text, move: move(text))
 OUTPUT = Kind(_set(str), str, paths=lambda text, move: move(text), written=True)
 NUMBER = Kind(_set(str), str)  # of an argument that does not touch memory: not checked
 PAIR = Kind(_set(str), str, words=2)
+# handler_int: std::stoi, so 32 bits
 INT = Kind(_set(lambda text: number(text, -(2**31))), str)
 COUNT = Kind(_set(lambda text: number(text, 0, 2**32 - 1)), str)
 TOKENS = Kind(COUNT.read, str, plain=_plain_tokens)  # of "16k" llama.cpp would read 16
 POSITIVE = Kind(_set(lambda text: number(text, 1)), str)
 SCALE = Kind(_set(_scale), str)
+# --rope-freq-scale 0.25 is --rope-scale 4; written as the latter
 INVERSE = Kind(_set(lambda text: 1 / _scale(text)))
 ON_OFF = Kind(_set(boolean), lambda value: "on" if value else "off", choices=TRUE + FALSE)
 FLASH = Kind(_set(_flash), str, choices=TRUE + FALSE + AUTO, bare="on")
@@ -330,6 +347,7 @@ DEVICES = Kind(
     _set(lambda text: () if text == "none" else _names(text)),
     lambda value: ",".join(value) or "none",
 )
+# () is "none": no device at all, and not "all of them"
 RATIOS = Kind(_set(_ratios), lambda value: ",".join(map(_ratio, value)))
 COUNTS = Kind(_set(_counts), _comma)
 OLD_DRAFT = Kind(_set(lambda text: number(text, 0)))
@@ -341,10 +359,12 @@ DRAFT_SAMPLING = choice("greedy", "probabilistic")
 LAZY_MODE = choice("on", "auto", "off")
 SPLIT_MODE = choice("none", "layer", "row", "tensor")
 _NUMA = ("distribute", "isolate", "numactl")
+# LLAMA_ARG_NUMA= without a value is distribute
 NUMA = Kind(_set(lambda text: one_of(text, _NUMA) if text else "distribute"), str, choices=_NUMA)
 
 
 def _mmproj_device(values: Values, _: str, text: str) -> None:
+    # As the handler of -mmdev: the device, and whether there is one
     values["mmproj_offload"] = text != "none"
     values["mmproj_device"] = None if text == "none" else text
 
@@ -357,6 +377,7 @@ MMPROJ_DEVICE = Kind(_mmproj_device, str)
 
 def _file_of_repository(values: Values, field: str, text: str) -> None:
     """-hff after -hf names the file; before it there is nothing to join it to yet."""
+    # -hff replaces the quantisation: "hf:user/name:Q8_0" becomes "hf:user/name/file.gguf"
     repository = values.get(field) or ""
     if repository.startswith("hf:"):
         values[field] = (
@@ -381,6 +402,7 @@ FILE_OF = Kind(_file_of_repository)
 
 def _add(read: Callable[[str], Iterable[Any]]) -> Callable[[Values, str, str], None]:
     def to(values: Values, field: str, text: str) -> None:
+        # push_back in llama.cpp: config file, variable and words add up
         values[field] = (*values.get(field, ()), *read(text))
 
     return to
@@ -405,6 +427,7 @@ def _speculation(text: str) -> list[str]:
     """ "none" cancels the other names of the same list, as common_speculative_types_from_names
     does."""
     names = [one_of(name, _SPECULATION) for name in text.split(",")]
+    # Only within one list: an earlier --spec-type stays
     return ["none"] if "none" in names else names
 
 
@@ -418,6 +441,7 @@ def _move_scaled(text: str, move: Callable[[str], str]) -> str:
 
 NAMES = Kind(_add(_names), _comma, adds=True)
 FILES = Kind(_add(_csv), lambda value: ",".join(map(_quoted, value)), adds=True, paths=_move_files)
+# The scale changes no memory; the words keep it
 SCALED = Kind(_add(lambda text: [path for path, _ in scaled(text)]), adds=True, paths=_move_scaled)
 KV_OVERRIDES = Kind(
     _add(_kv_overrides),
@@ -443,6 +467,7 @@ def preset(**values: str | int) -> Kind:
 
 def _load_mode(values: Values, mapped: bool | None = None, locked: bool | None = None) -> str:
     """llama.cpp had two switches where it has one mode today; each leaves the other's choice."""
+    # --no-mmap --mlock and --mlock --no-mmap are the same
     mode = values.get("load_mode") or "auto"
     mapped = mode in ("auto", "mmap", "mmap+mlock") if mapped is None else mapped
     locked = "mlock" in mode if locked is None else locked

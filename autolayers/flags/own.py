@@ -76,6 +76,7 @@ class OwnFlag:
 
 # --- readers
 
+# e.g. `--ctx 16`, meant as 16k
 LEAST_CTX = 512  # less most likely lacks its k
 _TOKENS = "a number of tokens such as 8192 or 16k"
 
@@ -116,16 +117,19 @@ def _cache_type(text: str) -> str:
 def _size(text: str) -> int:
     """Return the bytes of memory. A small number without a unit means GiB or MiB, never bytes."""
     try:
+        # "24GB" of memory is 24 GiB: chips are sold in powers of two
         size = parse_memory(text)
     except UsageError:
         raise Bad("a size such as 24GiB or 512MiB") from None
     bare = text.strip()
+    # `--margin 512` is meant in MiB, `--ram 64` in GiB: nobody has 64 bytes
     if 0 < size < MiB and not bare[-1].isalpha():
         raise Bad(f"a size with its unit: {with_unit(bare)}?")
     return size
 
 
 def _ram(text: str) -> tuple[int, float | None]:
+    # (bytes, bytes per second or None)
     size, at, rate = text.partition("@")
     if not at:
         return _size(text), None
@@ -135,6 +139,7 @@ def _ram(text: str) -> tuple[int, float | None]:
         bandwidth = parse_size(rate.strip().removesuffix("/s"), 10**9)  # "300" means GB/s
     except UsageError:
         bandwidth = 0
+    # Outside of this no RAM is: a typing error of a factor of 1000
     if not 1e9 <= bandwidth <= 1e13:
         raise Bad(
             "a size and the bandwidth of reading it, or its modules: 768GiB@300GB/s, "
@@ -150,6 +155,7 @@ def _modules(text: str) -> float | None:
     import re  # few calls
 
     found = re.fullmatch(r"(?:lp)?ddr[2-6]x?-(\d{3,5})(?:x([1-9]\d?))?", text.strip().lower())
+    # 8 bytes a transfer and channel; reading reaches OF_PEAK of it
     return None if found is None else int(found[1]) * 1e6 * 8 * int(found[2] or 2) * OF_PEAK
 
 
@@ -178,6 +184,7 @@ def _port(text: str) -> int:
 
 def _time(text: str) -> float:
     """Return seconds."""
+    # "90s", "10m"; a bare number counts seconds
     units = {"s": 1, "m": 60, "h": 3600}
     digits, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
     return float(
@@ -186,6 +193,7 @@ def _time(text: str) -> float:
 
 
 def _users(text: str) -> int:
+    # llama.cpp's LLAMA_MAX_SEQ: each user is a slot
     return number(text, 1, 256, "a number of users, 1 to 256")
 
 
@@ -421,9 +429,11 @@ COMMANDS = {
     )
 }
 
+# + stands for the space in a command's name, because spaces separate the commands
 _OLLAMA = "ollama+modelfile ollama+plan ollama+create ollama+verify ollama+list"
 _EVERY = " ".join(name.replace(" ", "+") for name in COMMANDS)
 
+# A name may have several rows, each for other commands: --ctx of plan is not that of choose
 FLAGS = (
     OwnFlag(
         "--gpu",
@@ -447,6 +457,7 @@ FLAGS = (
         "768GiB@300GB/s, 64GiB@ddr5-6000x2",
         _ram,
     ),
+    # Each machine of a cluster file has its own bandwidth
     OwnFlag("--ram", "cluster", "SIZE", "the RAM to plan for", _ram_alone),
     OwnFlag(
         "--ram-limit",
@@ -477,6 +488,7 @@ FLAGS = (
         "of the answer, and in the cache already: 4096+512@16k; x4 appended means four requests at "
         "once (default chat, 2048+512@0)",
         workload,
+        # For completion alone: any P+G@D is read, too
         choices=tuple(WORKLOADS),
     ),
     OwnFlag(
@@ -530,6 +542,7 @@ FLAGS = (
         "plan run sweep tune choose cluster",
         "auto|layers",
         "auto: experts or FFN weights may go to RAM; layers: whole layers only, the largest -ngl",
+        # layers: -ngl alone, which every program and build understands
         choices=("layers", "auto"),
     ),
     OwnFlag(
@@ -550,6 +563,7 @@ FLAGS = (
         "--agents",
         "plan run",
         "N",
+        # A conversation that is saved in RAM is not read again when its turn comes
         "size --cache-ram for N conversations of the workload's length (fewer checkpoints if RAM "
         "is short)",
         lambda text: number(text, 1, 4096),
@@ -703,6 +717,7 @@ FLAGS = (
         "with --for cards: only GPUs with a predicted N tokens per second",
         _rate,
     ),
+    # Switches with the key of another flag: they may agree with it, and not contradict it
     OwnFlag("--csv", "sweep", "", "the same as --format csv", key="format", value="csv"),
     OwnFlag(
         "--json",
@@ -714,6 +729,7 @@ FLAGS = (
     ),
     OwnFlag(
         "--json",
+        # Commands without other formats
         "devices check tune measured rules ps ollama+plan ollama+verify ollama+list",
         "",
         "the answer as JSON",
@@ -783,6 +799,7 @@ FLAGS = (
         "SPECS",
         "machines, each written as for --gpu: '8GiB 24GiB 24GiB,24GiB'",
         _list(str, " "),
+        # Blanks separate machines, because commas separate the GPUs of one
         adds=" ",
     ),
     OwnFlag("--plot", "sweep", "", "bars instead of tables"),
@@ -846,6 +863,7 @@ FLAGS = (
         "measure the bandwidth of RAM and PCIe for a few seconds and keep it for speed predictions",
     ),
     OwnFlag(
+        # llama-server's names of the three too, so that a pasted command works
         "-c --ctx --ctx-size --num-ctx",
         _OLLAMA,
         "N|max",
@@ -889,6 +907,7 @@ FLAGS = (
     OwnFlag("--force", "ollama+create", "", "replace NEW if it exists"),
     OwnFlag("--write", "ollama+verify", "", "store what worked in the model"),
     OwnFlag("--log", _OLLAMA, "FILE", "the server's log, if it is not in the usual place"),
+    # Texts: rules.inputs reads them, as the library's numbers
     OwnFlag("--params", "rules", "N", "parameter count: 7B, 350M, 1.5e9"),
     OwnFlag("--bits --type", "rules", "N|TYPE", "bits per weight, or a type: 16, fp16, int4, q4_k"),
     OwnFlag("--layers", "rules", "N", "number of layers"),
@@ -931,11 +950,13 @@ FLAGS = (
 
 def own_flags(command: str) -> dict[str, OwnFlag]:
     """Return the flags of a command, by each of their names."""
+    # e.g. {"-q": ..., "--quiet": ...}: both names of one flag
     return {name: flag for flag in FLAGS if command in flag.commands for name in flag.names}
 
 
 def takers(name: str) -> list[str]:
     """Return the commands that have an own flag of this name."""
+    # For messages: which command has the flag that this one refuses
     return [
         command
         for command in COMMANDS

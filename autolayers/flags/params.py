@@ -18,7 +18,7 @@ HOST_BUFFER = "CPU"  # ggml_backend_cpu_buffer_type: the destination of -cmoe, -
 # llama-server's defaults (common/common.h: common_params), and the slots that
 # tools/server/server.cpp makes of -np auto
 N_BATCH, N_UBATCH = 2048, 512
-N_PARALLEL = 4
+N_PARALLEL = 4  # and one cache for all of them (kv_unified)
 FIT_PARAMS_TARGET = 1024  # MiB that --fit leaves free on each device
 FIT_PARAMS_MIN_CTX = 4096  # the least context of --fit
 POOLING_TYPES = ("none", "mean", "cls", "last", "rank")  # llama_pooling_type, in its order
@@ -91,5 +91,6 @@ class Params:
     def layers_wanted(self, everything: int, limit: bool = True) -> int:
         """n_gpu_layers as a count: auto and all mean `everything`; larger numbers are capped at it
         unless `limit` is false."""
+        # Numbers below 0 are -1 auto and -2 all
         n = self.n_gpu_layers
         return everything if n is None or n < 0 else min(n, everything) if limit else n

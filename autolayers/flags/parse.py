@@ -53,6 +53,7 @@ class Arguments:
     def without(self, written: Collection[str]) -> Arguments:
         """Return the same without these variables or config-file keys."""
         # applied again without them, because some accumulate
+        # fields that some left-out argument set: only these change
         state, gone = _State(), set()
         for (flag, value), name in zip(self.given, self.written, strict=True):
             row, positive = lookup(flag) or (None, True)
@@ -78,6 +79,7 @@ def parse(
     Raises UsageError with the flag and its allowed values.
     """
     state = _State()
+    # Config files, environment, words:
     # in llama.cpp's order: what comes later wins
     for path in config_files:
         _read_config(path, state)
@@ -87,10 +89,12 @@ def parse(
     positional: list[str] = []
     unknown: list[str] = []
     own: dict[str, Any] = {}
+    # own flag's key -> its text so far, for those that add up; "KEY by" -> the flag that set it
     texts: dict[str, str] = {}
     for item in items(words, command):
         if isinstance(item.flag, Argument):
             state.apply(item.flag, item.name, item.value, item.positive)
+            # Passed on as it is: no part of the arithmetic
             if not item.flag.field:
                 rest += item.words
         elif item.flag is not None:
@@ -119,6 +123,7 @@ def config_files(environ: Mapping[str, str]) -> tuple[str, ...]:
     if os.name == "nt":
         roots = [environ.get("PROGRAMDATA", ""), environ.get("APPDATA", "")]
     else:
+        # A service may have no HOME: then only /etc counts, as in llama.cpp
         home = environ.get("HOME", "")
         roots = ["/etc", environ.get("XDG_CONFIG_HOME") or (home and os.path.join(home, ".config"))]
     paths = (os.path.join(root, "llama.cpp", "config.ini") for root in roots if root)
@@ -158,6 +163,7 @@ def items_of_fork(words: Sequence[str]) -> Iterator[Item]:
     with values: without a value they are none of these."""
     start = 0
     for i, word in enumerate(words):
+        # `--fit -c 8192` is ik_llama.cpp's switch, `--fit off` llama.cpp's flag with its value
         if word in _SWITCHES_OF_FORK and (i + 1 == len(words) or _is_flag(words[i + 1])):
             yield from items(words[start:i])
             yield Item(None, word, [word])
@@ -169,6 +175,7 @@ def items(words: Sequence[str], command: str | None = None) -> Iterator[Item]:
     """Splits the words into flags, with the own flags of a command (None: only llama-server's).
     Raises UsageError."""
     own = {} if command is None else own_flags(command)
+    # e.g. devices takes none of llama-server's flags
     llama = command is None or COMMANDS[command].llama
     i = 0
     while i < len(words):
@@ -227,6 +234,7 @@ def _flag(
 ) -> tuple[Argument | OwnFlag | None, bool]:
     """Return the flag of a name, and whether the name switches it on."""
     # an own flag hides llama-server's of the same name
+    # `ollama ... -c` is num_ctx there
     if name in own:
         return own[name], True
     found = lookup(name) if llama else None
@@ -236,6 +244,7 @@ def _flag(
 def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
     """Return the unknown flag at `i` with the word after it, if that may be its value."""
     name, joined = _name_and_value(words[i])
+    # Passed on as two words, which every build of llama.cpp reads
     if joined is not None:
         return Item(None, words[i], [name, joined]), i + 1
     # a guess, so that a newer llama.cpp's flags keep their value with them
@@ -246,6 +255,7 @@ def _unknown(words: Sequence[str], i: int) -> tuple[Item, int]:
 
 def _is_flag(word: str) -> bool:
     """Negative numbers are values."""
+    # e.g. the -1 of `-ngl -1`; "-" alone is standard input
     return word.startswith("-") and len(word) > 1 and not word[1:].replace(".", "", 1).isdigit()
 
 
@@ -254,6 +264,7 @@ def _value(flag: Argument | OwnFlag, name: str, words: Sequence[str], i: int) ->
     count = 1
     if isinstance(flag, Argument):
         kind, count = flag.kind, flag.kind.words
+        # Older builds had -fa as a switch: `-fa -c 8192` is still pasted
         follows = words[i] if i < len(words) else ""
         # a misspelt value is still a value: the flag is not a bare one
         if (
@@ -272,6 +283,7 @@ def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item)
     if not flag.takes_value:
         value: Any = flag.value
     else:
+        # `--gpu 24GiB --gpu 8GiB` is `--gpu 24GiB,8GiB`
         text = (
             f"{texts[flag.key]}{flag.adds}{item.value}"
             if flag.adds and flag.key in texts
@@ -280,6 +292,7 @@ def _take(texts: dict[str, str], own: dict[str, Any], flag: OwnFlag, item: Item)
         value = _read(flag.read, item.name, text)
         texts[flag.key] = text
     # two names of one own flag, such as --json and --format json, may agree
+    # The first name of the flag that set a key, for the message
     by = f"{flag.key} by"
     if own.get(flag.key, value) != value and texts[by] != flag.names[0]:
         raise UsageError(f"{texts[by]} and {item.name} contradict each other: give one of them")
@@ -306,11 +319,13 @@ class _State:
 
     def apply(self, row: Argument, name: str, value: str, positive: bool = True) -> None:
         """Applies one argument. `name` is how it was written."""
+        # By its canonical name, so that `value("-c")` also finds --ctx-size
         self.given.append((row.written(positive), value))
         self.written.append(name)
         if not row.field:
             return
         try:
+            # A negated switch sets its field like a value "off"
             row.kind.read(self.values, row.field, value if positive else "off")
         except Bad as error:
             raise UsageError(f"{name} {value!r}: expected {error}") from None
@@ -323,8 +338,10 @@ def _read_environment(environ: Mapping[str, str], state: _State) -> None:
     """Applies LLAMA_ARG_* in the order of llama.cpp's argument list. LLAMA_ARG_NO_X set to
     anything, even "0", means off."""
     for row in ARGUMENTS:
+        # A variable without a field is only recorded, for launch files
         if not row.env or not (row.field or row.env in environ):
             continue
+        # common_arg::get_value_from_env looks at it first, for arguments with a negation only
         no = row.env.replace("LLAMA_ARG_", "LLAMA_ARG_NO_")
         if row.negated and no in environ:
             state.apply(row, no, "", False)
@@ -361,6 +378,7 @@ def _read_config(path: str, state: _State) -> None:
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror}") from None
     sections = _sections(path, text)
+    # common_params_apply_system_config: the global section, then the default preset
     for section in ("*", "default"):
         _apply_section(path, sections.get(section, {}), state)
 
@@ -368,6 +386,7 @@ def _read_config(path: str, state: _State) -> None:
 def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
     """Return the keys and values of each section. Raises UsageError."""
     sections: dict[str, dict[str, str]] = {}
+    # Keys before any section belong to it
     current = "default"
     for number, line in enumerate(text.splitlines(), 1):
         content = _without_comment(line)
@@ -376,6 +395,7 @@ def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
         key, equals, value = content.partition("=")
         if section := _section_name(content):
             current = section
+            # A section that begins twice keeps its last keys, as in a std::map
             sections[current] = {}
         # llama.cpp's grammar has no indented keys
         elif equals and key and not key[0].isspace():
@@ -390,6 +410,7 @@ def _sections(path: str, text: str) -> dict[str, dict[str, str]]:
 
 def _without_comment(line: str) -> str:
     """Return a line up to its comment, without blanks at the end."""
+    # parse_ini_from_file ends a value at the first of these, in quotes too
     marks = [line.find(mark) for mark in ";#" if mark in line]
     return line[: min(marks, default=len(line))].rstrip(" \t")
 
@@ -403,9 +424,11 @@ def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None
     """Applies the known keys of a section, in the order of the arguments' first names."""
     known = []
     for key, value in section.items():
+        # Unknown keys are skipped: all of llama.cpp's programs share the file
         found = _config_key(key)
         if found is not None:
             known.append((*found, key, value))
+    # common_preset keeps its options in a std::map by the argument's names
     for row, positive, key, value in sorted(known, key=lambda item: item[0].names):
         name = f"{path}: {key}"
         if row.kind is SWITCH:
@@ -415,6 +438,7 @@ def _apply_section(path: str, section: Mapping[str, str], state: _State) -> None
 
 
 def _config_key(key: str) -> tuple[Argument, bool] | None:
+    # "ctx-size", "c" and "LLAMA_ARG_CTX_SIZE" are the same key
     found = lookup("--" + key) or lookup("-" + key)
     if found is not None:
         # flags that are gone have no key

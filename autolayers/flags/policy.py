@@ -37,7 +37,7 @@ class Policy:
     n_ctx_min: int | None = None
     kv_types: tuple[str, ...] = ()
     budget: tuple[tuple[str, int], ...] = ()
-    margin: tuple[int, ...] | None = None
+    margin: tuple[int, ...] | None = None  # bytes, one a device or the last for the rest
     gpu: str | None = None
     ram: int | None = None
     ram_bandwidth: float | None = None
@@ -62,6 +62,7 @@ class Policy:
                 f"--margin has {len(given)} sizes for {devices} "
                 "device" + ("" if devices == 1 else "s")
             )
+        # As --fit-target does it: a single value holds for all devices
         return given + given[-1:] * (devices - len(given))
 
 
@@ -83,11 +84,13 @@ def arguments_of(
         return words
     if isinstance(words, Params):
         return Arguments(words)
+    # A string is a sequence of characters: each would be read as a model's name
     if isinstance(words, str):
         raise WrongType(f"words are a list, such as {words.split()!r:.60}, not {words!r:.60}")
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) for word in words):
         raise WrongType(f"words are a list of strings, such as ['-c', '8192'], not {words!r:.60}")
     arguments = check.read("plan", words, environ)
+    # The model comes as an object here, so another word is a mistake
     if arguments.positional:
         raise UsageError(f"not a flag: {arguments.positional[0]!r}")
     return arguments
@@ -95,6 +98,7 @@ def arguments_of(
 
 def read_policy(own: Mapping[str, Any]) -> Policy:
     """Return the Policy in Arguments.own; other keys are ignored. Raises UsageError."""
+    # The number alone would be for caches that the launch does not have
     if own.get("format") == "number" and own.get("kv-types"):
         raise UsageError(
             "--kv-types chooses flags that n_gpu_layers depends on: --format flags prints all of "
@@ -104,6 +108,7 @@ def read_policy(own: Mapping[str, Any]) -> Policy:
         raise UsageError(
             "--users chooses flags that n_gpu_layers depends on: --format flags prints all of them"
         )
+    # --ram 64GiB@ddr5-6000x2 is one flag with two values
     ram, ram_bandwidth = own.get("ram") or (None, None)
     return Policy(
         strategy=own.get("strategy"),
@@ -134,6 +139,8 @@ def _users(own: Mapping[str, Any]) -> Users | None:
     found = Users(
         own.get("users"), own.get("ctx-per-user", 0), own.get("min-rate", 0.0), own.get("ttft", 0.0)
     )
+    # A context for nobody would be silently ignored
     if found.context and found.count is None and not found.promise:
         raise UsageError("--ctx-per-user is of --users: give their number, or --min-rate or --ttft")
+    # None: the plan is for one user, as without these flags
     return found if found.count or found.promise else None

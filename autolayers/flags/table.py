@@ -108,6 +108,7 @@ class Argument:
 
 # arguments of builds since 2024 that today's refuses: the user's build may be old
 LEGACY = (
+    # Before --load-mode; builds from 10108 to 10867 have both
     Argument("--mmap", OLD_MMAP, "load_mode", "", "--no-mmap", last=10867),
     Argument("--mlock", OLD_MLOCK, "load_mode", last=10867),
     Argument("-dio --direct-io", OLD_DIO, "load_mode", "", "-ndio --no-direct-io", last=10867),
@@ -120,6 +121,7 @@ LEGACY = (
     Argument("--penalize-nl", FLAG),
     Argument("--perplexity --all-logits", FLAG),
     Argument(
+        # Flags that stand for a whole launch: common/arg.cpp sets these fields of common_params
         "--embd-bge-small-en-default",
         preset(
             model="hf:ggml-org/bge-small-en-v1.5-Q8_0-GGUF/bge-small-en-v1.5-q8_0.gguf",
@@ -158,11 +160,13 @@ LEGACY = (
     Argument("-mv --model-vocoder", PATH, last=10261),
     Argument("--tts-oute-default", FLAG),
     Argument("--tts-use-guide-tokens", FLAG, last=10261),
+    # -lzm under its first name
     Argument("--tensor-read-lazy", LAZY_MODE, "lazy_mode", first=10662, last=10698),
     Argument("--license", FLAG, last=9388),
 )
 
 ARGUMENTS = (
+    # Also of llama.cpp's other programs: `run` plans for them, too
     Argument("-h --help --usage", FLAG),
     Argument("--version", FLAG),
     Argument("-cl --cache-list", FLAG),
@@ -185,6 +189,7 @@ ARGUMENTS = (
     Argument("--poll-batch", NUMBER),
     Argument("-lcs --lookup-cache-static", PATH),
     Argument("-lcd --lookup-cache-dynamic", OUTPUT),
+    # 0: the trained context, and --fit must not make it smaller (fit_params_min_ctx)
     Argument("-c --ctx-size", TOKENS, "n_ctx", "LLAMA_ARG_CTX_SIZE"),
     Argument(
         "--kv-unified-per-slot",
@@ -195,6 +200,7 @@ ARGUMENTS = (
     ),
     Argument("-n --predict --n-predict", NUMBER, "", "LLAMA_ARG_N_PREDICT"),
     Argument("-b --batch-size", POSITIVE, "n_batch", "LLAMA_ARG_BATCH"),
+    # 0: as n_batch
     Argument("-ub --ubatch-size", COUNT, "n_ubatch", "LLAMA_ARG_UBATCH"),
     Argument("--keep", NUMBER),
     Argument("--swa-full", FLAG, "swa_full", "LLAMA_ARG_SWA_FULL", first=5427),
@@ -222,6 +228,7 @@ ARGUMENTS = (
     ),
     Argument("--context-shift", SWITCH, "", "LLAMA_ARG_CONTEXT_SHIFT", "--no-context-shift"),
     Argument("--chunks", NUMBER),
+    # It decides whether the scores of a whole micro-batch have a buffer
     Argument("-fa --flash-attn", FLASH, "flash_attn", "LLAMA_ARG_FLASH_ATTN"),
     Argument("-p --prompt", TEXT),
     Argument("-sys --system-prompt", TEXT),
@@ -246,6 +253,7 @@ ARGUMENTS = (
     Argument("--in-prefix-bos", FLAG),
     Argument("--in-prefix", TEXT),
     Argument("--in-suffix", TEXT),
+    # An empty run at the start; without it a projector has no buffers before its first image
     Argument("--warmup", SWITCH, "warmup", "", "--no-warmup"),
     Argument("--spm-infill", FLAG),
     Argument("--samplers", TEXT),
@@ -282,13 +290,19 @@ ARGUMENTS = (
     Argument("-j --json-schema", TEXT),
     Argument("-jf --json-schema-file", PATH),
     Argument(
-        "-bs --backend-sampling", FLAG, "backend_sampling", "LLAMA_ARG_BACKEND_SAMPLING", first=7625
+        # Samplers become nodes of the graph
+        "-bs --backend-sampling",
+        FLAG,
+        "backend_sampling",
+        "LLAMA_ARG_BACKEND_SAMPLING",
+        first=7625,
     ),
     Argument("--pooling", POOLING, "pooling", "LLAMA_ARG_POOLING"),
     Argument("--attention", TEXT),
     Argument("--rope-scaling", ROPE_SCALING, "rope_scaling", "LLAMA_ARG_ROPE_SCALING_TYPE"),
     Argument("--rope-scale", SCALE, "rope_scale", "LLAMA_ARG_ROPE_SCALE"),
     Argument("--rope-freq-base", TEXT, "", "LLAMA_ARG_ROPE_FREQ_BASE"),
+    # Its inverse, in the same field
     Argument("--rope-freq-scale", INVERSE, "rope_scale", "LLAMA_ARG_ROPE_FREQ_SCALE"),
     Argument("--yarn-orig-ctx", TOKENS, "yarn_orig_ctx", "LLAMA_ARG_YARN_ORIG_CTX"),
     Argument("--yarn-ext-factor", TEXT, "", "LLAMA_ARG_YARN_EXT_FACTOR"),
@@ -300,6 +314,7 @@ ARGUMENTS = (
     Argument(
         "-kvo --kv-offload", SWITCH, "kv_offload", "LLAMA_ARG_KV_OFFLOAD", "-nkvo --no-kv-offload"
     ),
+    # Weights in the CPU's own layout: copied, so that they cannot stay mapped
     Argument("--repack", SWITCH, "repack", "LLAMA_ARG_REPACK", "-nr --no-repack"),
     Argument("--no-host", FLAG, "no_host", "LLAMA_ARG_NO_HOST", first=6710),
     Argument("-ctk --cache-type-k", CACHE_TYPE, "cache_type_k", "LLAMA_ARG_CACHE_TYPE_K"),
@@ -315,11 +330,13 @@ ARGUMENTS = (
     Argument("--ppl-stride", NUMBER),
     Argument("--ppl-output-type", NUMBER),
     Argument("-dt --defrag-thold", TEXT, "", "LLAMA_ARG_DEFRAG_THOLD"),
+    # llama-server's meaning: other programs have 1 as their default
     Argument("-np --parallel", SLOTS, "n_parallel", "LLAMA_ARG_N_PARALLEL"),
     Argument("-ns --sequences", NUMBER),
     Argument(
         "-cb --cont-batching", SWITCH, "", "LLAMA_ARG_CONT_BATCHING", "-nocb --no-cont-batching"
     ),
+    # Loaded with the model: its weights and its graph take memory as well
     Argument("-mm --mmproj", PATH, "mmproj", "LLAMA_ARG_MMPROJ"),
     Argument("-mmu --mmproj-url", URL, "mmproj", "LLAMA_ARG_MMPROJ_URL"),
     Argument("--mmproj-auto", SWITCH, "", "LLAMA_ARG_MMPROJ_AUTO", "--no-mmproj --no-mmproj-auto"),
@@ -330,6 +347,7 @@ ARGUMENTS = (
         "LLAMA_ARG_MMPROJ_OFFLOAD",
         "--no-mmproj-offload",
     ),
+    # After --rpc in a preset's order, so that it may name an RPC device
     Argument("-mmdev --mmproj-device", MMPROJ_DEVICE, "mmproj_device", "MTMD_BACKEND_DEVICE"),
     Argument("--image --audio --video", PATH),
     Argument("--image-min-tokens", NUMBER, "", "LLAMA_ARG_IMAGE_MIN_TOKENS"),
@@ -340,6 +358,7 @@ ARGUMENTS = (
         "--video-timestamp-interval", NUMBER, "", "LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL", first=10662
     ),
     Argument("--video-ffmpeg-dir", PATH, "", "LLAMA_ARG_VIDEO_FFMPEG_DIR", first=10662),
+    # Its devices come before the local ones in llama.cpp's list
     Argument("--rpc", NAMES, "rpc", "LLAMA_ARG_RPC"),
     Argument("-lm --load-mode", LOAD_MODE, "load_mode", "LLAMA_ARG_LOAD_MODE", first=10108),
     Argument("-lzm --lazy-mode", LAZY_MODE, "lazy_mode", "LLAMA_ARG_LAZY_MODE", first=10705),
@@ -347,22 +366,30 @@ ARGUMENTS = (
     Argument("-dev --device", DEVICES, "device", "LLAMA_ARG_DEVICE"),
     Argument("--list-devices", FLAG),
     Argument(
-        "-ot --override-tensor", OVERRIDES, "overrides", "LLAMA_ARG_OVERRIDE_TENSOR", first=5030
+        # These four write one field: the order of the words is the order of the patterns
+        "-ot --override-tensor",
+        OVERRIDES,
+        "overrides",
+        "LLAMA_ARG_OVERRIDE_TENSOR",
+        first=5030,
     ),
     Argument("-cmoe --cpu-moe", EXPERTS, "overrides", "LLAMA_ARG_CPU_MOE", first=6050),
     Argument("-ncmoe --n-cpu-moe", EXPERTS_OF, "overrides", "LLAMA_ARG_N_CPU_MOE", first=6093),
     Argument("--moe-cache-mib", COUNT, "moe_cache_mib", "LLAMA_ARG_MOE_CACHE_MIB", first=11507),
     Argument("-ncffn --n-cpu-ffn", FFN_OF, "overrides", "LLAMA_ARG_N_CPU_FFN", first=10662),
+    # n_layer + 1 is everything: the output layer counts
     Argument("-ngl --gpu-layers --n-gpu-layers", LAYERS, "n_gpu_layers", "LLAMA_ARG_N_GPU_LAYERS"),
     Argument("-sm --split-mode", SPLIT_MODE, "split_mode", "LLAMA_ARG_SPLIT_MODE"),
     Argument("-ts --tensor-split", RATIOS, "tensor_split", "LLAMA_ARG_TENSOR_SPLIT"),
     Argument("-mg --main-gpu", INT, "main_gpu", "LLAMA_ARG_MAIN_GPU"),
+    # llama.cpp's own planner, which the plan's flags leave nothing to do
     Argument("-fit --fit", ON_OFF, "fit", "LLAMA_ARG_FIT", first=7407),
     Argument("-fitp --fit-print", TEXT, "", "LLAMA_ARG_FIT_ESTIMATE"),
     Argument("-fitt --fit-target", COUNTS, "fit_target", "LLAMA_ARG_FIT_TARGET", first=7407),
     Argument("-fitc --fit-ctx", TOKENS, "fit_ctx", "LLAMA_ARG_FIT_CTX", first=7407),
     Argument("--check-tensors", FLAG),
     Argument("--override-kv", KV_OVERRIDES, "override_kv"),
+    # Whether a GPU computes large batches with weights that are in RAM
     Argument("--op-offload", SWITCH, "op_offload", "", "--no-op-offload", first=5342),
     Argument("--lora", FILES, "lora"),
     Argument("--lora-scaled", SCALED, "lora"),
@@ -371,12 +398,15 @@ ARGUMENTS = (
     Argument("--control-vector-layer-range", PAIR),
     Argument("-a --alias", TEXT, "", "LLAMA_ARG_ALIAS"),
     Argument("--tags", TEXT, "", "LLAMA_ARG_TAGS"),
+    # Five flags name the model, each with its own prefix in the field: see kinds
     Argument("-m --model", PATH, "model", "LLAMA_ARG_MODEL"),
     Argument("-mu --model-url", URL, "model", "LLAMA_ARG_MODEL_URL"),
     Argument("-dr --docker-repo", DOCKER, "model", "LLAMA_ARG_DOCKER_REPO"),
     Argument("-hf -hfr --hf-repo", REPOSITORY, "model", "LLAMA_ARG_HF_REPO"),
     Argument("-hff --hf-file", FILE_OF, "model", "LLAMA_ARG_HF_FILE"),
+    # Not LLAMA_ARG_: the Hub's own variable
     Argument("-hft --hf-token", TEXT, "", "HF_TOKEN"),
+    # Of llama-download: which drafts to fetch with the model
     Argument("--mtp", FLAG),
     Argument("--dflash", FLAG),
     Argument("--eagle3", FLAG),
@@ -441,7 +471,9 @@ ARGUMENTS = (
     Argument("-ag --agent", SWITCH, "", "LLAMA_ARG_AGENT", "-no-ag --no-agent", first=9733),
     Argument("--ui --webui", SWITCH, "", "LLAMA_ARG_UI", "--no-ui --no-webui"),
     Argument("--embedding --embeddings", FLAG, "embedding", "LLAMA_ARG_EMBEDDINGS"),
+    # Sets embedding and the pooling type "rank" in llama.cpp
     Argument("--rerank --reranking", FLAG, "reranking", "LLAMA_ARG_RERANKING"),
+    # Never printed: launch.secrets
     Argument("--api-key", TEXT, "", "LLAMA_API_KEY"),
     Argument("--api-key-file", PATH, "", "LLAMA_ARG_API_KEY_FILE"),
     Argument("--ssl-key-file", PATH, "", "LLAMA_ARG_SSL_KEY_FILE"),
@@ -451,12 +483,14 @@ ARGUMENTS = (
     Argument("--sse-ping-interval", NUMBER, "", "LLAMA_ARG_SSE_PING_INTERVAL", first=9479),
     Argument("--threads-http", NUMBER, "", "LLAMA_ARG_THREADS_HTTP"),
     Argument("--cache-prompt", SWITCH, "", "LLAMA_ARG_CACHE_PROMPT", "--no-cache-prompt"),
+    # By shifting the cache, which is computed in a graph of its own
     Argument("--cache-reuse", INT, "cache_reuse", "LLAMA_ARG_CACHE_REUSE"),
     Argument("--metrics", FLAG, "", "LLAMA_ARG_ENDPOINT_METRICS"),
     Argument("--props", FLAG, "", "LLAMA_ARG_ENDPOINT_PROPS"),
     Argument("--slots", SWITCH, "", "LLAMA_ARG_ENDPOINT_SLOTS", "--no-slots"),
     Argument("--slot-save-path", OUTPUT),
     Argument("--media-path", PATH),
+    # The router's, in a llama-server without a model
     Argument("--models-dir", PATH, "", "LLAMA_ARG_MODELS_DIR"),
     Argument("--models-preset", PATH, "", "LLAMA_ARG_MODELS_PRESET"),
     Argument("--models-max", NUMBER, "", "LLAMA_ARG_MODELS_MAX"),
@@ -497,12 +531,14 @@ ARGUMENTS = (
     Argument("--log-jsonl", SWITCH, "", "LLAMA_ARG_LOG_JSONL", "--no-log-jsonl", first=10825),
     Argument("--log-prompts-dir", OUTPUT, first=9581),
     Argument("--log-colors", TEXT, "", "LLAMA_ARG_LOG_COLORS"),
+    # Where autolayers prints a page it means the whole page
     Argument("-v --verbose --log-verbose", FLAG),
     Argument("--offline", FLAG, "", "LLAMA_ARG_OFFLINE"),
     Argument("-lv --verbosity --log-verbosity", NUMBER, "", "LLAMA_ARG_LOG_VERBOSITY"),
     Argument("--log-prefix", SWITCH, "", "LLAMA_ARG_LOG_PREFIX", "--no-log-prefix"),
     Argument("--log-timestamps", SWITCH, "", "LLAMA_ARG_LOG_TIMESTAMPS", "--no-log-timestamps"),
     Argument(
+        # The draft: its cache, layers and devices are its own
         "-hfd --spec-draft-hf -hfrd --hf-repo-draft",
         REPOSITORY,
         "model_draft",
@@ -574,6 +610,7 @@ ARGUMENTS = (
     Argument(
         "-md --spec-draft-model --model-draft", PATH, "model_draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"
     ),
+    # ngram-* draft without a model, and take no device memory
     Argument("--spec-type", SPECULATION, "spec_type", "LLAMA_ARG_SPEC_TYPE"),
     Argument("--spec-ngram-mod-n-min", NUMBER),
     Argument("--spec-ngram-mod-n-max", NUMBER),
@@ -587,6 +624,7 @@ ARGUMENTS = (
     Argument("--spec-ngram-map-k4v-size-n", NUMBER),
     Argument("--spec-ngram-map-k4v-size-m", NUMBER),
     Argument("--spec-ngram-map-k4v-min-hits", NUMBER),
+    # Today's llama.cpp refuses it and names --spec-draft-n-max
     Argument("--draft --draft-n --draft-max", OLD_DRAFT, "draft_n_max", "LLAMA_ARG_DRAFT_MAX"),
     Argument("--draft-min --draft-n-min", NUMBER, "", "LLAMA_ARG_DRAFT_MIN"),
     Argument("--spec-ngram-size-n", NUMBER),
@@ -614,6 +652,7 @@ ARGUMENTS = (
     Argument("--logits-output-dir", OUTPUT),
     Argument("--tensor-filter", TEXT),
     Argument(
+        # Whole launches again, as in LEGACY
         "--embd-gemma-default",
         preset(
             model="hf:ggml-org/embeddinggemma-300M-qat-q4_0-GGUF/embeddinggemma-300M-qat-Q4_0.gguf",
@@ -656,6 +695,7 @@ ARGUMENTS = (
         "model",
     ),
     Argument(
+        # With a draft of the same family
         "--fim-qwen-7b-spec",
         preset(
             model="hf:ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF/qwen2.5-coder-7b-q8_0.gguf",
@@ -731,7 +771,9 @@ _by_field: dict[str, list[Argument]] = {}
 def lookup(word: str) -> tuple[Argument, bool] | None:
     """Return the row of a name, and False for a negated one. llama.cpp reads _ as - in words that
     start with two dashes."""
+    # Made at the first use: a library that parses no words pays nothing
     if not _by_name:
+        # Today's last: where a name is in both, today's meaning counts
         for row in (*LEGACY, *ARGUMENTS):
             for name in row.names:
                 _by_name[name] = row, True

@@ -52,6 +52,7 @@ def workload(text: str) -> Workload:
         f"{', '.join(WORKLOADS)} or P+G@D: tokens of the prompt, of the answer and in the cache, "
         f"as in 4096+512@16k"
     )
+    # "512+256@4096x8" from its end: count, depth, answer, prompt
     rest, times, count = text.partition("x")
     rest, at, depth = rest.partition("@")
     prompt, plus, generate = rest.partition("+")
@@ -59,6 +60,7 @@ def workload(text: str) -> Workload:
     if not plus or unfinished:
         raise Bad(what)
     requests = tokens(count, 1, what) if times else 1
+    # llama.cpp's LLAMA_MAX_SEQ: no server has more slots
     if requests > 256:
         raise Bad("at most 256 requests at once")
     return Workload(

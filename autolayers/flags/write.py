@@ -32,6 +32,7 @@ def to_words(params: Params, knows: Callable[[str], bool] | None = None) -> list
     Raises ValueError for values that a command line cannot express (a comma in an override's
     pattern).
     """
+    # In the order of llama.cpp's own list, so that equal launches have equal words
     return [word for words in _said(params, knows).values() for word in words]
 
 
@@ -39,6 +40,7 @@ def rewritten(words: Sequence[str], before: Params, after: Params) -> tuple[str,
     """`words`, which express `before`, changed to express `after`: other values stay in place, new
     flags come last."""
     old, new, found = _said(before), _said(after), list(words)
+    # Where the old words of a flag stand, its new ones take their place
     for flag, said in old.items():
         at = next((i for i in range(len(found)) if found[i : i + len(said)] == said), None)
         if new.get(flag) != said and at is not None:
@@ -52,6 +54,7 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
     for row in ARGUMENTS:
         if not row.field or row.kind.write is None:
             continue
+        # Rows without a field touch no memory: they are not in a Params
         value: Any = getattr(params, row.field)
         if value is not None and _is_written(row, value, params):
             found[row.canonical] = _words(row, value, knows)
@@ -60,13 +63,16 @@ def _said(params: Params, knows: Callable[[str], bool] | None = None) -> dict[st
 
 def _is_written(row: Argument, value: Any, params: Params) -> bool:
     """Return whether an argument, of those of its field, expresses this value."""
+    # () of -dev is "--device none", of every other list it is nothing
     if value == () and row.kind is not DEVICES:
         return False
     # several arguments may set one field: one of them says this value
     if _writer(row.field, value) is not row:
         return False
+    # -mmdev sets both fields: one word says it
     if row.field == "mmproj_offload" and value:
         return params.mmproj_device is None  # otherwise -mmdev sets it
+    # A switch that is off has a word only if it has a negation
     return bool(row.takes_value or value or row.negated)
 
 
@@ -88,6 +94,7 @@ def _words(row: Argument, value: Any, knows: Callable[[str], bool] | None) -> li
 def _writer(field: str, value: Any) -> Argument:
     """Return the argument of a field that expresses this value."""
     rows = [row for row in rows_of(field) if row.kind.write is not None]
+    # model is -m, but "hf:..." of the same field is -hf, "https://..." is -mu
     plain = next(row for row in rows if not row.kind.prefixes)
     return next(
         (row for row in rows if row.kind.prefixes and value.startswith(row.kind.prefixes)), plain
@@ -96,6 +103,7 @@ def _writer(field: str, value: Any) -> Argument:
 
 def _repository_words(value: str, row: Argument) -> list[str]:
     """-hf REPOSITORY -hff FILE for hf:USER/NAME/FILE, if the field has an argument for the file."""
+    # "user/name/folder/file.gguf", or "user/name:Q4_K_M" without a file
     where = value.removeprefix("hf:")
     file_flag = next(
         (other.canonical for other in rows_of(row.field) if other.kind is FILE_OF), None
@@ -119,10 +127,12 @@ def _override_words(
         if knows is None or knows(other.canonical)
     }
     words: list[str] = []
+    # patterns of -ot that wait for the next short form, to share one flag
     pending: list[str] = []
     i = 0
     while i < len(pairs):
         short, length = _short_form(pairs, i, flags)
+        # The order stays: of two patterns that match a tensor the first one counts
         if short:
             words += [*_one_flag(row, pending), *short]
             pending = []
@@ -140,6 +150,7 @@ def _one_flag(row: Argument, values: list[str]) -> list[str]:
 
 def _pattern_and_buffer(pattern: str, buffer_type: str) -> str:
     """Return an override as -ot takes it. Raises ValueError if it cannot."""
+    # parse_tensor_buffer_overrides splits at every comma, then at the first "="
     if "," in pattern + buffer_type or "=" in pattern:
         raise ValueError(f"-ot cannot express {pattern}={buffer_type}")
     return f"{pattern}={buffer_type}"
@@ -152,12 +163,14 @@ def _short_form(
     ([], 0) if there is none. `flags`: kind -> name of the flags that the build knows."""
     words: list[str] = []
     length = 0
+    # -cmoe: the experts of all layers are one pattern
     if EXPERTS in flags and pairs[i] == (EXPERTS_REGEX, HOST_BUFFER):
         words, length = [flags[EXPERTS]], 1
     for kind, regex in ((EXPERTS_OF, EXPERTS_REGEX), (FFN_OF, FFN_REGEX)):
         if kind not in flags:
             continue
         count = 0
+        # -ncmoe N writes a pattern for each layer from 0 on
         while pairs[i + count : i + count + 1] == ((rf"blk\.{count}{regex}", HOST_BUFFER),):
             count += 1
         if count > length:
