@@ -36,11 +36,13 @@ def upper_bound(
     """Return the bytes per device and, last, the host; llama.cpp is not expected to exceed any of
     them."""
     hp = model.hparams
+    # graph_reserve's rounding: each sequence has as many tokens as the others
     n = -(-max(min(context.n_ctx, context.n_ubatch), 1) // context.n_seq_max) * context.n_seq_max
     f = 4 * n  # one f32 column of all tokens
     devices = placement.devices
     pipeline = pipelined(model, params, context, placement)
     copies = N_COPIES if pipeline else 1
+    # those whose cells a graph attends to
     caches = [cache for cache in memory.caches if cache.kind in _ATTENTION]
     layers = range(hp.n_layer_all)
 
@@ -52,12 +54,15 @@ def upper_bound(
     cells = max((cache.n_cells for cache in caches), default=n)
     rounds = _rounds(model)
     # a bias on the scores excludes flash attention
+    # relative position bias (T5): attn_rel_b
     biased = any("rel_b" in name for name in model.tensors)
     indexed = any(cache.kind in ("lid", "idx") for cache in caches)
     on_cpu = any(_lacks_kernel(hp, il) for il in layers)
     has_scores = context.flash_attn != "on" or biased or indexed
+    # f32, for each pair of token and cell, of each head
     scores = 4 * cells * n * heads if has_scores else 0
     scores *= 1 + biased + 10 * indexed  # bias, or the indexer's ranks
+    # without a cache (encoders) tokens attend to each other
     masks = [cache.n_cells for cache in caches] or [n] * (1 if hp.swa_type == "none" else 2)
     # layers of an unknown architecture may slide in a cache of their own
     masks *= 2 if not model.row.known and hp.get("attention.sliding_window") else 1
@@ -70,18 +75,22 @@ def upper_bound(
     factor = _WIDTHS * (_RECURRENT if states else 1)
 
     output = placement.output
+    # the generation graph has an output for each slot
     n_outputs = min(n, max(context.n_outputs_max, context.n_seq_max))
     logits = 4 * n_outputs * ((output.ne[1] if output is not None else 0) + 2 * hp.n_embd)
+    # inputs are never freed; with pipeline parallelism there are four of each
     fed = copies * (inputs + (2 * rounds * handed if pipeline else 0))
     # each layer's visits to the CPU are inputs
     if pipeline and (on_cpu or states):
         fed += copies * f * width
+    # either in the middle of a layer, or at the head with all logits
     peak = fed + int(
         max(_HIDDEN * handed + factor * f * width + _SCORES * scores + states, logits + 2 * handed)
     )
 
     kv = max(_layer_sizes(caches), default=0)
     converted = _converted(caches) if context.flash_attn != "off" else 0
+    # anything that may run, or be copied from, in RAM
     on_host = HOST in placement.dev_layer or bool(params.overrides) or not context.offload_kqv
     copied = (
         _offloaded(context, placement) + 3 * rounds * kv + 2 * hidden if on_host and devices else 0
@@ -92,6 +101,7 @@ def upper_bound(
     ]
     # embeddings as an input alone and mixed with tokens
     mixed = 1 + context.rules.mixed_input
+    # the host looks up embeddings and holds every input
     at_host = 2 * mixed * handed + copies * (inputs + mixed * hidden)
     if on_host or not devices:
         at_host += peak + kv + converted
@@ -116,6 +126,7 @@ def _widths(model: Model) -> tuple[int, int]:
         ne = weight.info.ne
         if weight.layer == "repeating" and weight.op in ("MUL_MAT", "MUL_MAT_ID"):
             used = max(model.hparams.n_expert_used_max, 1)
+            # an expert's rows are there once for each expert that a token uses
             times = used if weight.op == "MUL_MAT_ID" else ne[2]
             widths[weight.block] = widths.get(weight.block, 0) + ne[1] * times
         elif weight.layer == "input":
@@ -126,6 +137,7 @@ def _widths(model: Model) -> tuple[int, int]:
 def _lacks_kernel(hp: Hparams, il: int) -> bool:
     """Return whether a GPU may have no kernel for a layer's attention: its heads are of an
     uncommon or unlike size."""
+    # no attention here, or the cache of another layer
     if not hp.has_kv(il):
         return False
     return hp.head_k(il) not in FLASH_ATTN_HEADS or hp.head_v(il) != hp.head_k(il)
@@ -152,6 +164,7 @@ def _converted(caches: Iterable[Cache]) -> int:
 
 def _in_ram(placement: Placement) -> set[tuple[bool, int]]:
     """Return (whether they are experts, bytes) of the weights in RAM that a graph reads."""
+    # a set: equal weights of many layers are copied into the same place
     host = {
         (placed.ne[2] > 1, placed.size)
         for placed in placement.tensors
@@ -165,6 +178,7 @@ def _in_ram(placement: Placement) -> set[tuple[bool, int]]:
 
 def _offloaded(context: Context, placement: Placement) -> int:
     """Return the bytes of host weights that the first device holds at once for op offload."""
+    # op offload copies to the first device, if its backend asks for large batches
     copies = context.op_offload and backend(placement.devices[0].backend).offload_min_batch
     host = _in_ram(placement) if copies else set()
     if not host:
@@ -179,6 +193,7 @@ def _rounds(model: Model) -> int:
     """Return how often the layers run, if the file repeats them (HRM's cycles)."""
     rounds = 1
     for key, value in model.header.metadata.items():
+        # at most 8: a header may say any number
         if key.endswith("_cycles") and isinstance(value, int):
             rounds *= 2 * min(max(value, 1), 8)  # each cycle runs two stacks
     return rounds

@@ -96,6 +96,8 @@ class Breakdown(Static):
         a limit."""
         sums: dict[str, int] = {}
         for extra in self.extras:
+            # a device that is full at the start may serve for hours before such an
+            # extra reaches its limit
             if not extra.upper_limit:
                 sums[extra.device] = sums.get(extra.device, 0) + extra.size
         return sums
@@ -107,6 +109,7 @@ class Breakdown(Static):
     @property
     def growing(self) -> int:
         """Bytes of system memory that may be added while it serves."""
+        # e.g. --cache-ram and the checkpoints, which llama-server fills while it serves
         later = sum(
             extra.size for extra in self.extras if extra.upper_limit and extra.device == "Host"
         )
@@ -115,6 +118,7 @@ class Breakdown(Static):
 
 def shared(use: Static, devices: Sequence[Device]) -> int:
     """Return the bytes on devices that share the system's memory."""
+    # an integrated GPU, or Apple's: its buffers are in the memory that the weights in RAM are in
     names = [device.name for device in devices if device.in_ram]
     extra = use.extra_by_device() if names and isinstance(use, Breakdown) else {}
     return sum(use.devices[name].total + extra.get(name, 0) for name in names)
@@ -139,6 +143,7 @@ def larger(one: Breakdown, other: Breakdown) -> Breakdown:
     """Return the same launch, with the larger of both in each part."""
     devices = {name: _larger(use, other.devices[name]) for name, use in one.devices.items()}
     host = _larger(one.host, other.host)
+    # a peak counts from its own `compute`: add both, and take off the larger one again
     peak = None
     if one.runtime_peak is not None or other.runtime_peak is not None:
         peak = {

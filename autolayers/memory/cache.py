@@ -88,6 +88,7 @@ class Cache:
 
     def layer(self, il: int) -> CacheLayer | None:
         """Return the layer whose tensors layer `il` uses; None if it uses none of this cache."""
+        # most layers read their own
         return self._by_number.get(self.reused.get(il, il))
 
     @lazy
@@ -120,6 +121,7 @@ class _Builder:
         # whether layers of the same widths in the same buffer may take different sizes
         one_cache = context.rules.engine.one_cache
         self.divided = bool(placement.slices or placement.shares or one_cache)
+        # (name, type, dimensions, buffer) -> the record that such layers share
         self.tensors: dict[tuple[object, ...], CacheTensor] = {}
 
     def buffer(self, il: int) -> str:
@@ -140,6 +142,7 @@ class _Builder:
             self.buffers[buffer] += known.size
             return known
         ne = (dims[0], dims[1], dims[2] if len(dims) > 2 else 1, 1)
+        # padding is the device's own: 128 bytes on CUDA, 32 in RAM
         row = self.rows.get(buffer, CPU)
         size = row.padded(type_, self.shape(name, il, ne), n_bytes(type_, ne))
         parts: list[tuple[str, int]] = [(buffer, size)]
@@ -203,9 +206,11 @@ class _Builder:
             v_width = (lambda il: hp.n_embd_v_gqa_max) if context.v_trans else hp.n_embd_v_gqa
         rows: list[tuple[int, Tensors]] = []
         alike: dict[tuple[str, int, int], Tensors] = {}
+        # MTP blocks are layers of the constructor too; `wanted` leaves them out
         for il in range(hp.n_layer_all):
             if not hp.has_kv(il) or not wanted(il):
                 continue
+            # layers alike in these three have tensors alike, so hundreds of them are built once
             key = self.buffer(il), width(il), 0 if k_only else v_width(il)
             made = None if self.divided else alike.get(key)
             if made is None:
@@ -226,6 +231,7 @@ class _Builder:
         hp, own = self.hp, self.hp.n_layer_kv_from_start
         found = {}
         # Gemma 3n and 4: the last layers read the last cache of their own kind
+        # layer_reuse_cb: `own` is n_layer_kv_from_start, the number of layers with a cache
         for il in range(own, hp.n_layer_all) if own >= 2 else ():
             # the last full layer is the last with a cache, the last sliding one is before it
             source = own - (2 if hp.is_swa(il) else 1)
@@ -254,6 +260,7 @@ class _Builder:
 
     def window_cells(self, unified: bool) -> int:
         context = self.context
+        # --swa-full: the conversation can then go back to any earlier token
         if context.swa_full:
             return context.n_ctx_seq
         # a window for each sequence that shares the cache, and the micro-batch that is written
@@ -300,6 +307,7 @@ class _Builder:
         # a state cannot be cut back as cells can, so a draft keeps one more for each step that may
         # be taken back
         rows = max(1, context.n_seq_max) * (1 + context.n_rs_seq)
+        # the convolution's last columns, the state itself, and the history of per-layer embeddings
         r, s, p = hp.n_embd_r(), hp.n_embd_s(), hp.ple_conv_state()
         layers: list[tuple[int, Tensors]] = []
         for il in range(hp.n_layer):
@@ -317,6 +325,7 @@ class _Builder:
     def compressor(self, name: str, ratio: int, width: int, rows: int) -> None:
         """llama_dsv4_comp_state"""
         hp, context = self.hp, self.context
+        # one plane for each sequence, and for each step that a draft may take back
         planes = context.n_seq_max * (1 + context.n_rs_seq)
         layers: list[tuple[int, Tensors]] = []
         for il in range(hp.n_layer):
@@ -334,6 +343,7 @@ def _lent(hp: Hparams, target: Target) -> Memory:
     if they slide, otherwise its last."""
     theirs, context, memory = target
     caches = []
+    # llama_kv_cache's `share`: no tensor is new, so nothing is counted
     for cache in memory.caches:
         sliding = cache.kind == "swa"
         # a target without such a layer: any of its cache has the same shape
@@ -364,11 +374,13 @@ def allocate(
         kind = "kv"
     if target is not None and "cache" in row.borrows:
         return _lent(hp, target)
+    # llama_context's constructor asks for ctx_other where tok_embd or output is missing
     if target is None and not all(name in model.tensors for name in row.borrows):
         raise LaunchRefused(
             f"{row.name} requires ctx_other to be set: it drafts for another model (-md), not alone"
         )
 
+    # only the MTP blocks, which come after the model's layers
     def block(il: int) -> bool:
         return il >= n
 
@@ -402,12 +414,14 @@ def _dsa(build: _Builder, model: Model) -> None:
     """llama_kv_cache with an indexer's keys, where the file has an indexer."""
     hp, row, context = model.hparams, model.row, build.context
     n = hp.n_layer
+    # builds with a graph for MTP blocks leave them out of the trunk's cache (filter_mla)
     blocks_too = not row.trunk_only or context.rules.lacks(row.mtp_after)
 
     def indexes(il: int) -> bool:
         return hp.has_indexer(il) or (row.trunk_only and blocks_too and il >= n)
 
     build.attention("attn", context.n_ctx_seq, _every if blocks_too else lambda il: il < n)
+    # HY V4 also comes without an indexer
     if hp.indexer_top_k or not row.indexer_optional:
         build.indexer("lid", indexes, k_only=hp.is_mla)
 
@@ -428,6 +442,7 @@ def _plain(build: _Builder, model: Model) -> None:
     rules, n = context.rules, hp.n_layer
     wanted: Filter = _every
     # otherwise one cache has the trunk and the MTP blocks
+    # builds, and architectures, that keep MTP blocks out of the trunk's cache
     apart = rules.nextn_apart or rules.nextn_left_out or model.row.trunk_before
     if hp.n_layer_nextn and n and hp.router_layer < 0 and apart:
         wanted = (lambda il: il >= n) if context.kind == "mtp" else (lambda il: il < n)
@@ -445,8 +460,10 @@ def _plain(build: _Builder, model: Model) -> None:
 def _of_hybrids(model: Model) -> tuple[Filter, Filter]:
     """Return which layers have attention, and which have a recurrent state."""
     hp, row = model.hparams, model.row
+    # Falcon-H1: attention and a state in each layer
     if row.recurrent == "every":
         return _every, _every
+    # Nemotron-H: a layer is attention, or a state, or a feed-forward alone
     if row.recurrent == "no-kv-no-ff":
         return (
             lambda il: not hp.is_recr(il) and hp.n_ff(il) == 0,
@@ -493,6 +510,7 @@ def _deepseek4(build: _Builder, model: Model) -> None:
     streams = context.n_seq_max
     ratios = hp.compress_ratios
 
+    # dsv4_comp_size: rows of compressed tokens, rounded up, then padded like any cache
     def cells(ratio: int) -> int:
         return pad(max(1, -(-context.n_ctx_seq // ratio)), CELL_BLOCK)
 
@@ -514,6 +532,7 @@ def _deepseek4(build: _Builder, model: Model) -> None:
         n_stream=streams,
         width=lambda il: hp.indexer_head_size,
     )
+    # (columns, rows): a row of CSA joins two windows, so both are twice as large
     build.compressor("csa", CSA_RATIO, 2 * hp.head_k(0), 2 * CSA_RATIO)
     build.compressor("hca", HCA_RATIO, hp.head_k(0), HCA_RATIO)
     build.compressor("lid", CSA_RATIO, 2 * hp.indexer_head_size, 2 * CSA_RATIO)

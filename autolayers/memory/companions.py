@@ -32,6 +32,7 @@ NONE = Companions()
 def wants_extras(params: Params, companions: Companions) -> bool:
     """Return whether the launch loads extra files or contexts (projector, draft, adapters)."""
     return (
+        # a draft without a file (draft-mtp) and a table (ngram-mod) take memory as well
         companions != NONE
         or bool(params.control_vector)
         or any(kind in params.spec_type for kind in ("draft-mtp", "ngram-mod"))
@@ -42,10 +43,12 @@ def with_draft_type(params: Params, companions: Companions) -> Params:
     """`params` with the speculative type that llama.cpp infers from the draft's file
     (common_speculative_types_from_gguf)."""
     draft = companions.draft
+    # a given --spec-type is the user's own choice
     if draft is None or any(name != "none" for name in params.spec_type):
         return params
     if draft.row.draft_type:
         found = "draft-dspark" if "markov_w1.weight" in draft.tensors else draft.row.draft_type
+    # an MTP head that was saved as a model of its own
     elif f"blk.{draft.hparams.n_layer_all - 1}.nextn.eh_proj.weight" in draft.tensors:
         found = "draft-mtp"
     else:
@@ -59,12 +62,14 @@ def layer_inputs(model: Model, companions: Companions) -> tuple[int, ...]:
     draft = companions.draft
     if draft is None or not draft.row.reads_target:
         return ()
+    # the draft's file names layers of its target, and may be made for a deeper one
     return tuple(il for il in draft.hparams.target_layers if 0 <= il < model.hparams.n_layer)
 
 
 def refuse_unfit(model: Model, companions: Companions) -> None:
     """Raises ModelError for a model or a draft whose tensors llama.cpp does not load, LaunchRefused
     for a file that was made for another model."""
+    # llama.cpp loads the target first, then its draft: so are the refusals
     for each in (model, companions.draft):
         if each is not None and each.refusal:
             raise ModelError(f"{each.path}: {each.refusal}")

@@ -102,6 +102,7 @@ def resolve(
     hp, row = model.hparams, model.row
     _refuse_types(model, rules)
     _refuse_file(model, rules)
+    # llama-perplexity changes its own flags before anything is loaded
     if rules.engine.chunk:
         params = _in_chunks(params, rules.engine.chunk)
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
@@ -109,6 +110,7 @@ def resolve(
     embeddings = bool(params.embedding or params.reranking)
     if embeddings and n_batch > n_ubatch:
         n_batch = n_ubatch  # an embedding needs its whole input in one micro-batch
+    # slots come before the context: --fit and -kvu-per-slot multiply by them
     n_seq_max, unified = _sequences(params, rules)
     if n_seq_max > _MAX_SEQUENCES:
         raise LaunchRefused(f"n_seq_max must be <= {_MAX_SEQUENCES}")
@@ -116,17 +118,21 @@ def resolve(
         raise LaunchRefused("n_batch and n_ubatch cannot both be zero")
 
     n_ctx = _wanted_context(model, params, n_seq_max, unified)
+    # not causal: encoders and diffusion models read a batch as a whole
     causal = hp.causal
     n_outputs_max = _outputs(params, embeddings, n_batch, n_seq_max)
     # llama_context::llama_context: causal attention cannot use a batch longer than the context
     n_batch = min(n_ctx, n_batch) if causal else n_batch
     if rules.engine.whole_batches or not rules.output_limit:
         n_outputs_max = n_batch  # the head's buffer holds every token of a micro-batch
+    # -ub 0 means the batch
     n_ubatch = min(n_batch, n_ubatch or n_batch)
+    # llama_model_has_encoder: the encoder's result has a row for each token
     if row.all_outputs:
         n_outputs_max = n_batch
     if not rules.streams:
         unified = True  # one cache for all sequences
+    # flash attention depends on the types, and the size of a block on flash attention
     type_k, type_v = params.cache_type_k or "f16", params.cache_type_v or "f16"
     _refuse_cache_types((type_k, type_v), rules)
     split_mode = params.split_mode or "layer"
@@ -140,12 +146,14 @@ def resolve(
     if row.memory == "hybrid" and not rules.cells_by_256:
         # what a request may use; each slot's cache has n_ctx
         n_ctx_seq = n_ctx // (1 if unified else n_seq_max)
+    # n_ctx is divided by the slots and each part rounded up, so the sum may exceed -c
     elif not unified:
         n_ctx_seq = pad(n_ctx // n_seq_max, block)
         n_ctx = n_ctx_seq * n_seq_max
 
     if kind == "mtp":
         _refuse_mtp(model, rules)
+    # llama_moe_cache splits its budget by -ts, or by free memory if all of it is 0
     split = params.moe_cache_mib and any(params.tensor_split or ())
     context = Context(
         n_ctx=n_ctx,
@@ -159,6 +167,7 @@ def resolve(
         type_v=type_v,
         offload_kqv=params.kv_offload is not False,
         op_offload=params.op_offload is not False,
+        # an engine with one cache keeps all cells for sliding layers as well
         swa_full=bool(params.swa_full) or rules.engine.one_cache,
         n_outputs_max=n_outputs_max,
         n_rs_seq=_rollback(params, rules) if row.rollback and kind == "default" else 0,
@@ -180,6 +189,7 @@ def resolve(
 def _wanted_context(model: Model, params: Params, n_seq_max: int, unified: bool) -> int:
     """Cells as the flags say, or the model's trained context. Raises LaunchRefused without both."""
     n_ctx = params.n_ctx or 0
+    # a given -c wins over a context per slot
     if params.kv_unified_per_slot and params.n_ctx is None:
         n_ctx = n_seq_max * params.kv_unified_per_slot
     if n_ctx == 0:
@@ -207,6 +217,7 @@ def _refuse_mtp(model: Model, rules: Rules) -> None:
     if hp.n_layer_nextn == 0 or hp.router_layer >= 0:
         raise LaunchRefused("context type MTP requested but model doesn't contain MTP layers")
     if row.known and (not row.mtp or rules.lacks(row.mtp_after)):
+        # "" where no build has a graph for them
         build = f"build {rules.number} " * bool(row.mtp)
         raise LaunchRefused(
             f"context type MTP requested but llama.cpp {build}has no graph for the MTP blocks of "
@@ -242,8 +253,10 @@ def _refuse_aborts(model: Model, context: Context) -> None:
             f"llama.cpp aborts with a batch (-b {context.n_batch}) below the {slots} slots; use "
             f"-np {context.n_batch} or a larger -b"
         )
+    # ubatch_reserve gives every slot as many tokens as the others
     if min(context.n_ctx, context.n_ubatch) % slots:
         _refuse_uneven(model, context)
+    # its graph is written for one stream
     if row.one_stream and context.n_stream > 1:
         raise LaunchRefused(
             f"{row.name}: llama.cpp aborts with {slots} slots that have a cache each; use "
@@ -304,6 +317,7 @@ def _in_chunks(params: Params, chunk: int) -> Params:
     if n_ctx <= 0:
         raise LaunchRefused("perplexity tool requires '--ctx-size' > 0")
     n_batch = N_BATCH if params.n_batch is None else params.n_batch
+    # n_parallel = max(1, n_batch / n_ctx) there
     chunks = max(1, n_batch // n_ctx, _TASK_SEQUENCES if params.kv_unified else 1)
     n_batch = min(n_batch, chunks * n_ctx)
     return replace(params, n_ctx=chunks * n_ctx, n_parallel=chunks, n_batch=n_batch)
@@ -325,11 +339,14 @@ def _refuse_types(model: Model, rules: Rules) -> None:
 
 def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
     """Return (n_seq_max, kv_unified)."""
+    # server.cpp: -np -1 becomes four slots that share one cache
     if params.n_parallel is None or params.n_parallel < 0:
         return (N_PARALLEL, True) if rules.auto_slots else (1, False)
+    # Jan adds background slots to those of the user
     if rules.engine.hidden_slots:
         unified = params.kv_unified is not False
         return max(1, params.n_parallel) + rules.engine.hidden_slots, unified
+    # KoboldCpp's continuous batching: n_seq_max is its slots + 1
     if rules.engine.spare_sequence and params.n_parallel > 1:
         return params.n_parallel + 1, True
     return max(1, params.n_parallel), bool(params.kv_unified)
@@ -338,12 +355,14 @@ def _sequences(params: Params, rules: Rules) -> tuple[int, bool]:
 def _refuse_tensors(model: Model, rules: Rules) -> None:
     """Refuse a file with tensors that this build does not load (done_getting_tensors)."""
     hp, row = model.hparams, model.row
+    # done_getting_tensors counts: a tensor that the build does not create is one too many
     for end, after in row.newer:
         if rules.lacks(after) and _has_tensor(model, end):
             raise LaunchRefused(
                 f"wrong number of tensors: llama.cpp build {rules.number} knows no {end} of "
                 f"{row.name}"
             )
+    # some architectures skipped the MTP blocks' tensors before they could run them
     drafts = hp.n_layer_nextn and hp.router_layer < 0
     if drafts and rules.lacks(row.mtp_after) and not row.mtp_skipped:
         raise LaunchRefused(
@@ -361,6 +380,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
             f"unknown model architecture: '{row.name}' (llama.cpp build {rules.number} is older)"
         )
     _refuse_tensors(model, rules)
+    # builds that do not read the key take the architecture's own function
     gates = row.reads_gating is not None and rules.has(row.reads_gating)
     if gates and hp.get("expert_gating_func") == 0:
         raise LaunchRefused(
@@ -368,6 +388,7 @@ def _refuse_file(model: Model, rules: Rules) -> None:
             "while it builds the graph (build_moe_ffn)"
         )
     window, pattern = row.window, "attention.sliding_window_pattern"
+    # these architectures need the key in older builds, as an array
     wants_list = window is not None and window.list_before and not rules.window_lists
     if wants_list and hp.n_swa and hp.get(pattern) is None:
         raise LaunchRefused(
@@ -390,15 +411,18 @@ def _trained_context(model: Model, params: Params) -> int:
     trained = hp.rope_scaling_factor or hp.rope_scale_linear or 1.0
     if params.rope_scale == trained:
         return hp.n_ctx_train
+    # YaRN stretches the original context, not the trained one
     original = params.yarn_orig_ctx or hp.n_ctx_orig_yarn or hp.n_ctx_train
     return int(original * params.rope_scale)
 
 
 def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> int:
+    # server_output_limits: an embedding needs the result of every token
     if embeddings or params.pooling not in (None, "none"):
         return n_batch
     draft = DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
     types = params.spec_type  # a draft model alone is loaded but not used
+    # a slot verifies its draft's tokens and one more in a batch
     n_draft = max(
         (draft if t in _DRAFT_TYPES else _NGRAM_N_MAX.get(t, 0) for t in types), default=0
     )
@@ -407,6 +431,7 @@ def _outputs(params: Params, embeddings: bool, n_batch: int, n_seq_max: int) -> 
 
 def _rollback(params: Params, rules: Rules) -> int:
     """Return the tokens by which a draft makes a recurrent state go back."""
+    # KoboldCpp keeps earlier states for a draft of any kind
     types = _DRAFT_TYPES if rules.engine.rolls_back else _ROLLBACK_TYPES
     if not any(name in types for name in params.spec_type):
         return 0
@@ -417,11 +442,15 @@ def _flash_attention(
     model: Model, asked: str, type_k: str, type_v: str, split_mode: str, rules: Rules
 ) -> str:
     hp, row = model.hparams, model.row
+    # ik_llama.cpp: on but for -fa off
     if asked == "auto" and rules.engine.one_cache:
         asked = "on"
+    # builds whose -fa is a switch, off by default
     if asked == "auto" and not rules.flash_word:
         asked = "off"
+    # llama_init_from_model: some architectures (Grok) have none
     flash_attn = asked if row.flash_attn else "off"
+    # older builds force it off for such models (llama_init_from_model)
     if not rules.flash_unlike_heads and hp.head_k(0) != hp.head_v(0):
         flash_attn = "off"
     if split_mode == "tensor":
@@ -440,6 +469,7 @@ def _flash_attention(
             raise LaunchRefused(
                 reason if row.flash_attn else f"{reason}, which {row.name} does not support"
             )
+        # newer builds enable it where a quantised V requires it
         if rules.quantised_v_flash:
             flash_attn = "on"
     if flash_attn != "off":
@@ -463,6 +493,7 @@ def _refuse_split(model: Model, flash_attn: str, rules: Rules) -> None:
 def _refuse_heads(letter: str, type_: str, head: Callable[[int], int], n_layer: int) -> None:
     """Raises LaunchRefused if blocks of the cache's type do not fill a layer's head."""
     block = BY_NAME[type_].blck_size
+    # a block may not straddle two heads
     for il in range(n_layer) if block > 1 else ():
         if head(il) % block:
             raise LaunchRefused(

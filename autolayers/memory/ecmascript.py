@@ -38,6 +38,7 @@ _CLASSES = {
 # `re` backtracks: patterns come from the page, from logs and from other people's commands
 # between two ways in a row; four repetitions take up to 0.3 s for 63 characters
 _MOST_CHOICES = 16
+# a{2,9} or a* has more ways to match than one choice
 _REPETITION = 4  # choices that one of those counts as
 _SECONDS = 2.0  # of processor time, for all names of a model
 # at the end it is no choice: nothing after it can fail
@@ -83,6 +84,7 @@ def _escaped(text: str, i: int) -> str:
 
 def _in_class(text: str, i: int) -> tuple[str, int]:
     """Return (Python's text, characters read) of what is at `i` in a class."""
+    # [[:digit:]]: Python has no such names
     if text[i : i + 2] == "[:":
         name, end, _ = text[i + 2 :].partition(":]")
         if not end or name not in _CLASSES:
@@ -106,10 +108,12 @@ def _opened(text: str, i: int) -> tuple[str, int]:
 def _outside(text: str, i: int) -> str:
     """Return Python's text of the character at `i`, outside classes."""
     c, after = text[i], text[i + 1 : i + 2]
+    # Python's $ also matches before a final newline
     if c == "$":
         return "\\Z"
     if c == "(" and after == "?" and text[i + 2 : i + 3] not in (":", "=", "!"):
         raise UsageError(f"invalid regex {text!r}: C++ has no {text[i : i + 3]}")
+    # a++ is possessive in newer Pythons, an error in C++
     if c in "*+?}" and after == "+":
         raise UsageError(f"invalid regex {text!r}: nothing to repeat")
     return c
@@ -141,6 +145,7 @@ def _backtracks(pattern: str) -> bool:
             choices.append(0)
             bars.append(0)
         elif text == ")" and len(choices) > 1:
+            # n bars count as the bits of n: choices are exponents of two
             inside = choices.pop() + bars.pop().bit_length()
             choices[-1] += inside
         elif text == "|":
@@ -188,6 +193,7 @@ class TensorMatcher:
         """Positions in `names`, in order. Raises UsageError for a pattern that C++ refuses, or that
         takes long."""
         if pattern not in self._found:
+            # the flags that a plan writes are blk\.N\.ffn_..., one for each layer
             layer, rest = _of_one_layer(pattern)
             if layer and rest not in self._rests:
                 # an error quotes the whole pattern
@@ -206,6 +212,7 @@ class TensorMatcher:
 
     def _in_time(self, pattern: str, tried: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield what was tried, as long as all patterns together take no more than a moment."""
+        # the processor's time: a busy machine must not refuse a good pattern
         start = time.process_time()
         for one in tried:
             yield one
@@ -220,6 +227,7 @@ class TensorMatcher:
 def _of_one_layer(text: str) -> tuple[str, str]:
     """("blk.7.", the rest) of a regex that begins with exactly that; else ("", text)."""
     begin = re.compile(r"blk\\\.(\d+)\\\.(?![*+?{])", re.ASCII).match(text)
+    # an alternative outside of groups would also match without the layer's name
     if begin is None or "[" in text or r"\(" in text or "|" in re.sub(r"\([^()]*\)", "", text):
         return "", text
     return f"blk.{begin[1]}.", text[begin.end() :]

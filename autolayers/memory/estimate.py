@@ -63,6 +63,7 @@ def _placer(model: Model, rules: Rules) -> WeightPlacer:
 def _as_graphs_see(device: Device, rules: Rules) -> Hashable:
     """Return what graphs on a device depend on, which is neither how much memory it has nor how
     fast it is."""
+    # a search tries machines whose devices differ in memory alone: their graphs are shared
     backend = on(device, rules=rules)
     limits = tuple(sorted((device.limits or {}).items()))
     return device.name, device.backend, device.engine, backend.kind, backend.max_size, limits
@@ -72,6 +73,7 @@ class Known:
     """What estimates of one model, build and companions found out, for those that follow."""
 
     def __init__(self) -> None:
+        # the key ends in (runtime, measuring): each asks for other parts
         self.launches: dict[tuple[Params, tuple[Device, ...], bool, bool], Breakdown] = {}
         # by devices that are alike, the latest
         self.graphs: dict[tuple[Hashable, ...], GraphCache] = {}
@@ -93,10 +95,12 @@ def _that_loads(model: Model, build: Build | Rules | int | None) -> Build | Rule
     """The build, or where none is given and the newest has not the architecture the one that it was
     recorded of."""
     number = model.row.exact_from
+    # an architecture that the newest modelled build has: nothing to correct
     if not number or model.row.after < NEWEST:
         return build
     if build is None:
         return number
+    # a build that the user named stays, whatever it knows of the model
     unsaid = isinstance(build, Build) and not build.number and build.flags is None
     return replace(build, number=number) if unsaid and isinstance(build, Build) else build
 
@@ -124,7 +128,9 @@ class Estimator:
         found = build.rules if isinstance(build, Build) else build
         self.rules = found if isinstance(found, Rules) else rules(found)
         self.companions = companions
+        # before anything is placed: a broken file has no sizes
         refuse_unfit(model, companions)
+        # what a build reads of a header may differ, e.g. a key that older ones ignore
         self.model = model = model.read_by(self.rules)
         self.placer = _placer(model, self.rules)
         self.meter = meter or Meter()
@@ -153,6 +159,7 @@ class Estimator:
         return tuple([_as_graphs_see(device, self.rules) for device in devices])
 
     def _cache(self, devices: tuple[Device, ...]) -> GraphCache:
+        # the same devices first (a cheap key), then equal ones, then an earlier Estimator's
         if devices not in self._graphs:
             alike = self.alike(devices)
             if alike not in self._alike:
@@ -206,9 +213,11 @@ class Estimator:
             None if enough is None else lambda sizes, steps: enough(lower(sizes, steps, flash_attn))
         )
         # only the server has these
+        # llama-server's own memory changes no graph: what-if tables over --cache-ram measure once
         graphs = (replace(params, cache_ram=None, ctx_checkpoints=None), *key[1:])
         if self._measured is None or self._measured[0] != graphs:
             measured = self._measure(launch, self._cache(key[1]), runtime, halt, measuring)
+            # not remembered: only the prompt graph was laid out
             if measured.stopped:
                 return replace(
                     lower(measured.sizes, measured.steps, measured.flash_attn),
@@ -217,6 +226,9 @@ class Estimator:
             self._measured = graphs, measured
         measured = self._measured[1]
         found = self._whole(launch, devices, measured, measuring)
+        # A build of unknown age or with local changes may be several: the largest of each
+        # part is told,
+        # except where one of them refuses the launch.
         for other in self.rules.others():
             which = other.number, other.changed
             if which not in self._others:
@@ -244,6 +256,7 @@ class Estimator:
             return measure(*terms, cache, runtime, halt, measuring)
         from .ik_llama import computed
 
+        # ik_llama.cpp builds, splits and allocates its graphs by rules of its own
         return computed(*terms, cache)
 
     def layers(self, params: Params, kind: Device) -> tuple[Usage, ...]:
@@ -253,6 +266,7 @@ class Estimator:
         llama.cpp has no such number; it is what a device with only this layer would take. Small
         tensors that every device copies (rope factors) count in every layer.
         """
+        # endless, so that no layer is left out
         device = replace(kind, name="layer", free=1 << 60, total=1 << 60)
         params = replace(
             with_draft_type(params, self.companions),
@@ -264,6 +278,7 @@ class Estimator:
             rpc=(),
         )
         context = resolve(self.model, params, self.rules)
+        # weights do not depend on the context, which a search varies most
         at = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
         key = at, device, context.load_mtp
         if key not in self._weights_of_layers:
@@ -279,6 +294,7 @@ class Estimator:
         """Return the bytes that the caches of each layer take on `device`, the output layer
         last."""
         key = (context, device)
+        # an expert cache follows the overrides too, which are not in the key
         if key not in self._layer_caches or context.moe_cache:
             # what is sent to any device is on this one
             here = [
@@ -293,6 +309,7 @@ class Estimator:
             if context.moe_cache:
                 from .moe_cache import banks
 
+                # an expert cache is one bank for many layers: each counts an equal part
                 slots = banks(self.model, context, placement).buffers.get(device.name, 0)
                 sizes = [size + slots // count for size in sizes]
             self._layer_caches[key] = sizes
@@ -311,6 +328,7 @@ class Estimator:
     ) -> Placement:
         """Return the Placement of these flags, the same one for launches that differ in their
         context and their batches alone."""
+        # llama.cpp places weights before it knows the context; ik_llama.cpp's -sm graph does not
         if not self.placer.by_context:
             params = replace(params, n_ctx=None, n_batch=None, n_ubatch=None)
         key = params, tuple(devices), load_mtp
@@ -326,6 +344,7 @@ class Estimator:
         bytes. Without `counts`: the shares of its own split; () if that has none."""
         from .ik_llama import shares
 
+        # -sm none would leave one device, and the shares are those of all
         used = model_devices(replace(params, split_mode=None), devices, self.rules)[0]
         return shares(self.model, params, used, self.rules, counts)
 
@@ -334,6 +353,7 @@ class Estimator:
     ) -> tuple[int, ...]:
         """The layers whose experts the program's own -ncmoe `count` keeps in RAM, in the order in
         which they go there."""
+        # common/arg.cpp: -ncmoe N is an override of the experts of layers 0 to N - 1
         if self.rules.engine.is_llama_cpp:
             return tuple(range(count))
         from .ik_llama import experts_in_ram
@@ -373,8 +393,10 @@ class Estimator:
     def margin(self, device: Device, params: Params, use: Breakdown | LowerBound) -> Parts:
         """Return what must stay free on a device in this launch, as named parts in bytes."""
         steps, computed = use.steps, None
+        # each device of -sm tensor multiplies with a part of every matrix
         if steps is not None and params.split_mode != "tensor":
             computed = steps.multiplied(device.name)
+        # all that ops_of reads: a search asks for thousands of margins
         key = (
             use.n_ctx_seq,
             use.n_ctx,
@@ -397,6 +419,7 @@ class Estimator:
                 self.model, params, use, self._shapes[computed], self.rules.engine.reads_all
             )
             types = (params.cache_type_k or "f16", params.cache_type_v or "f16")
+            # builds that convert a quantised cache outside of the graph: K and V of a layer in f16
             if (
                 use.flash_attn
                 and not self.rules.converts_in_graph
@@ -410,8 +433,10 @@ class Estimator:
     def _launch(
         self, params: Params, devices: Sequence[Device], measuring: bool = False
     ) -> _Launch:
+        # the order matters: a draft's file decides the speculative type, and that the outputs
         params = with_draft_type(params, self.companions)
         context = resolve(self.model, params, self.rules)
+        # of an EAGLE-3 or DFlash draft
         inputs = layer_inputs(self.model, self.companions)
         if inputs:
             context = replace(context, layer_inputs=inputs)
@@ -422,6 +447,7 @@ class Estimator:
                 params, context, *launch(self.model, params, context, devices, self.placer)
             )
         placement = self._place(params, devices, context.load_mtp)
+        # caches follow the layers' devices, not the experts' overrides
         key = (
             context,
             placement.devices,
@@ -440,6 +466,7 @@ class Estimator:
                 "--backend-sampling: its copy of the logits is counted, its samplers are taken to "
                 "be the default ones",
             )
+        # made after the caches: measuring sees all memory free, a launch what they left
         if context.moe_cache:
             from .moe_cache import banks  # few launches need it
 
@@ -478,12 +505,14 @@ class Estimator:
         """Return the facts of a launch; `compute` are bytes per device that the model uses and,
         last, of the host."""
         context, placement, buffers = launch.context, launch.placement, launch.memory.buffers
+        # not strict: the last entry is the host's
         sizes = dict(zip([device.name for device in placement.devices], compute, strict=False))
         warnings = [*self.model.inexact, *placement.warnings, *launch.doubts, *launch.notes]
         row = self.model.row
         if row.after >= NEWEST and row.exact_from == self.rules.number:
             warnings.append(f"llama.cpp b{row.exact_from} has {row.name}, b{NEWEST} not yet")
         exact = placement.exact and not self.model.inexact and not launch.doubts
+        # an inexact build makes every size a bound
         warning = self.rules.warning_for(self.model.row)
         if warning:
             exact = False
@@ -497,6 +526,7 @@ class Estimator:
             },
             host=Usage(
                 placement.host,
+                # caches in RAM, and the expert cache's maps
                 sum([size for name, size in buffers.items() if name not in sizes]),
                 compute[-1],
             ),
@@ -521,6 +551,8 @@ class Estimator:
             launch.placement,
             launch.memory,
         )
+        # llama_init_from_model refuses it for -fa off; -fa auto learns it from the graph,
+        # so after it
         if not measured.flash_attn and context.type_v not in ("f32", "f16", "bf16"):
             raise LaunchRefused(
                 "quantized V cache was requested, but this requires Flash Attention"
@@ -530,6 +562,7 @@ class Estimator:
         if measured.warning:
             exact = False
             warnings.append(measured.warning)
+        # a draft's is added by extras_of
         states = [state_of(self.model.hparams, context, memory)]
         more: tuple[Extra, ...] = ()
         if wants_extras(params, self.companions):
@@ -552,9 +585,11 @@ class Estimator:
             from .ik_llama import derived
 
             more = (*more, *derived(self.model, params, placement, self.rules))
+        # after the extras, as a saved prompt has the draft's state too
         always, unlimited = serving(self.model, params, context, memory, self.rules, states)
         warnings += unlimited
         peak = None
+        # only the part above `compute` is told
         if measured.runtime is not None:
             names = [*(device.name for device in placement.devices), "Host"]
             peak = {

@@ -68,6 +68,7 @@ _WARMUP_TOKENS = {
     "hunyuanvl": 1024,
     "exaone4_5": 2116,
 }
+# 30 seconds at 100 frames a second, the window of Whisper's encoders
 _WARMUP_FRAMES = 3000  # audio
 
 
@@ -92,6 +93,7 @@ def extras_of(
     warnings: list[str] = []
     if companions.mmproj is not None:
         found += _projector(companions.mmproj, params, devices, warnings)
+    # without a type llama-server loads -md and uses it for nothing
     if companions.draft is not None and all(name == "none" for name in params.spec_type):
         warnings.append("the draft model is loaded but not used without --spec-type draft-simple")
     if companions.draft is not None or "draft-mtp" in params.spec_type:
@@ -138,6 +140,7 @@ def _projector(
     exact = kind == "gemma3" and row.proven
     weights = _projector_weights(header, row, vision and audio)
     extras = [Extra("mmproj weights", name, weights, exact)]
+    # warm-up reserves the graph of one image; without it the first image does
     if params.warmup is not False:
         local = device is not None and row.modelled and not row.remote
         flash = local and params.flash_attn != "off"
@@ -154,6 +157,7 @@ def _projector(
 def _projector_weights(header: Header, row: Backend, two_contexts: bool) -> int:
     """Return the bytes of a projector's weights; each of `two_contexts` has a copy of the weights
     that belong to no modality."""
+    # names of the image's prefix that both contexts look up
     shared = ("v.class_embd", "v.patch_embd", "v.norm_embd")
     size = 0
     for info in header.tensors.values():
@@ -171,16 +175,19 @@ def _named(name: str, devices: Sequence[Device]) -> Device:
 
 
 def _projector_device(params: Params, devices: Sequence[Device]) -> Device | None:
+    # --no-mmproj-offload, --device none
     if params.mmproj_offload is False or params.device == () or params.mmproj_device == "none":
         return None
     named = params.mmproj_device or (params.device[0] if params.device else None)
     if named is not None:
         return _named(named, devices)
+    # a discrete GPU goes before one that shares the system's memory
     discrete = [device for device in devices if device.kind != "igpu"]
     return next(iter(discrete or devices), None)
 
 
 def _number(header: Header, key: str, default: int) -> int:
+    # a header may say anything: a size out of range becomes the usual one
     value = header.metadata.get(key)
     return value if isinstance(value, int) and 0 < value < 1 << 20 else default
 
@@ -190,10 +197,12 @@ def patches_of(header: Header, kind: str) -> int:
     patch = _number(header, "clip.vision.patch_size", 14)
     side = _number(header, "clip.vision.image_size", 1024)
     if kind in _WARMUP_TOKENS:
+        # a token is merge x merge patches
         merge = _number(
             header, "clip.vision.spatial_merge_size", 3 if kind.startswith("gemma4") else 2
         )
         return _WARMUP_TOKENS[kind] * merge * merge
+    # DeepSeek-OCR's warm-up image has sides of 1024, whatever its file says
     side = 1024 if kind.startswith("deepseekocr") else side
     return (side // patch) ** 2 + 1
 
@@ -210,6 +219,7 @@ def _vision_graph(header: Header, kind: str, flash: bool) -> int:
 
 
 def _audio_graph(header: Header) -> int:
+    # the encoder halves the frames by a convolution of stride 2
     n = _WARMUP_FRAMES
     n_embd = _number(header, "clip.audio.embedding_length", 1280)
     n_ff = _number(header, "clip.audio.feed_forward_length", 4 * n_embd)
@@ -239,6 +249,7 @@ def _draft(
     found: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
+    # what a draft's context takes from the target's: cells, slots, unified or not
     theirs = replace(
         params,
         n_ctx=context.n_ctx,
@@ -252,6 +263,7 @@ def _draft(
         kv_unified_per_slot=None,
         model_draft=None,
     )
+    # flags of its own that end in -draft
     if draft is not None:
         theirs = replace(
             theirs,
@@ -264,6 +276,7 @@ def _draft(
         )
     whose = draft or model
     their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
+    # block drafts (DFlash) have all tokens of a draft in one batch
     rows = 1
     if any(name in ("draft-dflash", "draft-dspark") for name in params.spec_type):
         rows += DRAFT_N_MAX if params.draft_n_max is None else max(0, params.draft_n_max)
@@ -286,10 +299,13 @@ def _draft(
         their_placement = replace(
             place_weights(draft, theirs, devices, mtp, context.rules), target=placement
         )
+    # Gemma's assistant reads the target's cache
     target = None if draft is None else (model.hparams, context, memory)
     their_memory = allocate(whose, their_context, their_placement, target)
+    # a draft that borrows the target's cache saves nothing of its own
     if states is not None and their_memory.owner is None:
         states.append(state_of(whose.hparams, their_context, their_memory))
+    # a cache apart: its graphs are another model's
     measured = measure(
         whose,
         theirs,
@@ -337,6 +353,7 @@ def _draft(
 
 def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
     """Return the bytes per device, all host buffers together."""
+    # pinned, repacked and plain host buffers are all "Host"
     total: dict[str, int] = {}
     for name, size in buffers.items():
         where = _device(name, placement)
@@ -352,9 +369,11 @@ def _lora(header: Header, model: Model, placement: Placement) -> list[Extra]:
     resident, whatever their scale."""
     buffers: dict[str, int] = {}
     for info in header.tensors.values():
+        # "blk.0.attn_q.weight.lora_a" -> "blk.0.attn_q.weight", "lora_a"
         base, dot, part = info.name.rpartition(".")
         if not dot or part not in ("lora_a", "lora_b"):
             continue
+        # llama_adapter_lora_init_impl loads no adapter into a repacked buffer
         target = placement.lookup(base)
         for where in _devices(
             HOST if target is None or target.buffer == REPACK else target.buffer, placement
@@ -379,6 +398,7 @@ def _control_vector(model: Model, placement: Placement) -> list[Extra]:
     whatever the requested range."""
     hp = model.hparams
     buffers: dict[str, int] = {}
+    # layer 0 has none
     for il in range(1, hp.n_layer):
         for where in _devices(placement.dev_layer[il], placement):
             row = CPU if where == HOST else on(placement.device(where))

@@ -49,6 +49,7 @@ class ModelLayers:
         return {
             "schema": 1,
             "facts": {
+                # formatted by _facts for the text; a number in JSON
                 name: float(value) if name == "bits_per_weight" else value
                 for name, value in self.facts
             },
@@ -81,15 +82,19 @@ def _is_of_ik(model: Model) -> bool:
 def model_layers(model: Model, params: Params) -> ModelLayers:
     """Return the sizes of a model's layers, with caches by the flags in `params`. Raises
     LaunchRefused if llama.cpp would not create a context with these flags."""
+    # --override-kv first: it may change the number of layers or heads
     model = model.overridden(params.override_kv)
     hp = model.hparams
+    # an endless device: where a layer's cache is changes its padding, and no layer is left out
     device = Device(f"{DEFAULT.name}0", 1 << 60, 1 << 60)
     estimator = Estimator(model, Build(engine=IK_LLAMA) if _is_of_ik(model) else Build())
     caches = estimator.layers(params, device)
     static = estimator.static(params, [device])
     names = [str(i) for i in range(hp.n_layer_all)]
     parts: dict[str, list[int]] = {name: [0, 0, 0, 0] for name in ("input", *names, "output")}
+    # type -> [tensors, bytes]
     types: dict[str, list[int]] = {}
+    # sizes in the file, without a buffer's padding; a tied output counts where the file has it
     for weight in model.weights:
         info = weight.info
         parts[_layer_of(weight, hp.n_layer_all)][_part_of(weight)] += info.n_bytes
@@ -136,6 +141,7 @@ def _facts(model: Model) -> tuple[tuple[str, int | str], ...]:
 
 def _layer_of(weight: Weight, n_layer: int) -> str:
     """Return the name of the layer that a weight belongs to."""
+    # a block beyond block_count is loaded by nothing: it goes to the output, so that sums hold
     if weight.layer == "repeating" and 0 <= weight.block < n_layer:
         return str(weight.block)
     return "input" if weight.layer == "input" else "output"
@@ -146,6 +152,7 @@ def _part_of(weight: Weight) -> int:
     if weight.op == "MUL_MAT_ID":
         return 2
     name = weight.info.name
+    # "blk.3.attn_q.weight" -> "attn_q.weight"
     stem = name.split(".", 2)[-1] if name.startswith("blk.") else name
     if stem.startswith(_ATTENTION):
         return 0

@@ -49,6 +49,7 @@ def parts(
     above the reserved buffers.
     """
     usage = usage or Usage()
+    # the backend's own first: its context and the temporaries of its operations
     named = [
         *on(device).margin(ops),
         ("rounding to pages", PAGE * n_buffers),
@@ -56,6 +57,7 @@ def parts(
     ]
     if device.kind == "igpu":
         named.append(("system", SYSTEM))
+    # Windows' own reserve covers a display as well
     if device.wddm:
         named.append(("Windows", _WDDM))
     elif device.display:
@@ -66,6 +68,7 @@ def parts(
 def least(device: Device) -> int:
     """Return the bytes that stay free on a device in any launch that uses it, mainly its
     context."""
+    # one token and no buffer: what even an empty launch keeps free
     return sum([size for _, size in parts(device, Ops(n_tokens=1), n_buffers=0)])
 
 
@@ -91,11 +94,13 @@ def margin(
     applies to the devices after it.
     """
     if params.fit_target:
+        # "-fitt 1024,2048" with three devices: 1024, 2048, 2048
         place = list(use.devices).index(device.name) if device.name in use.devices else 0
         return (("given", params.fit_target[min(place, len(params.fit_target) - 1)] * MiB),)
     usage = use.devices.get(device.name) or Usage()
     peak = use.runtime_peak or {} if isinstance(use, Breakdown) else {}
     caches = _n_caches(model.hparams)
+    # weights, caches and graph are allocated apart, and each is rounded up to a page
     n_buffers = bool(usage.model) + bool(usage.context) * caches + bool(usage.compute)
     ops = ops or ops_of(model, params, use)
     found = parts(device, ops, usage, n_buffers, peak.get(device.name, 0))
@@ -121,6 +126,7 @@ def _again(device: Device, params: Params, use: Static, ops: Ops, draft: Model |
             ),
             use,
         )
+    # a second llama_context has temporaries of its own
     return on(device).again(ops)
 
 
@@ -132,6 +138,7 @@ def _sums(device: Device, model: Model, params: Params, use: Static) -> int:
     if params.split_mode != "tensor" or n_devices < 2:
         return 0
     hp = model.hparams
+    # f32; with experts the results of all that a token uses
     largest = 4 * hp.n_embd * use.n_ubatch * (max(1, hp.n_expert_used_max) if hp.n_expert else 1)
     return (n_devices - 1).bit_length() * largest + on(device).communicator
 
@@ -147,8 +154,10 @@ def ops_of(
     with (matmuls); if that is unknown, all of them. `reads_all`: every token has output."""
     embeds = bool(params.embedding or params.reranking or params.pooling not in (None, "none"))
     hp = model.hparams
+    # layers with attention; recurrent ones have no heads
     layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
     body, head = shapes or matmuls(model)
+    # the head multiplies all tokens of a micro-batch, or one per slot
     n_outputs = use.n_ubatch if embeds or reads_all else use.n_seq_max
     sort_columns, sort_rows = _sorted(hp, params, use, n_outputs)
     return Ops(
@@ -179,6 +188,7 @@ def _quantised(cache_type: str | None) -> bool:
 def _sorted(hp: Hparams, params: Params, use: Static, n_outputs: int) -> tuple[int, int]:
     """Return (columns, rows) that are sorted: cells by an indexer, or logits by samplers."""
     layers = [il for il in range(hp.n_layer_all) if hp.n_head(il)] or [0]
+    # argsort of an indexer's scores: every token ranks all cells
     if any(map(hp.has_indexer, layers)):
         return use.n_ctx_seq, use.n_ubatch
     return (hp.n_vocab, n_outputs) if params.backend_sampling else (0, 0)
@@ -187,6 +197,7 @@ def _sorted(hp: Hparams, params: Params, use: Static, n_outputs: int) -> tuple[i
 def _scan(model: Model) -> Scan | None:
     """Return the shape of Mamba-2's scans: one decay per head, where Mamba-1 has a row of them."""
     hp = model.hparams
+    # ssm_a: [1, n_head] in Mamba-2, [d_state, d_inner] in Mamba-1
     decays = [weight.info.ne for weight in model.weights if weight.op == "SSM_SCAN"]
     n_head = max([ne[1] for ne in decays if ne[0] == 1], default=0)
     if not n_head:
@@ -204,10 +215,12 @@ def matmuls(model: Model, computed: tuple[frozenset[str], frozenset[str]] | None
     for weight in model.weights:
         name, op = weight.info.name, weight.op
         is_head = weight.layer != "repeating"
+        # the embedding is multiplied with as the output matrix
         if tied and name.startswith("token_embd."):
             name, op = "output.weight", "MUL_MAT"
         if op not in ("MUL_MAT", "MUL_MAT_ID"):
             continue
+        # columns, rows, and matrices of a stack of experts
         k, m, n_mat, more = weight.info.ne
         matmul = Matmul(
             weight.info.type, k, m, n_mat * more, max(1, used) if op == "MUL_MAT_ID" else 0

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Tensors = tuple[tuple[str, tuple[int, int, int, int]], ...]
 
 _PARTS = ("gate_up", "gate", "up", "down")
+# get_alignment of ggml_backend_cpu_buffer_type, for the maps of slots
 _HOST_ALIGNMENT = 32
 
 
@@ -55,6 +56,7 @@ def banks(
     LaunchRefused with llama.cpp's reason."""
     hp, devices = model.hparams, placement.devices
     _refuse(hp, context, placement)
+    # (device, tensors) -> layers; device -> bytes of its layers' experts in RAM
     groups, sizes = _in_ram(hp.n_layer_all, placement)
     shares = context.moe_split or _free(placement, caches)
     split = {
@@ -62,17 +64,23 @@ def banks(
         for device, share in zip(devices, shares, strict=False)
         if device.name in sizes
     }
+    # devices without such layers get nothing of the budget
     whole = sum(split.values())
     allocated = Banks({}, {}, [], len(split) > 1)
     for (name, tensors), layers in groups.items():
         row = on(next(device for device in devices if device.name == name))
+        # within a device the budget goes by size, so that each group caches the same fraction
         mine = sum(_bytes(*tensor) for tensor in tensors) * len(layers)
+        # equal shares where no device reports its free memory
         share = split.get(name, 0.0) / whole if whole else 1 / len(sizes)
         budget = int(context.moe_cache * share * mine / sizes[name])
         slots = _slots(tensors, budget, row.alignment, len(layers))
+        # a token's experts must all be in the bank at once: this group is not cached
         if slots < hp.n_expert_used_max:
             continue
+        # slot_map: one i32 for each expert of each layer, in RAM
         maps = len(layers) * -(-4 * tensors[0][1][2] // _HOST_ALIGNMENT) * _HOST_ALIGNMENT
+        # measuring (no_alloc) adds alloc_size, a launch what the backend pads it to
         if caches is None:
             size = _banks(tensors, slots, row.alignment)
         else:
@@ -106,6 +114,7 @@ def _padded(row: Backend, tensors: Tensors, slots: int) -> int:
 
 def _cacheable(il: int, placement: Placement) -> Tensors:
     """Return a layer's experts, if they are in RAM and not repacked."""
+    # gate and up may be one tensor
     names = [f"blk.{il}.ffn_{part}_exps.weight" for part in _PARTS]
     experts = [placed for name in names if (placed := placement.lookup(name))]
     buffers = {placed.buffer for placed in experts}
@@ -146,6 +155,7 @@ def _free(placement: Placement, caches: Mapping[str, int] | None) -> list[int]:
 
 
 def _bytes(type_: str, ne: tuple[int, int, int, int]) -> int:
+    # as ggml_nbytes of a tensor without gaps
     return row_size(type_, ne[0]) * ne[1] * ne[2]
 
 
@@ -153,12 +163,14 @@ def _banks(tensors: Tensors, slots: int, alignment: int) -> int:
     """alloc_size: banks of all tensors of a layer, with one more slot each."""
     total = 0
     for type_, ne in tensors:
+        # one slot more: CUDA's MMQ may read past the last expert
         total += -(-row_size(type_, ne[0]) * ne[1] * (slots + 1) // alignment) * alignment
     return total
 
 
 def _slots(tensors: Tensors, budget: int, alignment: int, n_layers: int) -> int:
     """Return the most slots within a budget, at most the number of experts."""
+    # alloc_size grows with the slots: a search finds where llama.cpp's loop ends
     low, high = 0, n_layers * tensors[0][1][2]
     while low < high:
         middle = (low + high + 1) // 2

@@ -49,4 +49,5 @@ def _whole(size: int) -> int:
 def within(limit: int) -> int:
     """Return the bytes of RAM to plan with, RUNTIME included, so that a launch's limit is at most
     this one."""
+    # the reverse of _whole, rounded down to whole MiB so that the limit holds
     return limit // MiB * MiB * (_PAGE_TABLES - 1) // _PAGE_TABLES

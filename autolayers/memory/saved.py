@@ -25,6 +25,7 @@ _CELL, _POSITION = 12, 12  # of each cell; its position in an image, or its toke
 _KV, _TENSOR = 4 + 16, 12  # cells, and the header of the data; of each tensor's rows
 _RECURRENT = 4 + 8 + 8  # cells, the cell, the header of the data
 _DSV4, _DSV4_ROWS, _DSV4_STATE, _DSV4_TENSOR = 12, 16, 24, 28
+# DeepSeek-V4's compressors: CSA joins 4 tokens in a row of its cache, HCA 128
 _RATIOS = {"csa": 4, "hca": 128}  # tokens of a row; lid has the first one's
 
 
@@ -49,6 +50,7 @@ class State:
             self.fixed
             + n * self.cell
             + self._seen(n) * self.windowed
+            # a row is written once all of its tokens are known
             + sum(size * (n // tokens) for size, tokens in self.rows)
         )
 
@@ -65,6 +67,7 @@ class State:
 
 def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
     """Of one sequence of a context with these caches."""
+    # which caches there are decides what a checkpoint must hold
     kinds = {cache.kind for cache in memory.caches}
     dsv4 = not kinds.isdisjoint(_RATIOS)
     # what a checkpoint leaves out: nothing of caches that always roll back
@@ -73,20 +76,24 @@ def state_of(hp: Hparams, context: Context, memory: Memory) -> State:
     cell = kept_cell = windowed = 0
     rows: list[tuple[int, int]] = []
     for cache in memory.caches:
+        # compressed rows: no cells of their own, so no positions to save
         if dsv4 and cache.kind in (*_RATIOS, "lid") and not cache.recurrent:
             fixed += _DSV4_ROWS + len(cache.layers) * (4 + _DSV4_TENSOR)
             rows.append(_shared_row(cache))
             continue
         size, each = _sizes(hp, context, cache)
         fixed += size
+        # masked cells are left out, so only the window's count
         if cache.kind == "swa":
             windowed = each
         else:
             cell += each
+        # PARTIAL_ONLY: full attention is rolled back by dropping cells, so it is not saved again
         if cache.recurrent or cache.kind == "swa" or not gated:
             kept += size
         if not gated:
             kept_cell += each
+    # a symmetric window looks half of it back, and forward
     window = hp.n_swa // 2 + 1 if hp.swa_type == "symmetric" else hp.n_swa
     return State(
         fixed,
@@ -129,12 +136,14 @@ def _row(tensor: CacheTensor) -> int:
 
 def _cells(hp: Hparams, context: Context, cache: Cache) -> tuple[int, int]:
     """llama_kv_cache::state_write: bytes, and those of each cell."""
+    # a stream that holds nothing of the sequence is one count of 0
     fixed, each = 4 + 4 * (cache.n_stream - 1) + _KV, _CELL + _POSITION * _has_positions(hp)
     for layer in cache.layers:
         for tensor in (layer.k, layer.v):
             if tensor is not None:
                 n = tensor.ne[0]
                 # by elements; other layers may have more
+                # a transposed V is saved row by row, without the padding to the widest layer
                 if tensor is layer.v and context.v_trans:
                     n = min(n, hp.n_embd_v_gqa(layer.il))
                 each += row_size(tensor.type, n)
@@ -152,6 +161,7 @@ def _recurrent(hp: Hparams, cache: Cache) -> int:
     size = _RECURRENT
     for layer in cache.layers:
         size += 2 * _TENSOR + 4 * hp.n_embd_r() + 4 * hp.n_embd_s()
+        # the convolution's history of a PLE layer
         size += 8 + 4 * hp.ple_conv_state() if layer.p is not None else 0
     return size
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 CACHE_RAM = 8192  # --cache-ram, MiB
 CTX_CHECKPOINTS = 32  # --ctx-checkpoints, per slot
 # bytes of bookkeeping per cell of a cache, and as much again once it is used
+# llama_kv_cells: position, `ext`, shift, and a bit for each of 256 sequences; then its set entry
 _CELL = 52
 _USED_CELL = 90
 
@@ -41,10 +42,13 @@ def serving(
     here = Build(rules.number)
     states = states or (state_of(model.hparams, context, memory),)
     checkpoint = checkpoint_of(memory, context, states)
+    # 0 turns them off
     n = CTX_CHECKPOINTS if params.ctx_checkpoints is None else max(0, params.ctx_checkpoints)
     found = _output(model, params, context)
+    # other programs keep no prompts
     if not context.rules.engine.serves:
         return (*found, *_bookkeeping(memory)), ()
+    # builds without the flag make no checkpoints
     if checkpoint and n and here.knows("-ctxcp"):
         found.append(
             Extra(
@@ -58,6 +62,7 @@ def serving(
         )
     warnings: tuple[str, ...] = ()
     mib = CACHE_RAM if params.cache_ram is None else params.cache_ram
+    # nothing to count: it is told as a warning
     if mib < 0:
         warnings = ("--cache-ram -1: saved prompts may take all of the host's memory",)
     elif mib and here.knows("-cram"):
@@ -93,11 +98,14 @@ def _output(model: Model, params: Params, context: Context) -> list[Extra]:
     hp = model.hparams
     output = model.tensors.get("output.weight") or model.tensors.get("token_embd.weight")
     n_vocab = hp.n_vocab or (output.ne[1] if output else 0)
+    # embeddings are kept for --embedding, and for the MTP blocks that draft from them
     row = n_vocab + hp.n_embd_out * (context.embeddings + context.load_mtp)
+    # sampled logits, probabilities, candidates, and the token
     if params.backend_sampling:
         row += 3 * n_vocab + 1
     extras = [Extra("output buffer", "Host", context.n_seq_max * row * 4, True)]
     engine = context.rules.engine
+    # such a program reserves every token's logits, and asks for the last ones
     if engine.whole_batches and not (engine.reads_all or context.embeddings):
         return extras
     more = context.n_outputs_max - context.n_seq_max

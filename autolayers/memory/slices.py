@@ -34,6 +34,7 @@ _SSM = ("ssm_out.weight",)
 _DOWN = ("ffn_down.weight", "ffn_down_exps.weight")
 _GROUPS = ("attn_output_a.weight",)
 _SHARED = ("ffn_down_shexp.weight",)
+# blck_size_perf: std::lcm(blck_size, 128)
 _PERFORMANCE = 128  # columns that kernels want a slice to be a multiple of
 
 # A layer's tensors and caches; every device holds all of any other tensor.
@@ -90,6 +91,7 @@ def _layer_of(name: str) -> tuple[str, str]:
         number, _, base = name[4:].partition(".")
         return number, base
     if name.startswith("cache_"):
+        # "cache_k_l12" -> "cache_k", "12"
         base, _, number = name.rpartition("_l")
         return number, base
     return "", name
@@ -109,6 +111,7 @@ class Slices:
         """`loaded`: the names of the file's tensors that llama.cpp creates."""
         self.model, self.loaded, self.devices, self.rules = model, loaded, tuple(devices), rules
         shares = [*tensor_split, *(0.0,) * len(devices)][: len(devices)]
+        # zeros alone count as no -ts
         self.shares = tuple(shares) if any(shares) else ()
         # slices of a model with the same key are the same
         self.key = self.devices, self.shares
@@ -128,7 +131,9 @@ class Slices:
         block = block_size(self._type(name, il, by, type_))
         segments = self._segments(base, il, axis, ne)
         granules = self._granules(base, il, block, len(segments), ne)
+        # segments are cut one by one, and a device's parts of them are adjacent
         widths = [0] * len(self.devices)
+        # a tensor outside of the layers (il = 0 there) is rotated by the number of layers
         rotation = self.hp.n_layer if il < 0 else self._rotation(il)
         for (length, times), granule in zip(segments, granules, strict=True):
             if granule < 1:
@@ -147,6 +152,7 @@ class Slices:
     def _cut(self, name: str, ne: Ne) -> tuple[Cut | None, int, str]:
         """get_tensor_config: the cut of a tensor (None: uncut, on every device), its layer, and its
         name without the layer."""
+        # HRM_TEXT: cache slots with several names cannot be cut, so every device holds all
         if self.kind == "whole":
             return None, -1, name
         number, base = _layer_of(name)
@@ -155,8 +161,10 @@ class Slices:
         il = int(number) if number.isdecimal() and len(number) < 5 else self.hp.n_layer_all
         if il >= self.hp.n_layer_all:  # a block that the model lacks
             return None, -1, name
+        # a norm that all heads share (ne[1] of 1)
         if base in ("attn_q_norm.weight", "attn_k_norm.weight") and ne[1] == 1:
             return None, il, base
+        # LFM2: its short convolution runs whole on each device
         if base in ("cache_r", "cache_s") and self.kind == "states":
             return None, il, base
         return (_GROUPED if self.grouped else _CUTS).get(base), il, base
@@ -165,6 +173,7 @@ class Slices:
         """Return the type whose blocks no cut may divide."""
         if not by:
             return own if own in BY_NAME else "f32"
+        # attn_output.weight of layers with attention, ssm_out.weight of the others
         for matrix in by:
             found = f"blk.{il}.{matrix}"
             if found in self.loaded:
@@ -193,6 +202,7 @@ class Slices:
         self._cut_only_if(
             rules.cuts_gated_qkv or q == hp.n_embd, "a fused QKV wider than the hidden state"
         )
+        # K and V of one width are two segments of a kind; MiMo's V is narrower
         return [(q, 1), (k, 2)] if k == v else [(q, 1), (k, 1), (v, 1)]
 
     def _segments(self, base: str, il: int, axis: int, ne: Ne) -> list[tuple[int, int]]:
@@ -200,6 +210,7 @@ class Slices:
         that combine several."""
         hp, rules, size = self.hp, self.rules, ne[axis]
         fused_qkv = base in ("attn_qkv.weight", "attn_qkv.bias")
+        # Qwen3-Next, Qwen3.5 and 4: Q has a gate, so it is twice as wide
         if self.kind in _GATED:
             if fused_qkv and not hp.is_recr(il):
                 self._cut_only_if(rules.cuts_gated_qkv, "a fused QKV with gates")
@@ -210,6 +221,7 @@ class Slices:
             return [(size // 2, 2)] if base.startswith("ffn_gate_up") else [(size, 1)]
         if fused_qkv:
             return self._of_fused_qkv(il, size)
+        # e.g. Phi-3: gate and up in one matrix named up
         fused_up = (
             rules.cuts_fused_up
             and base.startswith(("ffn_up.", "ffn_up_exps."))
@@ -229,10 +241,12 @@ class Slices:
         adjacent."""
         hp = self.hp
         n_k, n_v, head, conv = hp.ssm_n_group, hp.ssm_dt_rank, hp.ssm_d_state, hp.ssm_d_conv - 1
+        # Qwen3-Next keeps the values of a key's heads together; the others repeat the keys' order
         if self.kind == "gated-apart":
             in_parts = conv if self.rules.cuts_gates_by_head else 0
             times = {"attn_qkv.weight": 1, "ssm_conv1d.weight": 1, "cache_r": in_parts}.get(base, 0)
             return [(head * n_k * times, 2), (head * n_v * times, 1)] if times else []
+        # heads of values for each head of keys: V is cut in pieces as long as K
         ratio = n_v // n_k if n_k else 0
         if base in ("attn_qkv.weight", "ssm_conv1d.weight"):
             return [(head * n_k, 2 + ratio)]
@@ -247,6 +261,7 @@ class Slices:
     def _granules(self, base: str, il: int, block: int, count: int, ne: Ne) -> list[int]:
         """get_split_granularity: the granule of each of the `count` segments' slices."""
         hp = self.hp
+        # a layer without keys has granules of 0, which `of` refuses
         if not hp.is_recr(max(il, 0)) and not hp.n_embd_k_gqa(max(il, 0)):
             return [0] * count
         if base.startswith("ffn_"):
@@ -260,6 +275,7 @@ class Slices:
     def _of_states(self, base: str, block: int) -> int:
         """A recurrent layer: whole heads of its state."""
         head = self.hp.ssm_d_state
+        # granularity_qkv
         whole = lcm(lcm(block, _PERFORMANCE), head) if head else 0
         if base in _OF_STATES:
             return _OF_STATES[base] * (whole // head) if head else 0
@@ -275,12 +291,15 @@ class Slices:
         head_k, head_v, n_kv = hp.head_k(il), hp.head_v(il), hp.n_head_kv(il)
         n_gqa = hp.n_head(il) // n_kv
         group = n_gqa * head_k
+        # rounded up for faster kernels, as long as every device still gets a part (heads of 80)
         while block < _PERFORMANCE and block * len(self.devices) < group:
             block *= 2
         q = lcm(group, block)
         if not q:
             return [0] * count
+        # granularity_head: tensors with a value for each head
         heads = q // head_k
+        # each device holds whole groups of DeepSeek-V4's grouped output projection
         if self.grouped:
             of_group = hp.n_head(il) // max(1, hp.dsv4_o_group_count)
             size = {
@@ -292,7 +311,9 @@ class Slices:
             if base in size:
                 return [size[base]] * count
         k = q // n_gqa
+        # in step with Q and K, counted in heads of V
         v = k // head_k * head_v
+        # [TAG_SPLIT_QGATE_QWEN]
         with_gate = lcm(2 * group, block) if self.kind in _GATED else q
         if base in ("attn_qkv.weight", "attn_qkv.bias"):
             return [with_gate, k, v][:count]
@@ -322,6 +343,7 @@ class Slices:
         """Return (index of the device, elements): cut at multiples of `granule` below the devices'
         shares, in float32."""
         n = len(self.devices)
+        # another device gets the remainder in each layer
         order = [(j + rotation) % n for j in range(n)]
         cumulated, total = [], 0.0
         for place in order if self.shares else ():
@@ -329,6 +351,7 @@ class Slices:
             cumulated.append(total)
         found, low = [], 0
         for j, place in enumerate(order):
+            # the last device gets all that is left
             high = length
             if j < n - 1:
                 if total:

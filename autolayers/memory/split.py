@@ -29,7 +29,9 @@ def _used(params: Params, mode: str, devices: Sequence[Device]) -> list[Device]:
     if params.device is not None:
         used = _named(params.device, devices)
     else:
+        # a meta device may combine GPUs, integrated ones and RPC servers
         used = list(devices) if mode == "tensor" else _by_default(devices)
+    # -sm none: --main-gpu picks among the devices that are left
     return _main(params.main_gpu or 0, used) if mode == "none" and used else used
 
 
@@ -52,6 +54,7 @@ def model_devices(
     if mode == "tensor" and not used:
         raise LaunchRefused("split mode tensor needs at least one device")
     warnings = []
+    # make_gpu_buft_list throws for a backend without ggml_backend_split_buffer_type
     if mode == "row" and used:
         _refuse_rows(used, rules)
         warnings.append("split mode row: the shares of the devices are an upper bound")
@@ -80,6 +83,7 @@ def _by_default(devices: Sequence[Device]) -> list[Device]:
     gpus: list[Device] = []
     for device in devices:
         addresses = {gpu.pci_id for gpu in gpus}
+        # e.g. one GPU by CUDA and by Vulkan, in a build with both
         is_listed = device.pci_id is not None and device.pci_id in addresses
         if device.kind == "gpu" and not is_listed:
             gpus.append(device)
@@ -102,6 +106,7 @@ def _main(main_gpu: int, used: list[Device]) -> list[Device]:
 def float32(x: float) -> float:
     """Return the nearest float32, infinite if there is none."""
     try:
+        # C's float: a double's last bits would move a layer at the boundary of two devices
         value: float = _FLOAT.unpack(_FLOAT.pack(x))[0]
     except OverflowError:
         return float("inf")
@@ -117,6 +122,7 @@ def layer_devices(
 ) -> list[str]:
     """Return the device of each of the `n` layers, the output layer last; in float32, whose
     rounding decides at the boundaries."""
+    # i_gpu_start: the last layers go to devices
     start = max((n if rules.output_first else n - 1) - n_gpu_layers, 0)
     # load_tensors: shares are of the offloaded layers, the output among them, not of all layers
     count = min(n_gpu_layers, n) if devices else 0
@@ -124,10 +130,12 @@ def layer_devices(
     if not count:
         return layers
     cumulated = []
+    # the sums as load_tensors makes them, each rounded to float32
     total = 0.0
     for share in _splits(devices, tensor_split):
         total = float32(total + float32(share))
         cumulated.append(total)
+    # no device reports free memory, and no -ts was given
     if total == 0:
         return layers if not devices else _all_on_last(layers, start, count, devices)
     bounds = [float32(x / total) for x in cumulated]
@@ -170,8 +178,10 @@ def split_rows(
 ) -> list[tuple[str, int]]:
     """Return (device, bytes) of a tensor that split mode row cuts: at most its share and one
     granule of rows, or all of it on every device. An upper bound."""
+    # norms and biases are copied
     if not divisible:
         return [(name, size) for name in shares]
+    # rounding of row borders, at most a granule
     extra = row_size(type_, ne[0]) * granule * ne[2] if type_ in BY_NAME else size
     return [
         (name, min(size, int(size * share) + extra)) for name, share in shares.items() if share > 0

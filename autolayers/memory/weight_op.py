@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ..gguf import TensorInfo
     from ..model import Hparams
 
+# a backend may run a matrix product for many columns only, so llama.cpp asks with 512
 _N_TOKENS, _N_SEQS = 512, 3  # of the activations
 
 
@@ -21,6 +22,7 @@ def weight_supported(
 ) -> bool:
     """Return whether `backend` runs `op` on a weight in `buffer`. `info`: of a type that ggml
     knows."""
+    # supports_op sees the buffer too: on a repacked weight the CPU runs matrix products alone
     weight = Tensor("NONE", info.type, info.ne)
     weight.buffer = buffer
     weight.weight = True
@@ -32,6 +34,7 @@ def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
     """`op` on `w` and matching activations; None for NONE, which no backend is asked about."""
     g = Graph()
     ne = w.ne
+    # embedded adapters (granite_switch): a token uses one, whatever the file says of experts
     used = max(1, hp.n_expert_used_max) if hp.router_layer < 0 else 1
     if op == "GET_ROWS":
         return g.get_rows(w, g.new("i32", _N_TOKENS))
@@ -55,9 +58,11 @@ def weight_op(op: str, w: Tensor, hp: Hparams) -> Tensor | None:
         return g.ssm_conv(g.new("f32", ne[0] - 1 + _N_TOKENS, ne[1], _N_SEQS), w)
     if op == "SSM_SCAN":
         return _ssm_scan(g, w, hp)
+    # 123 is llama.cpp's own placeholder ("FIXME" there): no backend looks at these sizes
     if op == "RWKV_WKV6":
         k = g.new("f32", 123, 123, 123)
         return g.wkv("RWKV_WKV6", k, g.new("f32", 123, 123, 123, 123), k, k, k, w, k)
+    # a convolution's kernel, e.g. WavTokenizer's
     if op == "IM2COL":
         return g.im2col(w, g.new("f32", hp.n_embd_inp, ne[1]), 0)
     if op == "SCALE":

@@ -114,6 +114,7 @@ class Placement:
 
     @lazy
     def _by_name(self) -> dict[str, PlacedTensor]:
+        # name -> its first tensor
         found: dict[str, PlacedTensor] = {}
         # backwards, so that the first tensor of a name wins: later ones are copies
         for group in reversed(self.groups):
@@ -124,6 +125,7 @@ class Placement:
     def output(self) -> PlacedTensor | None:
         """The matrix of the output layer: output.weight, or the copy of token_embd that replaces
         it."""
+        # a matrix of the file's own goes first
         own = any("output.weight" in group.tensors for group in reversed(self.groups))
         name = "output.weight" if own else "token_embd.weight"
         return next(
@@ -136,6 +138,7 @@ class Placement:
         found = self._by_name.get(name)
         # rope factors are duplicated to each device that has layers
         if found is not None and block is not None and name.startswith("rope_f"):
+            # rope_freqs, rope_factors_long: read by every layer, on its own device
             here = self.dev_layer[block]
             return next(
                 (
@@ -199,6 +202,7 @@ class WeightPlacer:
             warnings += (
                 "split mode tensor: the devices' slices are an upper bound for this build",
             )
+        # e.g. ["CPU", "CPU", "CUDA0", "CUDA0"]: the last entry is the output layer
         dev_of = layer_devices(
             # the first device stands for all of them, which hold slices of each layer
             n,
@@ -208,6 +212,7 @@ class WeightPlacer:
             self.rules,
         )
         groups = self._table(load_mtp).place(params, devices, used, dev_of, shares, slices)
+        # one buffer per type: ggml_backend_alloc_ctx_tensors_from_buft, of one context each
         buffers: dict[str, int] = {}
         for group in groups:
             for name, size in group.buffers.items():
@@ -253,6 +258,7 @@ class WeightPlacer:
         ]
         devices = [device, *others]
         found = [0] * n
+        # the input layer (-1) is never on a device
         for group in self._table(load_mtp).place(
             params, devices, devices, [device.name] * n, every_copy=True
         ):
@@ -303,6 +309,7 @@ class _Table:
 
     def __init__(self, model: Model, load_mtp: bool, rules: Rules) -> None:
         self.model, self.rules = model, rules
+        # decided once per model: launches differ only in where these go
         self.created = _created_tensors(model, load_mtp, rules)
         self.names = {item.weight.info.name for item in self.created}
         # a tied output matrix, rope factors: made again where their buffer lacks them
@@ -310,6 +317,7 @@ class _Table:
         # may be created twice
         self.twin = [item.weight.info.name in twins for item in self.created]
         # members of a group are always placed the same way, so they are summed once
+        # key -> (layer, positions in `created`)
         together: dict[object, tuple[int, list[int]]] = {}
         for i, item in enumerate(self.created):
             together.setdefault(("twin", i) if self.twin[i] else item.layer, (item.layer, []))[
@@ -343,6 +351,7 @@ class _Table:
         parts = dict(backends)
         # -sm tensor: one meta backend for all devices
         if slices:
+            # the first device's name stands for all: `dev_of` names no other one
             backends[used[0].name] = together(used, self.rules)
             self.slices[slices.key] = slices
         pinned = None
@@ -419,6 +428,7 @@ class _Table:
         key = (pinned and pinned.kind, repack)
         # the order of make_cpu_buft_list: pinned, repacked, plain
         if key not in self._host:
+            # plain memory takes whatever the others refuse
             found = [HOST] * len(self.created)
             if repack:
                 found = [
@@ -451,6 +461,7 @@ class _Table:
             # llama.cpp stops at the first pattern that matches: in reverse, the first wins here too
             for pattern, target in reversed(overrides):
                 found.update(dict.fromkeys(self._matcher.find(pattern), target))
+            # only groups with an overridden member differ from the table's own
             group_of = {
                 i: number for number, (_, members) in enumerate(self.groups) for i in members
             }
@@ -488,6 +499,7 @@ class _Placing:
         self.parts = {name: table.backends[kind] for name, kind in setting.parts}
         self.slices, self.shares = table.slices[setting.slices], dict(setting.shares)
         pinned = table.backends.get(setting.pinned)
+        # by tensor: the buffer type that it gets in RAM
         self.host_of = table.host_buffers(pinned, setting.repack)
         # by buffer type, those of plain host memory left out
         self.sized_by = dict(self.devices)
@@ -505,6 +517,7 @@ class _Placing:
         seen = _Seen()
         for number, (layer, members) in enumerate(self.table.groups):
             device = HOST if layer < 0 else dev_of[layer]
+            # a group's place follows from its layer's device and the overrides of its members
             key: tuple[object, ...] = (number, device, targets.get(number, ()))
             if self.table.twin[members[0]]:  # its place depends on its twin
                 group = self.twin(layer, members[0], key, seen)
@@ -520,6 +533,7 @@ class _Placing:
         self, layer: int, members: list[int], key: tuple[Any, ...], seen: _Seen
     ) -> WeightGroup:
         group = WeightGroup(layer)
+        # no overrides: the third part of the key is empty
         for i, target in zip(members, key[2] or [None] * len(members), strict=True):
             self.put(group, i, key[1], target, seen)
         return group
@@ -546,6 +560,7 @@ class _Placing:
         info = item.weight.info
         buffer = self.buffer_of(i, device, target)
         on_device = buffer in self.devices
+        # a weight in memory that no backend of this launch can read
         if target in self.devices and target not in self.setting.mine:
             why = (
                 "and -sm tensor has no buffers of one device"
@@ -555,6 +570,7 @@ class _Placing:
             raise LaunchRefused(
                 f"tensor {info.name} is overridden to {buffer}, {why}; llama.cpp aborts"
             )
+        # counted already: create_tensor returns the tensor that the buffer's context has
         if table.twin[i] and self.is_there(item, buffer, seen):
             return
         size = table.sizes(self.sized_by.get(buffer, CPU))[i]
@@ -574,6 +590,8 @@ class _Placing:
         """Return the buffer type of tensor `i`."""
         if target is not None and target != HOST:
             return target
+        # -ot ...=CPU means any buffer of the host: pinned or repacked if possible
+        # (select_weight_buft)
         on_host = target == HOST or device == HOST
         if on_host or not self.runs(i, device):
             return self.host_of[i]
@@ -596,6 +614,7 @@ class _Placing:
                 (name, self.parts[name].padded(info.type, ne, n_bytes(info.type, ne)))
                 for name, ne in slices
             ]
+        # only -sm row is left: rows of a matrix, everything else whole on each device
         if not self.shares:
             return []
         is_matrix = item.weight.op.startswith("MUL_MAT")
@@ -617,6 +636,7 @@ class _Placing:
     def resident(self, info: TensorInfo, buffer: str, size: int, seen: _Seen) -> int:
         """Return the bytes of RAM that a host tensor needs: none if it is read row by row from the
         file, and once for all copies of a mapped one (they share pages)."""
+        # Gemma 3n and 4: a few GB, and a token reads one row of it
         if info.name == "per_layer_token_embd.weight" and self.is_lazy(info):
             return 0
         # without the mapping, and repacked, every copy is memory of its own
@@ -655,6 +675,7 @@ def _created_tensors(model: Model, load_mtp: bool, rules: Rules = NEWEST_RULES) 
         elif not skip_from <= weight.block < hp.n_layer_all or (
             leaks and leaks.search(weight.info.name)
         ):
+            # a block beyond the last one has no device of its own
             block = min(weight.block, hp.n_layer_all - 1)
             created.append(Created(weight, block, False))
     return created + _further_outputs(model, created)
@@ -667,6 +688,7 @@ def _further_outputs(model: Model, created: list[Created]) -> list[Created]:
         (item.weight for item in created if item.weight.info.name == "token_embd.weight"), None
     )
     if embedding is None:
+        # its input reads the output matrix then (TENSOR_DUPLICATED)
         twice = [item for item in created if item.weight.info.name == "output.weight"]
         return twice if row.output_twice else []
     untied = row.tied != "always" and "output.weight" in model.tensors

@@ -46,6 +46,7 @@ def measure(
     """What llama_context::sched_reserve would allocate, or with `measuring` say before; with
     `runtime` also what real use may need above it. Where `enough` accepts what the prompt graph
     takes, nothing more is measured."""
+    # llama.cpp sees one meta device (-sm tensor), so there is one simulated buffer for all
     together = len(placement.devices) if placement.slices else 0
 
     def spread(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -62,6 +63,7 @@ def measure(
             return replace(
                 found, sizes=spread(found.sizes), runtime=found.runtime and spread(found.runtime)
             )
+        # a broken or unknown file gets the bound instead of a traceback
         except Contradiction:
             pass
     found = upper_bound(model, params, context, placement, memory)
@@ -104,15 +106,19 @@ def _simulated(
     enough: Callable[[tuple[int, ...], Steps | None], bool] | None,
     measuring: bool,
 ) -> Measured:
+    # a file may contradict itself as late as here, e.g. a head count of 0
     try:
         setting = prepare(model, params, context, placement, memory, build, cache)
     except BROKEN as error:
         raise Contradiction(str(error)) from error
+    # what use may need above the reserved buffers is asked for only where it can differ
     more = runtime and grows(setting)
     result = reserve(setting, more, enough, measuring)
     more = more or (runtime and result.alternates)
     larger = runtime_sizes(setting, result) if more and not result.stopped else None
     sizes, warning = result.sizes, ""
+    # A property that nobody gave (of a driver or of the build) decided something: plan with both
+    # answers and take the larger of each buffer.
     if any(backend.undecided for backend in setting.backends) and not result.stopped:
         parts = [part for backend in setting.backends for part in backend.parts]
         other = tuple(
@@ -127,18 +133,23 @@ def _simulated(
             sizes, prepare(model, params, context, placement, memory, build, again), measuring
         )
         warning = next((part.undecided_doubt for part in parts if part.undecided), "")
+    # an unknown order of nodes may cost memory: at least the bound, which assumes no order
     if not all(backend.modelled for backend in setting.backends) and not result.stopped:
         bound = upper_bound(model, params, context, placement, memory).sizes
         bound = _joined(bound) if placement.slices else bound
         sizes = tuple(
             [max(size + size // _ORDERS, most) for size, most in zip(sizes, bound, strict=True)]
         )
+    # builds without the fused operation ran the delta net as a chain of small ones
     if model.row.delta_net and not context.rules.fused_delta_nets:
         split = _UNFUSED_SPLIT if len(placement.devices) > 1 else 1.0
         factor = split if context.rules.expands_norms else _UNFUSED
         sizes = tuple([int(size * factor) for size in sizes])
+    # (build, factor): this architecture's graph takes at most this much more since that build
     if model.row.changed and model.row.changed[0] <= context.rules.number:
         sizes = tuple([int(size * model.row.changed[1]) for size in sizes])
+    # An EAGLE-3 or DFlash draft reads some layers' inputs, which are outputs of the target's graph
+    # then and never freed. This builder does not mark them, so they are added.
     if context.layer_inputs and not _keeps_inputs(build):
         hp = model.hparams
         kept = (
@@ -159,6 +170,7 @@ def _simulated(
 
 def _larger(sizes: tuple[int, ...], setting: Setting, measuring: bool) -> tuple[int, ...]:
     """Per buffer the larger of `sizes` and this setting's, where llama.cpp would not refuse it."""
+    # the other answer may be one that llama.cpp refuses: then the first one holds
     try:
         return tuple(map(max, sizes, reserve(setting, measuring=measuring).sizes))
     except LaunchRefused:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..weights import WeightGroup
     from .scheduled import Step
 
+# until prepare.py knows the layers' kinds: no layer is like another one
 _NO_LAYERS = Layers((), None)
 # what building a graph of tensors that contradict the keys may raise
 BROKEN = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
@@ -50,7 +51,9 @@ class GraphCache:
         self.structures: dict[str, tuple[int, ...]] = {}
         # weights that graphs asked for and the file has not
         self.absent: dict[str, None] = {}
+        # small numbers stand for long tuples of facts: keys of thousands of graphs compare fast
         self._numbers: dict[Hashable, int] = {}
+        # by which backends are undecided: the results if their property is the other one
         self._others: dict[tuple[bool, ...], GraphCache] = {}
         if before is not None:
             for name in ("fused", "asked", "graphs", "structures", "absent", "_numbers"):
@@ -114,11 +117,13 @@ class Graphs:
     ) -> None:
         self.setting = setting
         self.fused = fused
+        # ubatch_reserve gives each sequence as many tokens as the others
         if n_tokens % n_seqs:  # graph_reserve makes them a multiple
             n_tokens += n_seqs - n_tokens % n_seqs
             if not setting.context.rules.output_limit:
                 n_outputs = max(n_outputs, n_tokens)
         self.shape = (n_tokens, n_seqs, n_outputs)
+        # below this number of tokens no device asks for a copy of a weight in RAM (offload_op)
         least = min(
             [b.offload_min_batch for b in setting.backends if b.offload_min_batch],
             default=n_tokens + 1,
@@ -181,10 +186,12 @@ class Graphs:
         )
         # llama_context::graph_max_nodes, the largest that any architecture has in any build
         llm.graph.max_nodes = max(1 << 14, 40 * n_tokens, 32 * setting.n_tensors)
+        # tensors hold their place in a buffer once allocated, so each graph has fresh ones
         llm.caches, llm.states = setting.caches(llm)
         llm.slots, llm.host_buffer = setting.slots or {}, setting.host_buffer
         llm.kept = self.layers.numbers(True) if self.short else None
         done(llm, setting.build(llm))
+        # a builder that cannot leave layers out has built all of them, whatever `kept` says
         self.short = llm.skips
         return llm
 
@@ -194,6 +201,7 @@ class Graphs:
         return llm
 
     def release(self) -> None:
+        # graph and caches refer to each other, and `reserve` runs without the garbage collector
         if self._llm is not None:
             self._llm.release()
             self._llm = None
@@ -207,6 +215,7 @@ class Graphs:
     def _allocated(self, pins: bool) -> _Allocated:
         """The short graph, or the whole one where layers that it leaves out may need more."""
         graphs, backends = self.setting.cache.graphs, self.setting.backends
+        # at most twice: short, then whole
         while True:
             key = self.key, pins
             if key not in graphs:
@@ -216,6 +225,7 @@ class Graphs:
                     graphs[self.key, pins], graphs[key] = graphs[key], None
             known = graphs[key]
             if known is not None:
+                # a cached graph asks no backend, so what it left undecided is told again
                 for backend, undecided in zip(backends, known.undecided, strict=True):
                     backend.undecided |= undecided
                 return known
@@ -231,10 +241,12 @@ class Graphs:
             places: dict[int, list[int]] = {}
             layer = -1
             for node in llm.graph.nodes:
+                # a node without a weight belongs to the layer of the last weight
                 block = block_of(node)
                 layer = layer if block < 0 else block
                 places.setdefault(layer, []).append(node.backend)
             found = {layer: tuple(backends) for layer, backends in places.items()}
+            # the builder's pins mostly change nothing: the same places are laid out once
             other = self._known.get(not pins)
             sizes = other.sizes if other and other.places == found else self._laid_out(llm)
         except BROKEN as error:
@@ -255,6 +267,7 @@ class Graphs:
 
     def _steps(self, llm: Llm, pins: bool) -> tuple[Step, ...]:
         """With the builder's pins."""
+        # speeds are of a launch, which keeps the pins that measuring drops
         if pins or all(t.pinned < 0 or t.pinned == t.backend for t in llm.graph.nodes):
             return steps_of(llm.graph.nodes, self._prompt_tokens)
         self._assigned(llm, pins=True)
@@ -275,18 +288,22 @@ class Graphs:
         marks = []
         if self.short and self.layers.repeats is not None:
             starts: dict[int, Tensor] = {}
+            # a mark is the first node that reads a weight of the layer
             for node in llm.graph.nodes:
                 starts.setdefault(block_of(node), node)
             marks = [(starts[one], starts[other]) for one, other in self.layers.repeats.marks]
+        # pass 5 of ggml_backend_sched_split_graph: copies of what a split reads from elsewhere
         ready = split(llm.graph, setting.backends, rules, setting.n_copies)
         arenas: list[Arena] = []
         for b in setting.backends:
+            # ggml_gallocr_new_n: backends of one buffer type (the CPU and BLAS) share one allocator
             shared = (
                 a
                 for a, other in zip(arenas, setting.backends, strict=False)
                 if other.buffer is b.buffer
             )
             known = next(shared, None)
+            # newer builds cut a graph's buffer into chunks of at most max_size (Vulkan, SYCL)
             largest = b.buffer.max_size if rules.graph_chunks else ENDLESS
             arenas.append(
                 known or Arena(b.buffer.alignment, b.alloc_size, largest, not rules.best_chunk)

@@ -46,20 +46,27 @@ def prepare(
     backends: list[Backend] = [
         on(device, i, context.rules) for i, device in enumerate(placement.devices)
     ]
+    # -sm tensor: llama.cpp's scheduler sees one meta device instead of the GPUs
     if placement.slices:
         backends = [together(placement.devices, context.rules)]
+    # The CPU comes last, as in llama_context's constructor, and its graph buffer is the
+    # pinned memory
+    # of the first device that has some: results of the host are copied to GPUs faster from it.
     pinned = [buffer for backend in backends if (buffer := backend.host_buffer_type())]
     backends.append(Cpu(pinned[0] if pinned and backends[0].host_buffer else None, context.rules))
+    # in reverse, so that the first device's pinned memory wins where several have the same name
     buffers = {
         buffer.name: buffer
         for buffer in (*reversed(pinned), *(backend.buffer for backend in backends))
     }
     borrowed = placement.target.buffers if placement.target is not None else ()
+    # a draft reads tensors of its target that may be on devices which the draft does not use
     for name in {HOST, REPACK, *placement.buffers, *borrowed}:
         if name not in buffers:
             buffers[name] = Buffer(
                 name, -1, CPU.alignment, host=name != REPACK, repack=name == REPACK
             )
+    # layers in RAM are the last backend's
     index = {device.name: i for i, device in enumerate(placement.devices)}
     dev_layer = [index.get(name, len(backends) - 1) for name in placement.dev_layer]
     setting = Setting(
@@ -78,11 +85,13 @@ def prepare(
         slots=memory.slots,
         host_buffer=buffers[HOST],
     )
+    # a short model's layers count as all different, so its graphs are built whole
     structures = range(hp.n_layer) if hp.n_layer < _FEW else structures_of(setting)
     hosts = frozenset(
         [name for name, buffer in buffers.items() if buffer.device < 0 and not buffer.repack]
     )
     outside, many, few, alike = _alike(hp.n_layer, context, placement, memory, cache, hosts)
+    # a draft's graph reads its target's tensors too, and slices differ by -ts: no shared results
     if placement.target is not None or memory.owner is not None or placement.slices:
         outside = params, placement.groups
 
@@ -91,6 +100,9 @@ def prepare(
 
     return replace(
         setting,
+        # All that decides a graph besides its shape and its layers (Graphs.key): launches
+        # of a search
+        # that are equal here share their results.
         outside=(
             setting.full_offload,
             setting.n_copies,
@@ -117,7 +129,9 @@ def _alike(
     """What the weights outside of the layers are like, and what the weights and caches of each
     layer are: where weights in RAM may be copied, where they are not, and whatever the weights'
     types. `hosts`: buffers that are in RAM."""
+    # layer -> what its groups are like, in three degrees
     groups: dict[int, list[tuple[int, int, int]]] = {}
+    # launches of a model share these objects, so each is looked at once
     for group in placement.groups:
         if group not in cache.groups:
             cache.groups[group] = _of_group(group, hosts)
@@ -158,8 +172,11 @@ def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]
     type."""
     found: tuple[list[Hashable], list[Hashable], list[Hashable]] = [], [], []
     for name, tensor in group.tensors.items():
+        # "blk.12.ffn_up_exps.weight" -> "ffn_up_exps.weight"
         short = name.partition(".")[2].partition(".")[2]
+        # K quants run on the same kernels, so one stands for all where no bytes are copied
         info, alike = tensor.info, "K" if tensor.info.type in K_QUANTS else tensor.info.type
+        # op offload copies a weight into the compute buffer: its size, hence its type, decides
         copied = tensor.buffer in hosts
         found[0].append((short, info.type if copied else alike, info.ne, tensor.buffer))
         found[1].append((short, alike, info.ne, tensor.buffer))
@@ -168,6 +185,7 @@ def _of_group(group: WeightGroup, hosts: frozenset[str]) -> tuple[int, int, int]
 
 
 def _offloads_all(model: Model, params: Params) -> bool:
+    # n_gpu_layers() > n_layer_all: the output layer is counted too; -1 and None mean everything
     wanted = params.n_gpu_layers
     return wanted is None or wanted < 0 or wanted > model.hparams.n_layer_all
 
@@ -178,10 +196,12 @@ def pipelined(model: Model, params: Params, context: Context, placement: Placeme
     devices = placement.devices
     if not context.rules.engine.pipelines:
         return False
+    # the conditions of llama_context's constructor
     if len(devices) < 2 or context.split_mode != "layer" or not context.offload_kqv:
         return False
     if params.overrides or context.moe_cache or not _offloads_all(model, params):
         return False
+    # caps.async and caps.events: OpenCL and CANN lack them, others did in older builds
     return all(on(device, rules=context.rules).pipelines() for device in devices)
 
 
@@ -197,6 +217,7 @@ class Weights(dict):  # type: ignore[type-arg]
         absent: dict[str, None],
     ) -> None:
         """`absent`: names that the file is known to lack; it grows."""
+        # a dict: graphs look up each name of each layer, mostly one that is known already
         super().__init__(absent)
         self._model, self._placement, self._buffers, self._absent = (
             model,
@@ -207,6 +228,7 @@ class Weights(dict):  # type: ignore[type-arg]
         self._made: dict[tuple[str, str], Tensor] = {}
 
     def __missing__(self, name: str) -> Tensor | None:
+        # "rope_freqs.weight@7" -> the name, "@", "7"
         base, at, il = name.partition("@")
         placement = self._placement
         if base.startswith("target."):  # of a draft's target
@@ -219,10 +241,12 @@ class Weights(dict):  # type: ignore[type-arg]
                 if base == "output.weight"
                 else theirs.lookup(base)
             )
+        # a tied output: the copy of token_embd on the output's device
         elif base == "output.weight" and self._model.row.tied != "never":
             placed = placement.output
         else:
             placed = placement.lookup(base, int(il)) if at else placement.lookup(base)
+            # e.g. a bias that this file has not: asked for in every graph, so remembered
             if placed is None and base not in self._model.tensors:
                 made = self.lacking(base)
                 if made is None:
@@ -232,12 +256,14 @@ class Weights(dict):  # type: ignore[type-arg]
         if placed is None:
             self[name] = None
             return None
+        # one tensor for all that read it: the scheduler then copies it once per device
         key = (base, placed.buffer)
         tensor = self._made.get(key)
         if tensor is None:
             info = placed.info
             tensor = Tensor(
                 "NONE",
+                # f32 stands for an unknown type; such a model is inexact
                 info.type if info.type in BY_NAME or info.type in IK_NAMES else "f32",
                 info.ne,
             )
@@ -268,6 +294,7 @@ class _Layers(dict):  # type: ignore[type-arg]
         layer = self._layout.layer(il)
         if layer is None:
             raise KeyError(il)
+        # layers that reuse a cache get the same tensors, as copies of it are then made once
         made = self._made.get(layer.il)
         if made is None:
             made = self._made[layer.il] = tuple(
@@ -311,6 +338,7 @@ class _Caches:
 
     def of(self, llm: Llm) -> tuple[dict[str, CacheView], dict[str, StateView]]:
         """Fresh tensors for one graph."""
+        # a micro-batch of one sequence sees its own stream of the cache
         alone = llm.fused_ops.get("one_stream")
         caches = {
             layout.kind: CacheView(
@@ -336,13 +364,17 @@ def _rotations(layout: CacheLayout, c: Context, hp: Hparams) -> tuple[int, int]:
     """Sides of the Hadamard matrices of a quantised cache's keys and values, 0: none."""
     indexer = layout.kind in ("lid", "idx")
     k_head, v_head = _heads(layout, hp) if c.rules.rotates_apart else _equal_heads(hp)
+    # llama_kv_cache asks layer 0 for the head's size (n_embd_head_k()), whatever this cache holds
     first_k = hp.indexer_head_size if indexer else hp.head_k(0)
+    # a Hadamard matrix spreads outliers over a head before it is quantised; queries turn with it
     rotates_k = k_head > 0 and block_size(c.type_k) > 1 and first_k % 64 == 0
     rotates_v = v_head > 0 and block_size(c.type_v) > 1 and hp.head_v(0) % 64 == 0
     side_k = _rotation(k_head) if c.rules.rotates_cache and rotates_k else 0
+    # llama_kv_cache compares the model's own head, so equal sizes rotate the main cache too
     of_indexer = indexer or hp.n_embd_head_k_full == hp.indexer_head_size
     if hp.architecture.rotated_indexer and of_indexer:
         side_k = _rotation(k_head)
+    # V takes the smallest matrix: better in llama.cpp's own measurements (#21038)
     return side_k, 64 if c.rules.rotates_cache and rotates_v else 0
 
 
@@ -374,6 +406,7 @@ def _equal_heads(hp: Hparams) -> tuple[int, int]:
 
 def _rotation(head: int) -> int:
     """build_input_k_rot: the largest power of two, from 64 on, that divides the head."""
+    # e.g. 128 for a head of 128 or 384, 64 for 192
     side = 128
     while head > 0 and head % side == 0:
         side *= 2

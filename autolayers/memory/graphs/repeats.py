@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from ...ggml.tensor import Tensor
 
+# e.g. 6 in Gemma 3 (five sliding layers and a full one), 4 in Qwen3-Next
 _LONGEST = 8  # layers in a period
 
 
@@ -41,13 +42,16 @@ class Repeats:
         layers: list[int] = []
         marks: list[tuple[int, int]] = []
         twins: dict[int, int] = {}
+        # from run to run: leading dense layers, the body, MTP blocks
         first = 0
         while first < len(kinds):
             period, count, kept = _run(kinds, alike or kinds, first)
             starts = [first + number * period for number in kept]
             layers.extend([start + i for start in starts for i in range(period)])
             if len(kept) < count:
+                # (a, b): kept periods of one parity, before which the same memory must be free
                 marks.extend(zip(starts[1:], starts[3:], strict=False))
+                # (parity, types) -> the first layer of the period that stands for its like
                 like: dict[Hashable, int] = {}
                 for number in range(1, count):
                     start = first + number * period
@@ -77,6 +81,7 @@ class Layers:
         repeats = self.repeats
         if not short or repeats is None:
             return self.kinds
+        # positions among the layers that stay, so that models of any length share a graph
         marks = tuple([repeats.layers.index(mark) for pair in repeats.marks for mark in pair])
         return tuple([self.kinds[il] for il in repeats.layers]), marks
 
@@ -104,11 +109,13 @@ def _run(
     """(layers per period, periods, periods to keep) of the run that begins here, for the period
     that saves most."""
     best, most = (1, 1, [0]), 0
+    # the shortest period wins a tie, as it is tried first
     for period in range(1, _LONGEST + 1):
         end = first
         while end + period < len(alike) and alike[end] == alike[end + period]:
             end += 1
         count = (end - first) // period + 1
+        # four stay at least: the first one, the next at each parity, and the last one
         if (count - 4) * period <= most:
             continue
         kept = _kept(
@@ -128,6 +135,7 @@ def _kept(kinds: Sequence[Hashable]) -> list[int]:
         kind = number % 2, kinds[number]
         if kind in seen and number < len(kinds) - 1:
             continue
+        # keep its predecessor too: what is free before a period alternates between two states
         if len(kept) % 2 != number % 2:
             kept.append(number - 1)
         kept.append(number)
@@ -157,6 +165,7 @@ def _named(source: Tensor) -> Hashable:
 def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -> tuple[int, ...]:
     """The kind of each layer's nodes, as a number: equal if operations, shapes and sources are,
     whatever the weights' types."""
+    # `size` is free until allocation: it serves as the tensor's number here
     for number, leaf in enumerate(leafs):
         leaf.size = -1 - number
     rows: list[list[Hashable]] = [[] for _ in range(n_layer)]
@@ -165,6 +174,7 @@ def structures(nodes: Sequence[Tensor], leafs: Sequence[Tensor], n_layer: int) -
     for number, node in enumerate(nodes):
         node.size = number
         block = block_of(node)
+        # nodes before a layer's first weight (its RMS_NORM) belong to the layer before it
         if 0 <= block < n_layer and block != here:
             here = block
             starts[here] = number

@@ -31,6 +31,7 @@ N_COPIES = 4  # GGML_SCHED_MAX_COPIES: pipeline parallelism
 _HYPER_CONNECTIONS = ("hc_pre", "hc_comb", "hc_post")
 _DELTA_NETS = ("gdn_ar", "gdn_ch")  # the fused delta net, of one token a sequence and of more
 _KEPT = 128  # graphs of GraphCache
+# smaller differences are activations that a shorter micro-batch has fewer of
 _DRIFT = 100  # 1/100: relative change of size that counts as a jump
 CHUNKED = 16  # llm_fused_op_gdn_ch_probe: tokens per sequence of the graph that is asked
 _PINNED_BELOW = 32  # tokens with which graph_get_cb pins layers in RAM too
@@ -42,6 +43,7 @@ class _Reserved:
     the prompt graph with the builder's pins, where that was asked for."""
 
     sizes: tuple[int, ...]
+    # e.g. {"flash_attn": True, "lid": False, ...}
     fused: dict[str, bool]
     pinned: tuple[int, ...] | None = None
     stopped: bool = False  # the prompt graph alone was more than enough
@@ -71,6 +73,7 @@ def reserve(
     """
     c = setting.context
     n_seqs = reserved_slots(c)
+    # sched_reserve: no micro-batch holds more than the context
     n_tokens = min(c.n_ctx, c.n_ubatch)
     # assume that everything is fused until the generation graph decides, as that needs less memory;
     # not if a launch like this one was not fused
@@ -92,12 +95,15 @@ def reserve(
     generation = None if hasty else _resolve_fused(setting, n_seqs)
     fused = _unresolved(setting) if generation is None else generation.fused
     setting.cache.fused.setdefault(alike, fused)
+    # llama-server: one per slot, and those of drafts (server_output_limits)
     n_outputs = min(n_tokens, c.n_outputs_max)
     kept = not (c.rules.drops_pins or c.rules.drops_pins_again)  # does a launch keep the pins?
     # its prompt graph on one device and several, pipelined or not (in 243 launches of several);
     # measuring does not
     pins = kept and not (c.rules.measured and measuring)
+    # a second round only where the generation graph decides otherwise than assumed
     while True:
+        # a fused operation that falls away changes the prompt graph as well
         if prompt is None or prompt.fused != fused:
             prompt = Graphs(setting, n_tokens, n_seqs, n_outputs, fused)
         if enough is not None:
@@ -126,8 +132,10 @@ def reserve(
     # sched_reserve: the prompt, one token, then the prompt again, so that no micro-batch
     # reallocates
     sizes = tuple(map(max, prompt.sizes(pins), generation.sizes(kept)))
+    # sched_reserve's last step for KIMI_LINEAR and MINIMAX_01, which measuring only splits
     if not measuring and _reserves_alone(setting):
         sizes = tuple(map(max, sizes, Graphs(setting, n_tokens, 1, n_outputs, fused).sizes(kept)))
+    # without pipeline a micro-batch in use is laid out like the prompt graph with its pins
     base = (prompt.sizes() if setting.n_copies == 1 else sizes) if pinned else None
     return _Reserved(
         sizes,
@@ -144,8 +152,10 @@ def _launches_differ(setting: Setting) -> bool:
     c = setting.context
     if not c.rules.measured:
         return False
+    # -nkvo pins attention to the CPU; on several devices the pins of norms move nodes
     if not c.offload_kqv or len(setting.backends) > 2:
         return True
+    # graph_get_cb pins layers in RAM too for micro-batches this small
     return c.n_ubatch < _PINNED_BELOW or _reserves_alone(setting)
 
 
@@ -166,7 +176,9 @@ def grows(setting: Setting) -> bool:
     if _reserves_one(setting) or setting.hparams.architecture.graph_grows:
         return True
     several = len(setting.backends) > 2
+    # layers in RAM make the graphs of prompts and of tokens run on other backends
     on_host = any(b == len(setting.backends) - 1 for b in setting.dev_layer)
+    # a prompt of one slot sees one stream, so its graph is another than the reserved one
     if c.n_seq_max > 1 and not c.kv_unified and (on_host or several):
         return True
     if c.rules.measured:
@@ -195,10 +207,12 @@ def _shorter(
     def sizes(n: int) -> tuple[int, ...]:
         return Graphs(setting, n, n_seqs, min(n, n_outputs), fused).sizes()
 
+    # about half of the tokens, three quarters, all but one: multiples of the sequences
     few, some, most = [
         max(n // n_seqs, 1) * n_seqs for n in (n_tokens // 2 - 1, n_tokens * 3 // 4, n_tokens - 1)
     ]
     highest, lowest = sizes(most), sizes(few)
+    # no jump on any device: two graphs were enough
     found = tuple(map(max, highest, lowest))
     if all(
         low <= high - (most - few) * (whole - high) // n_seqs + whole // _DRIFT
@@ -208,11 +222,13 @@ def _shorter(
         return found
     more = []
     for size, high, middle, low in zip(found, highest, sizes(some), lowest, strict=True):
+        # bytes per token between two sizes that were laid out
         slopes = [
             (a - b) / n
             for a, b, n in ((high, middle, most - some), (middle, low, some - few))
             if a > b
         ]
+        # a jump between two sizes spoils their slope: the flatter one is the line's
         more.append(max(size, middle, middle + int(min(slopes, default=0) * (n_tokens - some))))
     return tuple(more)
 
@@ -220,6 +236,7 @@ def _shorter(
 def reserved_slots(context: Context) -> int:
     """The slots that graphs are reserved for: n_seqs of llama_context's constructor."""
     rules = context.rules
+    # two ranges of builds reserve a single sequence where all share one cache
     one = context.kv_unified and (rules.reserves_one or rules.reserves_one_again)
     return 1 if one else int(context.n_seq_max)
 
@@ -243,10 +260,12 @@ def runtime_sizes(setting: Setting, reserved: _Reserved) -> tuple[int, ...]:
     c = setting.context
     n_tokens = min(c.n_ctx, c.n_ubatch)
     n_outputs = min(n_tokens, c.n_outputs_max)
+    # what a launch holds already: use can only add to it
     sizes = reserved.pinned or reserved.sizes
     filled = {**reserved.fused, "filled": True}
     for tokens, seqs, outputs, fused in _runtime_graphs(setting, n_tokens, n_outputs, filled):
         sizes = tuple(map(max, sizes, Graphs(setting, tokens, seqs, outputs, fused).sizes()))
+    # where all graphs run on the same backends, nothing is planned again after a token
     if not reserved.alternates or n_tokens <= 1:
         return sizes
     batches = [(1, {**filled, "one_stream": True})]
@@ -272,13 +291,17 @@ def _runtime_graphs(
     n_seqs = c.n_seq_max
     grows_with = setting.hparams.architecture.graph_grows
     graphs: list[tuple[int, int, int, dict[str, bool]]] = []
+    # e.g. MiniMax-M3, whose sparse attention ranks the blocks that the cache holds
     if grows_with == "cache":
         graphs.append((n_tokens, n_seqs, n_outputs, filled))
+    # more tokens per sequence than the reserved graph of all slots has
     if grows_with and n_seqs > 1:
         graphs.append((n_tokens, 1, n_outputs, filled))
     if _has_streams(c):
         alone = {**filled, "one_stream": True}
+        # a prompt, and a token, of a single slot
         graphs += [(n_tokens, 1, n_outputs, alone), (1, 1, 1, alone)]
+    # all slots at once, which were not reserved
     if _reserves_one(setting):
         graphs += [(n_tokens, n_seqs, n_outputs, filled), (n_seqs, n_seqs, n_seqs, filled)]
     return graphs
@@ -290,6 +313,7 @@ def structures_of(setting: Setting) -> tuple[int, ...]:
     kind = setting.context.kind
     if kind not in setting.cache.structures:
         try:
+            # one token a slot: the smallest graph that has every layer
             n = setting.context.n_seq_max
             llm = Graphs(setting, n, n, n, _unresolved(setting)).unassigned()
         except BROKEN as error:
@@ -311,6 +335,7 @@ def script_of_setting(setting: Setting) -> Steps:
             llm = graphs.unassigned()
         except BROKEN as error:
             raise Contradiction(str(error)) from error
+        # a graph without backends counts like one that is laid out
         setting.cache.meter.spent += len(llm.graph.nodes)
         steps = script_of(llm.graph.nodes, setting.backends[:-1], n_tokens)
         llm.release()
@@ -322,6 +347,7 @@ def script_of_setting(setting: Setting) -> Steps:
 def _unresolved(setting: Setting) -> dict[str, bool]:
     rules = setting.context.rules
     return {
+        # auto begins as on (llama_context's constructor)
         "flash_attn": setting.context.flash_attn != "off",
         "lid": rules.fused_indexer,
         **dict.fromkeys(_HYPER_CONNECTIONS, rules.fused_hyper_connections),
@@ -332,6 +358,7 @@ def _unresolved(setting: Setting) -> dict[str, bool]:
 def _probes(setting: Setting) -> list[str]:
     """The fused operations that llama.cpp decides about by itself."""
     probes = ["flash_attn"] if setting.context.flash_attn == "auto" else []
+    # newer builds leave auto_fgdn and auto_flid off: these operations are never unfused
     if not setting.context.rules.stays_fused:
         probes += [*_DELTA_NETS, "lid"]
     return probes + (list(_HYPER_CONNECTIONS) if setting.hparams.dsv4_hc_mult else [])
@@ -345,21 +372,26 @@ def _resolve_fused(setting: Setting, n_seqs: int) -> Graphs:
     """
     fused, probes = _unresolved(setting), _probes(setting)
     graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+    # the answer depends on no more than the graph does
     key = graphs.key
     if key in setting.cache.asked:
         return Graphs(setting, n_seqs, n_seqs, n_seqs, setting.cache.asked[key])
     delta_nets = False
+    # resolve_fused_ops asks in this order: attention, delta nets, indexer, hyper connections
     for probe in probes:  # one graph serves all questions until an answer changes it
         asked = graphs.built().fused_nodes
         delta_nets = delta_nets or any(kind == "gdn_ar" for kind, _, _ in asked)
+        # the chunked delta net has more than one token per sequence, so it has its own graph
         if probe == "gdn_ch" and delta_nets:
             prompt = Graphs(setting, CHUNKED * n_seqs, n_seqs, CHUNKED * n_seqs, fused)
             asked = prompt.built().fused_nodes
             prompt.release()
+        # device_mismatch: in one layer is enough to disable it in all
         if any(kind == probe and t.backend != setting.dev_layer[il] for kind, t, il in asked):
             fused = {**fused, probe: False}
             graphs.release()
             graphs = Graphs(setting, n_seqs, n_seqs, n_seqs, fused)
+        # nothing left to ask about in this graph
         elif not any(kind in probes for kind, _, _ in asked):
             break
     setting.cache.asked[key] = graphs.fused

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BLOCK = "blk."  # what names of a layer's weights begin with
 WEIGHT, CACHE, ATTENTION, OTHER = "weight", "cache", "attention", ""
+# an operation -> those whose kernel does it as well, right after them
 _FUSED = {"MUL": ("RMS_NORM", "NORM"), "ADD": ("ADD",)}
 INPUT, OUTPUT = -1, 1 << 30  # layers before the first block and after the last
 
@@ -76,9 +77,11 @@ class Walk:
         """Of all layers, in their order."""
         if not self.numbers:
             return tuple(self.built)
+        # the steps of each layer that was built
         rows: dict[int, list[Step]] = {}
         for step in self.built:
             rows.setdefault(step.layer, []).append(step)
+        # layers left out of the graph, in reverse: the next one is popped from the end
         more = sorted(
             [(il, layer) for layer, found in self.numbers.items() for il in found[1:]], reverse=True
         )
@@ -97,6 +100,8 @@ class Walk:
         found: list[tuple[set[str], set[str]]] = [(set(), set()) for _ in range(places)]
         for step in self.built:
             if step.kind == WEIGHT:
+                # "blk.3.ffn_up.weight" -> "ffn_up.weight", which every layer that
+                # this one stands for has
                 names, rest = (
                     found[step.place][step.few],
                     step.name.partition(".")[2].partition(".")[2],
@@ -148,6 +153,7 @@ class Steps:
     @property
     def fall(self) -> bool:
         """Whether the host runs a node of a token's layers."""
+        # a node on the host means a copy there and back for every token
         host = len(self.places) - 1
         return any(step.place == host and step.layer > INPUT for step in self._token.built)
 
@@ -180,17 +186,21 @@ def script_of(
     """The steps of a graph before its nodes have backends, for layers on devices. What the builder
     pins to the CPU is lacked by all; the bits of a weight are the backends that would copy it from
     RAM."""
+    # layers repeat: an operation with the same shapes and owners is asked about once
     known: dict[object, int] = {}
+    # bit sets of the backends of each one's kind: what one CUDA device lacks, all lack
     alike = [
         sum(1 << j for j, other in enumerate(backends) if other.kind == backend.kind)
         for backend in backends
     ]
 
     def lacking(node: Tensor, kind: str) -> int:
+        # every backend writes to a cache of its own
         if kind == CACHE:
             return 0
         if kind == WEIGHT:
             return sum(1 << i for i, backend in enumerate(backends) if backend.offload_op(node))
+        # -nkvo: build_attn_mha pins attention to the CPU
         if node.pinned == len(backends):
             return (1 << len(backends)) - 1
         # only that device can be asked about an op that reads its memory
@@ -221,6 +231,7 @@ def script_of(
 def _steps(
     nodes: Sequence[Tensor], place_of: Callable[[Tensor, str], int], n_tokens: int = 0
 ) -> Iterator[Step]:
+    # the operation before; the layer of the last weight; the last layer that attended
     before, layer, attended = "", INPUT, INPUT
     layers: dict[str, int] = {}  # by weight
     # of the nodes since the last step that read nothing but results
@@ -233,16 +244,19 @@ def _steps(
 
     for node in nodes:
         op = node.op
+        # no kernel: views compute nothing, and an empty tensor has no row
         if op in VIEW_OPS or not node.ne[1]:
             continue
         alone = before not in _FUSED.get(op, ())
         before = op
         kind, name, source = _read(node)
         if kind == ATTENTION:
+            # without flash attention two products read a layer's cache; the first one counts
             if attended == layer and op != "FLASH_ATTN_EXT":
                 kind = OTHER  # values, after keys
             attended = layer
         here = place_of(node, kind)
+        # nodes that read only results are one step until something else comes or the place changes
         if count and (kind != OTHER or here != place):
             yield Step(OTHER, first, "", "", others, place, count)
             count = 0
@@ -254,6 +268,7 @@ def _steps(
             yield Step(
                 kind, op, name, source, layer, here, int(alone), kind == WEIGHT and few(node, layer)
             )
+        # a fused node adds no kernel to the run
         elif alone:
             first = first if count else op
             count, place, others = count + 1, here, layer
@@ -267,15 +282,19 @@ def _read(node: Tensor) -> tuple[str, str, str]:
         keys = node.src[1]
         return ATTENTION, "", keys.buffer.name if keys.buffer is not None else ""
     for source in node.src:
+        # rope factors are a few bytes: no step of their own
         if source.weight and source.buffer is not None and not source.name.startswith("rope_f"):
             return WEIGHT, source.name, source.buffer.name
+    # without flash attention: keys, or values, are the matrix of a product
     if node.op == "MUL_MAT" and node.src[0].buffer is not None and not node.src[0].weight:
         return ATTENTION, "", node.src[0].buffer.name
+    # a node in a buffer writes to it: SET_ROWS or a copy into a cache
     return (OTHER, "", "") if node.buffer is None else (CACHE, "", node.buffer.name)
 
 
 def _columns(node: Tensor) -> int:
     """The number of tokens that a weight is used for; a large number if it is not a matrix."""
+    # MUL_MAT_ID: dimension 1 holds the experts of each token
     _, n1, n2, n3 = node.ne
     return n1 * n2 * n3 if node.op == "MUL_MAT" else n2 * n3 if node.op == "MUL_MAT_ID" else 1 << 30
 
@@ -286,6 +305,7 @@ def _layer(name: str) -> int:
         number = name[len(BLOCK) :].partition(".")[0]
         return int(number) if number.isdigit() else INPUT
     return (
+        # read before the first layer, by row
         INPUT
         if name.startswith(("token_embd", "per_layer", "position_embd", "token_types"))
         else OUTPUT
