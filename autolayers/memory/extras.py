@@ -249,31 +249,7 @@ def _draft(
     found: list[Extra] = []
     mtp = "draft-mtp" in params.spec_type
     label = "MTP" if draft is None else "draft"
-    # what a draft's context takes from the target's: cells, slots, unified or not
-    theirs = replace(
-        params,
-        n_ctx=context.n_ctx,
-        n_parallel=context.n_seq_max,
-        kv_unified=context.kv_unified,
-        embedding=False,
-        reranking=False,
-        pooling=None,
-        cache_type_k=params.cache_type_k_draft,
-        cache_type_v=params.cache_type_v_draft,
-        kv_unified_per_slot=None,
-        model_draft=None,
-    )
-    # flags of its own that end in -draft
-    if draft is not None:
-        theirs = replace(
-            theirs,
-            n_gpu_layers=params.n_gpu_layers_draft,
-            overrides=params.overrides_draft,
-            device=params.device_draft if params.device_draft is not None else params.device,
-            split_mode="layer"
-            if params.device_draft and len(params.device_draft) == 1
-            else params.split_mode,
-        )
+    theirs = _params_of_draft(params, context, draft)
     whose = draft or model
     their_context = resolve(whose, theirs, context.rules, kind="mtp" if mtp else "default")
     # block drafts (DFlash) have all tokens of a draft in one batch
@@ -349,6 +325,34 @@ def _draft(
     if measured.warning:
         warnings.append(f"{label}: {measured.warning}")
     return found
+
+
+def _params_of_draft(params: Params, context: Context, draft: Model | None) -> Params:
+    """Return the flags of a draft's context: cells, slots and sharing are the target's."""
+    theirs = replace(
+        params,
+        n_ctx=context.n_ctx,
+        n_parallel=context.n_seq_max,
+        kv_unified=context.kv_unified,
+        embedding=False,
+        reranking=False,
+        pooling=None,
+        cache_type_k=params.cache_type_k_draft,
+        cache_type_v=params.cache_type_v_draft,
+        kv_unified_per_slot=None,
+        model_draft=None,
+    )
+    if draft is None:
+        return theirs
+    alone = params.device_draft is not None and len(params.device_draft) == 1
+    return replace(
+        theirs,
+        n_gpu_layers=params.n_gpu_layers_draft,
+        overrides=params.overrides_draft,
+        device=params.device if params.device_draft is None else params.device_draft,
+        # one device has nothing to split: the target's mode may need several
+        split_mode="layer" if alone else params.split_mode,
+    )
 
 
 def _summed(buffers: dict[str, int], placement: Placement) -> dict[str, int]:
