@@ -69,7 +69,10 @@ class Kind:
         self.frame, self.name, self.shape, self.buffers = frame, name, shape, buffers
         self.problem, self.evaluator, self.cost = frame.problem, frame.evaluator, frame.cost
         self.limits = limits or self.evaluator.machine.limits
+        # By context: what each layer takes on a device, with all weights and with those in RAM left
+        # out.
         self._sizes: dict[int | None, tuple[list[Usage], list[Usage]]] = {}
+        # By context, failed promises, hope and version of the buffers.
         self._launches: dict[object, Launch | None] = {}
         self.hope = 0  # bytes that launches may take more than they should
         # promises in a row that did not fit: the next ones are made with more care
@@ -99,6 +102,7 @@ class Kind:
         """What graph buffers depend on."""
         kind, chosen = self.name, params.overrides[len(self.frame.given.overrides) :]
         if self.whole(params):
+            # Nothing in RAM: graph buffers are the same whatever the kind is called.
             kind = "whole"
         elif chosen and is_part(*chosen[-1]):
             kind = f"part of {kind}"
@@ -117,6 +121,7 @@ class Kind:
         """The launch with the most on the devices that should fit with this context, and then the
         largest context that this placement should have; None if none should fit. With more care
         after as many promises as `failed`; with some `hope`: bytes that it may take more."""
+        # The version: a promise is made again once more is known.
         key = n_ctx, failed, hope, self.buffers.version
         if key not in self._launches:
             self.failed, self.hope = failed, hope
@@ -125,6 +130,7 @@ class Kind:
 
     def _promised(self, n_ctx: int | None) -> Launch | None:
         best: Launch | None = None
+        # A smaller context or micro-batch did not fit the buffers of this frame.
         if self.buffers.rules_out(self.point(replace(self.shape, n_ctx=n_ctx))):
             return None
         for params in self._placed(n_ctx):
@@ -145,12 +151,14 @@ class Kind:
         found = None if ladder is None else self._most(ladder)
         if ladder is None or found is None:
             return
+        # The most on the devices is nearly always the fastest, so only that is promised.
         count, params = found
         yield params
         if self.name == "layers" and count > 1 and at.kv_offload is False:
             # their caches stay in RAM, so layers may be slower there than the output alone
             output = self.divided(ladder, 1, self.buffers.at(self.point(ladder(1))))
             yield from filter(None, [output])
+        # After PATIENCE failures whole layers are safer than parts.
         if self.name == "experts" and count < ladder.top and self.failed <= PATIENCE:
             yield from self._with_parts(ladder, count, params)
 
@@ -158,6 +166,7 @@ class Kind:
         """Whether what was guessed before anything was measured is more than is expected now."""
         expected = self.buffers.at(self.point(replace(self.shape, n_ctx=n_ctx)))
         guess = self.buffers.guess()
+        # Then the promises of this kind were made by a guess that was too large.
         return any(expected[name] < guess[name] for name in self.frame.names)
 
     def launch(self, params: Params) -> Launch | None:
@@ -177,10 +186,12 @@ class Kind:
     def _as_given(self, at: Params) -> Iterator[Params]:
         """These layers with llama.cpp's own split, or with another one if only that should fit."""
         own = self.frame.ladders.literal and at.n_gpu_layers is not None
+        # A given number is used as it is; otherwise all that may be on devices.
         params = at if own else self.frame.ladders.all_layers(at)
         layers = params.layers_wanted(self._everything)
         ladder = Ladder("layers", at, self._everything)
         divisible = self.frame.splits and layers and self._layers(ladder)[0]
+        # llama.cpp's own split is left alone while it should fit.
         if not divisible or (not self.failed and self._should_fit(params)):
             yield params
             return
@@ -191,14 +202,18 @@ class Kind:
         top = ladder.top
         if self.name == "layers" and self.frame.ladders.in_ram(ladder.base) is not None:
             top -= 1  # all layers are the top of the finer ladder
+        # Without any layer it would be the kind "none".
         least = 1 if self.name in ("layers", "bare") else 0
         least = ladder.top if self.frame.whole else least
+        # A given split or rules of devices: sizes of single layers say nothing.
         if (len(self.frame.names) > 1 and not self.frame.splits) or not self._layers(ladder)[0]:
             return self._most_as_given(ladder, least, top)
         whole = self.buffers.at(self.point(ladder(ladder.top)))
         partly = self.buffers.at(self.point(ladder(1)))
         none = self.buffers.at(self.point(ladder(0)))
+        # After several failures one layer less, then two ...
         most = self._at_most(ladder, top, whole, partly) - max(0, self.failed - PATIENCE - 1)
+        # A bound by all memory together; which device holds what is decided for each count.
         for count in range(max(least, most), least - 1, -1):
             buffers = whole if count == ladder.top else partly if count else none
             params = self.divided(ladder, count, buffers)
@@ -222,9 +237,11 @@ class Kind:
     ) -> int:
         """A bound of the count, by the memory of all devices together."""
 
+        # A device that lacks room for its buffers does not take room from the others.
         def room(buffers: Mapping[str, int]) -> int:
             return sum([max(0, self._room(name, buffers)) for name in self.frame.names])
 
+        # With everything on devices the graph buffers are others.
         if top == ladder.top and sum(self._bytes(ladder, top)) <= room(whole):
             return top
         space, low, high = room(partly), -1, top if top < ladder.top else top - 1
@@ -244,6 +261,7 @@ class Kind:
         """The same where flags decide how layers or matrices are divided."""
         low, high = least - 1, top
         while low < high:
+            # The top first: it is usual, and has buffers of its own.
             middle = high if high == top else (low + high + 1) // 2
             if self._should_fit(ladder(middle)):
                 low = middle
@@ -268,11 +286,14 @@ class Kind:
         """What each layer takes on a device, the output last: with all of its weights, and with
         those in RAM that this kind leaves there; nothing where flags name a device for tensors."""
         n_ctx = ladder.base.n_ctx
+        # Rules that name a device move tensors away from their layers' devices.
         if any(buffer != HOST for _, buffer in self.shape.overrides):
             return (), ()
         if n_ctx not in self._sizes:
             if self.evaluator.exhausted:
                 return (), ()
+            # From launches with everything and with nothing of this kind on devices, so that any
+            # count is a mix of both.
             on = self.evaluator.layers(ladder(ladder.top)) or ()
             off = (
                 self.evaluator.layers(ladder(0)) or () if ladder.kind in ("experts", "ffn") else on
@@ -283,8 +304,10 @@ class Kind:
     def _bytes(self, ladder: Ladder, count: int) -> list[int]:
         """Bytes of the layers that are on devices, in their order."""
         on, off = self._layers(ladder)
+        # -nkvo: the caches are in RAM, wherever the layers are.
         cached = ladder.base.kv_offload is not False
         in_ram, layers = self._divided(ladder, count)
+        # Layers on devices are the last ones, the output among them.
         rows = [*off[:in_ram], *on[in_ram:]][len(on) - layers :]
         return [row.model + row.context if cached else row.model for row in rows]
 
@@ -296,11 +319,13 @@ class Kind:
 
     def _seconds(self, ladder: Ladder, count: int) -> list[list[float]]:
         """Seconds of the same layers on each device."""
+        # An unknown trained context: as if it were endless.
         n_ctx = ladder.base.n_ctx or self.evaluator.model.n_ctx_train or 1 << 60
         in_ram, layers = self._divided(ladder, count)
 
         def of(params: Params) -> dict[str, list[float]]:
             return self.cost.layer_seconds(
+                # Seconds of layers do not depend on these, so more launches share the answer.
                 replace(
                     params, n_ubatch=None, n_batch=None, device=None, split_mode=None, main_gpu=None
                 ),
@@ -309,6 +334,7 @@ class Kind:
 
         on = of(ladder(ladder.top))
         off = of(ladder(0)) if in_ram else on
+        # The first layers are in RAM or lack their experts.
         start = self._everything - layers
         return [[*off[name][:in_ram], *on[name][in_ram:]][start:] for name in self.frame.names]
 
@@ -319,6 +345,7 @@ class Kind:
         sizes, names = self._bytes(ladder, count), self.frame.names[:MOST_SHARES]
         room = [self._room(name, buffers) for name in names]
         if len(names) == 1 or not sizes:
+            # One device has all of them: no split is written.
             return () if sum(sizes) <= room[0] else None
         params = ladder(count)
         where = layer_devices(self.evaluator.placement(params))
@@ -331,8 +358,10 @@ class Kind:
         static = self.evaluator.static(params)
         if static is None or not any(splits):
             return None
+        # Its -ts has shares of bytes, not numbers of layers.
         if self.evaluator.engine.shares_bytes:
             return self._own_first(params, static, splits, own)
+        # With pipelined prompts the slowest device decides, not the sum.
         if (
             splits[0] is not None
             and count == ladder.top
@@ -358,6 +387,7 @@ class Kind:
         splits = [best_partition(sizes, seconds, room, hop, visits)]
         for i in range(1, len(names)):
             taken = self.buffers.of_output(self.point(params), names[i], buffers.get(names[i], 0))
+            # It does not fit beside the buffers of attention, but beside those of the output alone.
             if room[i] < sizes[-1] <= self.limits[names[i]] - taken:
                 before = best_partition(
                     sizes[:-1], [each[:-1] for each in seconds[:i]], room[:i], hop, visits[:i]
@@ -370,6 +400,7 @@ class Kind:
     ) -> tuple[float, ...]:
         """The split with which a request takes least; among devices alike the last one that is
         nearly as fast."""
+        # Backwards: `next` then takes the last one that is fast enough.
         found = [short(split) for split in dict.fromkeys(splits[::-1]) if split is not None]
         if len(found) == 1:
             return found[0]
@@ -378,6 +409,7 @@ class Kind:
             for split in found
         ]
         names = self.frame.names[:MOST_SHARES]
+        # Equal devices: people expect an even split, so it wins if it is nearly as fast.
         alike = len({(self.cost.devices[name].bandwidth, self.limits[name]) for name in names}) == 1
         limit = min(times) * (_AS_FAST if alike else 1.0)
         return next(split for split, time in zip(found, times, strict=True) if time <= limit)
@@ -412,11 +444,13 @@ class Kind:
         """The launch with as many matrices as should fit of one more layer's experts: of the last
         layer that has them in RAM, or of the first layer of a later device."""
         layer = ladder.next_layer(count)
+        # One layer more than fits; parts of it go to RAM until it does.
         less = replace(ladder(count + 1), tensor_split=params.tensor_split)
         shapes = [less]
         movable = self.frame.splits and not self.evaluator.engine.shares_bytes
         split = (params.tensor_split or ()) if movable else ()
         for device in range(1, len(split)):
+            # The layer before the first one of this device, which it gets in addition.
             first = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
             if split[device] and split[0] > 1 and first > layer:
                 moved = [split[0] - 1, *split[1:]]
@@ -428,6 +462,8 @@ class Kind:
                 moved = list(shape.tensor_split or ())
                 device = next(i for i, (a, b) in enumerate(zip(moved, split, strict=True)) if a > b)
                 where = self._everything - int(sum(split)) + int(sum(split[:device])) - 1
+            # The most matrices on the device come first, so the first part that should fit is the
+            # answer.
             for part in overrides.with_part_of_experts_on_host(self.evaluator.model, shape, where):
                 if self._should_fit(part):
                     yield part
@@ -444,6 +480,7 @@ class Kind:
         if span.fixed or span.most is None or n_ctx is None:
             return self._launch(params, use)
         most = span.most
+        # A cache in RAM is read by the CPU, slowly, so no more than 32k of it are chosen.
         if use.host.context and self.problem.policy.n_ctx != "max":
             most = max(n_ctx, min(most, ENOUGH * (span.step // CELL_BLOCK)))
         n_ctx, use = self._largest(params, use, n_ctx, most)
@@ -467,10 +504,12 @@ class Kind:
             return low, use
         step = self.frame.contexts.step
         for _ in range(GUESSES):
+            # After failures only a part of the way: what launches take was more than expected.
             share = self._share(params, use, larger, low, high) * max(0.0, 1 - _CARE * self.failed)
             guess = int(low + (high - low) * share) // step * step
             if guess >= high:
                 return high, larger
+            # Less than a percent more context is not worth another estimate.
             if guess <= low * NEAR:
                 break
             middle = self.evaluator.static(replace(params, n_ctx=guess))
@@ -503,6 +542,8 @@ class Kind:
             left = self._room(name, buffers) - usage.total
             if usage.total and left <= 0:
                 return 0.0
+            # Caches grow evenly with the context, so the room divided by the growth is the part of
+            # the way.
             if grows > 0:
                 share = min(share, left / grows)
         return min(share, self._share_of_ram(point, use, larger))
@@ -512,6 +553,7 @@ class Kind:
         grows = self.evaluator.in_ram(larger) - self.evaluator.in_ram(use)
         if ram is None or grows <= 0:
             return 1.0
+        # The processor reads that cache: an eighth of the RAM stays free for everything else.
         if use.host.context and self.problem.policy.n_ctx != "max":
             ram = int(ram * RAM_SHARE)
         left = ram - RAM_MARGIN - self.buffers.of_ram(point) - self.evaluator.in_ram(use)
@@ -522,8 +564,10 @@ class Kind:
         ram, static = self.evaluator.machine.ram, self.evaluator.static(candidate.params)
         taken = 0
         if ram is not None and static is not None and candidate.ram_spare is not None:
+            # Beyond weights and caches: mostly the CPU's graph buffers.
             taken = max(0, ram - candidate.ram_spare - RAM_MARGIN - self.evaluator.in_ram(static))
         point, split = self.point(candidate.params), candidate.params.tensor_split or ()
         self.buffers.record(point, candidate, taken)
+        # A last device with the output layer alone, whose buffers are much smaller.
         if 1 < len(split) <= len(self.frame.names) and split[-1] == 1:
             self.buffers.record_output(point, self.frame.names[len(split) - 1], candidate)

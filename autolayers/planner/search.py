@@ -41,15 +41,18 @@ if TYPE_CHECKING:
     from .evaluate import Candidate, Fidelity
     from .problem import Problem
 
+# Shown by --why as what nearly won.
 OTHERS = 8  # promises that are kept
 TRIES = 12  # launches that are measured of one promise
 NEAR = 64 << 20  # bytes that a launch may lack so that it is tried with less context
 HOPE = 16 << 20  # bytes that launches may take less than they should,
 _HOPES = 3  # so often for a promise,
 _HOPED = 0.98  # if they are then worth this much more
+# Each grid knows what the launches of the one before took.
 _GRIDS = 3  # times that contexts between two promises are looked at, each by what is known then
 CLOSE = 1.1  # promises that are looked at again before the search ends
 _LATER = 1.0001  # a bound that is looked at after what it is of
+# Otherwise a promise and its measurement would take turns over fractions of a percent.
 SAME = 0.995  # a promise must be this much better than what was measured
 # Limits of a context that nobody gave, if the CPU takes part:
 _TOKEN_SECONDS = 0.5  # seconds that a token may take with a full context above 32k,
@@ -77,6 +80,8 @@ def search(problem: Problem) -> Found:
         return found
     changes = _changes(given, problem.given)
     params = found.candidate.params
+    # The plan keeps the words that were given: -sm layer stays in the answer though it changes
+    # nothing.
     back = {
         name: value for name, value in changes.items() if vars(params)[name] == vars(given)[name]
     }
@@ -94,6 +99,8 @@ def search(problem: Problem) -> Found:
 def _with_most_context(problem: Problem) -> Found:
     """The largest context, of launches with nothing in RAM if the best one is of these: so it is no
     smaller."""
+    # The usual answer first: --ctx max may not have less context than it, nor put in RAM what it
+    # does not.
     best = _by_cache_type(problem.with_goals(n_ctx=None)).candidate
     whole = best is not None and best.fits and problem.whole(best) and bool(problem.machine.devices)
     most = _by_cache_type(problem, whole)
@@ -119,8 +126,10 @@ def _by_cache_type(problem: Problem, whole: bool = False) -> Found:
     for name in types:
         typed = replace(given, cache_type_k=name, cache_type_v=name)
         least = contexts(problem, typed).least or 0
+        # A coarse cache is for short contexts, unless only coarse ones are allowed.
         if low(name) and not all(map(low, types)) and least > FINE_ABOVE * streams(typed):
             continue
+        # The first type in the given order with which everything is on devices.
         found = _by_slots(problem, typed, whole)
         if found.candidate is not None and found.candidate.fits and problem.whole(found.candidate):
             return found
@@ -139,6 +148,7 @@ def _best(problem: Problem, answers: list[Found]) -> Found:
     fitting = [found for found in answers if found.candidate is not None and found.candidate.fits]
     if fitting:
         return min(fitting, key=lambda found: _worth(problem, found.candidate))
+    # Nothing fits: an answer that says by how much is better than none.
     there = [found for found in answers if found.candidate is not None]
     return next(iter(there), Found(None))
 
@@ -172,6 +182,8 @@ class _Node:
             measured,
             sizes,
         )
+        # tries: measured launches; failed: in a row, that did not fit; hopes: see _HOPES; version:
+        # of the buffers that the promise was made by.
         self.tries = self.failed = self.hopes = self.version = 0
         self.price = 1.0  # of another order of the devices
         self.first = True  # the smallest context that is tried of its kind
@@ -201,25 +213,33 @@ class Search:
     def best(self) -> Found:
         for frame in self.frames.all():
             self._open(frame)
+        # No kind promised anything by guesses, which may be too large: measure the smallest
+        # launches.
         if not self.heap:
             self._measure_smallest()
         winner = self._run()
+        # Worth counts layers there, and a promise may be one too low.
         if self.policy.strategy == "layers":
             winner = self._with_most_layers(self.frames.all(), winner)
+        # All devices together hold no layer; one alone, or another order, may.
         if self._leaves_idle(winner):
             if winner is not None:
                 self._push(winner, self._worth(winner))
             for frame in self.frames.left_out():
                 self._open(frame)
             winner = self._run()
+        # Promises failed: the smallest launches of all kinds are measured, one may still fit.
         if winner is None:
             winner = self._with_most_layers(
                 itertools.chain(self.frames.all(), self.frames.left_out())
             )
+        # What the frames do not try at first because it seldom wins; each may find something
+        # better, which is then measured like all.
         for challenge in (self._orders, *[self._contexts] * _GRIDS, self._parts):
             if winner is not None and challenge(winner):
                 self._push(winner, self._worth(winner))
                 winner = self._run()
+        # The winner is measured in full only now. If it does not fit after all, the next one is.
         while winner is not None:
             answer = self._finished(winner)
             if answer is not None:
@@ -250,6 +270,7 @@ class Search:
             self._push(winner, self._worth(winner))
         for frame in frames:
             for name in frame.names_of_kinds:
+                # Their number of layers is fixed: there is no most.
                 kind = Kind(frame, name, frame.given, self.buffers)
                 if name in ("given", "none"):
                     continue
@@ -267,6 +288,8 @@ class Search:
         whole: Launch | None = None
         for name in frame.names_of_kinds:
             node = _Node(Kind(frame, name, frame.given, self.buffers), frame.contexts.least)
+            # A kind with less on the devices is no faster, so its bound is that of the one with
+            # more.
             more = whole or (finer if name == "bare" else None)
             if more is not None:
                 node.later = True
@@ -275,6 +298,7 @@ class Search:
             launch = self._promise(node)
             if launch is not None:
                 finer = launch if name in ("experts", "ffn") else finer
+                # Only a launch with everything on the devices bounds all later kinds.
                 whole = launch if node.kind.whole(launch.params) else whole
                 self._bound_micro_batches(node.kind, frame.contexts.least, launch)
 
@@ -313,6 +337,8 @@ class Search:
             self.opened.add((node.kind, further))
             larger = _Node(node.kind, further)
             larger.price, larger.first = node.price, False
+            # As if its context were all that can be wanted: a larger one is worth no more than
+            # that.
             self._push(larger, launch.worth / of_context(self.problem, launch.use.n_ctx_seq)[1])
         return launch
 
@@ -324,6 +350,7 @@ class Search:
             return
         kind = node.kind
         key = kind.frame.key, kind.name, kind.shape.n_ubatch
+        # Once for each kind, and only with its smallest context: more would not fit either.
         if not node.first or key in self.probed or node.measured is not None:
             return
         self.probed.add(key)
@@ -339,6 +366,8 @@ class Search:
 
     def _push(self, node: _Node, bound: float) -> None:
         node.guessed = not self.buffers.known
+        # Then the promise rests on guesses alone (Buffers.guess).
+        # Of equal bounds the frame with the most memory first, then the one that came first.
         heapq.heappush(
             self.heap, (bound * node.price, -node.kind.frame.memory, next(self.count), node)
         )
@@ -347,12 +376,14 @@ class Search:
         """The best measured launch that no promise is better than."""
         while self.heap:
             bound, _, _, node = heapq.heappop(self.heap)
+            # Now there is something to predict the closed kinds by, so they may promise after all.
             if self.closed and self.buffers.known:
                 closed, self.closed = self.closed, []
                 for each in closed:
                     self._promise(each)
                 self._push(node, bound / node.price)
                 continue
+            # The best of all, if no promise was made by less than what is known now.
             if node.measured is not None:
                 guesses = self._guesses(bound)
                 if not guesses:
@@ -361,6 +392,7 @@ class Search:
                 for guess in guesses:
                     self._reopen(guess)
                 continue
+            # The promise is up to date: measure it. Otherwise promise again.
             if node.launch is not None and (
                 node.version == self.buffers.version or node.tries >= TRIES
             ):
@@ -368,6 +400,7 @@ class Search:
             elif not node.sizes:
                 new = node.launch is None
                 launch = self._promise(node)  # by what was measured since
+                # Its first promise: other micro-batches of this kind have no bound yet.
                 if launch is not None and new and node.n_ctx == node.kind.frame.contexts.least:
                     self._bound_micro_batches(node.kind, node.n_ctx, launch)
             for size in node.sizes:
@@ -380,6 +413,7 @@ class Search:
         guesses = []
         for bound, *_, node in self.heap:
             early = node.guessed and node.kind.guessed_too_much(node.n_ctx)
+            # Made by older measurements, and nearly as good as the best.
             stale = (
                 node.launch is not None
                 and node.version < self.buffers.version
@@ -406,17 +440,21 @@ class Search:
         node.tries += 1
         candidate = self.evaluator.candidate(launch.params, self.fidelity)
         if candidate is None:
+            # The budget is spent; what was promised is the answer if nothing was measured
+            # (_unfitting).
             self.cut += [launch] * self.evaluator.exhausted
             return
         node.kind.record(candidate)
         seconds = float("inf")
         if candidate.fits:
+            # The measured launch goes back into the heap: it wins if nothing promises more.
             done = _Node(node.kind, node.n_ctx, launch, candidate)
             done.price = node.price
             seconds = self._worth(done)
             self._push(done, seconds)
         elif candidate.fits_devices:
             self.short.append(candidate)
+        # Another promise of the same kind: what this one took corrects it.
         if node.tries < TRIES:
             self._again(node, candidate, seconds)
 
@@ -428,6 +466,7 @@ class Search:
             # idle devices lack room: only less context may help
             node.failed = max(node.failed, PATIENCE)
         again = node.kind.promise(node.n_ctx, node.failed)
+        # Another placement is a new attempt: no care is needed yet.
         if again is not None and not _placed_alike(again.params, candidate.params):
             node.failed = 0
         if again is not None and again.params != candidate.params and again.worth < seconds * SAME:
@@ -438,6 +477,7 @@ class Search:
 
     def _hopefully(self, node: _Node, again: Launch | None, seconds: float) -> None:
         """Opens what would fit if it took a little less than it should: no estimate is so exact."""
+        # As if every device had HOPE more.
         launch = node.kind.promise(node.n_ctx, 0, HOPE)
         limit = seconds if again is None else min(seconds, again.worth)
         if launch is None or launch.ram_missing or launch.worth > limit * _HOPED:
@@ -450,12 +490,14 @@ class Search:
         """Opens a launch, whether it should fit or not."""
         self.opened.add((node.kind, launch.params))
         same = _Node(node.kind, node.n_ctx, launch)
+        # TRIES: measured as it is, and not promised again.
         same.version, same.price, same.tries = self.buffers.version, node.price, TRIES
         self._push(same, launch.worth)
 
     def _nearly(self, node: _Node, candidate: Candidate) -> None:
         """Opens a placement that lacks little with the smallest context of its promise: no estimate
         is so exact."""
+        # Only devices that lack little, and a context that can still shrink.
         n_ctx, params = node.n_ctx, candidate.params
         if n_ctx is None or n_ctx >= (params.n_ctx or 0) or min(candidate.spare.values()) < -NEAR:
             return
@@ -472,6 +514,7 @@ class Search:
         if launch is None or n_ctx is None:
             return None
         reached = launch.params.n_ctx or 0
+        # The next doubling above what this launch already has.
         while n_ctx <= reached < span.most:
             n_ctx = min(2 * n_ctx, span.most)
         return n_ctx if n_ctx > reached else None
@@ -488,6 +531,7 @@ class Search:
             ladder = node.kind.ladder(node.n_ctx)
             if ladder is None:
                 continue
+            # One layer, as few as say what a device with layers takes.
             candidate = self.evaluator.candidate(ladder(min(1, ladder.top)), self.fidelity)
             if candidate is not None:
                 node.kind.record(candidate)
@@ -498,11 +542,14 @@ class Search:
     def _orders(self, winner: _Node) -> bool:
         """All devices in other orders, with each kind of placement."""
         frame, given = winner.kind.frame, self._listed(winner)
+        # The first order was already tried.
         others = orders(self.problem, given)[1:]
         if self.problem.given.device is not None or not Frame(self.problem, given).splits:
             return False
         before = len(self.heap)
+        # Without devices their order is of no interest.
         names = [name for name in frame.names_of_kinds if name != "none"]
+        # With one other order its micro-batches are affordable too.
         tried = {winner.kind.shape.n_ubatch, *(frame.micro_batches if len(others) == 1 else ())}
         sizes = [None, *sorted({size for size in tried if size} - {given.n_ubatch})]
         for device, name in itertools.product(others, names):
@@ -510,6 +557,7 @@ class Search:
             kind = Kind(Frame(self.problem, at, self.whole), name, at, self.buffers)
             for size in sizes:
                 node = _Node(kind if size is None else kind.with_micro_batch(size), winner.n_ctx)
+                # A price only between orders: the listed one costs nothing, another one ORDER.
                 if (device is None) != (frame.given.device is None):
                     node.price = ORDER.factor ** (1 if device else -1)
                 launch = self._promise(node)
@@ -543,9 +591,11 @@ class Search:
         if winner.n_ctx is None or use is None:
             return False
         here = use.breakdown.n_ctx
+        # Above twice the context the next promise begins.
         most = min(2 * here, span.most)
         limit = self._worth(winner)
         grid = [
+            # A quarter, half and three quarters of the way, in whole steps.
             n
             for part in range(1, 4)
             if (n := (here + (most - here) * part // 4) // span.step * span.step) > here
@@ -557,6 +607,7 @@ class Search:
             for launch, n in zip(found, grid, strict=False)
             if launch.worth < limit
         ]
+        # The best of the grid; the next round looks around it again.
         for _, n_ctx in sorted(better)[:1]:
             self.opened.add((winner.kind, n_ctx))
             node = _Node(winner.kind, n_ctx)
@@ -568,12 +619,16 @@ class Search:
         """Layers placed by --fit's rules: parts of them on each device."""
         frame, found = winner.kind.frame, winner.measured
         given = self.problem.given
+        # --strategy layers wants whole layers; given rules or numbers leave nothing to place.
         if self.policy.strategy == "layers" or given.overrides or frame.ladders.literal:
             return False
+        # With everything on devices parts of layers are of no use.
         if found is None or not self.cost.in_ram(found):
             return False
         before = len(self.heap)
         listed = self._listed(winner)
+        # With the winner's context, and with the one that its promise began at, which may leave
+        # room for more layers.
         contexts = (given.n_ctx or found.params.n_ctx, winner.n_ctx)
         for of, n_ctx in dict.fromkeys(itertools.product((frame.given, listed), contexts)):
             kind = winner.kind
@@ -592,12 +647,15 @@ class Search:
         found = winner.measured
         assert found is not None
         frame = winner.kind.frame
+        # An upload rate is known only where it was measured; without it the gain would be a guess.
         if self.evaluator.machine.expert_upload and may_cache(self.problem, frame.given):
             found = with_expert_cache(
                 self.evaluator, self.cost, frame.ladders, found, winner.kind.shape, self.fidelity
             )
         found = self._grown(frame, found)
         answer = self.evaluator.candidate(found.params, FULL, last=True)
+        # PROMPT is a lower bound: from here on graphs are computed until it is known whether they
+        # fit.
         if answer is not None and not answer.fits:
             self.fidelity = FIT
             answer = self._with_less_context(frame, answer)
@@ -608,6 +666,7 @@ class Search:
             if answer.fits_devices:
                 self.short.append(answer)
                 return None
+            # Its kind promises again, by what the full measurement took.
             node = _Node(winner.kind, winner.n_ctx)
             node.tries = 1
             self._again(node, answer, float("inf"))
@@ -635,11 +694,13 @@ class Search:
         """The largest context of least..most that leaves enough system memory and, above 32k per
         sequence, whose tokens are fast enough; --ctx max skips both checks."""
         ram, step = self.evaluator.machine.ram, frame.contexts.step
+        # 32k for each stream: the step is that of all streams.
         enough = ENOUGH * (step // CELL_BLOCK)
 
         def useful(n: int) -> bool:
             at = replace(params, n_ctx=n)
             use = self.evaluator.static(at)
+            # A cache that is only on devices slows nothing down and takes no RAM.
             if use is None or not use.host.context:
                 return use is not None
             if ram is not None and use.resident > ram * RAM_SHARE:
@@ -651,6 +712,7 @@ class Search:
 
         if self.policy.n_ctx == "max" or most <= least or useful(most):
             return most
+        # In steps, none of them below the least.
         first = least // step
         return max(
             least,
@@ -662,6 +724,8 @@ class Search:
         span = winner.kind.frame.contexts
         if span.fixed or span.least is None or answer.breakdown.n_ctx <= span.least:
             return 0, 1.0
+        # What the same kind would promise with the smallest context: usually faster, as more layers
+        # fit.
         least = winner.kind.promise(span.least)
         if least is None:
             return 0, 1.0
@@ -674,6 +738,7 @@ class Search:
         """The best promise if the budget is spent, otherwise a launch that does not fit: of those
         that fit on the devices the fastest whose shortfall of system memory does not exceed that of
         --fit's."""
+        # The budget is spent: the best of what was promised is measured even so.
         if self.cut:
             promised = min(self.cut, key=lambda launch: launch.worth)
             candidate = self.evaluator.candidate(promised.params, FULL, last=True)
@@ -684,12 +749,14 @@ class Search:
         if ladders.literal:
             launch = given if self.policy.strategy is None else ladders.all_layers(given)
         else:
+            # No layer on the devices takes the least; it says how much RAM is missing.
             launch = replace(given, n_gpu_layers=0)
         found = self._least_short(given)
         answer = None if found is None else self.evaluator.candidate(found.params, FULL, last=True)
         return Found(answer or self.evaluator.candidate(launch, FULL, last=True))
 
     def _least_short(self, given: Params) -> Candidate | None:
+        # Launches that only RAM is too small for: the fastest of them is measured first.
         while not self.short and self.lacking:
             node = min(self.lacking, key=lambda node: node.launch.worth if node.launch else 0.0)
             self.lacking.remove(node)
@@ -699,6 +766,7 @@ class Search:
         limited = self.evaluator.machine.ram is not None and not given.overrides
         rival = fit(self.evaluator, given, self.fidelity) if limited else None
         found = [*self.short, *([rival] if rival is not None and rival.fits_devices else [])]
+        # Nothing that swaps more than --fit's own answer.
         if rival is not None and rival.fits_devices:
             found = [candidate for candidate in found if candidate.ram_missing <= rival.ram_missing]
         return self.cost.fastest(found)

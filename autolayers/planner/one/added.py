@@ -35,8 +35,10 @@ FLAGS = {"n_parallel": "-np 1", "op_offload": "--no-op-offload"}
 def kept_fused(problem: Problem, solved: Solved) -> Solved:
     """That of the search, or the fastest with a flag for it, and the reason."""
     chosen, cost, given = solved.candidate, problem.cost, problem.given
+    # `parts`: this build computes the delta net in single operations (work/unfused.py).
     if chosen is None or not cost.parts(chosen):
         return solved
+    # Both avoid it; what the user decided is not changed.
     changes: dict[str, int | bool] = {}
     if given.n_parallel is None:
         changes["n_parallel"] = 1
@@ -49,6 +51,7 @@ def kept_fused(problem: Problem, solved: Solved) -> Solved:
         candidate = other.candidate
         if candidate is None or (best.fits and not candidate.fits):
             continue
+        # What fits beats what does not; otherwise the faster one.
         if candidate.fits > best.fits or cost.speed(candidate).compared < cost.speed(best).compared:
             best, flag = candidate, FLAGS[name]
             found = Solved(asked, candidate, paid=other.paid)
@@ -71,12 +74,14 @@ def with_fewer_logits(problem: Problem, solved: Solved) -> Solved:
     lean = leaner(problem.evaluator.engine)
     several = given.n_parallel != 1 or bool(given.spec_type)
     drafts = request.companions.draft is not None
+    # Slots, drafts and embeddings ask for the logits of several tokens at once.
     if lean is None or chosen is None or several or drafts or given.embedding:
         return solved
     use = chosen.breakdown
     if problem.whole(chosen) and (given.n_ctx or use.n_ctx_seq >= problem.model.n_ctx_train):
         return solved  # there is nothing to gain
     build = replace(request.build, engine=lean)
+    # Its graphs are others, so nothing measured is reused; the budget stays that of the question.
     asked = replace(
         problem,
         request=replace(request.with_goals(build=build), build=build),
@@ -105,6 +110,7 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
     evaluator, cost, given = problem.evaluator, problem.cost, problem.given
     model, reasons = problem.model, []
     if model.hparams.is_swa_any and given.swa_full is None:
+        # Caches of windows as large as the context, so that no prefix is lost.
         full = evaluator.candidate(replace(chosen.params, swa_full=True), FULL)
         before = cost.speed(chosen).request
         slower = cost.speed(full).request / before if full is not None else 0.0
@@ -126,6 +132,7 @@ def reusing(problem: Problem, chosen: Candidate) -> tuple[Candidate, tuple[str, 
                 f"computed again "
                 "from the last checkpoint before it (--ctx-checkpoints)"
             )
+    # A recurrent state is only its last value: earlier ones exist as checkpoints alone.
     elif model.row.memory in ("recurrent", "hybrid", "hybrid-idx"):
         reasons.append(
             "the model's state cannot be rolled back: a request that changes an earlier "
@@ -152,6 +159,8 @@ def _size(candidate: Candidate) -> int:
 def _shifts(evaluator: Evaluator, params: Params) -> bool:
     """Whether positions in the cache can be shifted: llama_memory_can_shift, and no images."""
     row = evaluator.model.row
+    # M-RoPE has several positions for a token (n_pos_per_embd in llama_kv_cache::get_can_shift).
     if row.memory != "kv" or "mrope" in row.rope or params.mmproj:
         return False
+    # llama_kv_cache_iswa shifts only if both of its caches have the same size.
     return not evaluator.model.hparams.is_swa_any or bool(params.swa_full)

@@ -28,9 +28,11 @@ def largest_count(
     shrink when the last layer leaves the CPU. So weights and caches rule counts out, and the last
     measured buffers (before that, `overheads`) choose what to measure next.
     """
+    # All of it first: often it fits, and otherwise its buffers guide the search.
     best = evaluator.candidate(make(top), fidelity) if evaluator.may_fit(make(top)) else None
     if best is not None and best.fits_devices:
         return best
+    # Weights and caches alone rule counts out without a graph.
     ceiling = last(-1, top, lambda count: evaluator.may_fit(make(count)))
     low, found = _between(
         evaluator,
@@ -64,6 +66,7 @@ def largest_context(
     """The launch with the largest context that fits, out of low, high and the multiples of `step`
     between them, or None. `above` is the launch at `high`, if known not to fit; then the smallest
     is tried only if no other fits."""
+    # The largest first, as nothing could be better.
     most = above or (
         evaluator.candidate(make(high), fidelity) if evaluator.may_fit(make(high)) else None
     )
@@ -84,6 +87,7 @@ def largest_context(
         lambda it: it.fits,
         1.0,
     )
+    # Only now: in most searches some larger one fits.
     if found is None and above is not None:
         least = evaluator.candidate(make(low), fidelity)
     return found or least
@@ -116,6 +120,7 @@ def _between(
                 if measured is not None
             ]
 
+            # `known` as a default, as the function is made in a loop.
             def expected(n: int, known: list[tuple[int, Candidate]] = known) -> bool:
                 return _expected(evaluator, make(n), n, known, overheads or {})
 
@@ -123,6 +128,7 @@ def _between(
         else:  # buffer sizes are not monotonic here: fall back to bisection
             guess = (low + high) // 2
         guess = min(max(guess, low + 1), high - 1)
+        # Too large for certain: it needs `share` of the overheads of one that fits.
         if found is not None and not _may_fit(evaluator, make(guess), found, share):
 
             def may(n: int, alike: Candidate = found) -> bool:
@@ -144,6 +150,7 @@ def _between(
 def last(low: int, high: int, holds: Callable[[int], bool], near: int = -1) -> int:
     """The last of low..high for which `holds` is true, assuming it for low. `near`, if in range, is
     tested first: close to the answer it saves tests."""
+    # From `near` outwards in doubling steps, then by halves.
     high, step = high + 1, 1
     while low < near < high:
         if holds(near):
@@ -179,6 +186,7 @@ def _expected(
             if (taken := _static(static, name))
         )
     (first, near), (second, far) = known[0], known[-1]
+    # On the line through the overheads of the two that were measured.
     part = 0.0 if first == second else (n - first) / (second - first)
     for name in near.spare.keys() | far.spare.keys():
         limit = limits[name]

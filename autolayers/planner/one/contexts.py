@@ -37,12 +37,14 @@ def contexts(problem: Problem, params: Params) -> Contexts:
     policy = problem.policy
     if isinstance(policy.n_ctx, int):
         return Contexts(policy.n_ctx, policy.n_ctx)
+    # llama-server's automatic slots share one unified cache.
     auto_slots = params.n_parallel is None or params.n_parallel < 0
     slots = N_PARALLEL if auto_slots else max(1, params.n_parallel or 1)
     streams = 1 if auto_slots or params.kv_unified else slots
     trained = max(1, problem.model.n_ctx_train)
     floor = policy.n_ctx_min
     if floor is None:
+        # No more than the model was trained for, whatever the workload wants.
         floor = min(_floor(problem, params, streams), trained)
     return Contexts(floor * streams, max(floor, trained) * streams, CELL_BLOCK * streams)
 

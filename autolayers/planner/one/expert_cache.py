@@ -58,6 +58,7 @@ def with_expert_cache(
     """`found`, or a launch with a cache that makes the request faster by more than the error of
     comparisons: with as many layers' experts on the GPUs, half of them or none, and the largest
     cache that fits."""
+    # By DOUBT faster, as hits depend on the text.
     best, limit = found, cost.speed(found).request / DOUBT
     for shape in _shapes(ladders, found, params):
         cached = _largest(evaluator, shape, fidelity)
@@ -68,6 +69,7 @@ def with_expert_cache(
 
 def _shapes(ladders: Ladders, found: Candidate, params: Params) -> Iterator[Params]:
     """Launches whose cache may be worth more than their experts on the GPUs."""
+    # Without experts in RAM there is nothing to cache.
     if not any(buffer == HOST for _, buffer in found.params.overrides):
         return
     yield found.params
@@ -75,6 +77,7 @@ def _shapes(ladders: Ladders, found: Candidate, params: Params) -> Iterator[Para
     if rung is None or rung[0].kind != "experts":
         return
     ladder, count = rung
+    # Fewer layers' experts on the devices leave more of them for the cache.
     for fewer in dict.fromkeys((count // 2, 0)):
         if fewer < count:
             yield replace(found.params, overrides=ladder(fewer).overrides)
@@ -94,5 +97,6 @@ def _largest(evaluator: Evaluator, shape: Params, fidelity: Fidelity) -> Candida
         lacking = max(-left for left in cached.spare.values())
         if lacking <= 0:  # of RAM
             return None
+        # The cache is shared out over the devices: all shares shrink so that one may.
         size -= -(-lacking * max(1, len(cached.spare)) // MiB // STEP) * STEP
     return None

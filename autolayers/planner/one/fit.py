@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from ..evaluate import Candidate, Evaluator, Fidelity
 
 # The part of a partly offloaded layer that goes elsewhere, by the part that stays
+# get_overflow_pattern: what leaves, by common_layer_fraction_t.
 _ELSEWHERE = {
     "attention": "ffn_(gate|up|gate_up|down).*",
     "up": "ffn_(gate|gate_up|down).*",
     "gate": "ffn_down.*",
     "dense": "ffn_(up|down|gate_up|gate)_(ch|)exps",
 }
+# The rule of a device's first partial layer as `_params` writes it, e.g. r"blk\.12\.ffn_down.*".
 _PART = rf"^(blk\\.\d+\\.)({re.escape(_ELSEWHERE['up'])}|{re.escape(_ELSEWHERE['gate'])})$"
 
 
@@ -54,6 +56,8 @@ class _Shape:
     partial one, and the buffer for the rest of it; `start` is the first device whose layers may
     still lack their experts."""
 
+    # As ngl_t in fit.cpp: n_layer, n_part and overflow_type of each device, and its overflow
+    # buffer.
     layers: tuple[int, ...]
     part: tuple[int, ...]
     stays: tuple[str, ...]
@@ -112,6 +116,8 @@ def fit_estimated(evaluator: Evaluator, given: Params, fidelity: Fidelity) -> Pa
             if not taken:
                 continue
             least, largest = known.get(name, (0, limit))
+            # A launch whose buffers may decide either way is measured; the smallest and largest
+            # known ones, with an eighth more on both sides, decide the others.
             if taken + least * 7 // 8 <= limit < taken + largest * 9 // 8:
                 return evaluator.usage(params, most, fidelity)
         return _with_compute(static, {name: sum(sizes) // 2 for name, sizes in known.items()})
@@ -154,6 +160,7 @@ class _Fit:
     def choose(self) -> Params | None:
         """The flags that --fit ends with."""
         given, model = self.given, self.evaluator.model
+        # common_params_fit_impl throws here, and llama-server goes on with the flags as they are.
         if given.split_mode == "tensor":
             return given
         automatic = given.n_ctx is None and not given.kv_unified_per_slot
@@ -162,7 +169,9 @@ class _Fit:
             if given.n_parallel is not None and given.n_parallel > 0
             else N_PARALLEL
         )
+        # Automatic slots share one unified cache; several that are given have a stream each.
         streams = 1 if given.kv_unified or slots != given.n_parallel else slots
+        # n_ctx_max and n_ctx_min_total: both for each stream.
         most, least = model.n_ctx_train * streams, (given.fit_ctx or FIT_PARAMS_MIN_CTX) * streams
         if automatic:
             self.n_ctx = most
@@ -171,6 +180,7 @@ class _Fit:
         if not self.names:
             return asked
         free = {device.name: device.free for device in self.evaluator.machine.devices}
+        # 1024 MiB by default; the last of several values is also that of all further devices.
         wanted = given.fit_target or (FIT_PARAMS_TARGET,)
         self.targets = {
             name: free[name] - wanted[min(i, len(wanted) - 1)] * MiB
@@ -186,10 +196,13 @@ class _Fit:
         if full is None:
             return None
         used = self._used(full)
+        # Step 1: nothing needs to change.
         if all(use <= target for use, target in zip(used, self.targets.values(), strict=True)):
             return asked
+        # Step 2: less context, if all devices together lack memory.
         if automatic and sum(used) > total and most > least:
             enough = self._shrink(most, least, full)
+            # One device then holds everything; of several each still needs its layers.
             if enough is None or (enough and len(self.names) == 1):
                 return replace(given, n_ctx=self.n_ctx)
         return self._placed()
@@ -197,6 +210,8 @@ class _Fit:
     def _placed(self) -> Params:
         """The flags with layers placed, unless they say where."""
         given = self.given
+        # Flags that place layers or tensors end the search (an exception in fit.cpp); the context
+        # stays.
         fixed = given.n_gpu_layers not in (None, -1) or bool(given.overrides)
         split = any(share != 0 for share in given.tensor_split or ()) or given.split_mode == "row"
         if fixed or (len(self.names) > 1 and split):
@@ -215,6 +230,7 @@ class _Fit:
             return False
         at_least = replace(self.given, n_ctx=least)
         small = self.evaluator.static(at_least)
+        # Measured only where weights and caches alone are not too much: on one device this decides.
         if alone and taken(small) < total:
             small = self.measure(at_least, {self.names[0]: total - 1})
         return taken(small) >= total
@@ -227,6 +243,8 @@ class _Fit:
         too large."""
         target = sum(self.targets.values())
         if len(self.names) > 1:
+            # Several devices waste half a layer each, in mixtures, which place single tensors, a
+            # sixth.
             per_layer = sum(full.devices[name].model for name in self.names) // max(1, self.n_layer)
             target -= (len(self.names) + 1) * per_layer // (6 if self.experts else 2)
         small = self.measure(replace(self.given, n_ctx=least), {})
@@ -237,6 +255,7 @@ class _Fit:
         if target <= used_least:
             return False
         n_ctx = least + (most - least) * (target - used_least) // max(1, used_most - used_least)
+        # 256 cells for each stream, as `align` in fit.cpp.
         step = CELL_BLOCK * max(1, least // (self.given.fit_ctx or FIT_PARAMS_MIN_CTX))
         self.n_ctx = max(n_ctx - n_ctx % step, least)
         return True
@@ -246,10 +265,13 @@ class _Fit:
     def _params(self, shape: _Shape) -> Params:
         rules: list[tuple[str, str]] = []
         total = sum(shape.layers)
+        # set_ngl_tensor_split_tbo: the partial layers of a device are its last ones.
         layer = self.n_layer + 1 - total
         for device in range(len(self.names)):
             layer += shape.layers[device] - shape.part[device]
             for i in range(shape.part[device]):
+                # Only a part of the first one may go to the next device; of the others the experts
+                # go to RAM.
                 stays, buffer = (
                     (shape.stays[device], shape.spill[device]) if i == 0 else ("dense", HOST)
                 )
@@ -277,6 +299,7 @@ class _Fit:
         count = len(self.names)
         shape = _Shape((0,) * count, (0,) * count, ("dense",) * count, (HOST,) * count)
         surplus = 0
+        # global_surplus_cpu_moe: experts are placed only where everything else fits.
         if self.experts:
             bare = self.measure(
                 replace(
@@ -289,6 +312,7 @@ class _Fit:
             surplus = sum(self.targets.values()) - (
                 sum(self._used(bare)) if bare is not None else 1 << 62
             )
+        # Step 3: the last device first, as it has the output layer.
         for device in reversed(range(count)):
             left = self.n_layer + 1 - sum(shape.layers)
             if left:
@@ -299,6 +323,7 @@ class _Fit:
                     lambda s, n, d=device: self._dense(s, d, n),  # type: ignore[misc]
                     lambda s, d=device: s.layers[d],  # type: ignore[misc]
                 )
+        # Step 4: whole layers instead of those without experts, from the first device on.
         if self.experts and surplus > 0 and any(n > 0 for n in shape.layers):
             shape = self._convert(shape)
         return self._params(shape)
@@ -331,6 +356,7 @@ class _Fit:
         memory = self._memory(low, device, most=0)
         delta = size(high) - size(low)
         while delta > 1:
+            # step_size of fit.cpp: where the line between both would meet the target.
             step = delta * (target - memory[device]) // max(1, memory_high[device] - memory[device])
             test = grow(low, min(max(step, 1), delta - 1))
             memory_test = self._memory(test, device)
@@ -339,6 +365,7 @@ class _Fit:
             else:
                 high, memory_high = test, memory_test
             before, delta = delta, size(high) - size(low)
+            # Where nothing can be moved between them the sizes stay equal: no step would end that.
             if delta >= before:
                 break
         return low
@@ -347,6 +374,7 @@ class _Fit:
 
     def _convert(self, shape: _Shape) -> _Shape:
         last = len(self.names) - 1
+        # id_dense_start: of the devices at the back that have layers, the first.
         start = last
         while start > 0 and shape.layers[start - 1] and shape.layers[start]:
             start -= 1
@@ -354,6 +382,7 @@ class _Fit:
         for device in range(last + 1):
             if device > shape.start:
                 break
+            # The upper end: all layers without experts become whole ones of this device.
             dense = sum(shape.part[shape.start :])
             high = replace(self._whole(shape, device, dense), start=last)
             shape = self._fill(
@@ -363,6 +392,7 @@ class _Fit:
                 lambda s, n, d=device: self._whole(s, d, n),  # type: ignore[misc]
                 lambda s, d=device: s.layers[d] - s.part[d],  # type: ignore[misc]
             )
+            # A part of one more layer can only be of one that still lacks its experts.
             if shape.part[shape.start]:
                 shape = self._extra(shape, device)
         return shape
@@ -385,6 +415,7 @@ class _Fit:
         """A part of one more layer: up and perhaps gate, otherwise attention alone."""
         last, donor = len(self.names) - 1, shape.start
         moved = shape.put(donor, layers=shape.layers[donor] - 1, part=shape.part[donor] - 1)
+        # What does not stay overflows to the next device, of the last one to RAM.
         moved = moved.put(
             device,
             layers=moved.layers[device] + 1,
@@ -393,6 +424,7 @@ class _Fit:
         )
         if not moved.part[donor] and donor < last:
             moved = replace(moved, start=donor + 1)
+        # LAYER_FRACTION_UP, then GATE if that fits, otherwise ATTN: the order of fit.cpp.
         up = moved.put(device, stays="up")
         if not self._both_fit(up, device):
             attention = moved.put(device, stays="attention")
@@ -402,5 +434,6 @@ class _Fit:
 
     def _both_fit(self, shape: _Shape, device: int) -> bool:
         both = [d for d in (device, device + 1) if d < len(self.names)]
+        # Strictly below the targets here, while whole layers may reach them: so in fit.cpp.
         memory = self._memory(shape, *both)
         return all(memory[d] < self.targets[self.names[d]] for d in both)

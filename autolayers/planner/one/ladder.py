@@ -77,6 +77,7 @@ class Ladders:
         self.given, self.n_layer = given, model.hparams.n_layer_all
         self.everything = self.n_layer + 1
         n = given.n_gpu_layers
+        # -1 is llama.cpp's "auto".
         self.literal = n is not None and n != -1
         self.top = n if n is not None and n >= 0 else self.everything
         self.whole_layers = problem.policy.strategy == "layers"  # nothing finer is wanted
@@ -127,6 +128,7 @@ class Ladders:
         count = found.n_gpu_layers or 0
         every = len(solved) == self.n_layer and count < self.top  # layer's FFN weights
         bare = every or any(pattern == EXPERTS_REGEX for pattern, _ in solved)
+        # Whole layers, with all experts or FFN weights in RAM or with no rule that was added.
         if bare or not solved:
             if self.literal or not count:
                 return None

@@ -35,6 +35,7 @@ def most(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
     ladder = kind.ladder(n_ctx)
     if ladder is None:
         return None
+    # One device or a given split: only the number of layers is open.
     if not kind.frame.splits:
         expected = kind.buffers.at(kind.point(ladder(ladder.top)))
         return largest_count(kind.evaluator, ladder, ladder.top, fidelity, expected)
@@ -45,6 +46,7 @@ def most(kind: Kind, n_ctx: int | None, fidelity: Fidelity) -> Candidate | None:
     best, low, high, guesses = None, -1, ladder.top + 1, 0
     while low + 1 < high:
         guess = (low + high) // 2
+        # By what was measured, as long as that still teaches something; then halves.
         if guesses < GUESSES:
             guess = max(low + 1, last(low, high - 1, should_fit, high - 1))
         found = divided(kind, ladder, guess, fidelity)
@@ -61,6 +63,7 @@ def divided(kind: Kind, ladder: Ladder, count: int, fidelity: Fidelity) -> Candi
     fitting: list[Candidate] = []
     while len(tried) < SPLITS:
         params = _promised(kind, ladder, count)
+        # The same split again: what it takes is known, so nothing better comes.
         if params is None or params in tried:
             break
         tried.add(params)
@@ -84,13 +87,16 @@ def _promised(kind: Kind, ladder: Ladder, count: int) -> Params | None:
 def layers_alone(evaluator: Evaluator, given: Params) -> Candidate | None:
     """The launch with the most whole layers that fits when only n_gpu_layers is added to the given
     flags; if none fits, the one with the fewest. None if llama.cpp would refuse all of them."""
+    # A given number is used whether it fits or not.
     if given.n_gpu_layers is not None and given.n_gpu_layers >= 0:
         return launched(evaluator, given)
     everything = evaluator.model.hparams.n_layer_all + 1
 
     def at(n: int) -> Params:
+        # With the least context that --fit may choose the launch takes the least.
         return replace(given, n_gpu_layers=n, n_ctx=_least_context(evaluator, given))
 
+    # Nothing needs to be searched if everything fits, which is the usual case.
     if evaluator.may_fit(at(everything)):
         whole = launched(evaluator, replace(given, n_gpu_layers=everything))
         if whole is not None and whole.fits:
@@ -115,6 +121,7 @@ def _least_context(evaluator: Evaluator, given: Params) -> int | None:
 
 def launched(evaluator: Evaluator, params: Params) -> Candidate | None:
     """What llama-server makes of these flags, measured; None if it would refuse them."""
+    # With --fit off the flags are used as they are.
     if params.fit is False:
         return evaluator.candidate(params, FULL)
     return fit(evaluator, params, FULL)

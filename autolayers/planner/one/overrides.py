@@ -38,6 +38,7 @@ def own_experts(evaluator: Evaluator, params: Params) -> tuple[Params, list[str]
     rules = params.overrides
     if rules[:1] == ((EXPERTS_REGEX, HOST),):
         return replace(params, overrides=rules[1:]), ["-cmoe"]
+    # -ncmoe can only say the leading rules; the others stay -ot.
     layers = list(itertools.takewhile(lambda il: il is not None, map(_whole_layer, rules)))
     rest = replace(params, overrides=rules[len(layers) :])
     if not layers or evaluator.experts_in_ram(rest, len(layers)) != tuple(layers):
@@ -47,6 +48,7 @@ def own_experts(evaluator: Evaluator, params: Params) -> tuple[Params, list[str]
 
 def _whole_layer(rule: tuple[str, str]) -> int | None:
     """The layer whose experts, all of them, this rule sends to system memory."""
+    # E.g. r"blk\.12\.ffn_(up|down|gate|gate_up)_(ch|)exps".
     layer = rule[0].removeprefix(_BLOCK).removesuffix(EXPERTS_REGEX)
     return int(layer) if layer.isdigit() and rule[1] == HOST else None
 
@@ -72,6 +74,8 @@ def with_part_of_experts_on_host(model: Model, params: Params, layer: int) -> li
         if f"blk.{layer}.ffn_{kind}_exps.weight" in model.tensors
     ]
     rules = [
+        # Of up, gate and down the first `kept` stay: r"blk\.12\.ffn_(gate|down)_(ch|)exps" keeps
+        # up.
         (rf"blk\.{layer}\.ffn_({'|'.join(kinds[kept:])})_(ch|)exps", HOST)
         for kept in range(len(kinds) - 1, 0, -1)
     ]
@@ -91,6 +95,7 @@ def merged(
     found: list[tuple[list[str], str, str]] = []
     for pattern, buffer in rules:
         layer, dot, rest = pattern.removeprefix(_BLOCK).partition("\\.")
+        # Of one layer, and without a flag of its own.
         one = pattern.startswith(_BLOCK) and layer.isdigit() and dot and dot + rest not in own
         if one and found and found[-1][0] and found[-1][1:] == (rest, buffer):
             found[-1][0].append(layer)
@@ -102,5 +107,6 @@ def merged(
 def _pattern(layers: list[str], rest: str) -> str:
     if not layers:
         return rest
+    # E.g. r"blk\.(12|13|14)\.ffn_down.*".
     block = layers[0] if len(layers) == 1 else f"({'|'.join(layers)})"
     return rf"{_BLOCK}{block}\.{rest}"

@@ -37,6 +37,7 @@ def best_partition(
     tie the first split in that order wins.
     """
     n = len(sizes)
+    # held[j]: bytes of the first j layers, so that any range of layers is a difference.
     held = [0]
     for size in sizes:
         held.append(held[-1] + size)
@@ -46,6 +47,7 @@ def best_partition(
     for capacity, costs, visit in zip(
         capacities, seconds, visits or [0.0] * len(seconds), strict=True
     ):
+        # The same sums of this device's seconds.
         work = [0.0]
         for cost in costs:
             work.append(work[-1] + cost)
@@ -53,8 +55,10 @@ def best_partition(
         for first in range(n):
             if best[first] == impossible:
                 continue
+            # No hop to the device that has the first layer.
             base = best[first] + visit + (hop if first else 0.0)
             for last in range(first + 1, n + 1):
+                # More layers take more, so no later end can fit either.
                 if held[last] - held[first] > capacity:
                     break
                 taken = base + work[last] - work[first]
@@ -64,6 +68,7 @@ def best_partition(
         chosen.append(origin)
     if best[n] == impossible:
         return None
+    # Read backwards: where a device begins, the one before it ends.
     result: list[int] = []
     end = n
     for origin in reversed(chosen):
@@ -89,6 +94,7 @@ def even_partition(
             split.append(layer - first)
         return split
 
+    # The slowest device with all layers, and a little more, as sums are rounded.
     low, high = 0.0, max((sum(costs) for costs in seconds), default=0.0) * (1 + 1e-9)
     if sum(within(high)) < n:
         return None
@@ -151,6 +157,7 @@ def slices(evaluator: Evaluator, cost: CostModel, given: Params) -> list[tuple[f
         return [None]
     limits = [float(evaluator.machine.limits[name]) for name in names]
     rates = [cost.devices[name].bandwidth for name in names]
+    # llama.cpp's equal shares are right where devices are nearly equal.
     if all(max(each) <= ALIKE * min(each) for each in (limits, rates)):
         return [None]
     wanted = [rates, _left_for_slices(evaluator, given, names)]
@@ -167,6 +174,7 @@ def _all_have(parts: Sequence[float]) -> bool:
 def _left_for_slices(evaluator: Evaluator, given: Params, names: Sequence[str]) -> list[float]:
     """Bytes of each device for slices: without graph buffers, margins, and what every device holds
     in full."""
+    # All slices on the first device: what the last one then holds is held in full by all.
     whole = evaluator.static(
         replace(given, tensor_split=tuple(float(i == 0) for i in range(len(names))))
     )
@@ -194,6 +202,7 @@ def _nearest_slices(
 
     whole = sum(parts)
     return min(
+        # Of n parts in all, at least one each: per cent, or small integers (PARTS).
         (tuple(float(max(1, round(n * part / whole))) for part in parts) for n in (100, *PARTS)),
         key=excess,
     )

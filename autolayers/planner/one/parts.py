@@ -36,6 +36,7 @@ def parts(problem: Problem, given: Params, best: Candidate, fidelity: Fidelity) 
         replace(at, n_ubatch=best.params.n_ubatch, n_batch=best.params.n_batch),
         best.overheads(evaluator.machine.limits),
     )
+    # First by bounds; only if these leave something better are its real graph buffers needed.
     if not search.by_its_own(at):
         search.measured(fit_estimated(evaluator, at, fidelity))
     return search.found
@@ -59,6 +60,7 @@ class _Parts:
 
     def _tried(self, shape: Params) -> Candidate | None:
         static = self.evaluator.static(shape)
+        # Weights and caches alone give its seconds, so what is worth less is never measured.
         if static is None or worth(self.problem, shape, static) >= self.limit:
             return None
         candidate = self.evaluator.candidate(shape, self.fidelity)
@@ -91,11 +93,13 @@ class _Parts:
 
     def by_our_margins(self, given: Params, overheads: Mapping[str, int]) -> None:
         limits = self.evaluator.machine.limits
+        # Each try fills the devices beside what the one before really took.
         for _ in range(TRIES):
             candidate = self.measured(fit_with_overheads(self.evaluator, given, overheads, limits))
             if candidate is None or candidate.fits:
                 return
             grown = candidate.overheads(limits)
+            # They only grow, so that the tries end.
             larger = {name: max(size, overheads.get(name, 0)) for name, size in grown.items()}
             overheads = {**overheads, **larger}
 
@@ -123,9 +127,11 @@ def _can_be_written(candidate: Candidate) -> bool:
 def _covered(evaluator: Evaluator, given: Params, best: Candidate) -> bool:
     """Whether --fit's search space was tried already: one device, with a margin that is no
     smaller."""
+    # Over several devices --fit divides differently than the search.
     if len(best.spare) != 1:
         return False
     ((name, margin),) = best.margins.items()
     target = (given.fit_target or (FIT_PARAMS_TARGET,))[0] << 20
     device = next(device for device in evaluator.machine.devices if device.name == name)
+    # The plan's margin and what a budget takes away, against what --fit leaves free.
     return sum(size for _, size in margin) + device.free - evaluator.machine.limits[name] <= target
