@@ -1,9 +1,11 @@
 """The page as static files for any host: Python in the browser, nothing uploaded.
 
-build(Path("site"))                                     # Pyodide from its public hosts, checked by
-SHA-256 build(Path("site"), pyodide="node_modules/pyodide")     # a folder with Pyodide's files is
-copied into the site build(Path("site"), url="https://example.org/x")        # with pages "MODEL on
-CARD", an index of them, a sitemap
+# Pyodide from its public hosts, checked by SHA-256
+build(Path("site"))
+# a folder with Pyodide's files is copied into the site
+build(Path("site"), pyodide="node_modules/pyodide")
+# with pages "MODEL on CARD", an index of them, a sitemap
+build(Path("site"), url="https://example.org/x")
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ PYODIDE_FILES = {
         "831fd1e535084b972f87c6a35275de3d236efd5166f5e77ce89497710635e73c",
     ),
 }
-# Machines beside the chips whose list is written for `common`: a card without a name, two cards,
+# Machines other than the chips whose list is written for `common`: cards without a name, two cards,
 # laptops, Macs
 SIZES = ("6", "8", "12", "16", "24", "32", "48", "96")
 PAIRS = (
@@ -89,8 +91,9 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     """Writes the site to `folder`; returns its file names. `pyodide` is a URL, or a folder with the
     files of PYODIDE_FILES that is copied; "" for the public hosts. The page checks the files'
     digests. `url`: where the site will be, for pages of single answers. `lists`: the machines whose
-    list of models is written ("chips", "common", "all", or names with commas; "" for none), some 10
-    s of a core each, on all cores. Raises UsageError, OSError."""
+    list of models is written ("chips", "common", "all", or names with commas; "" for none), about
+    10 s of a core each, on all cores. Raises UsageError, OSError."""
+    # Checked before anything is written or planned
     local = bool(pyodide) and "://" not in pyodide
     missing = [name for name in PYODIDE_FILES if local and not (Path(pyodide) / name).is_file()]
     if missing:
@@ -108,6 +111,7 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         raise UsageError(f"--url {url}: expected https://...")
     machines = _machines(lists)
     folder.mkdir(parents=True, exist_ok=True)  # before work that takes seconds
+    # file's name -> its bytes: all are made before the first is written
     written = page_files()
     written["index.html"] = written["index.html"].replace(b"</head>", _PRELOAD + b"</head>", 1)
     if url:
@@ -117,12 +121,14 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
     offer = engine.call("start", {})
     written["cards.json"] = _compact(offer["cards"])
     written["first.json"] = _compact(_first(engine, offer))
+    # The preset on each chip, so that the first touch has its answer at once
     answers = {
         json.dumps(question): f"answer-{i}.json" for i, question in enumerate(_chip_questions())
     }
     for question, name in answers.items():
         written[name] = _compact(whole_answer(engine, json.loads(question)))
     found = {gpus: f"known-{gpus.replace(',', '+')}.json" for gpus in machines}
+    # Minutes of work on one core
     for name, made in zip(found.values(), in_processes(known_list, list(found)), strict=True):
         if isinstance(made, AutolayersError):
             raise made
@@ -142,6 +148,7 @@ def build(folder: Path, pyodide: str = "", url: str = "", lists: str = "") -> li
         "sha256": {name: digest for name, (_, digest) in PYODIDE_FILES.items()},
         "files": sorted(written),
     }
+    # A browser keeps files by this version: any change gives another
     stamp = b"".join(written[name] for name in sorted(written)) + json.dumps(config).encode()
     written["config.json"] = json.dumps(
         {**config, "version": sha256(stamp).hexdigest()[:12]}
@@ -163,6 +170,7 @@ def _with_address(page: bytes, url: str) -> bytes:
         f'<meta property="og:image" content="{url}/on/index.{previews()}">'
         '<meta name="twitter:card" content="summary_large_image">\n</head>'
     )
+    # Search engines follow links, and find the pages by it
     index = b'<footer><p><a href="on/">Which model runs on which graphics card?</a></p>'
     return page.replace(b"</head>", more.encode(), 1).replace(b"<footer>", index, 1)
 
@@ -173,6 +181,7 @@ def _answers(folder: Path, url: str) -> list[str]:
     for name, data in written.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
+        # .IMAGE stands for the ending that the pictures get here
         path.write_bytes(data.replace(b'.IMAGE"', f'.{previews()}"'.encode()))
         if name.startswith("on/") and name.endswith(".svg") and previews() == "png":
             subprocess.run(
@@ -260,8 +269,10 @@ def wheel() -> bytes:
     members = {
         f"autolayers/{path.relative_to(root).as_posix()}": path.read_bytes()
         for path in sorted(root.rglob("*"))
+        # Another Python runs it, and would not read them
         if path.is_file() and "__pycache__" not in path.parts
     }
+    # The three files that an installer looks for
     members[f"{info}/METADATA"] = (
         f"Metadata-Version: 2.1\nName: autolayers\nVersion: {__version__}\n".encode()
     )
@@ -281,5 +292,6 @@ def wheel() -> bytes:
     out = BytesIO()
     with ZipFile(out, "w", ZIP_DEFLATED) as archive:
         for name, data in members.items():
+            # ZipInfo without a date has 1980: the same bytes each time
             archive.writestr(ZipInfo(name), data, ZIP_DEFLATED)
     return out.getvalue()

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 # bytes of a header that are requested at first, and at most
+# (a header is mostly the vocabulary: a few MiB)
 FIRST_SLICE, LARGEST_SLICE = 2 << 20, 128 << 20
 HUB = "https://huggingface.co"
 ITS_OWN = "auto"  # the projector of a bundled model's repository
@@ -87,12 +88,14 @@ MAX_LOG = 64 << 20  # characters of a log
 MAX_MODELS = 64  # kept at once; the oldest is dropped
 MAX_BUNDLED = 16  # kept at once
 MAX_PARTS = 512
+# A page stays open for hours: nothing that grows with questions may grow without an end
 _MAX_LAUNCHES = 1024  # measured ones that are kept for the next questions
 _MAX_STEPS = 4  # questions whose reasons are under way
 AHEAD = 8  # contexts whose memory the slider shows while it is dragged
 CONTEXTS = (4096, 8192, 16384, 32768, 65536, 131072, 262144)
 # of somebody without a machine here
 PRESET = {"model": "qwen3-30b-a3b-q4_k_m", "gpu": "rtx-3060", "ram": "32"}
+# Cards to pick with one touch, one of each size that people have; names of --gpu
 CHIPS = (
     "rtx-3060",
     "rtx-4060-ti-16g",
@@ -121,6 +124,7 @@ class _Part:
         self._data, self._at = data, 0
 
     def read(self, n: int) -> bytes:
+        # read_header reads on, so the page has to send a longer slice
         if self._at >= len(self._data) and (self.size is None or self._at < self.size):
             raise _NeedMore
         found = self._data[self._at : self._at + n]
@@ -145,14 +149,17 @@ class Engine:
         self._opened: set[str] = set()
         # llama-server's flags for models of the Hub
         self._words: dict[str, tuple[str, ...]] = {}
+        # Files that were dropped on the page, by their names
         self._projectors: dict[str, Header] = {}
         # model's name -> part's number -> its header
         self._parts: dict[str, dict[int, Header]] = {}
+        # question -> its reasons that are still to come; two requests may ask at once
         self._steps: dict[str, tuple[Lock, Iterator[Plan]]] = {}
         # of the same questions, with what is known
         self._plans: dict[str, Plan] = {}
         # model and build of the latest question
         self._known: tuple[object, object, Known] = None, None, Known()
+        # What the page may call: a method's name arrives in the address
         asked = (
             self.start,
             self.name,
@@ -195,6 +202,7 @@ class Engine:
             "preset": PRESET,
             "home": _home(),
             "models": [*self._models, *bundled.models()],
+            # Models of today for the list "what runs here"
             "known": _current(),
             "chips": list(CHIPS),
             "names": {name: published.product(name) for name in bundled.models()},
@@ -212,6 +220,7 @@ class Engine:
             ],
             "cache_types": list(CACHE_TYPES),
             "formats": [{"name": name, "file": file} for name, file in NAMES.items()],
+            # The last one shows how to write one's own
             "workloads": [*WORKLOADS, "2048+512@16k"],
             "first_slice": FIRST_SLICE,
         }
@@ -222,6 +231,7 @@ class Engine:
         """What was typed or pasted as {"name"}: {"name": that opens it}, or {"near": [bundled
         models]}."""
         typed = text(question, "name")
+        # A file of this machine comes before everything that its name could mean
         if typed in self._models or (self._open is not None and os.path.exists(typed)):
             return {"name": typed}
         found = understood(typed)
@@ -232,10 +242,12 @@ class Engine:
             or "://" in found
         ):
             return {"name": found}
+        # Only the loopback server has files and an Ollama
         if self._open is not None and (
             found.startswith("ollama:") or os.sep in found or found.endswith(".gguf")
         ):
             return {"name": found}
+        # Nothing opens it: the page shows what is bundled under such a name
         return {"near": near(found)}
 
     def open(self, question: Question) -> Answer:
@@ -245,6 +257,7 @@ class Engine:
         answer: Answer = {"model": _summary(name, self.model(name))}
         if self._open is not None and name.startswith("hf:"):
             repository = parse_name(name)[0]
+            # The model is open: a list of the repository's other files is an extra
             with suppress(AutolayersError):
                 answer["models"] = [
                     self._offered(offer) for offer in offers(f"hf:{repository}", os.environ)[0]
@@ -263,6 +276,7 @@ class Engine:
     def model(self, name: str) -> Model:
         """The model by the page's name for it. Raises ModelError or UsageError."""
         name = name.removeprefix(BUNDLED)
+        # Moved to the end, as a dict keeps the order of insertion
         if name in self._models:
             self._models[name] = self._models.pop(name)  # the newest
             return self._models[name]
@@ -273,6 +287,7 @@ class Engine:
             return found
         if not name:
             raise UsageError("no model: choose one, or drop a .gguf file")
+        # In a browser the page itself fetches the file's first bytes, and calls `add`
         if self._open is None:
             raise NotOpened(f"{name}: not opened yet: drop the file, or give its address")
         found = self._keep(name, self._open(name))
@@ -288,11 +303,13 @@ class Engine:
             if is_projector(part):
                 self._projectors[name] = part
                 return {"projector": name}
+            # A shard's header has the tensors of that shard alone
             if split_of(part)[1] > 1:
                 return self._add_part(part)
             return {"model": _summary(name, self._keep(name, read_model(part)))}
         except _NeedMore:
             if len(data) < LARGEST_SLICE:
+                # Four times as much each time: a long vocabulary needs few rounds
                 return {"need": min(max(4 * len(data), FIRST_SLICE), LARGEST_SLICE)}
             return {
                 "error": f"{name}: its header does not end within {LARGEST_SLICE >> 20} MiB, "
@@ -307,6 +324,7 @@ class Engine:
     def _add_part(self, part: Header) -> Answer:
         """Adds one shard of a split model; returns the model once all are there."""
         index, count = split_of(part)
+        # "model-00002-of-00005.gguf" is a part of "model (5 parts)", whichever comes first
         name = f"{part.files[0].path.rpartition('-of-')[0].rpartition('-')[0]} ({count} parts)"
         if count > MAX_PARTS:
             raise UsageError(f"{name}: at most {MAX_PARTS} parts")
@@ -314,7 +332,9 @@ class Engine:
         parts[index] = part
         missing = [i + 1 for i in range(count) if i not in parts]
         if missing:
+            # The page asks for these; ten are enough for one line
             return {"missing": missing[:10], "of": count, "name": name}
+        # Headers of shards are large, and the model has all of them now
         del self._parts[name]
         model = read_model(join_parts([parts[i] for i in range(count)]))
         return {"model": _summary(name, self._keep(name, model))}
@@ -336,12 +356,14 @@ class Engine:
                 )
             return {"urls": [part.url for part in open_url(hub.file_url(name))]}
         repository, revision, path, quant = parse_name(name)
+        # A row of an earlier listing: its file is known, no further listing is needed
         if path and name in self._words:
             return {
                 "urls": [
                     part.url for part in open_url(hub.download_url(repository, revision, path))
                 ]
             }
+        # The browser itself asks the Hub: Python in it has no sockets
         if "files" not in question:
             return {"listing": hub.listing_url(repository, revision)}
         sizes = {path: size for path, size in _pairs(question) if path.isprintable()}
@@ -349,6 +371,7 @@ class Engine:
         notes: list[str] = []
         if not path:
             path, notes = choose(repository, files, quant)
+        # 200 at most: a listing may have thousands
         models = [_file(repository, file, sizes) for file in models_of(files)[:200]]
         for row in models:
             self._words[row["name"]] = self._hub_words(repository, files, row["file"])
@@ -361,6 +384,7 @@ class Engine:
         }
 
     def _hub_words(self, repository: str, files: list[str], path: str) -> tuple[str, ...]:
+        # Another page of the listing may have it: by its name alone
         if path not in files:
             return ("-hf", repository, "-hff", path)
         # -hf would load a projector that is not in the plan
@@ -379,6 +403,7 @@ class Engine:
                 {key: question.get(key) for key in ("gpu", "ram", "machine")}, self._here
             )
             asked["own"] = request.arguments.own
+            # A machine file has devices; gpu and ram are words that explain reads itself
             if text(question, "machine"):
                 asked["devices"], asked["host"] = request.machine.devices, request.host
         return explain_log(text(question, "log", MAX_LOG), model=model, **asked)
@@ -389,6 +414,7 @@ class Engine:
         """The plan, as in --json, with "verdict", "layers" and "command"; its reasons follow by
         `more`."""
         name, request = text(question, "model"), self._request(question)
+        # The answer now; the reasons are worked out when `more` asks for them
         steps = plan_in_steps(self.model(name), request, known=self._known_of(name, request))
         plan = next(steps)
         answer = self._drawn(question, request, plan, False)
@@ -402,9 +428,11 @@ class Engine:
         """The memory of the question's plan at other contexts, all else as placed: {"points":
         [{"n_ctx", "devices", "host"}]}, for a slider that is dragged."""
         name, request = text(question, "model"), self._request(question)
+        # Its placement is kept: only the context differs, so eight points take a moment
         plan = self._planned(question)
         model = self.model(name)
         longest = max(model.n_ctx_train, CONTEXTS[0])
+        # A slider's positions are by ratio: 2k, 4k, ... are equally far apart
         steps = (longest / LEAST) ** (1 / (AHEAD - 1))
         contexts = {min(longest, round(LEAST * steps**i / 1024) * 1024) for i in range(AHEAD)}
         points = []
@@ -425,6 +453,7 @@ class Engine:
 
     def picture(self, question: Question) -> Answer:
         """What a terminal shows of the question's plan, as a picture to post: {"svg"}."""
+        # As `--picture` draws it
         words = ["llama-server", *self._launch_words(question)]
         style = Style(True, COLUMNS, drawn=True, blocks=True, painted=True)
         return {"svg": svg(summary(self._planned(question), style, command=words))}
@@ -437,6 +466,7 @@ class Engine:
 
     def _known_of(self, name: str, request: Request) -> Known | None:
         """What earlier questions found out, where only the machine and the launch are others."""
+        # Known is of one model, build and companions, and of the header as it is
         if request.companions != NONE or request.params.override_kv:
             return None
         model, (last, build, known) = self.model(name), self._known
@@ -451,12 +481,15 @@ class Engine:
 
     def more(self, question: Question) -> Answer:
         """The same question's answer with one more of its reasons; "done" with the last."""
+        # A question whose reasons were dropped is done at once
         lock, steps = self._steps.get(_key(question), (Lock(), iter(())))
+        # A generator cannot be run by two threads
         with lock:
             found = next(steps, None)
         if found is None:
             self._steps.pop(_key(question), None)
             return {"done": True}
+        # The picture shows the reasons that are known by now
         self._plans[_key(question)] = found
         return self._drawn(question, self._request(question), found, True)
 
@@ -466,6 +499,7 @@ class Engine:
             "llama-server",
             *self._launch_words(question),
             *plan.flags,
+            # The command is copied into posts
             *without_secrets(request.arguments.rest)[0],
         ]
         answer: Answer = {
@@ -494,6 +528,7 @@ class Engine:
         tensors could have."""
         name = text(question, "model").removeprefix(BUNDLED)
         models = family(name) if name in bundled.models() else []
+        # Real files, the largest first
         if len(models) > 1:
             return {
                 "rows": [
@@ -505,6 +540,7 @@ class Engine:
         return {
             "rows": [
                 {"model": name, "label": quantisation(name) or "this file"},
+                # Only this file is known: what it would be with all tensors of another type
                 *({"model": name, "as": kind, "label": kind.upper()} for kind, _ in below(whole)),
             ]
         }
@@ -531,6 +567,7 @@ class Engine:
             "rate": 0.0,
             "worth": 0.0,
         }
+        # A table has dozens of rows: no search where tensors alone are too much
         if missing := least_missing(model.size, self._request(question)):
             return {
                 **row,
@@ -557,6 +594,7 @@ class Engine:
     def _row_plan(self, model: Model, question: Question) -> Plan:
         """At the context of the row, otherwise, where that is none or does not fit, at the
         form's."""
+        # Rates at unequal contexts cannot be compared
         at = question.get("at")
         if isinstance(at, int) and 0 < at <= model.n_ctx_train and not text(question, "ctx"):
             plan = plan_request(model, self._request({**question, "ctx": str(at)}))
@@ -569,24 +607,30 @@ class Engine:
         among those that write faster than one reads, otherwise of its usual one. A vision model has
         its projector, if that is known."""
         name = text(question, "model").removeprefix(BUNDLED)
+        # Somebody who takes a vision model wants it to see
         if projectors.size(name):
             question = {**question, "mmproj": ITS_OWN}
         sizes = sorted(family(name), key=lambda other: -self.model(other).size)
         rows: dict[str, Answer] = {}
         best: Answer | None = None
+        # Only what can be downloaded, the largest first
         for other in filter(published.download, sizes):
             rows[other] = row = self.row({**question, "model": other})
+            # "if" needs more RAM than is known, or writes slower than one reads
             if row["state"] == "yes" and (best is None or row["worth"] > best["worth"]):
                 best = row
             if best is not None and best["rate"] >= FLUENT:
                 break  # a smaller one is no better
+        # Where nothing runs well, the usual quantisation says how it does
         return best or rows.get(name) or self.row({**question, "model": name})
 
     def curve(self, question: Question) -> Answer:
         """The price of context: layers and speed for each context and cache type of {"types"}."""
         model = self.model(text(question, "model"))
+        # A million at most: some models are trained for ten
         longest = min(max(model.n_ctx_train, CONTEXTS[0]), 1 << 20)
         contexts = [*(n for n in CONTEXTS if n < longest), longest]
+        # The curve's own axes: what the form says of them does not count
         request = self._request({**question, "ctx": "", "ctk": "", "ctv": ""})
         points = sweep(cases([model], [("", request)], contexts, texts(question, "types")))
         return {
@@ -602,6 +646,7 @@ class Engine:
             question = {**question, "flags": f"{text(question, 'flags')} --mmproj-auto"}
         words = self._launch_words(question)
         model = path
+        # Launch files name a model of the Hub by itself, so that they download it
         if words[0] == "-hf":
             model = name if name.startswith("hf:") and len(words) > 2 else f"hf:{words[1]}"
         written, notes = export(kind, self.model(name), self._request(question), model)
@@ -610,6 +655,7 @@ class Engine:
     def _launch_words(self, question: Question) -> tuple[str, ...]:
         """llama-server's flags for the model: where it is, or how it is downloaded."""
         name = text(question, "model").removeprefix(BUNDLED)
+        # A path that the user typed counts most
         if not text(question, "path"):
             if name in self._words:
                 return self._words[name]
@@ -625,6 +671,7 @@ class Engine:
                 and name not in self._models
                 and (words := published.download(name))
             ):
+                # A vision model's words end with --no-mmproj: without it -hf loads a projector
                 return tuple(words[:2]) if text(question, "mmproj") else tuple(words)
         return ("-m", self._path(question, ""))
 
@@ -637,18 +684,22 @@ class Engine:
     def _path(self, question: Question, folder: str = "/path/to/") -> str:
         """The model's file, as the user gave it, otherwise in an imaginary folder."""
         given, name = text(question, "path"), text(question, "model").removeprefix(BUNDLED)
+        # Opened by its path on this machine, so the launch finds it there
         if not given and name in self._opened and "://" not in name and not name.startswith("hf:"):
             given = name
         if not given:
             base = name.replace("\\", "/").rpartition("/")[2].partition("?")[0]
             given = folder + (base if base.lower().endswith(".gguf") else base + ".gguf")
+        # A file's name must not be read as a flag
         return f"./{given}" if given.startswith("-") else given
 
     # --- machines
 
     def card(self, question: Question) -> Answer:
         """The known cards that a renderer's name, as WebGL has it, may mean: {"cards": [...]}."""
+        # e.g. "ANGLE (NVIDIA, NVIDIA GeForce RTX 3060 (0x00002504) Direct3D11 vs_5_0, D3D11)"
         words = text(question, "name").removeprefix("ANGLE (").partition("Direct3D")[0].split(",")
+        # The longest part has the card's name, the short ones the maker's
         for part in sorted(words, key=len, reverse=True):
             name = part.partition("/")[0].partition(" (0x")[0].strip(" )")
             if found := candidates(name.removeprefix("ANGLE Metal Renderer: ")):
@@ -660,6 +711,7 @@ class Engine:
         found = self._request(question).machine
         ram = found.ram or 0
         host = Host(
+            # total, then what is available
             found.ram_total or ram,
             ram,
             "given",
@@ -683,6 +735,7 @@ class Engine:
             mmproj=path or request.params.mmproj,
             model_draft=f"/path/to/{draft}" if draft else request.params.model_draft,
         )
+        # Dropped files come before those that flags name
         beside = Companions(
             header or request.companions.mmproj,
             self.model(draft) if draft else request.companions.draft,
@@ -705,6 +758,7 @@ class Engine:
         header = projectors.header(model.removeprefix(BUNDLED))
         if header is None:
             raise UsageError(f"{model}: no projector is known for it: drop its file")
+        # -hf finds the projector in the repository itself
         downloads = self._launch_words(question)[0] == "-hf"
         return header, "" if downloads else "/path/to/mmproj.gguf"
 
@@ -723,6 +777,7 @@ def _home() -> str:
     except metadata.PackageNotFoundError:
         return ""
     found = dict(entry.split(", ", 1) for entry in given).get("Repository", "")
+    # The template's placeholder, in a checkout without an address
     return "" if "/OWNER/" in found else found
 
 
@@ -752,6 +807,7 @@ def _pairs(question: Question) -> Iterator[tuple[str, int]]:
 
 def _file(repository: str, path: str, sizes: Mapping[str, int]) -> Answer:
     """A row of a repository: its size is that of all its parts."""
+    # "model-00001-of-00003.gguf" stands for three files
     count = has_parts(path)
     stem = path[: -len("-00001-of-00001.gguf")] if count > 1 else ""
     size = (
@@ -788,6 +844,7 @@ def _summary(name: str, model: Model) -> Answer:
 def _layers(plan: Plan) -> list[Answer]:
     """Each layer: the device that computes it, and the bytes of its weights by buffer. The input
     layer is shown if a device has any of it."""
+    # The input layer's lookup stays in RAM with nearly every launch
     first, *others = plan.layers
     names = {device.name for device in plan.devices}
     shown = plan.layers if not names.isdisjoint(first.buffers) else others

@@ -57,8 +57,10 @@ def export(kind: str, model: Model, request: Request, path: str) -> tuple[str, l
     def make(arguments: Arguments) -> Plan:
         return plan_request(model, request.asking(arguments))
 
+    # The form's model has the page's name; the file needs the path of the user's machine
     given = replace(request.arguments, params=replace(request.params, model=path))
     plan, arguments = plan_for(kind, given, make)
+    # environ {}: variables of the page's server say nothing about that machine
     written = write(kind, plan, arguments, environ={}, warn=notes.append)
     notes = [note for note in notes if "is not in PATH here" not in note]
     return written, notes + _about(path)
@@ -70,8 +72,10 @@ def _about(path: str) -> list[str]:
 
 def _modelfile(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     """Ollama's own settings decide what a Modelfile can hold."""
+    # As Ollama names a model of the Hub
     source = "hf.co/" + path.removeprefix("hf:") if path.startswith("hf:") else path
     target = Target(source, model, model.size)
+    # Of one sequence: Ollama multiplies num_ctx by its number of slots
     context = plan_request(model, request).breakdown.n_ctx_seq
     advice = advise(
         target,
@@ -90,13 +94,16 @@ def _lms(model: Model, request: Request, path: str) -> tuple[str, list[str]]:
     """LM Studio's `lms load`, which places whole layers, by their share."""
     arguments = replace(
         request.arguments,
+        # It has no words for single tensors
         own={"strategy": "layers", "engine": LM_STUDIO, **request.arguments.own},
         params=replace(request.params, n_parallel=1),
     )
     plan = plan_request(model, request.asking(arguments))
     layers, whole = plan.n_gpu_layers, plan.n_layer + 1
+    # Rounded down: a layer more than planned may not fit
     part = f"{layers * 100 // whole / 100:g}"
     share = "off" if not layers or not plan.devices else "max" if layers >= whole else part
+    # The file's or the repository's name, e.g. "qwen3-8b"
     key = path.replace("\\", "/").rpartition("/")[2].partition(":")[0].lower()
     key = key.removesuffix(".gguf").removesuffix("-gguf")
     command = posix(

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     Question = Mapping[str, Any]
 
+# characters of a field: a machine file is the longest
 _MAX_TEXT = 1 << 16
 # in a pattern of -ot: 40 letters in up to 4 ways are a second for all tensors of a model
 _MOST_REPEATS = 4
@@ -74,6 +75,7 @@ def texts(question: Question, key: str) -> list[str]:
     values = question.get(key) or []
     if not isinstance(values, list) or len(values) > _MAX_TEXT:
         raise UsageError(f"{key}: not a list")
+    # A client may send anything: what is no text is left out
     return [value for value in values if isinstance(value, str)]
 
 
@@ -81,12 +83,15 @@ def request_of(question: Question, here: bool = False) -> Request:
     """The request of the form and its machine; `here`: an empty field is this machine, and "none"
     this one's processor; otherwise both are a machine without a GPU. Raises AutolayersError."""
     arguments = _arguments(question)
+    # The page's server must not be a way to its files
     if "machine" in arguments.own:
         raise UsageError(
             "--machine reads a file of the machine that serves this page: open it in the page"
         )
+    # -m among the flags would be another model than the one shown
     if arguments.params.model is not None:
         raise UsageError("-m: the model has a field of its own")
+    # A pattern is tried on all tensors, and each repetition multiplies its time
     for pattern, _ in arguments.params.overrides:
         if len(re.findall(r"(?<!\\)[*+{]", pattern)) > _MOST_REPEATS:
             raise UsageError(
@@ -96,6 +101,7 @@ def request_of(question: Question, here: bool = False) -> Request:
         devices, host = machine_file.parse(file, "machine file")
         return Request.of(arguments, devices=devices, host=host)
     gpu = text(question, "gpu").lower()
+    # Its RAM and cores, without its GPUs
     if gpu in _NO_GPU and here:
         return Request.of(arguments, amend=lambda found: replace(found, devices=()))
     if gpu in _NO_GPU or not (gpu or here or "gpu" in arguments.own):
@@ -106,6 +112,7 @@ def request_of(question: Question, here: bool = False) -> Request:
 def _arguments(question: Question) -> Arguments:
     """The fields as the words of a command line, read as those are. Raises UsageError."""
     try:
+        # Quotes as in a shell: people paste a part of their command
         flags = shlex.split(text(question, "flags"))
     except ValueError as error:
         raise UsageError(f"flags: {error}") from None
@@ -123,6 +130,7 @@ def _words(question: Question, field: str) -> list[str]:
     if field == "gpu":
         value = (
             ""
+            # The machine file has the devices
             if text(question, "machine") or value.lower() in _NO_GPU
             else ",".join(map(_in_gib, value.split(",")))
         )
@@ -130,6 +138,7 @@ def _words(question: Question, field: str) -> list[str]:
         value = re.sub(r"^(\d+),(\d{1,2})$", r"\1.\2", value)  # a decimal comma
         value = value and re.sub(r"^\d{1,4}$", r"\g<0>GiB", _in_gib(value))
     elif field in ("ctx", "ub", "np"):
+        # "16,384", "16 384" and "16'384", as people of several countries write it
         value = re.sub(r"(?<=[\d])[ ,_'\u202f\u00a0](?=[\dkKmM])", "", value)
     if field == "ctx" and 0 < (whole(value) or 0) < LEAST_CTX:
         raise UsageError(f"-c {value}: {value}k?")
@@ -139,12 +148,14 @@ def _words(question: Question, field: str) -> list[str]:
 def _in_gib(value: str) -> str:
     """The value with GiB after a bare number; larger ones are GPUs' names."""
     value = value.strip()
+    # "24", "24 g", "2x24", "2 × 12.5"
     found = re.fullmatch(
         r"(\d{1,2} *[x×] *)?(\d{1,3}(?:\.\d{1,2})?) "
         r"*g?",
         value,
         re.ASCII | re.IGNORECASE,
     )
+    # "3090" is a card
     if not found or float(found[2]) > _MOST_GIB:
         return value
     return f"{(found[1] or '').replace('×', 'x')}{found[2]}GiB"
@@ -153,12 +164,14 @@ def _in_gib(value: str) -> str:
 def error_of(error: AutolayersError, question: Question) -> dict[str, Any]:
     """The error as one line in the page's words, and the field that it is about ("" for none); of
     GPUs the cards that could be meant, as "near"."""
+    # Some errors have several lines; the page has one
     said = " ".join(str(error).split())
     field = _field_of(error, question) if isinstance(error, UsageError) else ""
     for flag, here in _HERE:
         said = said.replace(flag, here)
     if field:
         flag, label = FIELDS[field]
+        # "--gpu: no such card" becomes "GPU: no such card"
         said = said.removeprefix(flag).lstrip(" :")
         said = f"{label}: {said}"
     near = _cards_near(text(question, "gpu")) if field == "gpu" else []
@@ -178,6 +191,7 @@ def _cards_near(gpus: str) -> list[str]:
         except AutolayersError:
             wanted = _letters(part)
             found = [name for name in CARDS if wanted and wanted in _letters(name)]
+            # The shortest name is the plain card: rtx-4060 before rtx-4060-ti-16g
             return sorted(found, key=lambda name: ("laptop" in name, len(name), name))[:NEAR]
     return []
 
@@ -190,6 +204,7 @@ def _field_of(error: AutolayersError, question: Question) -> str:
     """The field that is wrong by itself."""
     for field, (flag, _) in FIELDS.items():
         try:
+            # Each field by itself: two right ones may still contradict each other
             words = _words(question, field)
             if field == "gpu" and words:
                 hypothetical(words[1])

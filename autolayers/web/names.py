@@ -14,8 +14,10 @@ from .. import bundled
 from ..model.quantisation import quantisation as quantisation_of
 
 BUNDLED = "bundled:"
+# Names that are suggested for one that is unknown
 _SHOWN = 8
 _REPOSITORY = re.compile(r"(?:hf:)?([\w-][\w.-]*/[\w-][\w.-]*)(:[\w.-]+)?", re.ASCII)
+# Groups: USER/REPO, QUANT, revision, path of a file
 _HUB = re.compile(
     r"(?:https?://)?(?:www\.)?(?:huggingface\.co|hf\.co|hf-mirror\.com)/"
     r"(?:models/)?([\w.-]+/[\w.-]+?)"
@@ -34,7 +36,9 @@ _KIND = re.compile(r"[-.](?:ud-)?(?:i?q\d\w*|mxfp4|nvfp4|bf16|f16|f32)$", re.IGN
 
 def understood(name: str) -> str:
     """The name that opens it: hf:, ollama:, an address, a path or a bundled model's name."""
+    # As it was copied, e.g. out of a mail
     name = name.strip().strip("\"'<>")
+    # A model card shows whole commands to copy
     name = re.sub(r"^(?:ollama (?:run|pull)|llama-server -hf|-hf) +", "", name)
     bare = name.removeprefix(BUNDLED)
     if bare in bundled.models():
@@ -42,11 +46,13 @@ def understood(name: str) -> str:
     if found := _HUB.fullmatch(name):
         repository, quant, revision, path = found.groups()
         at = "" if revision in (None, "main") else f"@{revision}"
+        # /tree/main/folder is no file: the repository is meant
         if path and path.lower().endswith(".gguf"):
             return f"hf:{repository}/{unquote(path)}{at}"
         return f"hf:{repository}{at}" + (f":{quant}" if quant else "")
     if found := _OLLAMA.fullmatch(name):
         return f"ollama:{found[1]}"
+    # A path or an address before USER/REPO, which "folder/model.gguf" looks like
     if name.lower().endswith(".gguf") or "\\" in name or "://" in name:
         return name
     if found := _REPOSITORY.fullmatch(name):
@@ -57,6 +63,7 @@ def understood(name: str) -> str:
 def near(words: str) -> list[str]:
     """The bundled models that have all these words, or all their letters; the best known
     quantisations first."""
+    # "Qwen3 8B" and "qwen3-8b" have the same letters
     wanted = _letters(
         re.sub(r"^(ollama:|hf:)", "", words.lower()).rpartition("/")[2].removesuffix("gguf")
     )
@@ -72,10 +79,12 @@ def near(words: str) -> list[str]:
         for name in bundled.models()
         if wanted in _letters(name)
         or (
+            # Short words such as "8b" alone are in every second name
             len(max(parts, default="", key=len)) > 2
             and all(_letters(part) in _letters(name) for part in parts)
         )
     ]
+    # The usual quantisation first, then the shortest name
     return sorted(found, key=lambda name: ("q4_k_m" not in name, len(name), name))[:_SHOWN]
 
 
@@ -92,6 +101,7 @@ def known() -> list[str]:
         stem = _stem(name)
         if stem not in best or _usual(name) < _usual(best[stem]):
             best[stem] = name
+    # Embedding models have no tokens per second to compare
     return [name for name in best.values() if not _VECTORS.match(name)]
 
 
@@ -101,6 +111,7 @@ def quantisation(name: str) -> str:
 
 
 def _usual(name: str) -> tuple[bool, bool, str]:
+    # gpt-oss was published in MXFP4 alone
     return "q4_k_m" not in name and "mxfp4" not in name, "ud" in name, name
 
 

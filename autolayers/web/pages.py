@@ -47,6 +47,7 @@ MODELS = (
 )
 MACHINES = ("rtx-3060", "rtx-4060-ti-16g", "rtx-3090", "rx-7900-xtx", "rtx-5090")
 RAM = "64"
+# Dark enough to be read as text on white
 COLOURS = {"yes": "#166534", "if": "#92400e", "no": "#b91c1c"}
 LEFT, BAR = 200, 940  # of the bars in a picture, 1200 wide
 _DOCUMENT = Template("""<!doctype html>
@@ -101,6 +102,7 @@ def pages(url: str) -> dict[str, bytes]:
     url = escape(url.rstrip("/"))
     found: dict[str, str] = {}
     rows = []
+    # A row of the index a model, a cell a card
     for model in MODELS:
         cells = []
         for card in MACHINES:
@@ -131,6 +133,7 @@ def pages(url: str) -> dict[str, bytes]:
         "on/index",
     )
     found["on/index.svg"] = _of_all()
+    # Addresses as people link them: "on/" and not "on/index.html"
     places = [
         "",
         *(name.removesuffix("index.html") for name in sorted(found) if name.endswith(".html")),
@@ -148,6 +151,7 @@ def pages(url: str) -> dict[str, bytes]:
 def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
     """1200 x 630, as previews of links want it."""
     parts = said["parts"]
+    # The last part, where the model is, gets a line of its own
     lines = [said["title"], *([", ".join(parts[:-1]), parts[-1]] if parts else [])]
     drawn = [
         _text(110, 46, INK, published.product(model), 700),
@@ -160,6 +164,7 @@ def picture(plan: Plan, model: str, card: str, said: dict[str, Any]) -> str:
     for i, (name, whole, pieces) in enumerate(_bars(plan)):
         y = 440 + 80 * i
         drawn += [_text(y + 32, 30, INK, name), _rect(LEFT, y, BAR, FREE)]
+        # Pieces side by side, cut off where the bar ends
         x = float(LEFT)
         for size, colour in pieces:
             width = max(0.0, min(BAR * size / whole, LEFT + BAR - x))
@@ -198,6 +203,7 @@ def _rect(x: float, y: int, width: float, colour: str) -> str:
 def badge(card: str, said: dict[str, Any]) -> str:
     """For a model card: the GPU, and how the model runs on it."""
     left, right = card, short(said)
+    # 7 pixels a character of 11 px Verdana, and a margin
     at, rest = (14 + 7 * len(text) for text in (left, right))
     return _BADGE.substitute(
         total=at + rest,
@@ -223,6 +229,7 @@ def short(said: dict[str, Any]) -> str:
 
 
 def _bars(plan: Plan) -> Iterator[tuple[str, int, list[tuple[int, str]]]]:
+    # These pages are of machines with one GPU
     for device in plan.devices[:1]:
         parts = [(getattr(device, part), shade(GPU, part)) for part in SHADES]
         yield "GPU", device.free, [*parts, (device.margin, MARGIN)]

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 TOKEN_HEADER = "X-Autolayers-Token"
 MAX_QUESTION = 1 << 20  # bytes of a question
 _DIGITS = 18  # digits of a size in bytes
+# A client that opens connections and says nothing would keep a thread each
 SILENCE = 30.0  # seconds that a connection may be silent
 _DRAIN = 2.0  # seconds of reading after a refusal
 _PIECE = 1 << 16
@@ -45,6 +46,7 @@ LOOK = 0.2  # seconds between two looks whether a client is still there
 _LONG = 0.2  # seconds of a question after which its objects are collected
 _ARENA_MAX = -8  # glibc's M_ARENA_MAX
 # the Hub is asked only for the words of a search, when that is chosen
+# (no inline script or style: a model's name in the page cannot become one)
 _CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self' "
     "https://huggingface.co; "
@@ -71,6 +73,7 @@ def page_files() -> dict[str, bytes]:
 
 def hosts(port: int) -> set[str]:
     """The Host header of a browser on this machine for a port; it omits HTTP's default port."""
+    # A site whose name resolves to 127.0.0.1 sends its own name as Host
     names = "127.0.0.1", "localhost"
     return {f"{name}:{port}" for name in names} | (set(names) if port == HTTP_PORT else set())
 
@@ -86,16 +89,18 @@ class Server(ThreadingHTTPServer):
     def __init__(self, port: int, handler: type[Handler], token: str = "") -> None:
         super().__init__(("127.0.0.1", port), handler)
         self.token = token or secrets.token_urlsafe(24)
+        # The port that the system picked, where 0 was given
         self.hosts = hosts(self.server_port)
         self.lanes = threading.BoundedSemaphore(MOST_AT_ONCE)
         _share_one_heap()
 
     @contextmanager
     def turn(self, has_gone: Callable[[], bool]) -> Iterator[bool]:
-        """Waits for a question's turn: whether its client is still there then. What a long question
-        leaves is collected at once: collections are off while others plan, and all that they hold
-        would count as old."""
+        """Wait for a question's turn; yield whether its client is still connected. What a long
+        question leaves is collected at once: collections are off while others plan, and all that
+        they hold would count as old."""
         while not self.lanes.acquire(timeout=LOOK):
+            # Its turn has not come: nothing was computed for it
             if has_gone():
                 yield False
                 return
@@ -104,12 +109,14 @@ class Server(ThreadingHTTPServer):
             yield not has_gone()
         finally:
             self.lanes.release()
+            # A collection takes a while itself: short questions leave it to a later one
             if time.monotonic() - begun > _LONG:
                 gc.collect()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Ignores clients that disconnect; answers a defect with 500 and one line on stderr."""
         error = sys.exc_info()[1]
+        # A tab that was closed in the middle of an answer
         if isinstance(error, OSError):
             return
         say(f"a defect, please report it: {type(error).__name__}: {error}")
@@ -121,7 +128,7 @@ class Server(ThreadingHTTPServer):
 
 
 def _share_one_heap() -> None:
-    """Lets glibc serve all threads from one heap: each would else keep its own at its largest (800
+    """Let glibc serve all threads from one heap: otherwise each keeps its own at its largest (800
     questions of four clients: 127 to 183 MiB, and 111 MiB with one)."""
     with suppress(AttributeError, OSError, TypeError):  # another C library, or Windows
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 1)
@@ -165,9 +172,11 @@ class Handler(BaseHTTPRequestHandler):
         origin, site = self.headers.get("Origin"), self.headers.get("Sec-Fetch-Site")
         hosts = self.server.hosts
         asked = self.headers.get("Sec-Fetch-Mode"), self.headers.get("Sec-Fetch-Dest")
+        # A link from another site opens the page; it gets no answer without the token
         if page and asked == ("navigate", "document"):
             site = None
         if (
+            # Programs such as curl send neither Origin nor Sec-Fetch-Site
             self.headers.get("Host") in hosts
             and (origin is None or origin in {f"http://{host}" for host in hosts})
             and site in (None, "same-origin", "none")
@@ -180,6 +189,7 @@ class Handler(BaseHTTPRequestHandler):
     def has_gone(self) -> bool:
         """Whether the client has closed the connection."""
         try:
+            # Readable without a byte to read: the other end is closed
             readable, _, _ = select.select([self.connection], [], [], 0)
             return bool(readable) and not self.connection.recv(1, socket.MSG_PEEK)
         except (OSError, ValueError):
@@ -191,10 +201,12 @@ class Handler(BaseHTTPRequestHandler):
         if (
             not length.isascii()
             or not length.isdecimal()
+            # int() refuses thousands of digits with an error of its own
             or len(length) > _DIGITS
             or int(length) > largest
         ):
             self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body of at most {largest} bytes")
+            # A browser shows the refusal only after it has sent everything
             self._drain(largest)
             return None
         return self.rfile.read(int(length))
@@ -217,6 +229,7 @@ class Handler(BaseHTTPRequestHandler):
             return None
         try:
             question = json.loads(body)
+        # RecursionError: "[[[[..." a million deep
         except (ValueError, RecursionError):
             question = None
         if not isinstance(question, dict):
@@ -232,6 +245,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in (
             ("Content-Type", kind),
             ("Content-Length", str(len(body))),
+            # A plan of a few minutes ago is for memory that was free then
             ("Cache-Control", "no-store"),
             ("Content-Security-Policy", _CSP),
             ("X-Content-Type-Options", "nosniff"),
@@ -252,6 +266,7 @@ class _Handler(Handler):
     def do_GET(self) -> None:
         if not self.from_here(page=urlsplit(self.path).path == "/"):
             return
+        # Looked up in a dict, so no path can leave the folder
         name = urlsplit(self.path).path.lstrip("/") or "index.html"
         if name == "config.json":
             self.send(HTTPStatus.OK, json.dumps(CONFIG).encode(), TYPES["json"])
@@ -266,6 +281,7 @@ class _Handler(Handler):
         split = urlsplit(self.path)
         if not self.from_here():
             return
+        # In a header that other origins cannot set without a preflight, which nothing here answers
         if not secrets.compare_digest(
             self.headers.get(TOKEN_HEADER, "").encode(), self.server.token.encode()
         ):
@@ -274,6 +290,7 @@ class _Handler(Handler):
             query = parse_qs(split.query)
             size = query.get("size", [""])[0]
             name = unquote(query.get("name", ["file.gguf"])[0])
+            # A download may have no Content-Length
             known = size.isascii() and size.isdecimal() and len(size) < _DIGITS
             body = self.body(LARGEST_SLICE)
             return (

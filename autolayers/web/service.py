@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     Answer = dict[str, Any]
 
 MOST_MODELS = 64  # of one question
+# All other errors are 409, such as DeviceError
 _STATUS = {
     UsageError: HTTPStatus.BAD_REQUEST,
     LaunchRefused: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -65,9 +66,11 @@ class Service(Server):
 
     def answer(self, path: str, question: Answer, has_gone: Callable[[], bool]) -> Answer | None:
         """None if the client has gone before its turn. Raises AutolayersError."""
+        # A misspelt key would be a plan without it: never silently ignored
         for name in question:
             if name not in _KEYS[path]:
                 raise UsageError(_unknown(path, name))
+        # A client that gave up must not cost the others a search
         with self.turn(has_gone) as waits:
             return _PATHS[path](self, question, has_gone) if waits else None
 
@@ -129,6 +132,7 @@ class Watched(Meter):
 
     @property
     def exhausted(self) -> bool:
+        # Asked thousands of times in a search: the socket is looked at five times a second
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LOOK
             self.budget = -1 if self.has_gone() else self.budget
@@ -158,13 +162,16 @@ class _Handler(Handler):
         path = urlsplit(self.path).path
         if not self.from_here():
             return
+        # Bytes: compare_digest refuses other characters than ASCII in a str
         given = self.headers.get("Authorization", "").encode()
         if not secrets.compare_digest(given, f"Bearer {self.server.token}".encode()):
             return self.refuse(
                 HTTPStatus.UNAUTHORIZED, "Authorization: Bearer and the token of autolayers serve"
             )
+        # After the token, so that nobody learns without one what there is
         if path not in _PATHS:
             return self.refuse(HTTPStatus.NOT_FOUND, f"POST {', '.join(_PATHS)}")
+        # A log may be long, flags may not
         question = self.question(MAX_LOG if path == "/explain" else MAX_QUESTION)
         if question is None:
             return
@@ -174,6 +181,7 @@ class _Handler(Handler):
                 self.send(HTTPStatus.OK, json.dumps(answer).encode(), TYPES["json"])
         except AutolayersError as error:
             status = next(
+                # A subclass has the status of its parent
                 (_STATUS[kind] for kind in type(error).__mro__ if kind in _STATUS),
                 HTTPStatus.CONFLICT,
             )
@@ -189,8 +197,8 @@ def _text(question: Answer, name: str) -> str:
 
 
 def _unknown(path: str, name: str) -> str:
-    """Why a key is refused. One that is a flag's name would else be a plan for the server's own
-    machine."""
+    """Why a key is refused. One that is a flag's name would otherwise be ignored, and the
+    plan be for the server's own machine."""
     keys = ", ".join(f'"{key}"' for key in _KEYS[path])
     if is_flag(name, path.lstrip("/")):
         return (
@@ -202,6 +210,7 @@ def _unknown(path: str, name: str) -> str:
 def _words(question: Answer, command: str = "plan") -> list[str]:
     """The flags of a question. Raises UsageError."""
     flags = question.get("flags", [])
+    # {"ctx": 8192} as Python's keywords
     if isinstance(flags, dict):
         return words_of(flags, command)
     if not isinstance(flags, list) or not all(isinstance(word, str) for word in flags):
@@ -281,6 +290,7 @@ def openapi() -> Answer:
                                     "type": "object",
                                     "required": needed,
                                     "properties": fields,
+                                    # Unknown keys are refused, so the document says it
                                     "additionalProperties": False,
                                 }
                             }

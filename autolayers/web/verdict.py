@@ -1,8 +1,8 @@
 """A plan in words for everybody: one sentence, and what its figures mean.
 
-    # {"state": "yes", "title": "Fits", "parts": ["About 40 tokens/s", "16k context", "..."],
+    # {"state": "yes", "title": "Fits", "parts": ["About 40 tokens/s (30 to 52)", "16k context",
+    #  "All of it on the GPU"], "plain": "It writes about 30 words a second ...", ...}
     verdict(plan)
-                       #  "plain": "It answers with about 30 words a second ..."}
 
 states: yes; if (it fits where enough RAM is free, but the RAM is not known, or it writes slower
 than one reads); no.
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
 
 _WORDS_PER_TOKEN = 0.75  # of English
+# About 240 a minute, silently and in one's own language
 READING = 4  # words a second
 PAGE = 400  # words
 _NOTED = 1.1  # times the plan's rate
@@ -39,6 +40,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
     parts = [f"About {rate(plan.speed.generation)} tokens/s ({spread(plan)})"]
     if asked is not None:
         parts = [f"About {rate(asked.per_second)} inputs/s of {asked.tokens} tokens"]
+    # It writes nothing, so it has no tokens per second
     elif is_embedding(plan.model):
         parts = []
     parts += [f"{thousands(plan.breakdown.n_ctx)} context", place(plan)]
@@ -51,6 +53,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
             "assumed": "",
             "rate": 0.0,
         }
+    # Planned for a given GPU without --ram: what is needed can be said, not whether it is there
     unknown = plan.host.free is None
     slow = _is_slow(plan)
     title = "Runs, but slowly" if slow else "Fits"
@@ -69,6 +72,7 @@ def verdict(plan: Plan) -> dict[str, Any]:
 def _is_slow(plan: Plan) -> bool:
     """Whether one reads faster than it writes."""
     writes = plan.inputs is None and not is_embedding(plan.model)
+    # 1.2: as fast as one reads is not yet slow (_plain says it with the same factor)
     return writes and plan.speed.generation * _WORDS_PER_TOKEN < READING / 1.2
 
 
@@ -86,6 +90,7 @@ def assumed(plan: Plan) -> str:
     """What the figures assume of the machine: "RAM assumed to be 38 GB/s; 8 cores assumed"."""
     words = assumed_words(plan.speed)[2:]
     parts = [words] if words else []
+    # A hypothetical card is empty; the one at home often drives a display
     if any(device.total == device.free for device in plan.devices) and not plan.host.shared:
         parts.append("nothing else is on the GPU, not even a display")
     return "; ".join(parts)
@@ -105,6 +110,7 @@ def faster(plan: Plan) -> dict[str, Any] | None:
         for other in plan.alternatives
         if other.speed.generation > here.generation * _NOTED
         and other.n_ctx >= plan.breakdown.n_ctx
+        # As sure and faster would be the plan itself
         and other.speed.generation_spread > here.generation_spread
     ]
     if not found or not plan.fits:
@@ -135,6 +141,7 @@ def loss(bits: int) -> str:
 def worth(parameters: float, lost: str, generated: float) -> float:
     """The value of a model to its user, in billions of parameters: their number, less what its
     quantisation (`loss`) loses, as far as it writes fluently."""
+    # Faster than one reads has no further value
     return parameters / 1e9 * KEPT[lost] * min(1.0, generated / FLUENT)
 
 
@@ -142,6 +149,7 @@ def least_missing(size: int, request: Request) -> int:
     """The bytes that are missing at least on all devices together, for tensors of this size; 0 if
     they may fit. What need not be loaded, as MTP blocks, is a tenth at most."""
     machine = request.machine
+    # Unknown RAM may hold anything
     if machine.ram is None:
         return 0
     there = sum(device.free for device in machine.devices) + machine.ram
@@ -156,6 +164,7 @@ def place(plan: Plan) -> str:
     whole = all(
         row.device in gpus and gpus.issuperset(row.buffers)
         for row in plan.layers
+        # Its lookup table is in RAM with nearly every launch, and costs nothing
         if row.name != "input"
     )
     return "All of it on the GPU" if whole else "Partly in RAM"
@@ -176,6 +185,7 @@ def thousands(tokens: int) -> str:
     """16384 -> 16k, 17664 -> 17k, 9472 -> 9.2k, rounded down."""
     if tokens < 1024:
         return str(tokens)
+    # Down, so that no more is promised than there is
     tenths = tokens * 10 // 1024
     return (
         f"{tenths // 10}k"
@@ -198,6 +208,7 @@ def _plain(plan: Plan) -> str:
         if words < READING / 1.2
         else "about as fast as"
     )
+    # Of one conversation, not of all slots together
     held = plan.breakdown.n_ctx_seq * _WORDS_PER_TOKEN
     return (
         f"It writes about {rate(words)} words a second, {pace} one reads, and keeps about "
