@@ -41,6 +41,7 @@ _BLACKWELL = (10, 0)  # CUDA 12.8 is the first with code for these
 # the first build whose prompts stay fused with layers in RAM (builds: stays_fused)
 _FUSED = 10679
 # AMD's chips that ROCm's libraries have no code for, and the sibling whose code they run
+# The values are HSA_OVERRIDE_GFX_VERSION's: 10.3.0 is gfx1030, 11.0.0 gfx1100
 SIBLINGS = {
     **dict.fromkeys(("gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"), "10.3.0"),
     **dict.fromkeys(("gfx1101", "gfx1102", "gfx1103"), "11.0.0"),
@@ -114,6 +115,7 @@ def _library(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             instead=True,
         )
         return
+    # re.match: names begin with these, e.g. "libcudart.so.12"
     for pattern, why in LIBRARIES:
         if re.match(pattern, name):
             yield Advice((_remedy("", why),), instead=True)
@@ -153,6 +155,7 @@ def _no_gpu(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             if re.match(pattern, library[1]):
                 yield Advice((_remedy("", brings),))
                 return
+    # On Windows the -cpu zip is taken by mistake: releases have one zip for each backend
     elif verdict.detail.get("part") == "backends":
         yield Advice(
             (
@@ -216,8 +219,10 @@ def _gpu_build(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 def _file(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """Advise on a model's file that is missing, gated or only a part."""
+    # e.g. "model-00002-of-00003.gguf" -> "model-00001-of-00003.gguf"
     first = _first_part(verdict.detail.get("split", ""))
     status = verdict.detail.get("status", "")
+    # llama_model_loader reads parts from the first one on
     if "idx" in verdict.detail:
         yield Advice(
             (
@@ -246,6 +251,7 @@ def _first_part(name: str) -> str:
 def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """A full GPU where less of the model on it is not what helps."""
     part, device = verdict.detail.get("part", ""), verdict.device or ""
+    # It reserves logits of a whole micro-batch: vocabulary x -ub x 4 bytes
     if facts.ik and verdict.phase == "compute":
         yield Advice(
             (
@@ -277,6 +283,7 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
             ),
             instead=True,
         )
+    # The GPU's limit is a share of the system's memory, which a system setting raises
     elif canonical(device.rstrip("0123456789")) == METAL:
         yield Advice(
             (
@@ -297,6 +304,7 @@ def _full(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 def _fit(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     given = verdict.detail.get("flag", "")
+    # fit.cpp takes any -ngl but auto for the user's choice
     if given == "-ngl":
         yield Advice(
             (_remedy("", "leave -ngl out, or -ngl auto: -ngl all counts as given"),), instead=True
@@ -313,6 +321,8 @@ def _fit(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
 
 
 def _unfused(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
+    # Older builds compute a delta net's prompts by single
+    # operations where layers are in RAM and slots are several
     if not facts.unfused or facts.build >= _FUSED:
         return
     yield Advice(
@@ -361,6 +371,7 @@ def context_needed(verdict: Verdict, facts: Facts) -> int:
         if asked
         else 2 * (facts.number("n_ctx_slot", "n_ctx_seq", "n_ctx_per_seq", "n_ctx") or has)
     )
+    # Rounded up to 1024; -c is divided among slots without a unified cache
     return -(-need // 1024) * 1024 * _apart(facts) if verdict.phase == "run" else 0
 
 
@@ -375,12 +386,14 @@ def _apart(facts: Facts) -> int:
 
 def _combined(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     part, cache = verdict.detail.get("part", ""), verdict.detail.get("cache", "").lower()
+    # -fa takes a value since b6325
     flash = "-fa" if facts.build and Build(facts.build).bare_flash else "-fa on"
     helps = {
         "v cache": (
             _remedy(flash, "flash attention, which reads a quantised V cache"),
             _remedy("-ctv f16", "where flash attention cannot be had"),
         ),
+        # e.g. a head of 80 values, and q8_0's blocks of 32
         "blocks": (_remedy(f"-ct{cache} f16", "a type without blocks"),),
         "split": (_remedy("-sm layer", "the split that every model and backend has"),),
         "fit": (_remedy("", "leave out --fit, or -ncmoe and -ot: both place the weights"),),
@@ -410,6 +423,7 @@ def ik_type(number: str) -> str:
 def _flag(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     """The flag that is most like one that no build has."""
     refused = verdict.detail.get("flag", "")
+    # A flag that exists was refused for its value: no other one is meant
     known = [name for row in ARGUMENTS for name in row.names]
     meant = None if refused in known else nearest(refused, known)
     if meant:
@@ -438,6 +452,7 @@ def _context(verdict: Verdict, facts: Facts) -> Iterator[Advice]:
     )
 
 
+# cause -> its rows
 _RULES: dict[str, Callable[[Verdict, Facts], Iterator[Advice]]] = {
     "missing_library": _library,
     "cpu_build": _cpu,

@@ -47,6 +47,7 @@ def _remedy(flags: str, why: str, phase: str = "") -> Remedy:
     return Remedy(tuple(flags.split()), why, phase)
 
 
+# llama.cpp's libraries log at level 4 since about b9014, and the default shows 3
 _LOG = (
     "run it again with -lv 4: at the default level newer builds show no buffers, no offloaded "
     "layers and no splits"
@@ -510,10 +511,13 @@ CAUSES = {
 def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Iterator[Remedy]:
     """What helps, in the order to try, as a build reads it."""
     for remedy in CAUSES[name].remedies:
+        # A remedy without a phase helps in all of them
         if remedy.phase in ("", phase):
             flags = remedy.flags
+            # -fa took no value before b6325
             if build is not None and build.bare_flash and flags == ("-fa", "on"):
                 flags = ("-fa",)
+            # A build without the flag would refuse to start
             if (
                 build is not None
                 and flags
@@ -521,6 +525,7 @@ def remedies_of(name: str, phase: str | None, build: Build | None = None) -> Ite
                 and not build.knows(flags[0])
             ):
                 continue
+            # Older builds take a number alone: the advice stays, without a flag
             if flags == ("-ngl", "auto") and build is not None and not build.rules.layers_auto:
                 flags = ()
             yield Remedy(flags, remedy.why, remedy.phase)

@@ -38,6 +38,7 @@ _MUCH = 0.25  # of the weights, in RAM: more than the embeddings
 _YEAR = 3000  # builds; a file that came later than that was not meant for this program
 # Of Ollama's engine of before 0.30, of image, video and sound models and of forks: no release of
 # llama.cpp has these
+# (names in neither list are taken for newer than the program)
 _FOREIGN = frozenset(
     (
         "mllama",
@@ -110,10 +111,12 @@ class Verdict:
 def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     """The cause, with what else there is behind it."""
     # signs are words; what they mean depends on the lines around them
+    # e.g. "buffer of size": of the GPU, of RAM, or over a driver's limit
     found = _refined(_signs(lines), lines, facts)
     # no words of a failure: figures may still show what is slow or unused
     if not found:
         figures = [*_by_figures(lines, facts)]
+        # "healthy", "unknown" or "not_in_log"
         nothing = _nothing(lines, facts)
         wrong = [figure for figure in figures if not (nothing.fatal or _asked_for(figure, facts))][
             :1
@@ -128,6 +131,7 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     if chosen.weight < 5 and (ended := _nothing(lines, facts)).fatal:
         verdict, figures = ended, [verdict, *figures]
     # a light sign, such as a warning, is less than what the figures show
+    # The two change places, so that the sign is still named behind it
     elif (
         figures
         and chosen.weight < 4
@@ -138,6 +142,8 @@ def decide(lines: Sequence[Line], facts: Facts) -> Verdict:
     # one line for each other cause, the heaviest sign of it
     for other in sorted(found, key=lambda one: -one.weight):
         if (
+            # 9 is why something failed: with another cause named it is part of that one's event.
+            # 2 and less say nothing by themselves
             other.cause != verdict.cause
             and other.weight < 9
             and other.weight > 2
@@ -158,6 +164,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
     for at, line in enumerate(lines):
         lower = line.text.lower()
         # why pinned memory was refused, where that line does not say it
+        # e.g. "failed to allocate 64 MiB of pinned memory" and the reason on the next line: it runs
         reason = at and re.search(r"pinned memory(?!: \w)", lines[at - 1].text)
         if reason or any(words in line.text for words in HARMLESS):
             continue
@@ -168,6 +175,7 @@ def _signs(lines: Sequence[Line]) -> list[Found]:
                 # a log can repeat one refusal for every request
                 if len(found) > 2000:
                     return found
+                # One sign a line: rows are in the order in which they count
                 break
     return found
 
@@ -176,6 +184,7 @@ def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
     """The heaviest sign of the last start that failed, of equals the first."""
     heaviest = max(one.weight for one in found)
     # a service's journal has several starts; an older failure may be mended by now
+    # 8 and 9 are failures (sign.py)
     if heaviest >= 8:
         starts = [at for at, line in enumerate(lines) if _START.search(line.text)]
         last = max(one.at for one in found if one.weight >= 8)
@@ -192,6 +201,7 @@ def _chosen(lines: Sequence[Line], found: Sequence[Found]) -> Found:
         run = [one for one in found if one.at >= begin]
         heaviest = max(one.weight for one in run)
         found = run
+    # Later ones mostly follow from the first
     return min((one for one in found if one.weight == heaviest), key=lambda one: one.at)
 
 
@@ -201,12 +211,15 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
     same = (chosen.cause, "oom_device") if chosen.cause == "buffer_limit" else (chosen.cause,)
     near = [one for one in found if chosen.at <= one.at <= chosen.at + _NEAR and one.cause in same]
     device, size = _device(chosen, near, lines, facts), _bytes(near)
+    # The chosen sign is one of `near`
     after = lines[chosen.at : max(one.at for one in near) + _NEAR]
     if chosen.cause == "context_limit" and any(_STOPPED.search(line.text) for line in after):
         return Verdict(chosen.cause, "run", None, None, True, (chosen.line.number,), chosen.groups)
     may_survive = chosen.cause in ("rpc_lost", "oom_device", "buffer_limit")
     survived = may_survive and _survived(chosen, facts)
+    # A line says that the server serves or answers later than that
     ended = not survived and not _ignored(chosen, lines)
+    # `weight` may have been lowered since, e.g. where a retry follows
     heavy = chosen.sign.fatal and chosen.weight >= 8
     fatal = ended and (heavy or _asserted(chosen, after))
     phase = _phase(chosen, near, lines, facts)
@@ -214,6 +227,7 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         phase, fatal = "run", True
     if part := _part(chosen, phase, fatal, lines):
         chosen = _with(chosen, "part", part)
+    # "cannot meet free memory target ... need to reduce device memory by N MiB": how much is short
     if chosen.cause == "partial_offload" and size and not facts.offloaded:
         chosen = _with(chosen, "part", "short")
     if chosen.cause == "fit_gave_up" and (flag := _given_to_fit(chosen, facts)):
@@ -226,6 +240,7 @@ def _verdict(chosen: Found, found: Sequence[Found], lines: Sequence[Line], facts
         device,
         size,
         fatal,
+        # Lines of one event, each once: Ollama's line and its msg= have one number
         tuple(dict.fromkeys(one.line.number for one in near))[:8],
         {**chosen.groups, "sign": chosen.sign.word},
     )
@@ -265,6 +280,7 @@ def _given_to_fit(chosen: Found, facts: Facts) -> str:
     """The flag that --fit may not change: as the command has it, otherwise as llama.cpp's help has
     it."""
     for word, flags in _FIT.items():
+        # e.g. "n_gpu_layers already set by user to 99, abort"
         if word in chosen.groups.get("why", ""):
             # as the user wrote it, because that is what can be left out
             given = next((flag for flag in facts.words if flag in flags), "")
@@ -352,6 +368,7 @@ _LOST = re.compile(
 
 def _of_projector(chosen: Found, lines: Sequence[Line]) -> bool:
     """Whether the projector of images or sound was refused, and not the model."""
+    # The lines after it name who asked, e.g. "clip_model_loader: ..." or "llama_context: ..."
     for line in lines[chosen.at : chosen.at + 5]:
         if _OF_MODEL.search(line.text):
             return False
@@ -399,6 +416,7 @@ def _refined(found: list[Found], lines: Sequence[Line], facts: Facts) -> list[Fo
     refined = []
     for one in found:
         cause = one.cause
+        # e.g. "oom_device" -> `_memory`, which may return "oom_host" or "buffer_limit"
         rule = _RULES.get(cause)
         weight = one.weight
         if rule:
@@ -438,6 +456,7 @@ def _memory(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     so."""
     name = one.groups.get("name", "")
     # pinned memory is RAM, whatever device it is for
+    # e.g. "CUDA_Host", "CPU_Mapped", "CPU_REPACK"
     if name and (name.partition("[")[0].endswith("_Host") or name.startswith(BUFFERS)):
         return "oom_host", one.weight
     if one.sign.limit and _over_limit(one, lines, facts):
@@ -458,7 +477,9 @@ def _over_limit(one: Found, lines: Sequence[Line], facts: Facts) -> bool:
     size = _bytes([one])
     left = [device.free or device.total for device in facts.devices.values()]
     if size is not None:
+        # 100 MiB refused is a full card; 4.5 GiB on a card that has more is a limit
         return size >= _LIMIT and not (left and all(left) and max(left) < size)
+    # "Error OP": SYCL's line for an operation that the driver refused
     around = " ".join(line.text for line in lines[max(0, one.at - 3) : one.at + 4])
     return max(left, default=0) >= 16 * GiB or "Error OP" in around
 
@@ -479,6 +500,7 @@ def _file(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
         # a name that llama.cpp never had belongs to another program
         what = said.get("what", "")
         bad = not what or (what not in NAMES and what.lower() in _FOREIGN)
+    # An empty type: a projector of before the key, which no newer build reads either
     elif word == "unknown projector type":
         bad = not said.get("what", "").strip("'\"") and bool(said.get("colon"))
     elif word == "invalid ggml type":
@@ -489,6 +511,7 @@ def _file(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
         # one or two tensors more are a newer revision; many are another model
         missing = int(said["due"]) - int(said["there"])
         bad = not 0 < missing <= 2 or _trained(lines)
+    # A missing tensor behind the last block is a draft's (MTP), which newer builds know
     elif "tensor" in said and "due" not in said:
         number = re.match(r"blk\.(\d{1,4})\.", said["tensor"])
         # experts that are missing in the first block were never converted
@@ -514,6 +537,7 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
         ]
         for text in (due, there)
     )
+    # e.g. expected 4096, 4096, got 4096, 1024: the key head_count_kv is missing
     if not re.search(r"attn_(?:k|v|qkv)\.", tensor) or len(first) < 2 or len(second) < 2:
         return False
     return first[0] == second[0] and 0 < second[1] < first[1] and first[1] % second[1] == 0
@@ -521,6 +545,7 @@ def _fewer_heads(tensor: str, due: str, there: str) -> bool:
 
 def _gpu(one: Found, lines: Sequence[Line], facts: Facts) -> tuple[str, int]:
     """One backend without a device says little where another has one."""
+    # A build with several backends says of each that it found nothing
     there = any(device.free for device in facts.devices.values())
     # Ollama tries one driver after another
     if one.sign.said in _TRIED and any(_DISCOVERED.search(line.text) for line in lines):
@@ -543,6 +568,7 @@ _TRIED = (
 _DISCOVERED = re.compile(r"inference compute\b.{0,200}\blibrary=(?!cpu)|offloaded [1-9]\d*/")
 
 
+# cause of a sign -> what makes another cause or weight of it; "" drops the sign
 _RULES: dict[str, Callable[[Found, Sequence[Line], Facts], tuple[str, int]]] = {
     "oom_device": _memory,
     "oom_host": _host,
@@ -566,6 +592,7 @@ def _device(
             if chosen.sign.word == "pinned memory" and facts.gpu()
             else HOST
         )
+    # Which of several servers it was no line says
     if cause == "rpc_lost":
         return Rpc.name
     if cause == "bad_flag":
@@ -580,12 +607,14 @@ def _device(
                 )
             )
         )
+        # The device that the flag names and the build does not have
         return chosen.groups.get("device") or next(named_, None) or _overridden(facts)
     if cause == "op_unsupported" and "name" in chosen.groups:
         return named(chosen.groups["name"], facts)
     if cause == "op_unsupported":
         said = _LACKING.search(chosen.line.text)
         return (said[1] or said[2]) if said else facts.gpu() or None
+    # -sm row on a backend without split buffers
     if cause == "bad_combo" and (split := _SPLIT.search(chosen.line.text)):
         return split[1]
     of_device = cause in ("oom_device", "buffer_limit", "device_lost", "gpu_build")
@@ -603,6 +632,7 @@ def _device(
             return only
         if index is None and cause == "gpu_build" and len(facts.devices) > 1:
             return None  # the line does not say which
+    # ROCm prints CUDA's words: the backends of the sign, as far as the log shows them, decide
     name = facts.gpu(int(index or 0), BACKENDS.get(chosen.sign, ()))
     return old_name(name) or name or None
 
@@ -619,6 +649,7 @@ def _of_command(facts: Facts) -> str:
     draft = [
         name for flag, names in named_.items() if flag not in ("-dev", "--device") for name in names
     ]
+    # A draft on the same device is what its memory was short for
     both = [name for name in main if name in draft] or main
     return both[0] if both and re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", both[0]) else ""
 
@@ -627,6 +658,7 @@ def _overridden(facts: Facts) -> str | None:
     """The device that -ot names, of a build that has none of that name."""
     words = facts.words
     value = next((b for a, b in pairwise(words) if a in ("-ot", "--override-tensor")), "")
+    # e.g. "exps=CUDA1"
     found = re.search(r"=([A-Z][A-Za-z]{1,10}\d{1,2})['\"]?$", value)
     return found[1] if found else None
 
@@ -643,10 +675,12 @@ def named(buffer: str, facts: Facts) -> str:
 
 def _bytes(near: Sequence[Found]) -> int | None:
     for one in near:
+        # Bytes before MiB, which are rounded
         if "bytes" in one.groups:
             return int(one.groups["bytes"])
     for one in near:
         if "mib" in one.groups:
+            # A comma where the system's language writes one
             return int(float(one.groups["mib"].replace(",", ".")) * MiB)
         if "gib" in one.groups:
             return int(_number(one.groups["gib"]) * GiB)
@@ -662,6 +696,7 @@ def _number(text: str) -> float:
 
 def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: Facts) -> str:
     """Return when it failed: by the sign, then the lines after it, then those before it."""
+    # e.g. "cache" of "failed to allocate buffer for kv cache", "" of "cudaMalloc failed"
     own = chosen.sign.phase
     serving = 0 < facts.ready <= chosen.line.number
     if chosen.cause in ("rpc_lost", "device_lost", "gpu_build"):
@@ -672,6 +707,7 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
     for line in lines[chosen.at : chosen.at + 6]:
         for phase, pattern in PHASES:
             if pattern.search(line.text):
+                # A graph that is allocated again in a request: the server was up
                 in_request = phase == "compute" and (serving or _in_request(chosen, lines))
                 return "run" if in_request else phase
     if chosen.sign.word == "out_of_device_memory" and not serving:
@@ -685,6 +721,7 @@ def _phase(chosen: Found, near: Sequence[Found], lines: Sequence[Line], facts: F
     ):
         return "run"
     # otherwise what was done last
+    # Sizes are printed once a part is there: the next part was being allocated
     for line in reversed(lines[max(0, chosen.at - 6) : chosen.at]):
         if re.search(
             r"KV buffer size|KV self size|output buffer size|compute buffer "
@@ -758,6 +795,7 @@ def _before(chosen: Found, lines: Sequence[Line], facts: Facts) -> str:
 
 def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
     """What layers, buffers, splits and backends tell that no line says, the most certain first."""
+    # "offloaded N/N layers to GPU" is also printed by a build without a GPU: buffers' names tell
     buffers = {name for load in facts.launch.loads for name in load.buffers.get("model", ())}
     on_host = bool(buffers) and all(facts.launch.device_of(name) == "Host" for name in buffers)
     partial = bool(facts.offloaded and 0 < facts.offloaded[0] < facts.offloaded[1])
@@ -771,6 +809,7 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
         yield Verdict(
             "partial_offload", "load", HOST, None, False, (facts.offloaded[2],), {"part": "experts"}
         )
+    # -nkvo, or a backend that cannot hold the cache
     elif facts.offloaded and facts.offloaded[0] and facts.share_of_host("context") == 1:
         yield Verdict(
             "partial_offload", "start", HOST, None, False, (facts.offloaded[2],), {"part": "cache"}
@@ -796,12 +835,15 @@ def _by_figures(lines: Sequence[Line], facts: Facts) -> Iterator[Verdict]:
     # An operation in each layer that the GPU does not have, where neither the weights nor the cache
     # are in RAM
     in_ram = partial or max(facts.share_of_host("model"), facts.share_of_host("context")) > _MUCH
+    # Layers in RAM make many splits by themselves
     if facts.splits and facts.splits[0] >= 100 and not in_ram:
         yield Verdict(
             "op_unsupported", "start", facts.gpu() or None, None, False, (facts.splits[1],)
         )
     for name, device in facts.devices.items():
         serves = facts.ready or facts.measured
+        # Windows' driver moves to system memory without a
+        # line; 64 MiB for rounding and other buffers
         if device.free and facts.held(name) > device.free + 64 * MiB and serves:
             yield Verdict("vram_spill", "run", name, facts.held(name), False, (serves,))
             return
@@ -841,6 +883,8 @@ def _cpu_alone(lines: Sequence[Line], facts: Facts) -> int | None:
     ]
     if loaded and {name for _, name in loaded} <= _NO_GPU_BACKENDS:
         return loaded[-1][0]
+    # e.g. "system_info: n_threads = 8 / 16 | CPU : SSE3
+    # = 1 | ...": a GPU's backend stands before CPU
     info = next(
         (
             line
@@ -873,6 +917,7 @@ def _left_out(facts: Facts) -> bool:
     if not facts.words or not facts.launch.free or facts.offloaded:
         return False
     given = {"-ngl", "--gpu-layers", "--n-gpu-layers"} & set(facts.words)
+    # Since --fit the default is all layers that fit
     return not given and not Build(facts.build).knows("--fit")
 
 
@@ -913,6 +958,7 @@ def _nothing(lines: Sequence[Line], facts: Facts) -> Verdict:
         if (line.level in ("E", "F") or _STRUCK.search(line.text))
         and not any(words in line.text for words in HARMLESS)
     ]
+    # What was struck before it served is over
     if struck and not (facts.ready and struck[-1].number < facts.ready):
         ended = any(_GONE.search(line.text) for line in struck)
         return Verdict("unknown", None, None, None, ended, (struck[0].number,))

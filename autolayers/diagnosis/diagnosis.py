@@ -132,6 +132,7 @@ class Diagnosis:
         """(name, bytes or text, a word on it)."""
         facts, verdict, found = self.facts, self.verdict, list[tuple[str, int | str, str]]()
         device = facts.devices.get(verdict.device or "")
+        # oom_device and oom_host
         if (verdict.bytes and verdict.cause.startswith("oom")) or (
             verdict.cause == "buffer_limit" and verdict.bytes
         ):
@@ -162,6 +163,8 @@ class Diagnosis:
                     f"b{NEWEST} is the newest known: some of it may be mended" if old else "",
                 )
             )
+        # The program's own words, e.g. "CUDA driver version
+        # is insufficient for CUDA runtime version"
         why = verdict.detail.get("why", "").strip().removeprefix("error: ")
         # the line may quote the reason already
         if why and printable(why[:20]) not in self.line:
@@ -204,11 +207,13 @@ class Diagnosis:
             rows.append(f"{'also':<12}{said(other, self.facts)}")
         for remedy in self.remedies:
             flags = shell(remedy.flags)
+            # None: nothing was planned with it
             fits = {True: "fits: ", False: "does not fit yet: ", None: ""}[remedy.fits]
             rows.append(f"{'try':<12}{flags}{'   ' if flags else ''}{fits}{remedy.why}")
         works = self.launch or self.mended
         if works is not None:
             rows += ["", shell(["llama-server", *works.words])]
+            # What is pasted into an issue must not give a key away
             if {"--api-key", "-hft", "--hf-token"} & {*self.facts.words}:
                 rows.append(
                     f"{'without':<12}the command's key or token, which is not repeated "
@@ -216,6 +221,7 @@ class Diagnosis:
                 )
         if self.evidence:
             rows.append(f"{'lines':<12}{', '.join(map(str, self.evidence))}")
+        # A log is anybody's text: escape sequences in it stay visible
         return "\n".join(map(printable, rows)) + "\n"
 
 
@@ -248,8 +254,10 @@ def explain(
     facts.words = merged(facts.words, words)
     verdict = decide(found, facts)
     machine = Asked(model, own, tuple(devices) if devices is not None else None, host, files)
+    # A text is what is missing for a plan, "" that no plan helps
     works = working(verdict, facts, machine)
     launch, missing = (None, works) if isinstance(works, str) else (works, "")
+    # Only where the log has the rate of an answer
     rates = compared(verdict, facts, machine, launch)
     if rates is not None:
         verdict, launch = _slow(verdict, rates), launch or rates.launch
@@ -257,6 +265,7 @@ def explain(
     remedies = [
         remedy
         for remedy in remedies_of(verdict.cause, verdict.phase, build)
+        # Never what the launch has already
         if not (remedy.flags[:1] == ("-fa",) and facts.values.get("flash_attn") in _ON)
     ]
     for advice in of(verdict, facts):
@@ -287,6 +296,7 @@ def explain(
         given = devices is not None or bool(own and (own.get("gpu") or own.get("machine")))
         # What was planned has tried the general ones
         tried = {remedy.why for remedy in CAUSES[verdict.cause].remedies if remedy.flags}
+        # Remedies with flags are in the planned launch, or were not needed
         if launch.plan.fits:
             remedies = [
                 remedy for remedy in remedies if not remedy.flags and remedy.why not in tried
@@ -299,6 +309,7 @@ def explain(
     elif missing:
         remedies.append(Remedy((), missing))
     remedies += rates.remedies() if rates is not None else ()
+    # Other words help where no plan does: a busy port, a mistyped flag
     other = mended(verdict, facts, machine) if launch is None else None
     if other is not None:
         remedies = [remedy for remedy in remedies if not remedy.flags]
@@ -312,6 +323,7 @@ def _slow(verdict: Verdict, rates: Compared) -> Verdict:
     if verdict.cause not in ("healthy", "not_in_log") or not (rates.slow or rates.launch):
         return verdict
     detail = {"part": "launch"} if rates.launch is not None else {}
+    # Only its prompts are slow
     if not detail and not rates.answers.slow:
         detail = {"part": "prompts"}
     return replace(verdict, cause="slow", phase="run", device=None, detail=detail)
@@ -351,6 +363,7 @@ def _contexts(facts: Facts) -> Iterator[tuple[str, str]]:
         ),
         0,
     )
+    # A slot's context by the names of three eras of the log
     has = (
         facts.values.get("n_ctx_seq")
         or facts.values.get("n_ctx_per_seq")
@@ -382,6 +395,7 @@ def said(verdict: Verdict, facts: Facts) -> str:
     left = ""
     if verdict.bytes and device is not None and device.free and verdict.phase != "run":
         held = facts.held(device.name)
+        # Free at the start, less the buffers that the log shows
         left = f", {_size(max(0, device.free - held))} left"
         if device.free - held >= verdict.bytes:  # other buffers that no line shows lay there
             left = f", {_size(device.free)} free before the load"
@@ -390,6 +404,7 @@ def said(verdict: Verdict, facts: Facts) -> str:
     elif verdict.detail.get("left") and "gib" in verdict.detail:
         left = f", {verdict.detail['left'][:8]} GiB available"
     line, of_device = cause.lines.get(part, cause.line), verdict.device or "the GPU"
+    # A card's name says more here than "CUDA0"
     if verdict.cause == "gpu_build" and device is not None and device.description:
         of_device = device.description[:40]
     held_ = _size(verdict.bytes) if verdict.bytes else "more than it has"
@@ -442,6 +457,7 @@ def _detail(verdict: Verdict, facts: Facts) -> str:
     said, cause = verdict.detail, verdict.cause
     if cause in ("old_build", "bad_model") and "what" in said:
         since = _first_build(said["what"])
+        # e.g. ": qwen3next, which b7056 knows": the build to update to
         known = f", which b{since} knows" if since else ""
         return f": {said['what'][:40]}{known}"
     if "type" in said:

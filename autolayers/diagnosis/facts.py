@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from .lines import Line
 
-# The header's own keys and what print_info prints -> the name here
+# Fewer tokens of a request than this take less time than the clock can tell
 _FEW_TOKENS = 16
+# The header's own keys and what print_info prints -> the name here
 _NAMES = {
     "general.name": "name",
     "file type": "ftype",
@@ -87,6 +88,7 @@ class Facts:
         facts = cls(LaunchLog())
         named: dict[str, None] = {}
         for line in lines:
+            # ROCm's backend is CUDA's source, whose words its log has too
             hidden = [b.built_from for b, _ in BUILT_FROM if b.name in named]
             for name, said in fields(line.text):
                 facts.launch.take(name, said)
@@ -105,6 +107,7 @@ class Facts:
     def gpu(self, index: int = 0, printed_by: Sequence[str] = ()) -> str:
         """llama.cpp's name of the GPU of that number: of the backends that print such a line,
         otherwise of the one that the log shows."""
+        # e.g. index 1: "CUDA1", "Vulkan1"
         names = [name for name in self.devices if name.rstrip("0123456789") + str(index) == name]
         theirs = [name for name in names if self.devices[name].backend in printed_by]
         if theirs or names:
@@ -136,6 +139,7 @@ class Facts:
         """A device as its backend lists it when it starts."""
         of = backend(said["value"])
         size = int(said.get("mib", 0)) * MiB
+        # Metal prints recommendedMaxWorkingSetSize in MB of 10^6 bytes
         free = int(int(said.get("mb", 0)) * 1e6)  # of what shares the system's memory
         name = f"{of.name}{said.get('index', 0)}"
         if of.old_name and self._is_old(of.old_name, name, said, line.text):
@@ -164,6 +168,7 @@ class Facts:
             found.get("name", ""),
             found.get("description", ""),
         )
+        # A card's name in place of llama.cpp's, e.g. "NVIDIA RTX A4000": numbered as it comes
         if not re.fullmatch(r"[A-Za-z]{2,12}\d{1,3}", name):
             prefix = (of.old_name or of.name) if of else library[:12]
             index = sum(device.startswith(prefix) for device in self.devices)
@@ -187,6 +192,7 @@ class Facts:
         self.swap = size_of(said["free"])
 
     def _build(self, said: dict[str, str], _: Line) -> None:
+        # The first of each figure counts: a log may go on with another start
         self.build = self.build or int(said.get("new") or said["old"])
 
     def _model(self, said: dict[str, str], _: Line) -> None:
@@ -197,6 +203,7 @@ class Facts:
 
     def _figure(self, said: dict[str, str], _: Line) -> None:
         value = said["said"]
+        # The last one that is printed counts
         self.values[said["key"]] = int(value) if value.isdigit() else value
 
     def _offloaded(self, said: dict[str, str], line: Line) -> None:
@@ -259,6 +266,7 @@ class Facts:
         capability: tuple[int, int] | None = None,
     ) -> None:
         old = self.devices.get(name)
+        # A damaged log could name any number of devices
         if old is None and len(self.devices) >= 64:
             return
         prefix = canonical(name.rstrip("0123456789").partition("[")[0])
@@ -268,6 +276,7 @@ class Facts:
             free, capability = free or old.free, capability or old.compute_capability
         self.devices[name] = Device(
             name,
+            # Lines that say only what is free make that the total too
             max(total, free),
             free,
             description,

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from ..model import Model
     from .facts import Facts
 
+# e.g. "q4_k_m", "ud-q4_k_xl", "iq4_xs", "mxfp4", between what separates words
 _QUANT = re.compile(
     r"(?:^|[-_.: ])((?:ud-)?(?:i?q\d(?:_[a-z0-9]{1,3})*|mxfp4|bf16|f16))(?=$|[-_.: "
     r"])",
     re.IGNORECASE,
 )
+# e.g. "qwen3-30b-a3b" -> "qwen", "3", "30b", "a", "3b"
 _TOKEN = re.compile(r"[a-z]+|\d+(?:\.\d+)?[bm]?(?![a-z0-9])|\d+(?:\.\d+)?")
 # Of models that share a family's name and not its shapes
 _OTHERS = frozenset(
@@ -48,6 +50,7 @@ _OTHERS = frozenset(
         "moe",
     )
 )
+# Sizes within one number of bits, e.g. q4_0 < q4_1, q4_k_s < q4_k_m
 _SUFFIX = {"xxs": 0, "xs": 1, "nl": 2, "s": 2, "0": 2, "1": 3, "m": 3, "l": 4, "xl": 5}
 # llama.cpp's names of file types -> the usual suffix
 _TYPES = {
@@ -69,6 +72,7 @@ _FIGURES = {
     "n_expert": "expert_count",
 }
 # Types of whole files, whose matrices are all of them
+# (bits, suffix) as `_bits` orders them
 _PURE = (((6, 2), "q6_K"), ((8, 2), "q8_0"), ((16, 2), "bf16"))
 _SLACK = 1.1  # weights of one quantisation differ by less among files
 
@@ -91,6 +95,7 @@ def known(facts: Facts, words: Sequence[str]) -> Known | None:
                 return found
     # no name that tells: the figures alone, if there are two
     quant = _quant_of(printed.get("ftype", ""))
+    # Two figures and the architecture: few models share them
     if quant and "arch" in printed and sum(key in printed for key in _FIGURES) > 1:
         for name in bundled.models():
             if name.endswith(f"-{quant}") and (found := _agreeing(name, facts, quant)):
@@ -100,6 +105,7 @@ def known(facts: Facts, words: Sequence[str]) -> Known | None:
 
 def _names(facts: Facts, words: Sequence[str]) -> Iterable[str]:
     """What the command and the log call the model, the most certain first."""
+    # The file's name is the surest: general.name is often the base model's
     for flag, value in pairwise(words):
         if flag in ("-m", "--model", "-hf", "-hfr", "--hf-repo", "-hff", "--hf-file"):
             yield value.rpartition("/")[2]
@@ -134,6 +140,7 @@ def _alike(given: str, quant: str) -> list[str]:
     for name in bundled.models():
         theirs = _quant(name)
         base = _TOKEN.findall(name.removesuffix(theirs).rstrip("-"))
+        # `token in rest` takes from the iterator: the header's words must come in this order
         rest = iter(tokens)
         if (
             theirs
@@ -141,6 +148,8 @@ def _alike(given: str, quant: str) -> list[str]:
             and not (set(tokens) - set(base)) & _OTHERS
         ):
             found.append(
+                # Sorted: the longest name that matches, then the same
+                # quantisation, then larger ones, the smallest first
                 (-len(base), theirs != quant, _bits(theirs) < _bits(quant), _bits(theirs), name)
             )
     longest = min(found, default=(0,))[0]
@@ -155,6 +164,7 @@ def _agreeing(name: str, facts: Facts, quant: str) -> Known | None:
         kind = next((type_ for bits, type_ in _PURE if bits >= _bits(quant)), "")
         if not kind:
             return None
+        # Never smaller than the file that the log is of: a plan must not be too hopeful
         model = model.quantised(kind, larger=True)
     arch = model.architecture
     if printed.get("arch", arch) != arch:
@@ -163,9 +173,11 @@ def _agreeing(name: str, facts: Facts, quant: str) -> Known | None:
         value = model.header.metadata.get(f"{arch}.{row}", 0 if key == "n_expert" else None)
         if key in printed and isinstance(value, int) and printed[key] != str(value):
             return None
+    # The log's weights are larger: another model, or another quantisation
     if facts.weights > _SLACK * model.size:
         return None
     context = printed.get("n_ctx_train", "")
     if context.isdecimal() and 0 < int(context) < 1 << 31:
+        # Fine-tunes stretch the context; everything else of the header stays
         model = model.overridden(((f"{arch}.context_length", f"int:{context}"),))
     return Known(name, model)

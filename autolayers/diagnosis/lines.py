@@ -26,7 +26,9 @@ WHOLE = 6_000  # lines at the beginning and at the end that are looked at whatev
 MOST = 4_000  # lines between them that speak of memory, devices or errors
 _REPEATS = 8  # of lines that differ in digits alone
 
+# Words' middles, so that "Error" and "error" are one search of bytes
 _WORTH = (b"rror", b"ailed", b"emory", b"buffer size", b"xceed", b"OOM", b"istening")
+# arguments of bytes.translate, which deletes the digits
 _DIGITS = bytes.maketrans(b"", b""), b"0123456789"
 
 _ESCAPE = re.compile(
@@ -52,6 +54,7 @@ _PREFIXES = tuple(
         ),
     )
 )
+# Before what begins a line of llama.cpp, e.g. "llama_context: ..."
 _JOINED = re.compile(
     r" +(?=(?:ggml|llama|common|clip|mtmd|alloc|load|graph|sched|print)_\w{2,50}: "
     r"[a-zA-Z])"
@@ -76,6 +79,7 @@ def read(file: BinaryIO) -> tuple[bytes, bytes, int]:
     while piece := file.read(1 << 20):
         rest.append(piece)
         size += len(piece)
+        # Pieces of the middle go as soon as later ones are there
         if size > _PART:
             gone = rest.pop(0)
             size -= len(gone)
@@ -93,9 +97,11 @@ class Tail:
 
     def feed(self, data: bytes) -> None:
         room = self.SIZE - len(self.first)
+        # The beginning has the command and the devices, the end the failure
         self.first += data[:room] if room > 0 else b""
         self._rest += data[max(0, room) :]
         if len(self._rest) > 2 * self.SIZE:
+            # Cut at twice the size, so that not every piece is copied
             self._rest = self._rest[-self.SIZE :]
 
     def data(self) -> bytes:
@@ -124,6 +130,7 @@ def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
     head = _nth(data, WHOLE)
     tail = max(head, _nth_last(data, WHOLE))
     yield from enumerate(data[:head].split(b"\n")[:WHOLE], 1)
+    # offsets of lines, each once though several words may be in it
     starts: set[int] = set()
     for word in _WORTH:
         at, hits = data.find(word, head, tail), 0
@@ -134,6 +141,7 @@ def _chosen(data: bytes) -> Iterator[tuple[int, bytes]]:
             at = data.find(word, end, tail) if end >= 0 else -1
     number, counted = 1, 0
     for start in sorted(starts):
+        # Counted from the last one on: counting from the beginning would be quadratic
         number += data.count(b"\n", counted, start)
         counted = start
         end = data.find(b"\n", start)
@@ -166,6 +174,7 @@ def _nth_last(data: bytes, count: int) -> int:
 def _without_repeats(numbered: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     seen: dict[bytes, int] = {}
     for number, data in numbered:
+        # Time stamps, ports and sizes are digits
         key = data[:400].translate(*_DIGITS)
         count = seen[key] = seen.get(key, 0) + 1
         if data and (count <= _REPEATS or len(key) < 8):
@@ -178,6 +187,7 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
         text = _ESCAPE.sub("", text)
     text = _CONTROL.sub("", text).rstrip()
     level = ""
+    # e.g. journald before docker compose before the router before llama.cpp's own
     for _ in range(4):
         found = next(
             (match for match in (prefix.match(text) for prefix in _PREFIXES) if match), None
@@ -195,6 +205,7 @@ def _cleaned(number: int, data: bytes) -> Iterable[Line]:
         yield from (Line(number, part, level) for part in joined)
         return
     yield Line(number, text, level)
+    # Ollama quotes the runner's last lines in error="...", with \n between them
     if '="' in text or "\\n" in text:
         for part in _QUOTED.findall(text):
             for inner in part.replace("\\n", "\n").replace('\\"', '"').split("\n"):

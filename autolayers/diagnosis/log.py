@@ -32,10 +32,13 @@ _DIGITS = 20  # digits of a size in bytes
 _LINE_LIMIT = 1 << 16
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+# e.g. "0.00.147.118 E "
 _PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d\d\d\.\d\d\d )?(?:[DIWE] )?")
 
 # Out of memory, most certain first: (sign, backends that print it)
 _FULL = ("oom_device", "oom_host", "buffer_limit")
+# Buffers' names before drivers' lines: ROCm prints
+# "cudaMalloc failed", and only the buffer is ROCm0
 _OOM: tuple[tuple[Sign, tuple[str, ...]], ...] = (
     # ggml-alloc.c, any backend
     (
@@ -125,6 +128,7 @@ class LaunchLog:
         if buffer.startswith("Meta("):
             return META
         name, _, endpoint = buffer.partition("[")
+        # e.g. "RPC1[192.168.1.7:50052]": the second device of that server
         behind = self.endpoints.get(endpoint.rstrip("]"), [])
         number = name[len(Rpc.name) :]
         index = int(number) if number.isdecimal() and len(number) < _DIGITS else 0
@@ -152,6 +156,7 @@ class LaunchLog:
         elif name == "old":
             self.old[said["value"]] = float(said["mib"])
         elif name == "load":
+            # A line that starts a load is printed several times before the first buffer
             if not self.loads or self.loads[-1].buffers:
                 self.loads.append(Load())
         elif name == "context":
@@ -172,6 +177,7 @@ class LaunchLog:
             return
         load = self._load()
         part = _PARTS.get(said.get("what", "model"), "context")
+        # Weights and adapters belong to the model, whatever the number of its contexts
         if load.contexts > 1 and part in ("context", "compute", "output"):
             part += " (second)"  # a second context on the same weights (MTP)
         sizes = load.buffers.setdefault(part, {}).setdefault(name, [])
@@ -185,6 +191,7 @@ class LaunchLog:
         if "backend" in said:
             weights.setdefault(said["backend"], [])
         elif weights:
+            # Sizes follow the line that names the backend; images and sound have one each
             weights[next(reversed(weights))].append(float(said["mib"]))
 
     def _device(self, said: dict[str, str]) -> None:
@@ -199,6 +206,7 @@ class LaunchLog:
             return None
         first = self.failures[0]
         with_device = [f for f in self.failures if f.device]
+        # A device that a line names, before one that is guessed by the backend
         named = next(
             (f for f in with_device if f.certain), with_device[0] if with_device else first
         )
@@ -216,12 +224,14 @@ class LogReader:
         self._skipping = False
 
     def feed(self, data: bytes) -> None:
+        # A piece may end within a line, which waits for the next piece
         *lines, rest = (self._rest + data).replace(b"\r", b"\n").split(b"\n")
         for line in lines:
             if self._skipping:
                 self._skipping = False
             else:
                 self._line(line)
+        # Dropped up to the next line end: memory stays bounded
         if len(rest) > _LINE_LIMIT:
             self._skipping, rest = True, b""
         self._rest = b"" if self._skipping else rest
@@ -242,6 +252,7 @@ class LogReader:
         launch = self.launch
         for name, said in fields(text, LAUNCH):
             launch.take(name, said)
+        # Once it serves, a refusal is no failed load
         if not launch.ready and (failure := out_of_memory(text, launch.device_of)):
             launch.failures.append(failure)
 
@@ -263,6 +274,7 @@ def device_of(buffer: str) -> str:
         return "Host"
     for suffix in ("_Mapped", "_Private", "_Shared", "_Split"):
         base = base.removesuffix(suffix)
+    # "MTL0" and "Metal" of older builds are one device, MTL0
     name = base.rstrip("0123456789")
     return canonical(name) + (base[len(name) :] or "0")
 
@@ -276,6 +288,7 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
     for sign, backends in _OOM:
         groups = sign.match(text, lower)
         if groups is not None:
+            # More digits are no size but damage
             n_bytes, mib = groups.get("bytes") or "", groups.get("mib") or ""
             requested = (
                 int(n_bytes)
@@ -290,6 +303,7 @@ def out_of_memory(text: str, device_of: Callable[[str], str] = device_of) -> Out
             elif backends == (HOST,):
                 device, certain = "Host", True
             elif groups.get("index"):
+                # Several backends share the words: the first may be wrong
                 device, certain = backends[0] + groups["index"], len(backends) == 1
             return OutOfMemory(device, requested, text[:300], certain)
     return None

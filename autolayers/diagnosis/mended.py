@@ -53,6 +53,7 @@ def mended(verdict: Verdict, facts: Facts, asked: Asked) -> Mended | None:
     """The command that helps against a cause; None without a command in the log, or where none
     helps."""
     rule = _RULES.get(verdict.cause)
+    # Without the command there is nothing to change
     if rule is None or not facts.words:
         return None
     path = facts.model or (asked.model.path if asked.model is not None else "")
@@ -75,6 +76,7 @@ def _made(
     dropped: list[str] = []
     for item in given:
         other = change(item)
+        # Never repeated: the page is pasted into issues
         secret = isinstance(item.flag, Argument) and item.flag.canonical in SECRET
         if secret or any("://" in word for word in item.words):
             continue
@@ -95,6 +97,7 @@ def _is(item: Item, *names: str) -> bool:
 
 def _port(verdict: Verdict, given: list[Item]) -> Mended | None:
     """Another port: the next, which is as likely free as any."""
+    # The default of most builds; since about b11501 it is 9931
     taken = next((item.value for item in given if _is(item, "--port")), "8080")
     if not taken.isdecimal() or not 0 < int(taken) < 65535:
         return None
@@ -111,6 +114,7 @@ def _flag(verdict: Verdict, given: list[Item]) -> Mended | None:
     meant = None if refused in known else nearest(refused, known)
 
     def change(item: Item) -> tuple[str, ...] | None:
+        # The log names the flag as it was written
         if not item.words or item.words[0].partition("=")[0] != refused:
             return None
         return (meant, *item.words[1:]) if meant else ()
@@ -154,6 +158,7 @@ def _pair(verdict: Verdict, given: list[Item]) -> Mended | None:
     word = verdict.detail.get("sign", "")
     if re.search("text model|clip|mmproj", word):
         return _without_projector(given)
+    # Sign words: "draft model", "vocab_type", otherwise an adapter's
     names = (
         ("-md", "--model-draft")
         if "draft" in word or "vocab_type" in word
@@ -178,6 +183,7 @@ def _combination(verdict: Verdict, given: list[Item]) -> Mended | None:
     if not re.search("flash|v cache", verdict.detail.get("sign", "")):
         return None
     why = "a quantised V cache needs flash attention"
+    # With it on, the backend has no kernel for this cache: the cache must change
     on = any(_is(item, "-fa") and item.value in ("on", "1", "enabled") for item in given)
     if on:
         return _made(given, lambda item: () if _is(item, "-ctv") else None, "the V cache as f16")

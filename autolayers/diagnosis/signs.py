@@ -15,6 +15,7 @@ A_LAST, B_FIRST, B_LAST = 4500, 4400, 9100
 EXIT = r"\bexit(?:ed)?(?: with)?(?: code| status)?:? ?\(?"  # before a process's code
 BACKENDS = signs()  # and the names of the backends that print each
 
+# The first row that matches a line counts: special ones stand before general ones
 SIGNS = (
     Sign("host_lock", "failed to mlock", "", "load", weight=3, fatal=False),
     Sign(
@@ -39,6 +40,7 @@ SIGNS = (
         fatal=False,
         first=7400,
     ),
+    # Drivers' lines, e.g. "cudaMalloc failed: out of memory"
     *BACKENDS,
     # --- device memory, or RAM where the buffer is the host's: decide.py tells them apart
     Sign(
@@ -108,6 +110,7 @@ SIGNS = (
     ),
     Sign("oom_host", "Out of memory: Killed process"),
     Sign("oom_host", "oom-kill"),
+    # `docker inspect` also prints "OOMKilled": false
     Sign("oom_host", "OOMKilled", r"OOMKilled(?!['\"]?\s{0,3}[:=]\s{0,3}false)"),
     Sign("oom_host", "OOM killer"),
     Sign("oom_host", "signal: killed"),
@@ -132,6 +135,7 @@ SIGNS = (
     Sign("oom_host", "terminated by signal SIGKILL"),
     Sign("oom_host", "code=killed, status=9"),
     Sign("oom_host", "earlyoom", r"sending SIG(?:TERM|KILL) to process"),
+    # It also writes lines when it starts
     Sign("oom_host", "systemd-oomd", r"[Kk]illed|killing"),
     Sign("oom_host", "memory for prompt cache state", "", "run", weight=4, fatal=False),
     Sign(
@@ -159,6 +163,7 @@ SIGNS = (
         r"'(?P<what>[^']{0,80})'",
         "load",
     ),
+    # decide.py: the number tells a newer type from a fork's
     Sign("old_build", "invalid ggml type", r"invalid ggml type (?P<type>-?\d{1,9})", "load"),
     Sign(
         "old_build",
@@ -168,6 +173,7 @@ SIGNS = (
         "load",
     ),
     Sign("old_build", "don't support projector", "", "load", last=B_LAST),
+    # decide.py: one or two more are of a newer revision, many are another model
     Sign(
         "old_build",
         "wrong number of tensors",
@@ -211,6 +217,7 @@ SIGNS = (
     Sign("old_build", "unrecognized tensor type", "", "load", last=A_LAST),
     Sign("old_build", "unknown file version", "", "load", last=A_LAST),
     Sign("bad_model", "GGUFv1 is no longer supported", "", "load"),
+    # converted for big-endian machines, such as s390x
     Sign("bad_model", "host and model endianness", "", "load"),
     Sign("bad_model", "error loading model hyperparameters", "", "load", weight=8),
     Sign(
@@ -393,6 +400,7 @@ SIGNS = (
         r"(?P<why>.{1,200})",
         "start",
     ),
+    # A flag stands last, without its value
     Sign("bad_flag", "expected value for argument", "", "start"),
     Sign(
         "bad_flag",
@@ -438,6 +446,7 @@ SIGNS = (
     Sign("bad_flag", "unknown buffer type", "", "start", weight=8),
     Sign("bad_flag", "invalid device:", r"invalid device: (?P<device>\S{1,40})", "start", weight=8),
     # --- each flag is fine, together they are not
+    # Without flash attention V is stored transposed, which blocks of a quantised type do not allow
     Sign("bad_combo", "V cache quantization requires flash_attn", "", "start", last=B_LAST),
     Sign(
         "bad_combo",
@@ -680,6 +689,7 @@ SIGNS = (
         weight=8,
     ),
     Sign("device_lost", "page fault", r"amdgpu.{0,60}hub\d?\] .{0,20}page fault", "run", weight=8),
+    # Lines of the kernel, which a journal has between those of the server
     Sign("device_lost", "NVRM: Xid", "", "run", weight=8),
     Sign("device_lost", "GPU HANG", r"(?:i915|xe) .{0,60}GPU HANG", "run", weight=8),
     Sign("device_lost", "timeout", r"ring (?:comp|gfx|sdma)\S{0,20} timeout", "run"),
@@ -749,6 +759,7 @@ SIGNS = (
         fatal=False,
     ),
     # --- other machines, other files, the port
+    # n_embd of the projector's output and of the model
     Sign("pair_mismatch", "mismatch between text model", "", "load"),
     Sign("pair_mismatch", "mmproj embedding mismatch", "", "load"),  # KoboldCpp
     Sign(
@@ -913,6 +924,7 @@ SIGNS = (
         fatal=False,
         first=7400,
     ),
+    # Weight 3: printed for a longer context than the trained one, which may be meant
     Sign("context_limit", "possible training context overflow", "", "start", weight=3, fatal=False),
     Sign("context_limit", "exceeds the training context", "", "start", weight=3, fatal=False),
     Sign(
@@ -1043,6 +1055,7 @@ SIGNS = (
 
 # Lines that sound like a cause and are none: printed before every failed load, or when nothing is
 # wrong
+# (the first: --fit's own dry run failed, and the load fails after it by itself)
 HARMLESS = (
     "encountered an error while trying to fit params",
     "full capacity of the model will not be utilized",
@@ -1056,6 +1069,7 @@ HARMLESS = (
 )
 
 # What the lines after a refusal say of it
+# (Vulkan and CUDA refuse with the same words, whatever the memory was for)
 PHASES = (
     (
         "load",

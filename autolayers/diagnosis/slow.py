@@ -29,6 +29,7 @@ _FASTER = 1.3  # what another launch must promise, to be worth a restart
 _IN_RAM = 0.25  # of the weights: more than the embeddings
 _MANY = 4  # threads; with fewer each may be a core
 _SPLITS = 100  # of a graph: an operation of each layer is on the other side
+# A launch that failed has no rate of interest
 _CAUSES = ("healthy", "not_in_log", "partial_offload", "op_unsupported")
 _PROMPT = 512  # tokens; shorter ones are not whole micro-batches
 _LONGEST = 16384  # later tokens of a prompt are slower, which no log shows apart
@@ -111,6 +112,7 @@ class Compared:
                 "the graph is cut into many splits: an operation of each layer runs on the other "
                 "side; a newer build or driver may have its kernel",
             )
+        # Without another launch to take: `launch` has its own batches
         if self.in_ram and self.slow_prompts and self.launch is None:
             yield Remedy(
                 ("-b", "2048", "-ub", "2048"),
@@ -119,11 +121,13 @@ class Compared:
             )
         threads, of = self.threads
         ram = self.in_ram and self.answers.slow
+        # More threads than cores: two on a core share its bandwidth and wait for each other
         if ram and threads >= of > _MANY:
             yield Remedy(
                 ("-t", str(of // 2)),
                 f"all {of} threads of the CPU compute, two on each core: they wait for each other",
             )
+        # Answers read all weights in RAM for each token: its bandwidth bounds them
         if ram:
             yield Remedy(
                 (),
@@ -155,11 +159,13 @@ def compared(
         given = prepared(verdict, facts, asked)
         if isinstance(given, str):
             return None
+        # Predicted as it ran: a rate is compared with the same launch's
         as_it_was = _placed(given, facts)
         if as_it_was is None or not as_it_was.speed.generation:
             return None
         speed, host = as_it_was.speed, facts.share_of_host("model")
         rates = Compared(
+            # The low end of the prediction's range
             _Rate(measured, speed.generation, speed.generation / speed.generation_spread),
             _prompts(speed, facts),
             in_ram=host > _IN_RAM,
@@ -180,15 +186,18 @@ def _placed(given: Prepared, facts: Facts) -> Plan | None:
     params, model = given.request.params, given.model
     changes: dict[str, object] = {}
     if params.n_gpu_layers is None or params.n_gpu_layers < 0:
+        # Nobody knows how many layers were on the GPU
         if facts.offloaded is None:
             return None
         changes["n_gpu_layers"] = facts.offloaded[0]
+        # --fit moves experts and prints all layers as offloaded: how many, the weights in RAM tell
         if not params.overrides and model.is_moe and facts.offloaded[0] == facts.offloaded[1]:
             changes["overrides"] = _experts(model, facts)
     as_it_ran = replace(params, **changes)  # type: ignore[arg-type]
     arguments = replace(given.request.arguments, params=as_it_ran)
     prompt = facts.counts.get("prompt", 0)
     if _PROMPT <= prompt <= _LONGEST:
+        # The request that was measured, so that prompts of that length are predicted
         work = Workload(prompt, facts.counts.get("answer", 512))
         arguments = replace(arguments, own={**arguments.own, "workload": work})
     return plan_request(model, given.request.asking(arguments))
@@ -205,6 +214,7 @@ def _experts(model: Model, facts: Facts) -> tuple[tuple[str, str], ...]:
     """-ncmoe of as many layers as the weights in RAM are."""
     from ..flags.parse import parse
 
+    # e.g. "blk.12.ffn_up_exps.weight"
     experts = [info.n_bytes for name, info in model.tensors.items() if "_exps." in name]
     share = facts.share_of_host("model") * facts.weights / sum(experts) if experts else 0.0
     layers = round(min(1.0, share) * model.n_layer)

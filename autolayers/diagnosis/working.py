@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .decide import Verdict
     from .facts import Facts
 
+# Fields of Params that say where the model lies: None and () leave them to the plan
 PLACING = {
     "n_gpu_layers": None,
     "tensor_split": None,
@@ -49,6 +50,7 @@ PLACING = {
 }
 _CONTEXT = {"n_ctx": None, "n_parallel": None}
 BUFFERS = {"n_batch": None, "n_ubatch": None}
+# Causes that another placement helps against
 _MEMORY = ("oom_device", "oom_host", "buffer_limit", "partial_offload", "vram_spill", "fit_gave_up")
 # of memory, by the phase of their refusal
 _PARTS = {"load": "model", "cache": "context", "compute": "compute"}
@@ -143,6 +145,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         if (
             verdict.phase == "run"
             and verdict.cause == "oom_device"
+            # --fit-target in MiB; 2 GiB is twice the usual margin
             and request.params.fit_target is None
         ):
             request = request.asking(
@@ -162,6 +165,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
             and (verdict.bytes or 0) > 1.1 * predicted
         ):
             return _OF_ANOTHER
+        # One tensor over the limit, such as a large vocabulary's: it stays in RAM
         if verdict.cause == "buffer_limit" and verdict.phase == "load" and verdict.bytes:
             # A backend's buffers are split at its limit, tensors are not
             too_large = [
@@ -181,6 +185,7 @@ def working(verdict: Verdict, facts: Facts, asked: Asked) -> Launch | str:
         for plan in _fitting(model, request, _largest_buffer(verdict)):
             launch = changed_launch(given, plan, predicted)
             # what failed as it was given does not work
+            # A plan without changes is the launch that died
             if launch.changed or not verdict.fatal:
                 return replace(launch, devices=tuple(devices))
         return _NO_LAUNCH
@@ -227,6 +232,7 @@ def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
     # the command if the log shows it, otherwise what the context printed of itself
     words = with_model(facts.words or _known(facts), path)
     arguments = parse(words, command=None)
+    # The given model first, the log's file next, a bundled header last
     model, header = asked.model or (_model(arguments, facts) if asked.files else None), ""
     if model is None:
         # without the file, a bundled header of the same model will do
@@ -237,11 +243,14 @@ def prepared(verdict: Verdict, facts: Facts, asked: Asked) -> Prepared | str:
     arguments = replace(
         arguments,
         # flags that the build lacks are the log's own business here
+        # The log's build decides which flags and sizes hold
         own={**_build(facts), **_but_machine(asked.own), "strict-flags": "off"},
         positional=(),
     )
+    # None: nothing says what memory there is
     devices, host = _machine(verdict, facts, asked)
     if devices is None:
+        # What the user is asked to add
         return _NO_RAM if verdict.cause == "oom_host" else _NO_GPU
     request = Request.of(
         replace(arguments, params=_without_files(arguments.params, asked.files)),
@@ -332,6 +341,7 @@ def _model(arguments: Arguments, facts: Facts) -> Model | None:
         if (
             name
             and "://" not in name
+            # \\server\share: Windows would send the user's credentials there
             and not name.startswith(("\\\\", "//"))
             and os.path.isfile(name)
         ):
@@ -360,6 +370,7 @@ def _machine(
     host = asked.host or (Host(*facts.ram, "log") if facts.ram else None)
     if asked.devices is not None:
         return list(asked.devices), host
+    # --gpu and --machine describe the machine for this plan alone
     own = asked.own or {}
     if own.get("gpu") or own.get("machine"):
         request = Request.of(replace(parse((), command=None), own=dict(own)), checked=False)
@@ -382,6 +393,7 @@ def _machine(
     if verdict.cause == "oom_host":
         # Ollama refuses in advance, and says what there is
         if "gib" in verdict.detail and host is None:
+            # "requires more system memory (20.1 GiB) than is available (14.9 GiB)"
             left = int(float(verdict.detail["left"].replace(",", ".")) * GiB)
             host = Host(left, left, "log")
         elif verdict.bytes and verdict.fatal and verdict.phase in ("load", "cache", "compute"):
@@ -415,12 +427,14 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
     tried: list[Params] = []
     refused: UsageError | None = None
     planned = False
+    # A smaller micro-batch and flash attention shrink the buffer of scores
     small = (
         [{"n_ubatch": n, "flash_attn": "on", "n_batch": None} for n in (None, 256, 128, 64)]
         if largest[0]
         else []
     )
     # from no change at all to all of them: the first that fits keeps most of the command
+    # None is a field that the plan chooses again
     for changes in (
         {},
         *small,
@@ -437,6 +451,7 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
         own = {
             key: value
             for key, value in request.arguments.own.items()
+            # --ctx would be a second word on the context
             if not (changes and key == "ctx")
         }
         try:
@@ -447,9 +462,11 @@ def _fitting(model: Model, request: Request, largest: tuple[str, int]) -> Iterat
             refused = refused or error
             continue
         use = plan.breakdown.devices.get(largest[0])
+        # A plan may fit the memory and still have a buffer over the driver's limit
         if plan.fits and (use is None or not largest[0] or use.compute < largest[1]):
             yield plan
         planned = True
+    # Only if no change of the command gave a plan at all
     if refused and not planned:
         raise refused
 
@@ -479,6 +496,7 @@ def _command(
     changed: list[str] = []
     for item in items(plan.flags, None):
         row = item.flag if isinstance(item.flag, Argument) else None
+        # Words that the plan adds: fields that no kept word sets
         if row is not None and row.field not in said:
             changed += item.words
     return (*kept, *changed), tuple(changed), tuple(dropped)
@@ -497,6 +515,7 @@ def _refused(
             return list(devices)
         # the log shows no sizes at the default level: what was loaded before is predicted
         before = usage.model + (usage.context if verdict.phase == "compute" else 0)
+    # One byte less than what would have been held
     most = before + verdict.bytes - 1
     return [
         replace(device, free=min(device.free, most)) if device.name == verdict.device else device
