@@ -106,6 +106,7 @@ class Decoder:
     def __call__(self, llm: Llm) -> Tensor | None:
         """Build the graph; returns the logits (not yet expanded), None if the model has none."""
         row = self.for_file(llm)
+        # nothing reads the other rows then: the last layer works on the output rows alone
         if row.select in ("late", "last") and llm.crops_early:
             row = replace(row, select="attention", keeps_last=row.select == "late")
         elif (
@@ -124,15 +125,18 @@ class Decoder:
 
     def build(self, llm: Llm) -> Tensor | None:
         hp = llm.hparams
+        # the oldest rule that the build lacks: where its source picked them
         before = next(
             (select for rule, select in self.select_before if not llm.rules.has(rule)), None
         )
         if before is not None:
             return replace(self, select=before, select_before=()).build(llm)
         cur, pos = self.embedded(llm)
+        # inputs are leafs in the order of their creation: build_inp_embd, pos, attention, out_ids
         inp = self.inputs(llm)
         out_ids = llm.build_inp_out_ids()
         for il in llm.layers:
+            # t_layer_inp: what an EAGLE-3 or DFlash draft reads of its target
             if il in llm.cparams.layer_inputs:
                 llm.output(cur)
             cur = self.layer(llm, cur, il, inp, pos, out_ids)
@@ -150,6 +154,7 @@ class Decoder:
         pos = llm.build_inp_pos() if self.inp_pos else None
         if self.temperature or (self.temperature is None and llm.hparams.f_attn_temp_scale):
             llm.attn_temp = llm.build_inp_attn_scale()
+        # by row, like the tokens' embeddings
         if self.positions:
             table = llm.need("position_embd.weight")
             cur = g.add(cur, g.get_rows(table, pos))  # type: ignore[arg-type]
@@ -170,6 +175,7 @@ class Decoder:
                 llm.weight(f"{self.final_norm}.{suffix}") for suffix in ("weight", "bias")
             )
             cur = llm.build_norm(cur, weight, bias, self.norm)
+        # every row is an output here, and the head sees the picked ones
         return g.get_rows(llm.output(cur), out_ids) if self.select == "last" else cur
 
     def inputs(self, llm: Llm) -> AttnInput:
@@ -178,6 +184,7 @@ class Decoder:
     def head(self, llm: Llm, cur: Tensor) -> Tensor | None:
         """The logits of the normed hidden state."""
         g = llm.graph
+        # the embedding is kept before the factor
         if self.head_scale:
             llm.t_embd = llm.output(cur)
             cur = g.scale(cur)
@@ -186,6 +193,7 @@ class Decoder:
             cur = llm.finish(cur, bias=self.head_bias)
         if self.logit_scale or (self.logit_scale is None and llm.hparams.f_logit_scale):
             cur = g.scale(cur)
+        # cap * tanh(x / cap)
         if self.final_cap or (
             self.final_cap is None and llm.hparams.get("final_logit_softcapping")
         ):
@@ -202,6 +210,7 @@ class Decoder:
         """
         picked = llm.row.mtp
         g, il = llm.graph, llm.n_layer
+        # the trunk's own choice of rows does not count here
         row = replace(self.for_file(llm), select="attention" if picked == "attention" else "")
         llm.n_layer += 1  # its layer is the last
         embd, state = llm.build_mtp_inputs(il)
@@ -216,6 +225,7 @@ class Decoder:
             cur = llm.output(g.get_rows(cur, out_ids))
         cur = llm.build_norm(cur, _mtp_norm_weight(llm, il), None, row.mtp_norm())
         if picked != "layer":
+            # the next step of the draft reads this hidden state (h_nextn)
             llm.output(cur)
         if picked == "norm":
             cur = g.get_rows(cur, out_ids)
@@ -249,6 +259,7 @@ class Decoder:
         cur = self.attention(llm, normed, il, inp, pos)
         if self.select == "attention":
             if self.parallel:
+                # the FFN reads `normed` too, so it loses the same rows
                 cur, residual, normed = llm.select_outputs(il, out_ids, cur, residual, normed)
             else:
                 cur, residual = llm.select_outputs(il, out_ids, cur, residual)
@@ -262,8 +273,10 @@ class Decoder:
             if self.residual_scale is None
             else self.residual_scale
         )
+        # Granite, MiniCPM: a factor of each branch
         if scaled:
             cur = g.scale(cur)
+        # the first operand decides which memory the sum takes over (in place)
         ffn_inp = g.add(residual, cur) if self.residual_first else g.add(cur, residual)
         cur = self.normed(llm, ffn_inp, il, self.ffn_norm)
         cur = self.feed_forward(llm, cur, il)
@@ -308,6 +321,7 @@ class Decoder:
         """Return Q, K and V by heads before rope, with the norms that come before it."""
         g, hp, n = llm.graph, llm.hparams, llm.n_tokens
         flat = self.qk_norm == "flat"
+        # norms over whole rows come before the rows are split into heads
         q, k, v = llm.build_qkv(
             cur,
             il,
@@ -336,6 +350,7 @@ class Decoder:
         """Q and K, each normed if the file has its norm."""
         made = []
         for name, t in (("attn_q_norm", q), ("attn_k_norm", k)):
+            # a file may have one of the two
             weight, bias = llm.layer_weight(il, name), llm.layer_weight(il, name, "bias")
             made.append(t if weight is None else llm.build_norm(t, weight, bias, kind, il))
         return made[0], made[1]
@@ -347,6 +362,7 @@ class Decoder:
             return llm.build_ffn(
                 cur, il, self.act, self.gate, scales=self.ffn_scales, biases=self.ffn_bias
             )
+        # one row serves variants with and without a shared expert
         if self.shexp is None or llm.layer_weight(il, "ffn_up_shexp") is None:
             return self.experts(llm, cur, il, self.moe)
         if self.shexp_first:
@@ -355,6 +371,7 @@ class Decoder:
         out = self.experts(llm, cur, il, self.moe)
         gate = None
         if self.shexp in ("gated", "div"):
+            # one value for each token
             raw = llm.linear(il, "ffn_gate_inp_shexp", cur)
             gate = (
                 g.unary("SIGMOID", raw)
@@ -380,6 +397,7 @@ class Decoder:
     def experts(self, llm: Llm, cur: Tensor, il: int, routing: Routing) -> Tensor:
         if not self.latent:
             return build_moe_ffn(llm, cur, il, routing)
+        # the router reads the full vector, the experts a small one
         logits = llm.linear(il, "ffn_gate_inp", cur)
         small = llm.graph.mul_mat(llm.need_layer(il, "ffn_latent_down"), cur)
         out = build_moe_ffn(llm, small, il, routing, probs_in=logits)

@@ -78,6 +78,7 @@ def build_moe_ffn(
     n_used = n_expert_used or llm.n_expert_used
     n_embd, n = cur.ne[0], cur.ne[1]
     logits = llm.linear(il, "ffn_gate_inp", cur) if probs_in is None else probs_in
+    # router, choice, experts, sum: each a step of build_moe_ffn
     selected, weights = _choose_experts(
         llm, logits, il, routing, n_expert or llm.n_expert, n_used, selected_in
     )
@@ -133,6 +134,7 @@ def _choose_experts(
     g, hp, n = llm.graph, llm.hparams, logits.ne[1]
     gating = routing.gating or _GATING[hp.expert_gating_func]
     bias = llm.layer_weight(il, "ffn_gate_inp", "bias") if routing.biases else None
+    # gpt-oss: the router has a bias
     if bias is not None:
         logits = g.add(logits, bias)
     probs = _probabilities(llm, logits, gating)
@@ -212,6 +214,7 @@ def _best_groups(llm: Llm, ranked: Tensor, n_expert: int) -> Tensor:
     scores = g.sum_rows(g.reshape(scores, *scores.ne[1:]))
     scores = g.reshape(scores, scores.ne[1], scores.ne[2])
     chosen = g.argsort_top_k(scores, hp.n_group_used)
+    # the scores of the best groups' experts
     picked = g.get_rows(selection, chosen)
     # all -inf, then the chosen groups are written back
     return g.reshape(g.set_rows(g.fill(selection), picked, chosen), n_expert, n)
@@ -223,6 +226,7 @@ class _Chosen:
     def __init__(self, llm: Llm, il: int, routing: Routing, selected: Tensor) -> None:
         self.llm, self.il, self.routing, self.selected = llm, il, routing, selected
         names = (routing.up, routing.gate, routing.down, routing.gate_up)
+        # positions of the chosen experts in the expert cache, if all of them are read from it
         self.slots = _slots(llm, il, names, selected) if llm.slots else None
 
     def product(self, weight: Tensor, x: Tensor, name: str, param: str | None = None) -> Tensor:
@@ -253,6 +257,7 @@ def _run_experts(llm: Llm, cur: Tensor, il: int, routing: Routing, selected: Ten
             g.view(both, (n_ff, *both.ne[1:3]), both.nb[1:3], at) for at in (0, n_ff * both.nb[0])
         )
     else:
+        # up before gate: the order of the nodes in llama.cpp
         up = chosen.biased(
             chosen.product(llm.need_layer(il, routing.up), cur, routing.up), routing.up
         )
@@ -284,6 +289,7 @@ def _slots(llm: Llm, il: int, names: tuple[str | None, ...], selected: Tensor) -
     # all experts that these tokens may choose need a slot at the same time
     if not 0 < n_tokens <= _MOST_CACHED or min(n_tokens * n_used, llm.n_expert) > n:
         return None
+    # a layer with expert tensors that the cache does not hold reads all of them in RAM
     others = [name for name in names if name is not None and name not in CACHED]
     if any(llm.layer_weight(il, name) is not None for name in others):
         return None

@@ -74,6 +74,7 @@ def build_recurrent_attn(
     llm.fused_nodes.append((kind, out, il))
     # the op's result is one buffer: the output of all tokens, then the new states
     row, width = size * heads * F32, size * size * heads
+    # views of one result: the output lives as long as the states are read
     output = g.view(out, (size, heads, n_tok, n_seqs), (size * F32, row, row * n_tok))
     offset = row * n_tok * n_seqs
     if kept == 1:
@@ -146,6 +147,7 @@ class GatedDeltaNet(Hybrid):
         kernel = llm.need_layer(il, "ssm_conv1d")
         channels = 2 * head_k * n_k + head_v * n_v
         conv = self.conv_state(llm, state(llm, il, 0), mixed, kernel.ne[0] - 1, channels)
+        # gathered before the convolution runs, as in llama.cpp
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head_v, head_v, n_v, n_seqs)
         conv = g.unary("SILU", g.ssm_conv(conv, kernel))
         row = channels * F32
@@ -191,6 +193,7 @@ class GatedDeltaNet(Hybrid):
 
     def repeat_heads(self, llm: Llm, t: Tensor, n_v: int) -> Tensor:
         """Q or K with one head per value head; the fused op does not need that."""
+        # both kinds are asked about, whichever this graph uses
         if llm.fused_ops["gdn_ar"] and llm.fused_ops["gdn_ch"]:
             return t
         return llm.graph.repeat(t, t.ne[0], n_v, *t.ne[2:]) if t.ne[1] != n_v else t

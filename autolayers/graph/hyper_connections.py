@@ -20,6 +20,7 @@ def build_hc_pre(llm: Llm, x: Tensor, block: str, il: int) -> tuple[Tensor, Tens
     or ffn."""
     g, hc, n = llm.graph, x.ne[1], x.ne[2]
     scale, base = (llm.need_layer(il, f"hc_{block}_{part}") for part in ("scale", "base"))
+    # over all streams of a token together
     normed = g.rms_norm(g.reshape(x, x.ne[0] * hc, n))
     mixes = g.mul_mat(llm.need_layer(il, f"hc_{block}_fn"), normed)
 
@@ -91,6 +92,7 @@ def _sinkhorn(llm: Llm, comb: Tensor) -> Tensor:
     # rows and columns are normalised in turns; the first rows by softmax
     eps = g.fill(g.new("f32", 1))
     comb = g.add(g.soft_max(comb), eps)
+    # the first round has had its rows normalised by softmax
     for i in range(llm.hparams.dsv4_hc_sinkhorn_iters):
         if i:
             comb = g.div(comb, g.add(g.sum_rows(comb), eps))

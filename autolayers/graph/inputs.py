@@ -36,6 +36,7 @@ class CacheView:
         k = self.layers[il][0]
         # a row is a cell with all heads; a stream has k.ne[1] cells
         width = k.ne[0]
+        # all cells, used or not: n_kv of a reserved graph is the cache's size
         return self.graph.view(
             k,
             (head, n_head, self.n_kv, self.n_stream),
@@ -86,6 +87,7 @@ class CacheView:
         if row_size(cur.type, width) == cur.nb[2]:
             cur = g.reshape(cur, width, n_tokens)
         else:
+            # V as a part of a fused row has gaps: a transposed store wants none
             cur = g.cont(cur, width, n_tokens)
         # with layers of unequal widths V's rows are as wide as the widest (n_embd_v_gqa_max)
         if width < v.ne[0]:

@@ -42,6 +42,7 @@ class KimiDeltaAttention(Hybrid):
             self.conv(llm, gathered, il, part, x) for part, x in enumerate(self.qkv(llm, cur, il))
         )
         gate = g.reshape(self.decay(llm, cur, il), head, n_head, n_tok, n_seqs)
+        # how much of a key's old value is replaced
         beta = g.mul_mat(llm.need_layer(il, "ssm_beta"), cur)
         beta = g.unary("SIGMOID", g.reshape(beta, 1, n_head, n_tok, n_seqs))
         start = g.reshape(build_rs(llm, state(llm, il, 1)), head, head, n_head, n_seqs)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     ]
     Gate = Literal["par", "seq"]
 
+# a multiple of these, in builds with Rules.pads_uncached
 _PADDED = 256  # keys of attention without a cache
 SPLIT_GLU = {"silu": "SWIGLU", "gelu": "GEGLU", "relu": "REGLU"}  # gate and up in one op
 
@@ -64,6 +65,7 @@ class Llm:
         self.row = hparams.architecture
         self.n_tokens = n_tokens
         self.n_seqs = n_seqs
+        # graph_reserve has made the tokens a multiple of the sequences
         self.n_seq_tokens = n_tokens // n_seqs
         self.n_outputs = n_outputs
         self.fused_ops = fused_ops  # the fused ops that llama.cpp would build with
@@ -144,6 +146,7 @@ class Llm:
         def rename(name: str) -> str:
             if name.startswith("blk."):
                 if scales or not name.endswith(".scale"):
+                    # "blk.12.attn_q.weight" -> "12", "attn_q.weight"
                     _, il, rest = name.split(".", 2)
                     name = f"blk.{physical(int(il))}.{rest}"
             # a layer's copy of a shared tensor (rope factors): name@layer
@@ -204,6 +207,7 @@ class Llm:
         if by_row:
             factors = g.input("inp_scale_rows", "f32", 1, n)
             cur = g.mul(self.contiguous(cur), factors)
+        # #18599: before the first layer's other inputs
         if self.rules.embeddings_at_once:
             g.expand(cur)
         return g.scale(cur) if scale and not by_row else cur
@@ -223,9 +227,11 @@ class Llm:
         """The rows of the tokens, with what takes their place in a batch of embeddings."""
         g, n, table = self.graph, self.n_tokens, self.need("token_embd.weight")
         tokens = self.inp_tokens = g.input("inp_tokens", "i32", n)
+        # llama.cpp builds both inputs (tokens and embeddings), whichever the batch has
         embd = g.input("inp_embd", "f32", n_embd_inp, n) if self.rules.embeddings_input else None
         # both alternatives are built and only one is computed: the allocator must place both
         rows = [g.get_rows(table, tokens)]
+        # a third alternative, with inputs of its own: branches of a select share no tensor
         if self._is_mixed:
             rows.append(g.get_rows(table, g.input("inp_mixed_tokens", "i32", n)))
         if self.rules.embeddings_first:
@@ -255,6 +261,7 @@ class Llm:
         g, n = self.graph, self.n_tokens
         tokens = g.input("inp_tokens", "i32", n)
         state = g.input("mtp_h_input", "f32", self.n_embd * streams, n)
+        # some files have an embedding of the MTP block's own
         table = self.layer_weight(il, "nextn.embed_tokens")
         return g.get_rows(self.need("token_embd.weight") if table is None else table, tokens), state
 
@@ -265,6 +272,7 @@ class Llm:
         return self.rules.rows_before_nextn and not self.cparams.load_mtp
 
     def build_inp_pos(self) -> Tensor:
+        # M-RoPE has four positions for each token
         return self.graph.input("inp_pos", "i32", self.n_tokens * self.hparams.n_pos_per_embd)
 
     def build_inp_out_ids(self) -> Tensor:
@@ -360,6 +368,7 @@ class Llm:
         # embedding models and encoders attend within the batch
         if "attn" not in self.caches or (self.row.memory == "none" and "swa" not in self.caches):
             return self.build_attn_inp_no_cache()
+        # a model with windows in a build that kept them all in one cache
         windows = "swa" in self.caches or (
             self.hparams.swa_type != "none" and not self.rules.window_cache
         )
@@ -436,6 +445,7 @@ class Llm:
         """A matmul by experts, and their NVFP4 scales; with `slots` by those that the cache of
         layer `il` has."""
         g = self.graph
+        # read where the file's experts are
         if slots is None:
             result = g.mul_mat_id(weight, cur, ids, param)
         else:
@@ -511,6 +521,7 @@ class Llm:
         head_q = head_q or head_k
         # dbrx, mpt, olmo: clamp_kqv bounds the projections
         clamp = reshape and hp.f_clamp_kqv > 0.0
+        # a file has the fused matrix or the three: converters differ
         if self.layer_weight(il, "attn_qkv") is not None:
             qkv = self._fused_qkv(cur, il, scales, clamp)
             # columns of the fused matrix: all heads of Q, then of K, then of V
@@ -555,6 +566,7 @@ class Llm:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The same as copies of whole rows, without heads."""
         g, n, size, row = self.graph, self.n_tokens, qkv.nb[0], qkv.nb[1]
+        # a part's rows have the other parts between them: what reads them as rows wants copies
         views = [g.view(qkv, (head * heads, n), (row,), size * at) for head, heads, at in parts]
         q, k, v = map(g.cont, views)
         return q, k, v
@@ -605,6 +617,7 @@ class Llm:
         # dflash has this row too, but only its DeepSeek-V4 stages have streams and the bound
         if kind == "fused" and not self.hparams.dsv4_hc_mult:
             return 0.0
+        # one bound for both, where the file names one alone
         key = f"swiglu_clamp_{which}"
         if kind == "fused" and self.hparams.get(key) is None:
             key = "swiglu_clamp_exp"
@@ -636,6 +649,7 @@ class Llm:
         if gate is not None:
             # seq: the gate reads what `up` made of the input
             gated = self._ffn_linear(il, gate_name, tmp if gate == "seq" else cur, biases, scales)
+        # without a gate the activation is of `up` itself
         cur = tmp if gated is None else gated
         parallel = gated is not None and gate == "par"
         cur, parallel = self._activate(
@@ -688,6 +702,7 @@ class Llm:
             if act == "gelu" and act_scales is not None:
                 cur = g.div(cur, act_scales)
             return cur, parallel
+        # gpt-oss: a gate with a bound and an alpha, always one op
         if act == "swiglu_oai":
             return g.glu("SWIGLU_OAI", cur, tmp), False
         return self._activate_one(cur, act), parallel
@@ -697,6 +712,7 @@ class Llm:
         g = self.graph
         if self.row.swiglu_clamp == "fused":
             return g.glu("SWIGLU_CLAMP", gate, up)
+        # three ops in builds and architectures without the fused one
         up = g.clamp(up)
         return g.mul(g.clamp(g.unary("SILU", gate)), up)
 
@@ -803,6 +819,8 @@ class Llm:
             kq = g.scale(g.unary("TANH", g.scale(kq)))
         if kq_b is not None:
             kq = g.add(kq, kq_b)
+        # f32 scores: cells x tokens x heads, mostly the largest tensor of a graph without
+        # flash attention
         kqv = g.mul_mat(v, g.soft_max(kq, mask, sinks))
         if v_mla is not None:
             kqv = g.mul_mat(v_mla, kqv)
@@ -839,6 +857,7 @@ class Llm:
         mla = mla and self.rules.mla_keys_only
         # of the two inputs with keys alone, the one with windows has another order of expansion
         keys_only = mla and iswa
+        # before anything is stored: a quantised cache holds rotated keys and values
         q, k, v = self._rotated(a, q, k, v, mla)
         # expanded together so that they are not reordered; the plain cache wants k last, iSWA and
         # no cache v last
@@ -957,6 +976,7 @@ class Llm:
         # llama.cpp keeps it even without --embedding: an output's memory is never reused
         self.t_embd = self.output(cur)
         if head is not None:
+            # output.weight stands for the copy of token_embd in tied models (Weights.__missing__)
             weight = self.need(f"{head}.weight")
             cur = self.build_lora_mm(weight, cur, self.weight(f"{head}.scale"))
             b = self.weight(f"{head}.bias") if bias else None

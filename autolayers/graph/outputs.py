@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def done(llm: Llm, logits: Tensor | None) -> Graph:
     """Expand the rest, pool if asked for, mark outputs."""
+    # set_outputs: logits are read by the server, so they are never freed
     if logits is not None:
         llm.graph.expand(llm.output(logits))
     if llm.cparams.embeddings:
@@ -22,6 +23,7 @@ def done(llm: Llm, logits: Tensor | None) -> Graph:
         build_sampling(llm, logits)
     elif llm.cparams.backend_sampling and logits is not None:
         build_samplers(llm, logits)
+    # in older builds another node could overwrite a result
     if llm.rules.keeps_outputs:
         for t in llm.outputs:
             t.is_output = True
@@ -33,6 +35,7 @@ def build_sampling(llm: Llm, logits: Tensor) -> None:
     from."""
     g, per = llm.graph, min(llm.n_seq_tokens, llm.cparams.n_sampled)
     for one in _sampled_rows(llm, logits, min(per * llm.n_seqs, llm.n_outputs)):
+        # common/speculative.cpp: a chain with top_k of 10
         best = g.top_k(one, 10)
         g.expand(llm.output(g.get_rows(g.reshape(one, 1, one.ne[0]), best)))
         g.expand(llm.output(best))
@@ -84,6 +87,7 @@ def build_pooling(llm: Llm) -> None:
         cur = g.get_rows(inp, g.input("cls", "i32", rows))
     if kind == "rank":
         cur = _classified(llm, cur)
+    # before the dense layers, as build_pooling comes first
     g.expand(cur)
     cur = dense(llm, dense(llm, cur, "dense_2"), "dense_3", bias=False)  # build_dense_out
     g.expand(llm.output(cur))

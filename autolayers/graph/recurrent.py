@@ -75,6 +75,7 @@ def build_rs(
     """The states of this batch's sequences, gathered or read by `rows`; those of the other
     sequences are copied."""
     g, cache, n_seqs = llm.graph, llm.states["recurrent"], llm.n_seqs
+    # states of sequences that this batch leaves alone
     extra, once = n_cells(llm) - n_seqs, llm.rules.one_state_gather
     if cache.ids is None:
         # first the rows of this batch's sequences, then those that only move
@@ -123,6 +124,7 @@ def keep_tails(
     for first, slot in slots:
         # a slot is as large as all sequences' states: slot 0 is the newest
         tail = g.view(conv, (columns, conv.ne[1], llm.n_seqs), conv.nb[1:3], first * conv.nb[0])
+        # slots are planes: all sequences of one, then all of the next
         at = slot * n_cells(llm) * width * F32
         g.expand(g.cpy(tail, g.view(states, (width, llm.n_seqs), (states.nb[1],), at)))
 

@@ -74,6 +74,7 @@ def lightning_indexer(
     )
     assert lid.mask is not None
     score = indexer_scores(llm, q, keys, g.scale(weights), lid.mask, il)
+    # top_k's result is a view; several layers may read the choice
     return g.cont(g.top_k(score, min(score.ne[0], hp.indexer_top_k)))
 
 
@@ -141,6 +142,7 @@ def sparse_attention(
     g.expand(v)
     g.expand(k)
     g.expand(cache.cpy_k(k, inp.k_idxs, il))
+    # a copy of the mask for each such layer, as the choice differs
     mask = top_k_mask(llm, mask, top_k)
     keys = cache.get_k(il, hp.head_k(il), hp.n_head_kv(il))
     # values are the first part of the cached keys

@@ -350,7 +350,7 @@ def _params_of_draft(params: Params, context: Context, draft: Model | None) -> P
         n_gpu_layers=params.n_gpu_layers_draft,
         overrides=params.overrides_draft,
         device=params.device if params.device_draft is None else params.device_draft,
-        # one device has nothing to split: the target's mode may need several
+        # a draft on one device needs no meta device, whatever the target's -sm is
         split_mode="layer" if alone else params.split_mode,
     )
 

@@ -31,6 +31,7 @@ class _Compressed:
         self.rows = self.state.n_rows * slots  # of one generation of states
         self.all_rows = self.rows * (1 + rollback)
         blocks = n // ratio + llm.n_seqs
+        # no more rows than the states have can be new
         kept = min(n, self.rows)
 
         def ids(name: str, size: int, type_: str = "i32") -> Tensor:
@@ -115,6 +116,7 @@ class DeepSeek4(Decoder):
                 g.expand(t)
             cur = self.feed_forward(llm, self.normed(llm, cur, il, "ffn_norm"), il)
             x = build_hc_post(llm, cur, x, post, comb, il)
+            # l_last, the name that graph_get_cb pins
             llm.pin(x, il)
         if llm.rules.rows_before_nextn:
             llm.output(x)

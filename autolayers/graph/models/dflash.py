@@ -133,6 +133,7 @@ class DFlash:
         g, hp = llm.graph, llm.hparams
         n_vocab, n, blocks = base.ne[0], base.ne[1], llm.n_seqs
         per = n // blocks
+        # a prompt, not a draft: no bias
         if per > hp.dflash_block_size:
             return base
         first = 0 if hp.sample_from_anchor else 1
@@ -141,6 +142,7 @@ class DFlash:
         def column(x: Tensor, width: int, i: int) -> Tensor:
             return g.view(x, (width, blocks), (per * x.nb[1],), i * x.nb[1])
 
+        # the first token of each block, which is accepted already
         previous = g.cont(g.view(tokens, (1, blocks), (per * tokens.nb[0],)), blocks)
         columns: list[Tensor] = []
         confidences: list[Tensor] = []

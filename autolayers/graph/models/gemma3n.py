@@ -73,6 +73,7 @@ class Gemma3n:
         cur = linear("ffn_down", g.mul(up, g.unary("GELU", gate)))
         cur = g.add(normed(cur, "post_ffw_norm", pinned=False), residual)
         corrected = self.correct(llm, predictions, cur, il)
+        # the active one decides what the per-layer embedding adds to the others
         first = g.mul(matrix(llm, corrected, 0), llm.need_layer(il, "altup_correct_scale"))
         first = g.mul(g.unary("GELU", linear("inp_gate", first)), matrix(llm, per_layer, il))
         first = normed(linear("proj", first), "post_norm")

@@ -56,6 +56,7 @@ class Gemma4:
         g = llm.graph
         per_layer = None
         twofold = llm.weight("per_layer_token_embd.weight") is not None
+        # looked up first, so that it happens in the host's buffer
         if twofold and llm.rules.embeddings_first:
             per_layer = per_layer_rows(llm)
             g.expand(per_layer)
@@ -89,6 +90,7 @@ class Gemma4:
         if llm.crops_early:
             attn, cur = llm.select_outputs(il, out_ids, attn, cur)
         attn = llm.rms_norm(il, "post_attention_norm", attn)
+        # older builds crop the last layer's rows before the sum
         early = il == llm.n_layer - 1 and not llm.rules.gemma4_last_rows
         if early:
             attn, cur = g.get_rows(attn, out_ids), g.get_rows(cur, out_ids)

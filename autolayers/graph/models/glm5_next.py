@@ -31,6 +31,8 @@ class KpoolInput(AttnInput):
         # pools that a full cache has, in steps of 64
         complete = llm.cparams.n_ctx_seq // self.size * llm.cparams.n_seq_max
         self.count = max(64, -(-(complete + 1) // 64) * 64)
+        # never 0: a micro-batch that completes no pool has one dummy, so that the graph
+        # keeps its shape
         self.n_new = max(1, complete)
         self.best = min(self.count, hp.indexer_top_k // self.size)
         self.n_chosen = self.size * self.best + (

@@ -41,6 +41,7 @@ class _Pools:
         g, n, cache = llm.graph, llm.n_tokens, llm.caches["idx"]
         complete = llm.cparams.n_ctx_seq // size * llm.cparams.n_seq_max
         self.size = size
+        # padded, so that a graph keeps its shape while pools are added
         self.count = max(64, -(-(complete + 1) // 64) * 64)
         self.n_new = max(1, complete)
         self.best = min(self.count, llm.hparams.indexer_top_k // size)
@@ -140,6 +141,7 @@ class Qwen4Exp(GatedDeltaNet):
         """build_hc_mix: (the block's input, what decides how much of its result each stream
         gets)."""
         g, width, streams, n = llm.graph, x.ne[0], x.ne[1], x.ne[2]
+        # grouped: the mean square of one stream, with a gain for each of them
         normed = g.mul(g.rms_norm(x), llm.need(f"{name}_norm.weight"))
         normed = g.reshape(normed, width * streams, n)
         low = g.unary("SILU", g.scale(llm.build_lora_mm(llm.need(f"{name}_down.weight"), normed)))
@@ -181,6 +183,7 @@ class Qwen4Exp(GatedDeltaNet):
             return None
         # n-grams of 2 to ple_ngram_size tokens, each with several rows of the table
         heads = (hp.ple_ngram_size - 1) * hp.ple_heads_per_ngram
+        # hashed on the CPU: ggml has neither 64-bit integers nor xor
         rows = g.input("ple_rows", "i32", heads * n)
         grams = g.get_rows(llm.need("per_layer_token_embd.weight"), rows)
         grams = g.reshape(grams, hp.n_embd_per_layer * heads, n)
@@ -346,10 +349,12 @@ class Qwen4Exp(GatedDeltaNet):
         fresh = g.rope(g.reshape(fresh, head, 1, n_new), pools.new_pos)
         fresh = g.reshape(fresh, head, n_new)
         g.expand(g.set_rows(kept, fresh, pools.new_cells))
+        # older pools come from cells that earlier micro-batches wrote
         pooled = g.reshape(g.get_rows(kept, pools.cells), head, 1, pools.count)
 
         q = g.reshape(llm.linear(il, "indexer.q_proj", cur), head, n_head, n)
         q = g.rope(llm.rms_norm(il, "indexer.q_norm", q), pos)
+        # every head counts the same: weights of one value
         score = g.lightning_indexer(q, pooled, g.fill(g.new("f32", n_head, n)), pools.visible)
         top = g.top_k(score, best)
         chosen = g.reshape(g.get_rows(pools.members, g.reshape(top, best * n)), size * best, n)
