@@ -91,6 +91,7 @@ class _Advice:
 
     def launch_on(self, machine: Machine) -> Candidate | None:
         """The plan's launch if it fits on a larger machine, or the one that is planned there."""
+        # On the larger machine the same launch often fits: no search is needed.
         other = self.problem.on(machine)
         same = other.evaluator.candidate(self.short.params, FULL)
         return same if same is not None and same.fits else _solution(other)
@@ -98,12 +99,14 @@ class _Advice:
     def fits(self, given: Params | None = None, model: Model | None = None) -> Candidate | None:
         """A launch that fits, if there is one. The full search runs only if weights and caches do
         not already exceed all memory."""
+        # Given flags that differ; everything else as the launch that does not fit.
         changed = {
             name: value
             for name, value in vars(given or self.given).items()
             if value != getattr(self.given, name)
         }
         params = replace(self.short.params, **changed)
+        # Bytes alone: what exceeds all memory is not searched.
         use = self.problem.evaluator.static(params)
         if use is not None and self.machine.ram is not None:
             need = use.resident + sum(usage.total for usage in use.devices.values())
@@ -124,6 +127,7 @@ class _Advice:
         single = list(self._changes())
         smaller = [change for change in single if change.keys().isdisjoint(_ELSEWHERE)]
         chain = single
+        # All that saves memory at once: if even that does not fit, no single change will.
         merged = {name: value for change in smaller for name, value in change.items()}
         if not self.fits(replace(self.given, **merged)):  # type: ignore[arg-type]
             # none of them suffices alone
@@ -137,6 +141,7 @@ class _Advice:
                 if enough == SHOWN:
                     return
         together: dict[str, object] = {}
+        # Then the first few together, in the order in which they hurt least.
         for change in chain if not enough else ():
             together |= change
             if len(together) == len(change):
@@ -152,6 +157,7 @@ class _Advice:
             left, own = overrides.own_experts(self.problem.evaluator, found.params)
             params = replace(params, overrides=left.overrides)
         words = [*to_words(params, self.problem.build.knows), *own]
+        # The user's own word for the context.
         said = "--ctx" if self.policy.n_ctx is not None else "-c"
         speed = self.problem.cost.speed(found)
         return Remedy(
@@ -163,6 +169,7 @@ class _Advice:
     def _changes(self) -> Iterator[dict[str, object]]:
         given, use = self.given, self.short.breakdown
         if given.n_gpu_layers not in (None, -1):
+            # A given -ngl is kept, with experts in RAM; otherwise fewer layers.
             if self.model.is_moe and not given.overrides:
                 spared = self.launch(strategy="auto")
                 if spared is not None and spared.fits and spared.params.overrides:
@@ -202,6 +209,7 @@ class _Advice:
         rules = params.overrides
         if any(pattern == EXPERTS_REGEX for pattern, _ in rules):
             return rules
+        # A layer that is there in part counts whole: -ncmoe has only whole layers.
         count = len({pattern.partition(".ffn_")[0] for pattern, _ in rules})
         bare = replace(params, overrides=())
         layers = self.problem.evaluator.experts_in_ram(bare, count)
@@ -225,6 +233,7 @@ class _Advice:
         too_large = self.short.breakdown.n_ctx
         if not fits or fits >= too_large:
             return fits
+        # Contexts that grow by an eighth, in steps of CTX_STEP.
         grid = [fits]
         while (larger := (grid[-1] * 9 // 8 // CTX_STEP + 1) * CTX_STEP) < too_large:
             grid.append(larger)
@@ -263,6 +272,8 @@ class _Advice:
             for device in machine.devices
             if device.in_ram
             and machine.ram is not None
+            # Its limit is what is available, not what the GPU may take: then RAM is what is
+            # missing.
             and machine.limits[device.name] == min(device.free, machine.ram) < device.total
         )
 
@@ -277,6 +288,7 @@ class _Advice:
                 return None
             missing = {name: -left for name, left in candidate.spare.items() if left < 0}
             of_ram = [missing.pop(name) for name in self._of_ram() if name in missing]
+            # RAM helps no device that lacks memory of its own.
             if kind == "ram" and missing:
                 return None
             if kind == "vram" and of_ram:
@@ -285,8 +297,10 @@ class _Advice:
                 own = [device.name for device in self.machine.devices if not device.in_ram]
                 if not own:
                     return None  # nothing that a GPU may use more of leaves RAM
+                # Doubled in each try, until enough layers move there.
                 missing = {max(own, key=lambda name: limits[name]): candidate.ram_missing << i}
             if kind != "vram":
+                # A GPU that shares the RAM is helped by RAM.
                 ram += _step(max(candidate.ram_missing, *of_ram, 0))
             devices = {
                 name: devices.get(name, 0) + _step(missing.get(name, 0))
@@ -332,6 +346,7 @@ class _Advice:
         """The largest quantisation of the model that fits, where one fits no worse than a larger
         one."""
         smaller = list(below(self.model))
+        # Sizes fall with the types, so the first that fits is found by halving.
         first = 1 + last(-1, len(smaller) - 1, lambda i: not self.fits(model=smaller[i][1]))
         if first == len(smaller):
             return

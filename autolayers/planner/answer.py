@@ -96,11 +96,13 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
         solved = _best_way(problem)
     evaluator = solved.problem.evaluator
     candidate, why = solved.candidate, solved.reasons
+    # The workload's next request changes earlier text: what reuses the cache is part of the plan.
     if candidate is not None and policy.workload.reuses and not policy.alone:
         from .one.added import reusing
 
         candidate, more = reusing(solved.problem, candidate)
         why += more
+    # The budget did not last for one launch: measure the one with the least that the flags allow.
     if candidate is None and evaluator.estimator.meter.refused:
         candidate = evaluator.candidate(_bare(solved.problem), FULL, last=True)
     if candidate is None:
@@ -110,6 +112,7 @@ def _solved(problem: Problem) -> tuple[_Answer, tuple[str, ...], tuple[str, ...]
     answer = evaluator.bounded(candidate, policy.agents, policy.workload)
     if answer is not candidate and not policy.agents:
         why = (*why, serving.reason(candidate.params, answer.params, candidate.breakdown))
+    # -q prints one number; reasons go to stderr as notes.
     if policy.alone:
         notes, why = notes + why, ()
     return _Answer(problem, solved, answer), notes, why
@@ -124,6 +127,7 @@ def _bare(problem: Problem) -> Params:
 
 def _best_way(problem: Problem) -> Solved:
     """As _search, of the first way to launch the model that suits it."""
+    # The first way that suits is the answer; the last one, with the usual flags, is taken anyhow.
     for given in ways(problem):
         found = _search(problem.with_given(given))
         if found.candidate is not None and suits(problem, found.candidate):
@@ -188,6 +192,7 @@ class _Answer:
     def plan(self, notes: tuple[str, ...], reasons: tuple[str, ...], explained: Reasons) -> Plan:
         """The plan with these explanations."""
         params = self.candidate.params
+        # Layer counts instead of free memory, which may be different at the start.
         if len(self.evaluator.machine.devices) > 1:
             from .one.partition import explicit_split
 
@@ -315,6 +320,7 @@ class _Answer:
 
     def _host(self) -> HostRow:
         machine, use, params = self.evaluator.machine, self.use, self.candidate.params
+        # Locked pages cannot be dropped by the system, so none count as mapped.
         mapped = (
             0 if "mlock" in (params.load_mode or "") else self.evaluator.placement(params).mapped
         )
@@ -346,6 +352,7 @@ def _layers(
     placement = placer.place(params, devices, resolve(placer.model, params, placer.rules).load_mtp)
     found: list[dict[str, int]] = [{} for _ in range(len(placement.dev_layer) + 2)]
     for group in placement.groups:
+        # Group -1 is the input layer, so each group's place is one further.
         buffers = found[group.layer + 1]
         for buffer, size in group.buffers.items():
             buffers[buffer] = buffers.get(buffer, 0) + size
@@ -359,13 +366,16 @@ def _flags(evaluator: Evaluator, params: Params, given: Params, build: Build) ->
     from ..flags.write import to_words
 
     experts: list[str] = []
+    # With given rules the plan's flags follow the user's, unmerged, as their order decides.
     if not given.overrides:
         params, experts = own_experts(evaluator, params)
         own = ((EXPERTS_REGEX, "-ncmoe"), (FFN_REGEX, "-ncffn"))
         known = tuple(regex for regex, flag in own if build.knows(flag))
         params = replace(params, overrides=merged(params.overrides, known))
+    # What the program says in words of its own (engine.words) is not written twice.
     in_its_words: dict[str, Any] = dict.fromkeys(build.engine.fields)
     params = replace(params, **in_its_words)
+    # Builds whose -fa takes no value.
     flash = params.flash_attn if build.bare_flash else None
     rest = to_words(
         replace(

@@ -98,6 +98,8 @@ class Buffers:
         same = {key[2:]: taken for key, taken in self.known.items() if key[:2] == (frame, kind)}
         if same:
             return self._of(same, n_ctx, n_ubatch, 1.0)
+        # The same frame and related kind, the same kind of any frame, any kind of this frame,
+        # anything.
         for share, like in (
             (ALIKE, (frame, _related(kind))),
             (LEAST, (None, kind)),
@@ -127,6 +129,7 @@ class Buffers:
         alike = {
             key[2:]: taken.ram for key, taken in self.known.items() if key[:2] == (frame, kind)
         }
+        # With the same micro-batch if there is one: graph buffers in RAM are proportional to it.
         same = {(ctx, size): ram for (ctx, size), ram in alike.items() if size == n_ubatch}
         return min(
             [
@@ -152,6 +155,7 @@ class Buffers:
         of them."""
         nearest = _nearest(n_ubatch, {size for _, size in known})
         points = {ctx: taken for (ctx, size), taken in known.items() if size == nearest}
+        # The nearest micro-batch was measured, not this one: grow or shrink by the least factor.
         share *= _growth(n_ubatch / nearest)
         below = max([ctx for ctx in points if ctx <= n_ctx], default=None)
         above = min([ctx for ctx in points if ctx >= n_ctx], default=None)
@@ -160,7 +164,9 @@ class Buffers:
             return self._sum(points[below], _between(points[below], points[above], part), share)
         here = above if below is None else below
         assert here is not None
+        # Only contexts on one side were measured.
         near = points[here]
+        # Without flash attention the scores grow with the context; with it only masks do.
         if not near.flash or (n_ctx < here and not near.cached):
             return self._sum(near, near.compute, share * n_ctx / max(1, here))
         more = _MASK * nearest * (n_ctx - here) * (_MASKS if n_ctx < here else 1)

@@ -56,6 +56,7 @@ def with_draft(problem: Problem) -> Solved:
     """The launch of a model with a draft."""
     plain = _without(problem)
     said = bool(with_draft_type(problem.given, problem.request.companions).spec_type)
+    # With --spec-type the user decides; llama-server then says what it cannot do.
     other = "" if said else _other_vocabulary(problem)
     variants = [] if other else _variants(problem)
     tried = [choice for variant in variants if (choice := _tried(variant, plain)) is not None]
@@ -67,6 +68,7 @@ def with_draft(problem: Problem) -> Solved:
     # builds before the names draft with every model that is given
     idle = None if said or _number(problem) < NAMED else _idle(problem, plain)
     best = drafting
+    # Drafting must gain GAIN over a draft that only waits, as its rates depend on the text.
     if idle is not None and (drafting is None or drafting.rate < idle.rate * GAIN):
         best = idle
     if best is None:
@@ -101,6 +103,7 @@ def _free(problem: Problem) -> bool:
 def _variants(problem: Problem) -> list[Problem]:
     """What to try: drafting where the flags put the draft, and with it in RAM."""
     said = with_draft_type(problem.given, problem.request.companions).spec_type
+    # From these builds on a draft model is only used if --spec-type says so.
     if not said and _number(problem) >= NAMED:
         problem = problem.with_flags(spec_type=(_SIMPLE,))
     return [problem, problem.with_flags(device_draft=())] if _free(problem) else [problem]
@@ -135,6 +138,7 @@ def _without(problem: Problem) -> Choice | None:
 def _idle(problem: Problem, plain: Choice | None) -> Choice | None:
     """The launch that loads the draft and does not use it: into RAM, if that is open and it is in
     the way."""
+    # First on the model's devices; if it is in the way there, in RAM.
     variant = problem
     found = _like(variant, plain)
     if (found is None or not found.fits) and _free(problem):
@@ -154,6 +158,7 @@ def _like(variant: Problem, plain: Choice | None) -> Candidate | None:
     if plain is None:
         return None
     placed, before = plain.candidate.params, plain.problem.given
+    # What the search solved for the launch without a draft.
     solved = {name: value for name, value in vars(placed).items() if value != getattr(before, name)}
     return variant.evaluator.candidate(replace(variant.given, **solved), FULL)
 
@@ -184,6 +189,7 @@ def _tried(variant: Problem, plain: Choice | None) -> Choice | None:
     found_draft = problem.cost.speed(found).draft
     if given.draft_n_max is not None or found_draft is None:
         return Choice(problem, found, where)
+    # The number that is predicted best; fewer tokens where that does not fit.
     numbers = range(found_draft.n, 0, -1) if _number(problem) >= NAMED else ()
     for n in numbers:
         fewer = problem.evaluator.candidate(replace(found.params, draft_n_max=n), FULL)
@@ -203,6 +209,7 @@ def _place(problem: Problem) -> str:
     """The first device of the draft model; "" for the model's own block."""
     if problem.request.companions.draft is None:
         return ""
+    # llama.cpp puts the draft on -devd, otherwise where the model is.
     params, there = problem.given, problem.machine.devices
     devices = params.device_draft if params.device_draft is not None else params.device
     if devices == () or params.n_gpu_layers_draft == 0 or not there:

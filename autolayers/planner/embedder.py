@@ -53,6 +53,7 @@ def ways(problem: Problem) -> Iterator[Params]:
     """The flags to plan with, best first, the usual ones last: of an encoder with micro-batches of
     a whole context, or of SHORT tokens. Other models have one way."""
     params = _as_embedder(problem)
+    # A given batch is the user's decision.
     if encodes(problem.model) and params.n_batch is None and params.n_ubatch is None:
         n_ctx = _context(problem)
         for size in dict.fromkeys((n_ctx, min(n_ctx, SHORT))):
@@ -67,6 +68,7 @@ def _as_embedder(problem: Problem) -> Params:
     if encodes(model) and not embeds(params):
         rank = model.hparams.pooling_type == _RANK
         params = replace(params, reranking=True) if rank else replace(params, embedding=True)
+    # An idle slot's prompt would be kept for nothing: no embedding is continued.
     if embeds(params) and params.cache_ram is None and not problem.policy.agents:
         params = replace(params, cache_ram=0)
     return params
@@ -82,6 +84,7 @@ def suits(problem: Problem, found: Candidate) -> bool:
     """Whether the first way may be taken that this is the launch of: it fits, and its micro-batches
     take no layer off the GPUs."""
     everything = problem.everything
+    # Larger micro-batches are only worth it while nothing leaves the GPUs.
     return found.fits and (
         not problem.machine.devices or found.params.layers_wanted(everything) == everything
     )

@@ -124,6 +124,7 @@ class Evaluator:
     def with_limits(self, limits: Mapping[str, int]) -> Evaluator:
         """The same, with this limit per device and unlimited system memory."""
         other = self.on(replace(self.machine, limits=limits, ram=None))
+        # Sizes of weights and caches do not depend on limits.
         other._static, other._layers = self._static, self._layers
         return other
 
@@ -149,10 +150,12 @@ class Evaluator:
     def candidate(self, params: Params, fidelity: Fidelity, last: bool = False) -> Candidate | None:
         """The launch, measured at least to this fidelity. None if llama.cpp would refuse it (see
         `refusal`), or if the budget is spent and it is not the `last`."""
+        # What was measured more fully serves all who want less.
         if params in self._candidates:
             known = self._candidates[params]
             if known is None or isinstance(known.breakdown, Breakdown) or fidelity == PROMPT:
                 return known
+            # A lower bound that does not fit is enough to know.
             if fidelity == FIT and not known.fits_devices:
                 return known
         if not last and self.exhausted:
@@ -161,6 +164,7 @@ class Evaluator:
         def enough(use: LowerBound) -> bool:
             return fidelity == PROMPT or not self._candidate(params, use).fits_devices
 
+        # The last launch of a search is measured even beyond the budget.
         self.estimator.meter.ends = not last
         try:
             self.estimator.refuse_first_token(params)
@@ -194,6 +198,7 @@ class Evaluator:
 
         candidate = self._candidates.get(params)
         known: Measured | None = self._usages.get(params)
+        # llama.cpp's measuring allocates the same for most launches: then both share a measurement.
         if candidate is not None and candidate.breakdown.as_measured:
             known = candidate.breakdown
         if known is None or (
@@ -231,6 +236,8 @@ class Evaluator:
         for params, use in (*uses, *self._usages.items()):
             if use is not None and params.n_ctx == n_ctx:
                 for name, usage in use.devices.items():
+                    # A device without weights has no graph buffer, which would make all ranges
+                    # begin at 0.
                     if usage.model:
                         least, largest = found.get(name, (usage.compute, usage.compute))
                         found[name] = min(least, usage.compute), max(largest, usage.compute)
@@ -281,6 +288,7 @@ class Evaluator:
 
     def device_names(self, params: Params) -> list[str]:
         """The devices that llama.cpp uses with these flags, in its order."""
+        # The only flags that model_devices reads.
         key = (params.device, params.split_mode, params.main_gpu)
         if key not in self._names:
             self._names[key] = [
@@ -292,6 +300,7 @@ class Evaluator:
     def layers(self, params: Params) -> tuple[Usage, ...] | None:
         """Estimator.layers on devices of this machine's kind; None if llama.cpp would refuse these
         flags."""
+        # Sizes of whole layers depend on none of these.
         params = replace(
             params,
             n_gpu_layers=None,
@@ -358,6 +367,7 @@ class Evaluator:
         spare: dict[str, int] = {}
         for device in self.machine.devices:
             taken = use.devices[device.name].total + extra.get(device.name, 0)
+            # A device with nothing on it needs no margin.
             if not taken:
                 continue
             margins[device.name] = self.margin(device, params, use)

@@ -90,6 +90,7 @@ def alternative(
     here = cost.price(chosen)
     if evaluator.exhausted:
         return None
+    # A draft needs its own search: the number of tokens is solved too.
     if "spec_type" in change:
         from .drafts import with_draft
 
@@ -103,16 +104,19 @@ def alternative(
     if candidate is None or not candidate.fits:
         return None
     if "overrides" in change:  # what takes the place of given rules
+        # -ncmoe 0 with what the search chose instead of the given rules.
         change = {
             name: getattr(candidate.params, name) for name in ("overrides", "n_batch", "n_ubatch")
         }
         asked = 0 if given.n_gpu_layers in (None, -1) else given.layers_wanted(everything)
+        # It must take experts out of RAM, and keep the given layers.
         if (
             candidate.breakdown.host.model >= chosen.breakdown.host.model
             or candidate.params.layers_wanted(everything) < asked
         ):
             return None
     speed, n_ctx = cost.price(candidate), candidate.breakdown.n_ctx
+    # Not shown if it gains neither context nor speed.
     if (
         n_ctx <= chosen.breakdown.n_ctx * LARGER
         and speed.generation <= here.generation * FASTER
@@ -152,6 +156,7 @@ def with_expert_cache(problem: Problem, chosen: Candidate) -> Alternative | None
     """The plan with a cache of experts at an assumed upload rate, if it then gains: the machine's
     own decides."""
     evaluator, cost, everything = problem.evaluator, problem.cost, problem.everything
+    # As if the upload rate were OF_LINK of the bus: the machine's own is not known.
     machine = replace(problem.machine, expert_upload=cost.host.bus * OF_LINK)
     found = None if evaluator.exhausted else search(problem.on(machine)).candidate
     if found is None or not found.fits or not found.params.moe_cache_mib:
@@ -177,6 +182,7 @@ def changes(problem: Problem, chosen: Candidate) -> Iterator[dict[str, object]]:
         yield {"overrides": (), "n_gpu_layers": None}
     if given.flash_attn == "off":
         yield {"flash_attn": "on"}
+    # -sm tensor needs all weights on the devices.
     if whole and may_split_tensors(problem.evaluator, given):
         yield {"split_mode": "tensor", "n_gpu_layers": ALL}
     if _on_a_device(problem):
@@ -209,6 +215,7 @@ def _may_gain_by_types(problem: Problem, chosen: Candidate, whole: bool) -> bool
     typed = given.cache_type_k or given.cache_type_v or problem.policy.kv_types
     if typed or given.flash_attn == "off":
         return False
+    # At the trained context with all weights on the GPUs a smaller cache gains nothing.
     longest = chosen.breakdown.n_ctx_seq >= problem.model.n_ctx_train
     return not whole or (_context_is_open(problem) and not longest)
 
@@ -270,6 +277,7 @@ def price_of(
         return ()
     lines = []
     for device, usage in after.breakdown.devices.items():
+        # The next step's launch minus this one's, per device.
         price = usage.total - candidate.breakdown.devices[device].total
         left = after.spare.get(device, 0)
         if left < 0:
@@ -284,6 +292,7 @@ def levers(
 ) -> tuple[Lever, ...]:
     """The five usual changes that free device memory, each tried alone, with the bytes that it
     frees: of the next step's launch, if there is one."""
+    # The bytes freed matter for the next step, so it is measured on that.
     base = (evaluator.candidate(step[1], FIT) if step else None) or candidate
     found = []
     for name, words, values in _usual_changes(candidate):
@@ -331,7 +340,10 @@ def _image_words(problem: Problem) -> str:
     header, cost = problem.request.companions.mmproj, problem.cost
     assert header is not None
     elements = sum(
-        info.n_elements for info in header.tensors.values() if len(info.ne) > 1 and info.ne[1] > 1
+        # Only matrices compute; vectors and positions cost nothing here.
+        info.n_elements
+        for info in header.tensors.values()
+        if len(info.ne) > 1 and info.ne[1] > 1
     )
     flops = 2.0 * elements * patches_of(header, kind_of(header))
     device = cost.devices[problem.machine.devices[0].name]

@@ -40,8 +40,10 @@ def with_cache(problem: Problem, chosen: Candidate) -> Faster | None:
     use = problem.evaluator.static(replace(other.given, n_gpu_layers=ALL))
     if use is None:
         return None
+    # All weights, a q8_0 cache and today's buffers: a bound, without a graph.
     if sum(usage.total for usage in use.devices.values()) + _overheads(chosen) > _room(problem):
         return None
+    # The bound holds: now the launch is planned as it would be.
     found = search(other).candidate
     if found is None or not found.fits:
         return None
@@ -66,12 +68,14 @@ def smaller(problem: Problem, chosen: Candidate, priced: bool = False) -> Smalle
     if not cost.in_ram(chosen):
         return None
     rate = cost.price(chosen).generation
+    # Below TOO_SLOW any file is better, and "none fits" is said too.
     slow = rate < TOO_SLOW
     if not (slow or priced):
         return None
     if not problem.machine.devices or chosen.params.device == ():
         return Smaller("", 0) if slow else None
     room = _room_for_weights(problem, chosen)
+    # Larger files first: the first that fits is the answer.
     for kind, model in below(problem.model):
         if model.size > room or not (slow or kind in _said_at(rate)):
             continue
@@ -91,6 +95,7 @@ def _said_at(rate: float) -> tuple[str, ...]:
 def _rate_on_devices(problem: Problem, chosen: Candidate) -> float | None:
     """Tokens per second of the chosen launch with all weights on the devices; None if it does not
     fit."""
+    # What the search added to fit the larger file goes.
     whole = replace(
         chosen.params,
         n_gpu_layers=ALL,

@@ -41,6 +41,7 @@ class Frame:
         self.contexts = _contexts(problem, given)
         self.ladders = Ladders(problem, given)
         self.names = self.evaluator.device_names(given)
+        # Launches of frames with the same key have the same graph buffers (buffers.Point).
         self.key = (
             given.device,
             given.split_mode,
@@ -64,6 +65,7 @@ class Frame:
     def micro_batches(self) -> tuple[int, ...]:
         """Those to try besides the given or usual one."""
         given = self.given
+        # Embedders and rerankers get theirs elsewhere (embedder.py).
         closed = (
             given.embedding
             or given.reranking
@@ -101,6 +103,7 @@ def _contexts(problem: Problem, given: Params) -> Contexts:
     """The contexts to choose from; at most FINE_ABOVE tokens a sequence with a cache type below
     q8_0 that is not the only one."""
     span, types = contexts(problem, given), problem.policy.kv_types
+    # The type that was given, a fine one, or coarse ones alone: no limit for this type.
     if (
         given.cache_type_k == problem.given.cache_type_k
         or not low(given.cache_type_k or "f16")
@@ -131,6 +134,7 @@ class Frames:
 
     def _typed(self) -> Iterator[Params]:
         """The given flags with shares of slices."""
+        # -sm tensor alone has shares to try; otherwise one value, as given.
         for shares in slices(self.evaluator, self.problem.cost, self.at_least(self.given)):
             yield replace(self.given, tensor_split=shares)
 
@@ -142,6 +146,8 @@ class Frames:
         first = Frame(
             self.problem, replace(given, device=orders(self.problem, given)[0]), self.whole
         )
+        # The order is given or the best one; others are tried once there is a launch to beat
+        # (search.Search._orders).
         yield first
         whole = self.evaluator.engine.shares_bytes  # its own split is left alone where it fits
         if (
@@ -177,6 +183,7 @@ class Frames:
         names, tried = self.evaluator.device_names(given), set()
         everything = self.evaluator.model.hparams.n_layer_all + 1
         for i, name in enumerate(names):
+            # Equal cards are tried once.
             kind = (
                 by_name[name].description,
                 self.problem.cost.devices[name].bandwidth,
@@ -185,6 +192,7 @@ class Frames:
             if kind in tried or by_name[name].kind != "gpu":
                 continue
             tried.add(kind)
+            # -mg counts in llama.cpp's order of the devices; 0 is its default.
             alone = replace(given, split_mode="none", main_gpu=i or None)
             if self.evaluator.engine.shares_bytes:
                 alone = replace(given, device=(name,))
@@ -209,6 +217,7 @@ def slots(problem: Problem, given: Params) -> Iterator[Params]:
         return
     cells = given.n_ctx or (policy.n_ctx if isinstance(policy.n_ctx, int) else 0)
     each = work.prompt + work.generate + work.depth
+    # No more slots than the given context has room for.
     most = min(work.requests, max(1, cells // each)) if cells else work.requests
     counts = (None, most) if most <= N_PARALLEL else (most, max(N_PARALLEL, most // 2), N_PARALLEL)
     for count in dict.fromkeys(counts):
@@ -217,6 +226,7 @@ def slots(problem: Problem, given: Params) -> Iterator[Params]:
 
 def plain(problem: Problem) -> Params:
     """The given flags without those that say what llama.cpp does anyway."""
+    # "-sm layer" and "-mg 0" are llama.cpp's defaults, so they may not forbid other launches.
     given, evaluator = problem.given, problem.evaluator
     if given.split_mode == "layer":
         given = replace(given, split_mode=None)
@@ -265,6 +275,7 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
     may also come last, by their links.
     """
     names = problem.evaluator.device_names(given)
+    # A given split counts devices in llama.cpp's order, so that must stay.
     fixed = given.device is not None or given.tensor_split is not None or given.main_gpu is not None
     engine = problem.evaluator.engine
     if fixed or given.split_mode is not None or engine.cuts:
@@ -273,6 +284,8 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [given.device]
     by_name = {device.name: device for device in problem.machine.devices}
     limits, figures = problem.machine.limits, problem.cost.devices
+    # llama.cpp lists RPC devices first; with the near ones first fewer layers' prompts cross the
+    # network.
     if any(by_name[name].kind == "rpc" for name in names):
         near = sorted(
             names, key=lambda name: figures[name].network if by_name[name].kind == "rpc" else 0.0
@@ -280,6 +293,7 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         return [None] if near == names else [None, tuple(near)]
 
     def rank(name: str) -> tuple[bool, float, int]:
+        # Devices of equal rank are interchangeable; memory counts in whole GiB.
         size = 0 if engine.shares_bytes else limits[name] >> 30  # parts of bytes fit any order
         return limits[name] < SMALL, -figures[name].bandwidth, -size
 
@@ -288,6 +302,7 @@ def orders(problem: Problem, given: Params) -> list[tuple[str, ...] | None]:
         itertools.permutations(best) if len(best) <= FEW else iter([tuple(best), tuple(best[::-1])])
     )
     found: dict[tuple[object, ...], tuple[str, ...]] = {}
+    # The best, the listed one, and with few devices all others; each rank order once.
     for order in (tuple(best), tuple(names), *every):
         kept = (
             tuple(names)

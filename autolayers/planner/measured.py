@@ -60,6 +60,7 @@ def measured(model: Model, used: Iterable[tuple[str, str, int]], speed: Speed) -
     """Of a model, or a twin of it, on devices of these names, descriptions and bytes; of CPUs
     nothing, as they have no names here."""
     devices = list(used)
+    # Rows are of one backend, so mixed devices have none.
     backends = {backend_of(name).name for name, _, _ in devices}
     if len(backends) != 1:
         return None
@@ -79,10 +80,12 @@ def beside(model: Model, cards: Sequence[str], backend: str, speed: Speed) -> Me
     asked = Asked.of(model, cards, backend, speed.kind, depth=work.depth)
     if not asked.active:
         return None
+    # The share of the weights that are on devices must be similar for rows to be comparable.
     asked = asked.sharing(1 - speed.in_ram / asked.active)
     found = Measured(nearest(asked.at(work.depth + work.prompt), "tg"), nearest(asked, "pp"))
     if found.generation is None and found.prompt is None:
         return None
+    # Rows are of plain launches: one request, no draft, and no correction by own measurements.
     plain = speed.draft is None and work.requests == 1 and not speed.correction.runs
     pulled = drawn(asked, "tg", speed.generation, speed.generation_spread) if plain else None
     return found if pulled is None else Measured(found.generation, found.prompt, *pulled)

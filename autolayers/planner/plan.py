@@ -68,6 +68,7 @@ class HostRow:
     growing: int = 0
     margin: int = 0
     free: int | None = None
+    # What the whole machine has, to say whether other programs hold what is missing.
     total: int | None = None
     shared: int = 0
     mapped: int = 0
@@ -267,6 +268,7 @@ class Plan:
         """What it needs of RAM, for whoever limits it. What is on devices that share the RAM counts
         in full, as some drivers take it from the process's control group."""
         host = self.host
+        # --cache-ram -1: prompts are kept without a limit.
         endless = self.params.cache_ram is not None and self.params.cache_ram < 0
         return ram_of(host.resident + host.shared, None if endless else host.growing, host.mapped)
 
@@ -325,6 +327,7 @@ class Plan:
                 "n_seq_max": use.n_seq_max,
                 "kv_unified": use.kv_unified,
                 "flash_attn": use.flash_attn,
+                # f16 is llama.cpp's default; the JSON names it, the flags do not.
                 "cache_type_k": params.cache_type_k or "f16",
                 "cache_type_v": params.cache_type_v or "f16",
                 "tensor_split": list(params.tensor_split) if params.tensor_split else None,

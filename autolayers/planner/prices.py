@@ -165,6 +165,7 @@ def worth(problem: Problem, params: Params, use: Static) -> float:
     seconds = problem.cost.at_any_context(params, use).compared
     for _, factor in priced(problem, params, use):
         seconds *= factor
+    # As a sum: one layer more beats any number of seconds, which count less than 1.
     if problem.policy.strategy == "layers":
         everything = problem.model.hparams.n_layer_all + 1
         return 1 + everything - params.layers_wanted(everything) + seconds / (seconds + 1)
@@ -175,6 +176,7 @@ def priced(problem: Problem, params: Params, use: Static) -> Iterator[tuple[Pric
     """The rows that count for a launch, with their factors."""
     row, factor = of_context(problem, use.n_ctx_seq)
     if factor > 1:
+        # The price of the context is in `factor` already; what filling it adds is a row of its own.
         yield row, factor
     filled = of_filling(problem, params, use) / factor
     if filled > 1:
@@ -246,11 +248,14 @@ def of_filling(problem: Problem, params: Params, use: Static) -> float:
     most, whole = use.n_ctx_seq, of_context(problem, use.n_ctx_seq)[1]
     if problem.policy.workload != CHAT or not use.host.context:
         return whole
+    # A given context is used whole, so what a full one costs counts.
     if problem.fills:
         return problem.cost.growth(params, use, most)
     if not chooses_context(problem):
         return whole
     floor = problem.policy.n_ctx_min or problem.given.fit_ctx or FIT_PARAMS_MIN_CTX
+    # From the smallest context that counts upwards: filling more pays until the cache in RAM is too
+    # slow.
     least, part = float("inf"), min(floor, most)
     while True:
         price = of_context(problem, part)[1] * problem.cost.growth(params, use, part)
@@ -260,4 +265,5 @@ def of_filling(problem: Problem, params: Params, use: Static) -> float:
 
 
 def _halvings(row: Price, n_ctx: int, most: int) -> float:
+    # E.g. 1.04 ** 2 for a quarter of the context.
     return float(row.factor ** log2(most / max(1, n_ctx)))

@@ -77,6 +77,7 @@ class Problem:
     def fills(self) -> bool:
         """Whether a context is given that will be filled: launches are then compared at several
         depths. A --workload says its own depth."""
+        # An `n_ctx` of the goals may also be "max", which nobody fills.
         context = self.given.n_ctx or isinstance(self.policy.n_ctx, int)
         return bool(context) and self.policy.workload == CHAT
 
@@ -84,6 +85,7 @@ class Problem:
     def evaluator(self) -> Evaluator:
         request = self.request
         return Evaluator.of(
+            # --override-kv changes what the file says, e.g. the number of experts that are used.
             self.file.overridden(self.given.override_kv),
             request.machine,
             self.policy.build,
@@ -136,6 +138,8 @@ class Problem:
     def on(self, machine: Machine) -> Problem:
         """The same on another machine with devices of the same kinds."""
         other = replace(self, request=replace(self.request, machine=machine))
+        # The model's Estimator stays, and with it sizes of weights; launches are measured again
+        # there.
         vars(other)["evaluator"] = self.evaluator.on(machine)
         vars(other)["cost"] = self.cost.on(machine)
         return other
@@ -152,6 +156,7 @@ class Problem:
     def _measured_alike(self, request: Request, drafting: Drafting | None) -> Problem:
         """Another request for the same model and machine: what was measured stays."""
         other = replace(self, request=request, drafting=drafting)
+        # vars(): a frozen record with a `lazy` field, which is set before it is first read.
         vars(other)["evaluator"] = self.evaluator
         return other
 

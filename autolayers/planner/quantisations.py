@@ -40,6 +40,7 @@ def below(model: Model) -> Iterator[tuple[str, Model]]:
     """Types that are smaller than the file, and the model with all its matrices in that type."""
     own = main_type(model)
     for kind in QUANTISATIONS:
+        # `larger`: matrices of smaller types too, so that the file is really pure.
         smaller = model.quantised(kind, larger=True)
         if kind != own and smaller.size < _LESS * model.size:
             yield kind, smaller
@@ -49,6 +50,7 @@ def main_type(model: Model) -> str:
     """The type that most bytes of the blocks' matrices have, "" for none."""
     sizes: dict[str, int] = {}
     for info in model.header.tensors.values():
+        # Norms and biases stay f32 in every file, so only matrices count.
         if info.type in BY_NAME and info.n_dims > 1 and info.name.startswith("blk."):
             sizes[info.type] = sizes.get(info.type, 0) + info.n_bytes
     return max(sizes, key=lambda each: sizes[each], default="")

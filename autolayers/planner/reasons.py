@@ -71,6 +71,7 @@ class _Parts:
         problem, candidate, machine = self.problem, self.candidate, self.problem.machine
         tasks: dict[str, Sequence[Callable[[], Any]]] = {}
         if machine.devices:
+            # Dictionaries keep their order, which is the order of starting.
             tasks["fit_choice"], tasks["price"] = (
                 [partial(fit_choice_of, problem)],
                 [self._next_price],
@@ -80,6 +81,7 @@ class _Parts:
                 partial(alternative, problem, candidate, change)
                 for change in changes(problem, candidate)
             ]
+            # With a known upload rate the search itself has tried the cache.
             if (
                 candidate.params.overrides
                 and not machine.expert_upload
@@ -95,6 +97,7 @@ class _Parts:
             return iter(())
         from .advice import remedies
 
+        # Without the draft: advice is about the model's own launch.
         return remedies(self.asked, self.candidate)
 
     @property
@@ -106,6 +109,7 @@ class _Parts:
         other = drafts or policy.users is not None or embeds(chosen.params)
         if not chosen.fits or other or evaluator.exhausted:
             return False
+        # The input layer is in RAM in every launch, so it is no hint.
         devices = {device.name for device in evaluator.machine.devices}
         layers = [group for group in evaluator.placement(chosen.params).groups if group.layer >= 0]
         return any(buffer not in devices for group in layers for buffer in group.buffers)
@@ -148,6 +152,7 @@ class Explained(Reasons):
         """For the launch that solves a problem, which may draft or have more requests at once than
         was asked. Without `explain` only what would make a launch fit, or is much faster."""
         meter = solved.evaluator.estimator.meter
+        # vars(): Reasons is a frozen record, whose fields are computed here.
         vars(self).update(
             parts=_Parts(solved, workload, candidate),
             explain=explain,
@@ -169,6 +174,7 @@ class Explained(Reasons):
     def shared(self) -> dict[str, list[Any]] | None:
         """The parts that several processes computed; None where they do not pay: they do not share
         what they measure, a third more CPU time for half of the time of a large model."""
+        # A small search is faster than starting processes.
         if self.processes < 2 or self.meter.spent <= LARGE:
             return None
         from ..parallel import in_processes
@@ -182,6 +188,7 @@ class Explained(Reasons):
         def timed(row: tuple[str, Callable[[], Any]]) -> tuple[Any, int, bool]:
             start = meter.spent
             # nor do they share what they spend
+            # An equal part of what is left of the budget for each task.
             meter.budget = start + max(0, budget - before) // len(work)
             return row[1](), meter.spent - start, meter.refused
 
@@ -192,6 +199,7 @@ class Explained(Reasons):
                 found.setdefault(name, []).append(answer[0])
                 spent += answer[1]
                 meter.refused = meter.refused or answer[2]
+        # What the processes spent counts for the question.
         meter.budget, meter.spent = budget, max(meter.spent, before + spent)
         return found
 
@@ -273,6 +281,7 @@ class Explained(Reasons):
             self.faster,
         ):
             _ = part
+        # The parts hold graphs and measurements; the plan needs them no longer.
         if not self.explain:
             vars(self).pop("parts", None)
 

@@ -115,6 +115,7 @@ def _pinned(seen: Solution) -> Iterator[str]:
     """Windows and WSL2 let a process pin a part of the RAM."""
     machine = seen.problem.machine
     total = machine.ram_total
+    # WDDM is the driver model of Windows, which WSL2 shares.
     if not total or not any(device.wddm for device in machine.devices):
         return
     size, most = pinned(seen), total // _PINNED
@@ -131,6 +132,7 @@ def pinned(seen: Solution) -> int:
     names = {name for device in placement.devices if (name := on(device).host_buffer)}
     if not names:
         return 0
+    # Mapped weights are pages of the file, which are not pinned.
     mapped = seen.params.load_mode in _MAPPED
     weights = 0 if mapped else sum(placement.buffers.get(name, 0) for name in names)
     return weights + seen.use.host.compute
@@ -271,6 +273,7 @@ def _beyond_training(seen: Solution) -> Iterator[str]:
 
 def _below_workload(seen: Solution) -> Iterator[str]:
     n_ctx, work = seen.use.n_ctx_seq, seen.problem.policy.workload
+    # A named workload says its context; P+G@D takes the sum.
     wanted = work.context or (0 if work.name else work.depth + work.prompt + work.generate)
     if n_ctx < wanted:
         yield f"a slot's context of {n_ctx} is less than the {wanted} that --workload takes"
@@ -312,6 +315,7 @@ def _no_such_tensor(seen: Solution) -> Iterator[str]:
     ]
     if not patterns:
         return
+    # Imported late: a matcher of std::regex is only for given -ot.
     from ..memory.ecmascript import TensorMatcher
 
     names = TensorMatcher([*seen.problem.model.tensors])
@@ -335,11 +339,13 @@ def how_to_raise(machine: Machine, candidate: Candidate, movable: int) -> tuple[
     if ram is None or ram_spare is None or ram_spare < 0:
         return ()
     total = machine.ram_total or ram
+    # The system keeps a part, and what other programs hold cannot be given away.
     most = min(total - kept(total), ram - RAM_MARGIN)
     found = []
     for device in machine.devices:
         spare = candidate.spare.get(device.name, 0)
         limit = min(device.total + ram_spare + movable - max(0, spare), most)
+        # Only where the limit is what binds, and a budget of the user does not.
         binds = spare < WORTH and machine.limits[device.name] == device.total
         setting = _setting(device, limit)
         if setting and binds and limit - device.total >= WORTH:

@@ -28,6 +28,8 @@ def certain(params: Params, use: Static) -> int:
     if not isinstance(use, Breakdown):
         return 0
     sizes = _bounded(params, use)
+    # A checkpoint per slot is certain where their number is left to the plan: it may be reduced to
+    # one.
     return use.growing - sum(sizes.values()) + sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
 
 
@@ -38,17 +40,21 @@ def limits(params: Params, use: Breakdown, spare: int) -> dict[str, int]:
     # one more checkpoint for every slot
     each = sizes.get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
     spare = max(0, spare)
+    # Everything may grow as llama-server's defaults allow: no flag is needed.
     if prompts + each * (CTX_CHECKPOINTS - 1) <= spare:
         return {}
     count = CTX_CHECKPOINTS
     if each:
+        # All prompts as by default, and as many checkpoints as then fit, if these are enough.
         alone = 1 + (spare - prompts) // each if spare >= prompts else 0
         if alone >= ENOUGH or (alone and not prompts):
             return {"ctx_checkpoints": alone}
+        # Otherwise half of the memory for checkpoints at most, and the rest for prompts.
         if each * (CTX_CHECKPOINTS - 1) > spare // 2:
             count = min(ENOUGH if prompts else CTX_CHECKPOINTS, 1 + spare // 2 // each)
     found = {} if count == CTX_CHECKPOINTS else {"ctx_checkpoints": count}
     if prompts:
+        # In steps, so that the flags stay the same when free memory changes by some MiB.
         left = (spare - each * (count - 1)) // MiB // STEP * STEP
         if left < CACHE_RAM:
             found["cache_ram"] = left
@@ -88,6 +94,7 @@ class Saved:
 
 def saved(params: Params, use: Breakdown, work: Workload) -> Saved | None:
     """Conversations of the workload's length; None where none are kept."""
+    # --cache-ram 0 keeps nothing; a negative one has no limit.
     limit = next((extra.size for extra in use.extras if extra.bounded_by == "cache_ram"), None)
     if not use.saved or (limit is None and (params.cache_ram is None or params.cache_ram >= 0)):
         return None
@@ -113,6 +120,7 @@ def keeping(
         return {}
     # one more for every slot
     each = _bounded(params, use).get("ctx_checkpoints", 0) // CTX_CHECKPOINTS
+    # Fewer checkpoints until all conversations fit; if two are still too many, fewer conversations.
     for count in (
         (here.checkpoints,)
         if params.ctx_checkpoints is not None or not here.checkpoints
@@ -123,6 +131,7 @@ def keeping(
         if left is None or agents * size <= left:
             break
     kept = agents if left is None else max(0, min(agents, left // size))
+    # Rounded up to MiB, the unit of --cache-ram.
     found = {"cache_ram": -(-kept * size // MiB)}
     return found if count == here.checkpoints else {**found, "ctx_checkpoints": count}
 

@@ -24,6 +24,7 @@ def unused(
     evaluator: Evaluator, cost: CostModel, given: Params, chosen: Candidate
 ) -> Iterator[str]:
     """A line for each device that the launch has nothing on, one for all that are alike."""
+    # A given number of layers or split says which devices are used.
     if not chosen.fits or given.n_gpu_layers is not None:
         return
     if given.tensor_split or given.device is not None or given.split_mode == "none":
@@ -44,6 +45,7 @@ def _idle(evaluator: Evaluator, chosen: Candidate) -> Iterable[list[Device]]:
     for device in evaluator.machine.devices:
         limit = evaluator.machine.limits[device.name]
         if limit and not _used(chosen, device):
+            # Equal devices get one line.
             kind = device.backend, device.description, device.total, limit
             alike.setdefault(kind, []).append(device)
     return alike.values()
@@ -90,6 +92,7 @@ def _seconds_with(
         lambda: _as_fit(evaluator, given),
         lambda: evaluator.candidate(replace(own, n_gpu_layers=1), FIT),
     )
+    # First what is measured already; each way costs a launch, so only until one fits.
     for way in (lambda: None, *ways):
         found += filter(None, [way()])
         with_it = [cost.price(each).request for each in found if each.fits and _used(each, device)]
@@ -105,6 +108,7 @@ def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Ca
     shares = [*(own.tensor_split or ()), *[0.0] * len(names)][: len(names)]
     if own.device is not None or device.name not in names:
         return None
+    # -sm none: all layers are on the main GPU, which no -ts says.
     if chosen.params.split_mode == "none":
         shares[chosen.params.main_gpu or 0] = float(
             own.layers_wanted(evaluator.model.hparams.n_layer_all + 1)
@@ -112,6 +116,7 @@ def _with_a_layer(evaluator: Evaluator, chosen: Candidate, device: Device) -> Ca
     most = max(shares)
     if most < 2:
         return None
+    # One layer from the device with the most to this one.
     shares[shares.index(most)] -= 1
     shares[names.index(device.name)] += 1
     return evaluator.candidate(replace(own, tensor_split=tuple(shares)), FIT)

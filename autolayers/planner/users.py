@@ -101,6 +101,7 @@ class _People:
     def __init__(self, problem: Problem, wanted: Users) -> None:
         self.problem, self.given, self.wanted = problem, problem.given, wanted
         work = problem.policy.workload
+        # A whole request of a person must fit into its slot.
         needed = max(LEAST, work.context, work.depth + work.prompt + work.generate)
         self.context = wanted.context or pad(
             min(needed, problem.model.n_ctx_train or needed), CELL_BLOCK
@@ -110,6 +111,8 @@ class _People:
     @property
     def waits(self) -> bool:
         """Whether who waits for a slot may be served as promised."""
+        # With a promised first token waiting is counted in it; without any promise waiting is
+        # allowed.
         return self.wanted.first > 0 or not self.wanted.promise
 
     def slots(self, users: int) -> int:
@@ -125,15 +128,18 @@ class _People:
         """With a slot for each, or with fewer if that serves clearly more: the others wait."""
         slots = self.slots(users)
         each = self._with_slots(users, slots)
+        # Who grows a launch searches no other one; a given -np leaves no slots to choose.
         grows = self.wanted.grows and not self.waits
         if grows or self.given.n_parallel not in (None, -1) or self._whole(each):
             return each
         tried = [each]
+        # Halves until all weights are on the GPUs; then as many slots as still keep them there.
         while slots > 1 and not self._whole(tried[-1]):
             slots //= 2
             tried.append(self._with_slots(users, slots))
         if self._whole(tried[-1]):
             tried[-1] = self._most_slots(users, slots, tried[-1])
+        # Fewer slots only for clearly more tokens in all: with a slot each nobody waits.
         good = max(map(_total, tried)) / GAIN
         if _total(each) >= good and each is not None and each.row.served.rate >= TOO_SLOW:
             return each
@@ -161,13 +167,17 @@ class _People:
         return _total(fewer) > _total(found) * GAIN
 
     def _with_slots(self, users: int, slots: int) -> _Launch | None:
+        # A given context is that of all slots.
         n_ctx = self.given.n_ctx or slots * self.context
         problem = self._asking(users).with_flags(n_parallel=slots, n_ctx=n_ctx)
         given = self.given
         typed = given.cache_type_k or given.cache_type_v or self.problem.policy.kv_types
         half = None
+        # A quantised cache of V needs flash attention.
         if not typed and given.flash_attn != "off":
             half = problem.with_flags(cache_type_k="q8_0", cache_type_v="q8_0")
+        # One person's launch with more slots is measured at once; a search for each number takes
+        # long.
         if self.wanted.grows and users > 1:
             grown = self._grown(problem, users)
             grown = self._grown(half, users) if grown is None and half is not None else grown
@@ -218,6 +228,7 @@ class _People:
         memory would give well more than is promised."""
         params = self._with_more(problem)
         use = None if params is None else self.problem.evaluator.static(params)
+        # Without a promised rate any launch may do.
         if params is None or use is None or not self.wanted.rate:
             return True
         clock = problem.cost.clock(params, use)
@@ -254,6 +265,7 @@ class _People:
         if self.wanted.grows:
             return self._most_grown()
         low, high = 0, 1
+        # Doubling, then halves between the last that keeps the promise and the first that does not.
         while high <= MOST and self.keeps(high):
             low, high = high, 2 * high
         high = min(high, MOST + 1)
@@ -272,6 +284,7 @@ class _People:
         while True:
             low = self._most_from(low)
             found, more = self._known[low], self._room(low) + 1
+            # With q8_0 already, or without more room: nothing else to try.
             if found is None or found.candidate.params.cache_type_k or more > MOST:
                 return low
             # where memory ends for f16, caches of q8_0 are also read faster
@@ -292,6 +305,8 @@ class _People:
         slow = 0  # steps that left more than half of the numbers
         while (width := high - low) > 1:
             at = (low + high) // 2 if slow > PATIENCE else self._between(low, high)
+            # False position is quick where the rate falls evenly; halving ends it where it does
+            # not.
             low, high = (at, high) if self.keeps(at) else (low, at)
             slow = slow + 1 if 2 * (high - low) > width else 0
         return low
@@ -316,6 +331,7 @@ class _People:
         less, more, rate = self._known.get(low), self._known.get(high), self.wanted.rate
         if less is None or more is None or not rate:
             return (low + high) // 2 if low else MOST
+        # Seconds of a token, not tokens per second: these grow nearly evenly with the people.
         first, last = 1 / less.row.served.rate, 1 / more.row.served.rate
         if last <= first:
             return MOST
@@ -389,6 +405,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     if found is None:
         return people.unsolved(users)
     table: list[Row] = []
+    # Without a promise people see the table, and the number with the most tokens in all.
     if not wanted.promise and not wanted.alone:
         for count in TABLE:
             launch = people.launch(count)
@@ -402,6 +419,7 @@ def for_users(problem: Problem, wanted: Users) -> Solved:
     if wanted.alone:
         kept = users if found.row.fits else None
     short = not found.row.fits or (wanted.promise and not people.keeps(users))
+    # Then more machines are named, each for as many as this one serves.
     machines = -(-users // kept) if kept and kept < users and short else None
     requests = Requests(found.row, kept or None, people.each(users), machines, tuple(table))
     return Solved(

@@ -69,6 +69,7 @@ def why(model: Model, request: Request) -> Why:
     chosen = found.candidate
     if chosen is None:
         raise problem.evaluator.refusal or LaunchRefused("llama.cpp would refuse this launch")
+    # The promises that nearly won have no sizes yet.
     for params in found.others[:WORSE]:
         problem.evaluator.candidate(params, FIT)
     now = problem.cost.speed(chosen).compared
@@ -91,9 +92,11 @@ def _rows(problem: Problem, chosen: Candidate) -> list[Row]:
             continue
         seconds = worth(problem, candidate.params, candidate.breakdown)
         key = evaluator.described(candidate.params), candidate.breakdown.n_ctx
+        # Of each placement and context the one that fits, then the one that is worth most.
         if key not in best or (not candidate.fits, seconds) < (not best[key][1].fits, best[key][0]):
             best[key] = seconds, candidate
     best.pop((evaluator.described(chosen.params), chosen.breakdown.n_ctx), None)
+    # Nearest first: what lacks the least is what people ask about.
     out = sorted(
         (pair for pair in best.values() if not pair[1].fits and pair[0] < now),
         key=lambda pair: _short(pair[1]),
@@ -151,6 +154,7 @@ def _more(problem: Problem, chosen: Candidate, now: float) -> str:
             chosen.spare or machine.limits,
             key=lambda name: chosen.spare.get(name, machine.limits[name]),
         )
+        # The device with the least left is the one that a GiB more helps.
         larger: Machine = replace(
             machine,
             limits={**machine.limits, name: machine.limits[name] + GiB},
@@ -179,6 +183,7 @@ def _smaller(problem: Problem, now: float) -> str:
 def _outcome(other: Problem, now: float) -> str:
     try:
         found = search(other).candidate
+    # Another machine or file may be refused for its own reasons: not an error of this plan.
     except AutolayersError:  # of this machine or file alone
         found = None
     if found is None or not found.fits:

@@ -14,6 +14,7 @@ EXPERTS = "_exps."
 
 def describe(placement: Placement, params: Params, everything: int) -> str:
     """Where the layers are, in words: by the tensors' placement, whichever flags caused it."""
+    # -dev none: n_gpu_layers says nothing.
     n = 0 if params.device == () else params.layers_wanted(everything)
     moved = _Moved(placement)
     for layer, tensors in _by_layer(placement).items():
@@ -49,6 +50,7 @@ class _Moved:
         in_ram = [tensor for tensor in tensors if self.placement.is_host(tensor.buffer)]
         on_gpus = [tensor for tensor in tensors if not self.placement.is_host(tensor.buffer)]
         self.spared = self.spared or any(EXPERTS in tensor.info.name for tensor in on_gpus)
+        # A layer in RAM has its tensors there: nothing was moved.
         if place not in self.on_gpu:
             return
         self.elsewhere += len([each for each in tensors if self._is_elsewhere(each, place)])
