@@ -57,6 +57,7 @@ def choices_text(
     """Return the advice, the table, smallest file first, and the notes. `command` starts the chosen
     one."""
     style = style or Style()
+    # Indices into names and choices; the row of a file is its place in this order
     order = sorted(range(len(choices)), key=lambda i: (choices[i].size, i))
     rows, marks = [], {}
     for at, i in enumerate(order):
@@ -75,6 +76,7 @@ def choices_text(
                 _COLUMN.get(choice.verdict, choice.verdict),
                 str(choice.n_ctx) if choice.n_ctx else "-",
                 tokens(speed.prompt) if speed else "-",
+                # An embedding model generates nothing
                 "-" if speed is None or choice.inputs else tokens(speed.generation),
                 _quality(choice),
             ]
@@ -84,6 +86,7 @@ def choices_text(
         *wrap(title, style.width),
         *[style(line, "bold") for line in wrap(_taken(names, choices, advice, n_ctx), style.width)],
         "",
+        # Where it is too wide the bits go first: the name says them nearly
         *fitted(head, rows, style, (0, 3), marks, less=(2,)),
         "",
         *([style(shell(command), "bold"), ""] if command else []),
@@ -102,12 +105,14 @@ def choices_text(
 
 def _quality(choice: Choice) -> str:
     """Return a measured divergence, or the band of the type."""
+    # A figure of --quality, otherwise what is usual for the type
     if choice.measured:
         return f"{choice.measured.kld:.4f}"
     return choice.usual.band if choice.usual else "-"
 
 
 def _quality_note(choices: Sequence[Choice]) -> str:
+    # Files of llama-perplexity's output, as they were named
     sources = sorted({choice.measured.source for choice in choices if choice.measured})
     said = [f"measured by {', '.join(sources)}"] if sources else []
     guessed = {
@@ -132,6 +137,7 @@ def _beaten(names: Sequence[str], choices: Sequence[Choice]) -> str:
     found = [
         name
         for name, choice, first in zip(names, choices, front(choices), strict=True)
+        # One that does not fit is no choice anyway
         if choice.fits and not first
     ]
     return (
@@ -153,6 +159,7 @@ def _taken(
     names: Sequence[str], choices: Sequence[Choice], advice: Advice | None, n_ctx: int
 ) -> str:
     if advice is None:
+        # Nothing fits: less context may help, a larger file surely not
         smallest = min(choices, key=lambda choice: choice.size)
         less = [choice.n_ctx for choice in choices if choice.n_ctx]
         way = (
@@ -163,12 +170,14 @@ def _taken(
         )
         return f"none fits with {n_ctx} tokens of context; {way}"
     first = choices[advice.take]
+    # With one choice there is no rule to name
     alone = sum(choice.fits for choice in choices) == 1 and advice.rule != WHOLE
     what = (
         f"the only one that fits; it {_RUNS[first.verdict]}"
         if alone
         else _rule(advice.rule, first, n_ctx)
     )
+    # A mixture with experts in RAM may be as fast as a smaller file on the GPU
     if advice.over is not None:
         what = (
             f"larger than {names[advice.over]}, the largest that is fully on the GPU, and no "
@@ -178,6 +187,7 @@ def _taken(
     if first.inputs is not None:
         return f"{text}, {tokens(first.inputs.per_second)} inputs/s of {first.inputs.tokens} tokens"
     text += f", {tokens(first.rate)} t/s" if first.speed else ""
+    # It is the best of these files, and still not worth a download
     return text + ("; nobody waits for that: take a smaller model" if first.rate < TOO_SLOW else "")
 
 
@@ -204,6 +214,7 @@ def _next(names: Sequence[str], choices: Sequence[Choice], advice: Advice | None
 
 def _price(name: str, choice: Choice, first: Choice) -> str:
     text = f"{name} ({choice.size / GiB:.2f} GiB) {_RUNS[choice.verdict]}"
+    # The next larger file has its price, too: here the context
     if choice.verdict == NO:
         return (
             f"{text} with that context; with {choice.n_ctx} tokens it does"
@@ -221,6 +232,7 @@ def _price(name: str, choice: Choice, first: Choice) -> str:
 
 def _rate(runs: Runs) -> str:
     """Return the nearest measured rate of generated tokens."""
+    # A measured row may be of prompts alone
     row = runs.measured.generation if runs.measured else None
     return tokens(row.rate) if row else "-"
 
@@ -250,6 +262,7 @@ def cards_text(
     speed = f" at {least:g} tokens per second or more" if least else ""
     title = f"{name} ({size / GiB:.2f} GiB) with {n_ctx} tokens of context{speed}"
     lines = [style(line, "bold") for line in wrap(title, style.width)]
+    # Every kind of machine was tried
     if not any(found.values()):
         way = (
             "no known GPU and no pair of identical GPUs: a smaller quantisation, less context or "
@@ -259,6 +272,7 @@ def cards_text(
     for kind, rows in found.items():
         if not rows:
             continue
+        # Dozens of cards run a small model: the first ones, and those that people buy
         shown = (
             rows
             if kind == which_card.EXPERTS
@@ -278,6 +292,7 @@ def cards_text(
             ]
             for runs in shown
         ]
+        # Two blanks, so that the table stands below its heading
         heads = ["  card", "GiB", "left", "prompts*", "t/s*"]
         if any(runs.measured for runs in shown):
             heads.append("measured")

@@ -25,6 +25,7 @@ def cluster_text(
     style = style or Style()
     best = together.best
     lines = [*wrap(style(_decision(together, head), "bold"), style.width), ""]
+    # A row a set of machines, the best first
     rows = [_row(use, head, "> " if use is best else "  ") for use in (best, *together.others)]
     head_row = ("  machines", "on the GPUs", "context", "prompt t/s*", "t/s*", "request*", "load*")
     lines += [*stacked(head_row, rows, style, (0, 1), first=2), ""]
@@ -35,6 +36,7 @@ def cluster_text(
         ),
         "",
     ]
+    # The plan itself, as for one machine
     lines += plan_text(best.plan, style, rest).rstrip("\n").split("\n")
     for name, words in commands.items():
         lines += [
@@ -53,6 +55,7 @@ def _decision(together: Together, head: str) -> str:
     text = f"{_names(best, head)}: {_seconds(best)} a request"
     count = len(best.boxes)
     others = [use for use in together.others if use.plan.fits]
+    # Machines besides the head
     fewer = [use for use in others if len(use.boxes) < count]
     more = [use for use in others if len(use.boxes) > count]
     if fewer:
@@ -60,6 +63,7 @@ def _decision(together: Together, head: str) -> str:
     elif count:
         text += "; with fewer machines it does not fit"
     if more:
+        # A machine that receives no weights adds only network
         idle = not any(more[0].sent[box.name] for box in more[0].boxes if box not in best.boxes)
         text += (
             f"; more machines would have nothing to do ({_names(more[0], head)})"

@@ -16,7 +16,9 @@ def diagnosis_text(text: str, known: bool, style: Style) -> str:
     cause, *rows = text.splitlines()
     lines = [style(line, "red" if known else "yellow") for line in wrap(cause, style.columns)]
     for row in rows:
+        # "evidence    line 12: ...": a word, then blanks up to column 12
         label = re.match(r"\S+ +", row)
+        # The command to copy: one line, whatever the width
         if row.startswith("llama-server "):
             lines.append(style(row, "bold"))
         elif label and label.end() == _LABEL:

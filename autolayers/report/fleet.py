@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ..planner.compare.fleet.answer import FleetPlan, Server
 
+# (found.next has the best first)
 _SHOWN = 4  # machines to buy
 
 
@@ -55,6 +56,7 @@ def fleet_flags(found: FleetPlan) -> str:
     lines = []
     for place in found.places:
         server = found.servers[place.server]
+        # A server over RPC has the addresses of its own machines in its flags
         flags = server.plan.flags if server.use is None else found.use(place).plan.flags
         lines.append(shell([place.machines[0], *model_words(server.plan), *flags]))
     return "\n".join(lines) + "\n"
@@ -92,6 +94,7 @@ def to_dict(found: FleetPlan) -> dict[str, object]:
             name: [
                 {
                     "server": place.server,
+                    # None: all of the machine's
                     "gpus": place.gpus and list(place.gpus),
                     "machines": list(place.machines),
                 }
@@ -127,6 +130,7 @@ def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
         "replicas": found.replicas(number),
         "slots": server.slots,
         "context": server.plan.breakdown.n_ctx_seq,
+        # share counts the server itself
         "shares_gpu_with": server.share - 1,
         "rpc": server.use is not None,
         "per_user_tokens_per_second": round(server.rate, 3),
@@ -137,6 +141,7 @@ def _server(found: FleetPlan, number: int, server: Server) -> dict[str, object]:
 
 
 def _decision(found: FleetPlan) -> str:
+    # "20 tokens/s each and a first token within 2 s"
     promise = " and ".join(found.wanted.each.words())
     served = sum(found.users)
     what = f"{served} users" if served != 1 else "one user"
@@ -150,12 +155,14 @@ def _decision(found: FleetPlan) -> str:
 
 
 def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
+    # One place a replica: the machine, or the machines of a server over RPC
     names = [" + ".join(place.machines) for place in found.places if place.server == number]
     machines = list(dict.fromkeys(names))
     shown = machines[0] if len(machines) == 1 else f"{machines[0]} and {len(machines) - 1} more"
     used, free = (
         sum(getattr(row, name) for row in server.plan.devices) for name in ("used", "free")
     )
+    # What the pod or the service may use, growth included
     ram = server.plan.ram.limit
     return [
         shown,
@@ -172,12 +179,14 @@ def _row(found: FleetPlan, number: int, server: Server) -> list[str]:
 
 def _failing(found: FleetPlan, number: int) -> str:
     each = found.failing[number]
+    # They start at once: the slowest decides
     load = max(found.load(place.server) for place in found.on[each.machine])
     text = (
         f"{each.machine}: {_count(each.waiting)} until it is back, {load:.0f} s after its start"
         if each.waiting
         else f"{each.machine}: the others have slots for all its users"
     )
+    # It was not computed what a new plan would serve
     if each.again is None:
         return text
     again = f"up to {each.again} are served" if each.again else "a model is not served"

@@ -21,6 +21,7 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
         if isinstance(value, int) and name in ("size", "parameters"):
             shown = human(value) if name == "size" else f"{value / 1e9:.2f} B"
         lines += wrap(shown, style.width, f"{name:<16} ", " " * 17)
+    # A row's figures -> the layers that have them; named ones (input, output) stay alone
     alike: dict[tuple[str, ...], list[str]] = {}
     for layer in anatomy.layers:
         cells = tuple([_cell(getattr(layer, part)) for part in _PARTS])
@@ -28,6 +29,7 @@ def inspect_text(anatomy: ModelLayers, style: Style | None = None) -> str:
             layer.name
         )
     rows = [
+        # Without the name, which made a named layer's key unlike all others
         [shortened(_ranges(names), style.width // 3), *cells[-len(_PARTS) :]]
         for cells, names in alike.items()
     ]

@@ -26,6 +26,7 @@ def shade(colour: str, part: str) -> str:
     >>> shade(GPU, "model"), shade(GPU, "extra")
     ('#2563eb', '#a9c0ee')
     """
+    # Mixed towards the colour of free memory, so that all parts stay in one family
     share = SHADES[part]
     mixed = (
         round(share * own + (1 - share) * free)

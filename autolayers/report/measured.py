@@ -28,6 +28,7 @@ def measured_words(found: Measured | None, width: int = 0) -> list[str]:
         return []
     row, prompt = found.row, found.prompt
     rates = [f"{tokens(found.generation.rate)} tokens/s"] if found.generation else []
+    # Two figures share a line only if they are of the same launch
     alike = prompt is not None and prompt.source == row.source and prompt.words == row.words
     if prompt is not None and (alike or not rates):
         rates.append(f"prompts {tokens(prompt.rate)}/s")
@@ -42,11 +43,14 @@ def measured_words(found: Measured | None, width: int = 0) -> list[str]:
 
 def _row_words(row: Row, width: int = 0) -> str:
     """Of what a row is: model, cards, placement, depth, RAM, build, source and date."""
+    # Elsewhere all is on one device, and there is nothing to say
     placed = placement(row) if row.placement in ("MoE in RAM", "dense partial", "multi-GPU") else ""
+    # share 1: a token reads nothing from RAM, so that its speed does not count
     ram = f"RAM {row.ram / 1e9:.0f} GB/s" if row.ram and row.share < 1 else ""
     depth = f"after {row.depth} tokens" if row.depth else ""
     build = f"b{row.build}" if row.build else ""
     where = source(row)
+    # The host alone: an address is never broken
     if width and len(where) > width - _INDENT:
         where = where.partition("/")[0]
     parts = (row.model, cards(row.cards), placed, depth, ram, build, where, row.date)
@@ -55,6 +59,7 @@ def _row_words(row: Row, width: int = 0) -> str:
 
 def cards(names: Sequence[str]) -> str:
     """ "RTX 3060", "2 x RTX 3090", "RTX 3060 + RTX 5070 Ti", "CPU"."""
+    # In the order given
     count = {name: names.count(name) for name in names}
     return (
         " + ".join(f"{n} x {_short(name)}" if n > 1 else _short(name) for name, n in count.items())
@@ -71,6 +76,7 @@ def _short(name: str) -> str:
 
 def source(row: Row) -> str:
     """Return where to read of a row."""
+    # Without https://, which says nothing
     return row.source.partition("://")[2] or "a public page of unknown address"
 
 
@@ -81,6 +87,7 @@ def placement(row: Row) -> str:
     return " ".join(
         f"{word} {value}"
         for word, value in pairs
+        # -ngl 99 is "all of it", and the usual case
         if word in _PLACING and (word, value) != ("-ngl", "99")
     )
 
@@ -126,6 +133,7 @@ def rows_text(rows: Sequence[Row], style: Style, plot: bool = False) -> str:
 
 def _test(row: Row) -> str:
     """llama-bench's word for a test."""
+    # "pp512" and "tg128 @ 8192"
     n = row.prompt if row.kind == "pp" else row.generate
     return f"{row.kind}{n}" + (f" @ {row.depth}" if row.depth else "")
 
@@ -139,6 +147,7 @@ def _plot(rows: Sequence[Row]) -> list[str]:
     lines = [f"{'measured / predicted'.ljust(width)}  1/4{' ' * (_HALF - 3)}1{' ' * (_HALF - 1)}4"]
     for name, row in zip(names, rows, strict=True):
         ratio = row.rate / row.predicted
+        # By ratio: half and twice are equally far from the middle; beyond the edges at the edge
         at = round(_HALF * (1 + max(-1.0, min(1.0, log(ratio) / log(_MOST)))))
         marks = [" "] * (2 * _HALF + 1)
         marks[_HALF] = "|"

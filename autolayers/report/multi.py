@@ -34,12 +34,14 @@ def together_text(together: Together, style: Style | None = None, rest: Sequence
                 style(line, "red")
                 for line in wrap(f"does not fit: {shortage(plan)}", style.width, "  ", "    ")
             ]
+        # A whole command for each, to be copied
         lines += [f"  llama-server {shell([*model_words(plan), *plan.flags, *rest])}", ""]
     lines += [*_bill(together, style), ""]
     for said in _sharing(together):
         lines += wrap(said, style.width, "- ", "  ")
     for warning in of_models(together.plans, [plan.warnings for plan in together.plans]):
         lines += [style(line, "yellow") for line in wrap(warning, style.width, "! ", "  ")]
+    # A group of one model, of --swap
     alone = len(together.plans) == 1
     lines += [
         style("fits" if alone else "all fit together", "green")
@@ -70,6 +72,7 @@ def groups_text(groups: Groups, style: Style | None = None, rest: Sequence[str] 
 def of_models(plans: Sequence[Plan], lines: Sequence[Sequence[str]]) -> list[str]:
     """Return the plans' warnings, each line once; with the model's path if not all plans have
     it."""
+    # What is true of the machine is said once, what is true of a model with its name
     common = [line for line in lines[0] if all(line in own for own in lines)]
     named = [
         line if printable(plan.model.path) in line else f"{printable(plan.model.path)}: {line}"
@@ -88,6 +91,7 @@ def _speed_words(together: Together, i: int) -> str:
     text = f"{tokens(speed.generation)} tokens/s, {seconds:.1f} s per request"
     if (asked := together.plans[i].inputs) is not None:
         return f"{tokens(asked.per_second)} inputs/s of {asked.tokens} tokens"
+    # By what the other models take away
     slower = bool(together.alone) and seconds > together.alone[i] * _SLOWER
     return text + (f" (alone {together.alone[i]:.1f} s)" if slower else "")
 
@@ -104,6 +108,7 @@ def _sharing(together: Together) -> Iterator[str]:
         others = [
             f"{other} {seconds:.1f} s"
             for other, seconds in zip(names, costs, strict=True)
+            # Less is 0.0 s
             if seconds >= 0.05
         ]
         if others:
@@ -120,6 +125,7 @@ def _sharing(together: Together) -> Iterator[str]:
 def _bill(together: Together, style: Style) -> list[str]:
     """Return each model's memory with its margins, and the rest, MiB."""
     machine, left, ram_left = together.machine, together.left(), together.ram_left()
+    # Columns: all devices, also those without a model
     names = [device.name for device in machine.devices]
     rows = [["free", *(in_mib(machine.limits[name]) for name in names), _known(machine.ram)]]
     for name, plan in _named(together):
@@ -127,9 +133,11 @@ def _bill(together: Together, style: Style) -> list[str]:
             device.name: device.used + device.margin if device.used else 0
             for device in plan.devices
         }
+        # The margin is the machine's, not each model's
         needs = plan.host.needed - plan.host.margin
         rows.append([name, *(in_mib(taken[name]) for name in names), in_mib(needs)])
     rows.append(["left", *(in_mib(left[name]) for name in names), _known(ram_left)])
+    # blocks() repeats the names in each table: they must leave room for one column
     column = max(len(cell) for row in rows for cell in row[1:])
     for row in rows:
         row[0] = _cut(printable(row[0]), style.width - 2 - column)
@@ -158,4 +166,5 @@ def _named(together: Together) -> Iterator[tuple[str, Plan]]:
     for plan in together.plans:
         name = plan.model.path.replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".gguf")
         seen[name] = seen.get(name, 0) + 1
+        # Folders may hold files of the same name
         yield (name if seen[name] == 1 else f"{name}-{seen[name]}"), plan

@@ -53,10 +53,12 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     """Return a table in GiB with a bar for each device, whose marks stand in the head. Without room
     for bars, or where nothing is drawn, the table alone: a bar never takes the room of a part that
     is there."""
+    # Eight equal GPUs are a row, of the fullest one
     groups = grouped(plan.devices, verbose)
     fullest = [min(group, key=lambda device: device.remaining) for group in groups]
     rows = [_device(device) for device in fullest] + [_host(plan.host)]
     limits = [*(device.free for device in fullest), plan.host.free]
+    # Columns in which nobody has anything are left out, except the usual ones
     shown = [
         i
         for i, (head, *_) in enumerate(PARTS)
@@ -64,6 +66,7 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     ]
     room = max(12, style.width // 4)
     names = [shortened(text, room) for text in [*map(name, groups), "RAM"]]
+    # rows that are nearly full, but fit
     marks = {
         i: "yellow"
         for i, device in enumerate(fullest)
@@ -71,10 +74,12 @@ def memory(plan: Plan, style: Style, verbose: bool) -> list[str]:
     }
     cells = [_cells(row, limit, shown) for row, limit in zip(rows, limits, strict=True)]
     heads = [f"{PARTS[i][0]} {_mark(i, style)}" for i in shown]
+    # columns that names and figures need; the bar gets the rest
     taken = max(map(len, names)) + sum(
         2 + max(map(len, column)) for column in zip(heads, *cells, strict=True)
     )
     width = min(_BAR[1], style.width - taken - 4)
+    # Each head has its mark, so that no legend is needed
     if style.drawn and width >= _BAR[0]:
         return _with_bars(
             names, table(heads, cells, style, (), marks), rows, shown, width, style, marks
@@ -97,6 +102,7 @@ def _with_bars(
     left = max(map(len, [*names, "GiB"]))
     found = [f"{style('GiB'.ljust(left), 'dim')}  {' ' * (width + 2)}  {lines[0]}"]
     for i, (text, row, line) in enumerate(zip(names, rows, lines[1:], strict=True)):
+        # What has no column is 0.0 GiB, and gets no cell of the bar
         sizes = [size if i in columns else 0 for i, size in enumerate(row)]
         bar = _bar(sizes, width, style) if any(sizes) else " " * (width + 2)
         found.append(
@@ -123,15 +129,19 @@ def layers(plan: Plan, style: Style) -> tuple[list[str], str]:
     """Return a character for each layer: A, B, ... by device (# if there is one), in small letters
     (o) with weights in RAM, and a dot on the CPU; and what they stand for. With blocks one device's
     are full, or half with weights in RAM."""
+    # The input layer is a table in RAM with nearly every launch
     rows = [row for row in plan.layers if row.name != "input"]
+    # With -sm tensor each layer is on all devices
     if not style.drawn or not rows or plan.params.split_mode == "tensor":
         return [], ""
     known = {device.name for device in plan.devices}
     devices = list(dict.fromkeys(row.device for row in rows if row.device in known))
+    # One device needs no letter
     alone = len(devices) == 1
     whole, part = LETTERS, LETTERS.lower()
     if alone:
         whole, part = (FULL, HALF) if style.blocks else ("#", "o")
+    # More devices than letters: the placement in words says it
     if len(devices) > len(whole):
         return [], ""
     drawn = "".join([_layer(row, devices, whole, part) for row in rows])
@@ -159,6 +169,7 @@ def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]
     for device in devices:
         last = groups[-1][-1] if groups else None
         if (
+            # A device that is not used is no twin of one that is
             last is not None
             and not verbose
             and (last.description, last.total, last.free, bool(last.used))
@@ -170,6 +181,7 @@ def grouped(devices: Sequence[DeviceRow], verbose: bool) -> list[list[DeviceRow]
     return [
         part
         for group in groups
+        # Two GPUs have a row each
         for part in ([group] if len(group) >= ALIKE else [[device] for device in group])
     ]
 
@@ -183,6 +195,7 @@ def name(group: Sequence[DeviceRow]) -> str:
 def names(group: Sequence[DeviceRow]) -> str:
     """CUDA0, or CUDA0-3."""
     first, last = group[0].name, group[-1].name
+    # "CUDA0" and "CUDA3" are "CUDA0-3"
     return first if first == last else f"{first}-{last[len(last.rstrip('0123456789')) :]}"
 
 
@@ -218,12 +231,16 @@ def _mark(i: int, style: Style) -> str:
 
 def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
     """Return the columns of each part: those that its share rounds to, and at least one."""
+    # What is missing (a negative rest) has no columns
     total = sum(max(0, size) for size in sizes)
     shares = [max(0, size) * width / total for size in sizes]
+    # At least one column each, so that no part is invisible
     counts = [max(1, int(share)) if share else 0 for share in shares]
+    # One column after another, where it is the least wrong
     while sum(counts) != width:
         step = 1 if sum(counts) < width else -1
         able = [i for i, count in enumerate(counts) if shares[i] and count + step > 0]
+        # More parts than columns
         if not able:
             break
         at = max(able, key=lambda i: step * (shares[i] - counts[i]))
@@ -235,5 +252,6 @@ def _bar(sizes: Sequence[int], width: int, style: Style) -> str:
 def _layer(row: LayerRow, devices: Sequence[str], whole: str, part: str) -> str:
     if row.device not in devices:
         return "."
+    # Weights in another buffer than a GPU's: RAM, e.g. experts
     elsewhere = any(size and buffer not in devices for buffer, size in row.buffers.items())
     return (part if elsewhere else whole)[devices.index(row.device)]

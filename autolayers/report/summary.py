@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ..planner.plan import DeviceRow, HostRow, Plan
     from ..work.speed import Speed
 
+# a cell that is filled from the left by 0 to 7 eighths
 _EIGHTHS = " \u258f\u258e\u258d\u258c\u258b\u258a\u2589"
 _INDENT, _LABEL = 2, 11
 _NOTED = 1.02  # times the plan's rate: faster
@@ -60,6 +61,7 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
     """The alternatives, --fit's answer and the warnings. A plan that does not fit has its remedies
     first, then the command, which cannot run."""
     lines: list[str] = []
+    # "200 GiB more on CUDA0" helps nobody
     for remedy in () if plan.fits else filter(_is_sold, plan.remedies):
         lines += wrap(f"fits with {_remedy(plan, remedy)}", style.width, "  ", "    ")
     if not plan.fits:
@@ -69,6 +71,7 @@ def tail(plan: Plan, style: Style, rest: Sequence[str] = (), command: Sequence[s
         lines += _labelled("smaller", smaller_words(plan), style)
     if plan.fit_choice is not None:
         lines += _labelled("--fit", _rival(plan), style)
+    # What somebody measured on such a machine, next to the prediction
     for words in measured_words(plan.measured, style.width) if plan.fits else []:
         lines += _labelled("measured", words, style)
     for warning in plan.warnings:
@@ -89,7 +92,9 @@ def _layers(plan: Plan, style: Style) -> list[str]:
     words."""
     left = _INDENT + _left(plan)
     room = style.width - left
+    # layers() leaves 10 columns for a label, which stands here already
     strip, meaning = layers(plan, Style(False, room + 10, style.drawn, style.blocks))
+    # whether the strip's meaning has room on its line
     beside = len(strip) == 1 and len(strip[0]) + len(_GAP) + len(meaning) <= room
     marks = meaning.replace(HALF, style(HALF, "ram"))
     lines = [placed(line, style) for line in strip]
@@ -97,6 +102,7 @@ def _layers(plan: Plan, style: Style) -> list[str]:
         lines[0] += _GAP + marks
     first = f"{meaning}{_GAP}" if meaning and not beside else ""
     words = wrap(first + plan.placement, room)
+    # Coloured after wrapping: an escape would count as characters
     lines += [line.replace(meaning, marks) if first else line for line in words]
     labels = [f"{' ' * _INDENT}layers".ljust(left), *[" " * left] * (len(lines) - 1)]
     return [label + line for label, line in zip(labels, lines, strict=True)]
@@ -104,6 +110,7 @@ def _layers(plan: Plan, style: Style) -> list[str]:
 
 def memory(plan: Plan, style: Style) -> list[str]:
     """A bar for each device, and for RAM."""
+    # One bar stands for several equal GPUs: the one that fills up first
     fullest = [min(group, key=lambda device: device.remaining) for group in _groups(plan)]
     rows: list[tuple[str, list[int], int | None]] = [
         (title, _of_device(device), device.free)
@@ -112,6 +119,7 @@ def memory(plan: Plan, style: Style) -> list[str]:
     rows.append(("RAM", _of_host(plan.host), plan.host.free))
     left = _left(plan)
     amounts = [_amount(sizes, limit) for _, sizes, limit in rows]
+    # All bars are equally wide, whatever the devices have
     width = min(_WIDEST, style.width - _INDENT - left - max(map(len, amounts)) - 3)
     lines = []
     for (title, sizes, limit), amount in zip(rows, amounts, strict=True):
@@ -142,6 +150,7 @@ def _left(plan: Plan) -> int:
 
 def _others(plan: Plan, style: Style) -> list[str]:
     """The alternatives, their flags in a column where those are short."""
+    # e.g. [("longer", "-ctk q8_0 -ctv q8_0", "context 33k, 37.6 tokens/s")]
     found = [(gain, shell(other.flags), _gain(plan, other)) for gain, other in _best(plan)]
     column = max((len(flags) for _, flags, _ in found), default=0) + len(_GAP)
     lines: list[str] = []
@@ -159,6 +168,7 @@ def _others(plan: Plan, style: Style) -> list[str]:
 def _gain(plan: Plan, other: Alternative) -> str:
     """What an alternative changes, in a few words; the table has all of them."""
     here, speed = plan.speed, other.speed
+    # 17664 and 17920 are both 17k here, and no difference
     context = _count(other.n_ctx)
     parts = [] if context == _count(plan.breakdown.n_ctx) else [f"context {context}"]
     low, high = _ends(speed)
@@ -167,6 +177,7 @@ def _gain(plan: Plan, other: Alternative) -> str:
     if unsure:
         rate += f" ({low} to {high})"
     parts.append(rate)
+    # Something has to be said: where only the prompts differ, their rate
     if speed.prompt > here.prompt * _PROMPTS or (len(parts) == 1 and not unsure):
         parts.append(f"prompts {speed.prompt:.0f}/s")
     parts += filter(None, [other.note])
@@ -192,8 +203,10 @@ def _rival(plan: Plan) -> str:
     assert rival is not None
     speed = rival.speed
     said = [f"context {_count(rival.breakdown.n_ctx)}", _rate(speed)]
+    # An embedding model has no rate of generated tokens
     said = said[:1] if plan.inputs is not None else said
     words = ", ".join([*said, f"prompts {speed.prompt:.0f}/s"])
+    # The same figures twice would look like a mistake
     if words == _own(plan):
         words = "the same context and rates"
     if not rival.fits:
@@ -221,6 +234,7 @@ def _is_sold(remedy: Remedy) -> bool:
 def _best(plan: Plan) -> list[tuple[str, Alternative]]:
     """The first alternative of each gain, the fastest of those that are faster; the table has them
     all."""
+    # gain -> the alternative that is shown for it
     found: dict[str, Alternative] = {}
     for other in plan.alternatives:
         if other.speed.generation > plan.speed.generation * _NOTED:
@@ -228,6 +242,7 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
         else:
             gain = "longer" if other.n_ctx > plan.breakdown.n_ctx * _LONGER else "instead"
         before = found.setdefault(gain, other)
+        # Of a longer context the first one stays, of speed the fastest
         if gain == "faster" and other.speed.generation > before.speed.generation:
             found[gain] = other
     return list(found.items())
@@ -235,6 +250,7 @@ def _best(plan: Plan) -> list[tuple[str, Alternative]]:
 
 def _amount(sizes: Sequence[int], limit: int | None) -> str:
     """What is held at once, of how much, and what comes with use."""
+    # (the last one is the margin)
     *held, growing, _ = sizes
     found = f"{sum(held) / GiB:.1f}" + ("" if limit is None else f" of {limit / GiB:.1f}") + " GiB"
     return found + (f", may grow by {growing / GiB:.1f}" if growing >= GiB // 20 else "")
@@ -245,6 +261,7 @@ def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> 
     for than it has. A cell is of the part that has its middle; the end of the weights is drawn in
     eighths."""
     total = sum(sizes)
+    # What is asked for may be more than the device has: then the bar is of that
     whole = max(total, limit or 0) or 1
     marks = [PARTS[i][2 if style.blocks else 1] for i in range(len(sizes))]
     free = PARTS[-1][2 if style.blocks else 1]
@@ -258,16 +275,19 @@ def drawn(sizes: Sequence[int], limit: int | None, width: int, style: Style) -> 
                 mark = of_part
                 break
         cells.append(mark)
+    # sizes[0] are the weights
     eighths = round(sizes[0] * width * 8 / whole)
     if style.blocks and eighths % 8 and eighths // 8 < width:
         cells[eighths // 8] = _EIGHTHS[eighths % 8]
     if limit is not None and total > limit:
+        # One column more, so that no part loses one to the mark
         cells.insert(limit * width // whole, _LIMIT)
     return "".join(cells)
 
 
 def machine(plan: Plan) -> str:
     """The machine in a few words: "RTX 3060 + 32 GB RAM"."""
+    # "RTX 3060 12 GB" -> how many
     kinds: dict[str, int] = {}
     for group in grouped(plan.devices, True):
         sold = f" {ceil(group[0].total / GiB)} GB" if not plan.host.shared else ""
@@ -282,10 +302,12 @@ def machine(plan: Plan) -> str:
 
 def _subject(plan: Plan, style: Style) -> list[str]:
     model, kind = plan.model, plan.model.quantisation
+    # Many names end with their quantisation already
     said = kind.lower().replace("-", "_") in model.name.lower().replace("-", "_")
     name = model.name if said else f"{model.name}  {kind}"
     card, *cards = machine(plan).split(" + ")
     start = wrap(f"{name}  {model.size / GiB:.1f} GiB{_GAP}on {card}", style.width, "", "  ")
+    # The name of a further card is not broken at a line's end
     first, *others = _flowed(start, [f"+ {each}" for each in cards], style, " ")
     return [style(first, "bold"), *others]
 
@@ -315,6 +337,7 @@ def _rates(plan: Plan) -> list[str]:
     """How fast it is, without more digits than the prediction has."""
     speed = plan.speed
     if speed.requests is not None or plan.inputs is not None:
+        # As text.py says it; the context is said after it, and shorter
         known = figures(plan).removeprefix("about ").removesuffix(context_words(plan))
         return known.strip().split(_GAP)
     low, high = _ends(speed)
@@ -334,11 +357,13 @@ def _context(plan: Plan) -> str:
 
 
 def _count(tokens: int) -> str:
+    # Below 10k a thousand tokens more or less count
     return f"{tokens // 1024}k" if tokens >= 10 * 1024 else str(tokens)
 
 
 def _product(group: Sequence[DeviceRow]) -> str:
     device, found = group[0], name(group).removeprefix(names(group)).strip()
+    # Of --gpu 24GiB there is no product's name
     if device.description.startswith("hypothetical"):
         return f"a GPU of {device.total / GiB:.4g} GiB"
     return found or names(group)
@@ -367,10 +392,12 @@ def _of_host(host: HostRow) -> list[int]:
 def _command(words: Sequence[str], style: Style) -> list[str]:
     """The command, broken before flags with a backslash, which a shell reads as one line."""
     whole = shell(list(words))
+    # cmd and PowerShell have no backslash at a line's end; a pipe wants one line
     if os.name == "nt" or _INDENT + len(whole) <= style.width or not style.drawn:
         return [style(whole if not style.drawn else " " * _INDENT + whole, "bold")]
     groups: list[list[str]] = []
     for word in words:
+        # "-1" is a value: a flag stays on one line with all its values
         value = word[1:2].isdigit() or not word.startswith("-")
         if groups and value:
             groups[-1].append(word)

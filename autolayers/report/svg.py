@@ -15,7 +15,9 @@ from .picture import FULL, HALF
 from .table import PLACES
 
 _ENDINGS = (".svg", ".png")
+# pixels of a character's width, a line's height and the edge, for a font of 15 px
 _CELL, _LINE, _MARGIN = 9, 20, 20
+# code of an escape -> colour of the text; a summary has no other codes
 _PAINT = {
     "": INK,
     "0": INK,
@@ -35,12 +37,14 @@ def write_picture(text: str, path: str) -> None:
     if ending == ".svg":
         Path(path).write_text(svg(text), encoding="utf-8")
         return
+    # Python's standard library cannot draw
     program = shutil.which("rsvg-convert")
     if program is None:
         raise AutolayersError(
             f"--picture {path}: a PNG needs rsvg-convert (package librsvg2-bin); or write a .svg"
         )
     done = subprocess.run(
+        # Twice the size: sites that scale a picture down keep it sharp
         [program, "--zoom", "2", "-o", path],
         input=svg(text).encode(),
         capture_output=True,
@@ -57,7 +61,9 @@ def svg(text: str) -> str:
     """Return the lines in cells of one width, on white, in the colours of a painted Style; with the
     mark."""
     lines = text.rstrip("\n").split("\n")
+    # Without escapes, which have no width
     width = 2 * _MARGIN + _CELL * max(len(_CODE.sub("", line)) for line in lines)
+    # One line more, for the mark
     height = 2 * _MARGIN + _LINE * (len(lines) + 1)
     drawn = [
         part for i, line in enumerate(lines) for part in _line(line, _MARGIN + _LINE * (i + 1) - 5)
@@ -80,9 +86,11 @@ def svg(text: str) -> str:
 def _line(line: str, y: int) -> list[str]:
     """Return the line's runs of one colour; half blocks stand before full ones of the GPU's."""
     found, x = [], _MARGIN
+    # ["text", "34", "blue text", "0", "text"]: the codes stand between the runs
     first, *others = _CODE.split(line)
     for code, run in zip(["", *others[::2]], [first, *others[1::2]], strict=True):
         if run.strip():
+            # A half block is RAM's colour below and the GPU's above: two runs, one over the other
             if HALF in run:
                 found.append(
                     _run("".join(FULL if mark == HALF else " " for mark in run), x, y, GPU, False)
@@ -95,6 +103,7 @@ def _line(line: str, y: int) -> list[str]:
 def _run(text: str, x: int, y: int, colour: str, bold: bool) -> str:
     more = (f' fill="{colour}"' if colour != INK else "") + (' font-weight="bold"' if bold else "")
     return (
+        # textLength: another font than the first must not move the columns
         f'<text x="{x}" y="{y}" textLength="{_CELL * len(text)}" '
         f'xml:space="preserve"{more}>{escape(text)}</text>'
     )

@@ -27,6 +27,7 @@ _COLUMNS = (
     ("full*", 6),
 )
 _LEFT = ("cache",)
+# columns; below it the layers give way to the bar
 _LEAST_BAR = 16
 
 FIELDS = (
@@ -60,6 +61,7 @@ class SweepTable:
 
     def __init__(self, style: Style) -> None:
         self.style = style
+        # On a narrower terminal the margin is left out, and gaps are one blank
         wide = sum(width + 2 for _, width in _COLUMNS) - 2 <= style.width
         self.gap = "  " if wide else " "
         self.columns = [column for column in _COLUMNS if wide or column[0] != "margin"]
@@ -87,6 +89,7 @@ class SweepTable:
             "full*": tokens(plan.speed.generation_full),
         }
         line, flags = self._line(cells), shell(plan.flags)
+        # Flags on a line of their own are still one word to copy
         together = len(line) + 2 + len(flags) <= self.style.width
         return (
             (line if plan.fits else self.style(line, "red"))
@@ -111,6 +114,7 @@ class SweepBars:
 
     def __init__(self, style: Style, cases: Sequence[Case]) -> None:
         self.style = style
+        # All bars have one scale: the largest machine's memory is the full width
         self.most = max([sum(case.machine.limits.values()) for case in cases], default=0) or 1
         self.width = style.width - 55
         self.layers = self.width >= _LEAST_BAR
@@ -127,11 +131,14 @@ class SweepBars:
             return "\n".join(wrap(f"refused: {point.refusal}", self.style.width, start, "    "))
         bar, end = "", 0
         for mark, part in zip("#=+", ("model", "context", "compute"), strict=True):
+            # By the running sum, so that rounding does not add up
             end += sum(getattr(d, part) for d in plan.devices)
             bar += mark * (round(end / self.most * (self.width - 1)) - len(bar))
         bar = bar.ljust(self.width)
+        # More than the largest machine has
         if len(bar) > self.width:
             bar = bar[: self.width - 1] + ">"
+        # Where this machine's memory ends
         at = round(_free(plan) / self.most * (self.width - 1))
         bar = bar[:at] + "|" + bar[at + 1 :]
         line = (
@@ -147,6 +154,7 @@ def fields(point: Point) -> list[object]:
     start: list[object] = [point.model.path, point.machine, point.n_ctx, point.cache_type]
     plan = point.plan
     if plan is None:
+        # The reason stands in the last column, where others have their flags
         return [*start, "refused", *[""] * (len(FIELDS) - 6), point.refusal]
     speed = plan.speed
     return [

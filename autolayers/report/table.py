@@ -20,6 +20,7 @@ PLACES = {"gpu": "34", "ram": "33"}
 
 
 WIDTH = 80  # columns, if no terminal says
+# (narrower tables are unreadable, and COLUMNS may hold any number)
 NARROWEST, WIDEST = 40, 1000  # columns that are drawn, whatever COLUMNS says
 LABEL = 10  # columns of the labels
 _NAME = 18  # of a name, at least
@@ -55,8 +56,11 @@ class Style:
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
         width = _width(stream, environ)
         dumb = environ.get("TERM") == "dumb"
+        # Drawn only for eyes: a pipe gets words and figures
         shown = stream.isatty() and not dumb
+        # Block characters are escaped where the encoding lacks them: then plain ones
         blocks = (getattr(stream, "encoding", None) or "").lower().replace("-", "") == "utf8"
+        # no-color.org: set to anything but "" turns colour off
         coloured = not (dumb or environ.get("NO_COLOR")) and (
             bool(environ.get("FORCE_COLOR")) or shown
         )
@@ -69,11 +73,14 @@ class Style:
 
 
 def _width(stream: TextIO, environ: Mapping[str, str]) -> int | None:
+    # Also on a pipe, so that `COLUMNS=120 autolayers ... | less` is as wide as that
     said = whole(environ.get("COLUMNS", ""))
     if said:
         return min(max(NARROWEST, said), WIDEST)
     try:
+        # 0 columns: some consoles of editors and containers
         return max(NARROWEST, os.get_terminal_size(stream.fileno()).columns or WIDTH)
+    # No terminal, a closed stream, or one of a test without a number
     except (OSError, ValueError, AttributeError):
         return None
 
@@ -87,6 +94,7 @@ def shortened(text: str, width: int) -> str:
     text = printable(text)
     if len(text) <= width:
         return text
+    # Names often differ at both ends: the maker's series first, the size last
     left = (width - 2) // 2
     return f"{text[:left]}..{text[len(text) - (width - 2 - left) :]}"
 
@@ -94,6 +102,7 @@ def shortened(text: str, width: int) -> str:
 def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
     """Return the text in lines of at most `width` columns, broken only at spaces; `first` starts
     the first line, `then` the others. A word longer than a line gets its own line."""
+    # `first` and `then` may hold a label, so a line that equals one is empty
     lines, line = [], first
     for word in printable(text).split(" "):
         empty = line in (first, then)
@@ -107,7 +116,9 @@ def wrap(text: str, width: int, first: str = "", then: str = "") -> list[str]:
 def titled(title: str, verdict: str, style: Style, colour: str, more: str = "") -> list[str]:
     """Return the first line of an answer: what it is about, `more` of it, and the verdict at the
     right edge, or below."""
+    # What is left for the title on the verdict's line, with gaps of two
     room = style.width - len(more) - len(verdict) - (6 if more else 4)
+    # Too narrow for both: the verdict below the title
     if room < 16:
         short = shortened(title, style.width - len(more) - 2)
         return [
@@ -116,6 +127,7 @@ def titled(title: str, verdict: str, style: Style, colour: str, more: str = "") 
         ]
     title = shortened(title, room)
     left = f"{style(title, 'bold')}{'  ' if more else ''}{more}"
+    # By lengths without colour: escapes have no width
     space = style.width - len(title) - (len(more) + 2 if more else 0) - len(verdict)
     return [f"{left}{' ' * space}{style(verdict, colour)}"]
 
@@ -148,12 +160,15 @@ def table(
         cells = []
         for i, cell in enumerate(row):
             padded = (
+                # No blanks after the last column: they would wrap on a terminal
                 cell.ljust(widths[i] if i + 1 < len(row) else 0)
                 if i in left
                 else cell.rjust(widths[i])
             )
+            # Coloured after padding, since an escape counts as characters
             if number == 0:
                 padded = style(padded, "dim")
+            # A negative size is what is missing; "-" alone is no figure
             elif cell.startswith("-") and cell[1:2].isdigit():
                 padded = style(padded, "red")
             elif marks and number - 1 in marks:
@@ -178,12 +193,15 @@ def fitted(
     def wide(columns: Sequence[int]) -> int:
         return sum(max(len(printable(row[i])) for row in (head, *rows)) + 2 for i in columns) - 2
 
+    # columns that still stand, as indices of head
     kept = list(range(len(head)))
     for column in less:
         if style.bounded and wide(kept) > style.width:
             kept.remove(column)
     heads, cells = [head[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    # for the first column
     room = style.width - wide(kept[1:]) - 2
+    # A name of fewer columns says nothing: stacked puts it above instead
     if style.bounded and room >= _NAME:
         cells = [[shortened(first, room), *others] for first, *others in cells]
     return stacked(heads, cells, style, [kept.index(i) for i in left if i in kept], marks)
@@ -200,6 +218,7 @@ def stacked(
     """Return the lines of a table. If it is wider than the terminal, the `first` columns of each
     row are above the others. On a pipe each row is one line."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    # On a pipe one row is one line, for grep and awk
     if not style.bounded or sum(widths) + 2 * (len(widths) - 1) <= style.width:
         return table(head, rows, style, left, marks)
     others = table(
@@ -209,6 +228,7 @@ def stacked(
     for number, (row, other) in enumerate(zip((head, *rows), others, strict=True)):
         mark = (marks or {}).get(number - 1) if number else "dim"
         title = ": ".join(row[:first])
+        # A title keeps its own indentation, which marks the chosen row
         titles = wrap(title.lstrip(), style.width, " " * (len(title) - len(title.lstrip())), "    ")
         lines += [*(style(title, mark) if mark else title for title in titles), "    " + other]
     return lines
@@ -218,6 +238,7 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
     """Return the lines of a table that is at most as wide as the terminal: further columns go to
     tables below, each after the first column."""
     widths = [max(len(printable(row[i])) for row in (head, *rows)) for i in range(len(head))]
+    # columns of each table, as indices; the first column is repeated in all
     parts: list[list[int]] = []
     for i in range(1, len(head)):
         part = [*parts[-1], i] if parts else [i]
@@ -236,6 +257,7 @@ def blocks(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> 
 
 def rounded(rate: float) -> str:
     """Return tokens per second as a person says it: two digits, or all before the point."""
+    # More digits would promise more than a prediction knows
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 

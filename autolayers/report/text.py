@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ..work.speed import Speed
 
 LESS_SURE = 1.3  # times the plan's doubt: an alternative's is said
+# To say "a GPU of 16 GB" where a launch lacks 3.2 GiB
 SOLD = (4, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 80, 96, 141, 192)  # GB of a GPU's memory
 LEAST_LOST, LOST = 0.5, 0.02  # GiB, or part of it, that a program does not get
 
@@ -59,8 +60,10 @@ def head_text(
         "".ljust(LABEL) if drawn else "layers".ljust(LABEL),
         " " * LABEL,
     )
+    # Unwrapped: it is there to be copied
     lines += ["", style(shell([*command, *plan.flags, *rest]), "bold"), ""]
     if not plan.fits:
+        # Instead of the blank line, so that it stands with the command that cannot run
         lines[-1:] = [
             style(line, "red") for line in wrap("does not fit: " + shortage(plan), style.width)
         ]
@@ -71,6 +74,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
     """Return the reasons, alternatives, --fit's choice, and what the prediction and the table
     assume."""
     lines: list[str] = []
+    # What would fit comes first: nobody reads why something else was chosen
     for remedy in () if plan.fits else plan.remedies:
         lines += wrap("fits with " + remedy_words(remedy), style.width, "  ", "    ")
     if lines:
@@ -95,6 +99,7 @@ def reasons_text(plan: Plan, style: Style, verbose: bool = False) -> str:
 def _title(plan: Plan, style: Style) -> list[str]:
     """Return the model, and the verdict at the right edge."""
     verdict, colour = ("fits", "green") if plan.fits else ("does not fit", "red")
+    # The RAM is not known, so the verdict has a condition
     if plan.fits and plan.host.free is None:
         verdict, colour = f"fits if {human(plan.host.needed)} of RAM are free", "yellow"
     return titled(plan.model.name, verdict, style, colour, f"{plan.model.size / GiB:.1f} GiB")
@@ -105,6 +110,7 @@ def figures(plan: Plan) -> str:
     if not plan.fits:
         return context_words(plan)
     speed = plan.speed
+    # --users: what each of them gets
     if speed.requests is not None:
         return f"{each_words(speed)}   {context_words(plan)}"
     if plan.inputs is not None:
@@ -128,6 +134,7 @@ def context_words(plan: Plan) -> str:
     text = f"context {use.n_ctx}"
     if use.n_seq_max > 1:
         each = f" ({use.n_seq_max} slots of {use.n_ctx_seq})"
+        # One cache for all (any slot may take all of it), or a fixed part for each
         text += f" shared by {use.n_seq_max} slots" if use.kv_unified else each
     kinds = {plan.params.cache_type_k or "f16", plan.params.cache_type_v or "f16"}
     return text + ("" if kinds == {"f16"} else f", {'/'.join(sorted(kinds))} cache")
@@ -157,6 +164,7 @@ def _speed_words(speed: Speed) -> list[str]:
     asked = f"{work.prompt} prompt tokens, {work.generate} generated"
     asked += f" after {work.depth}" if work.depth else ""
     asked += f", {work.requests} requests at once" if work.requests > 1 else ""
+    # "" of a workload that was written as P+G@D
     title = f"{work.name}: " if work.name else ""
     together = " of all together while all answer" if work.requests > 1 else ""
     return [
@@ -193,6 +201,7 @@ def assumed_words(speed: Speed) -> str:
 
 def assumptions(speed: Speed) -> list[tuple[str, str]]:
     """Return the defaults that the prediction assumes: ("RAM", "42 GB/s"), ("", "8 cores")."""
+    # rate -> the devices that it is assumed of, since eight GPUs often share one
     rates: dict[str, list[str]] = {}
     for what, rate in speed.assumed:
         if what == "cores":
@@ -208,12 +217,14 @@ def in_ranges(devices: Sequence[str]) -> list[str]:
     runs: list[list[str]] = []
     for device in devices:
         kind, number = _numbered(device)
+        # 0 is nobody's successor: "CUDA0" after "Vulkan0" begins a new run
         if runs and number and (kind, number - 1) == _numbered(runs[-1][-1]):
             runs[-1].append(device)
         else:
             runs.append([device])
     found: list[str] = []
     for run in runs:
+        # "CUDA0, CUDA1" is as short as "CUDA0-1", and clearer
         found += run if len(run) < 3 else [f"{run[0]}-{_numbered(run[-1])[1]}"]
     return found
 
@@ -244,8 +255,10 @@ def shortage(plan: Plan, said: Callable[[int], str] = human) -> str:
     parts = [
         f"{said(-d.remaining)} missing on {d.name}"
         for d in plan.devices
+        # A GPU without anything of the launch lacks nothing
         if d.used and d.remaining < 0
     ]
+    # None: the RAM is not known
     if plan.host.remaining is not None and plan.host.remaining < 0:
         parts.append(f"{said(-plan.host.remaining)} missing in RAM")
     return ", ".join(parts) or "no placement fits"
@@ -261,6 +274,7 @@ def remedy_words(remedy: Remedy, said: Callable[[int], str] = human) -> str:
     speed = f" ({tokens(remedy.speed)} tokens/s)" if remedy.speed else ""
     flags = [shell(remedy.flags) + speed] if remedy.flags else []
     ram = [f"{said(remedy.ram)} more of RAM"] if remedy.ram else []
+    # The machine has it, and other programs hold it
     if remedy.held:
         ram = [f"{said(remedy.ram)} more of RAM free (close other programs)"]
     devices = [f"{said(size)} more on {device}" for device, size in remedy.devices]
@@ -270,9 +284,11 @@ def remedy_words(remedy: Remedy, said: Callable[[int], str] = human) -> str:
 def larger_card(plan: Plan, remedy: Remedy) -> str:
     """Return the GPU, as it is sold, that has what the remedy adds to the plan's only one; "" where
     there are several, or where it shares the RAM."""
+    # Of several GPUs it is open which one to replace
     if remedy.kind != "vram" or len(plan.devices) != 1 or plan.host.shared:
         return ""
     wanted = plan.devices[0].total + remedy.devices[0][1]
+    # The smallest whose usable memory, after what a driver keeps, is enough
     sold = next((gb for gb in SOLD if (gb - max(LEAST_LOST, gb * LOST)) * GiB >= wanted), 0)
     return f"a GPU of {sold} GB" if sold else ""
 
@@ -280,6 +296,7 @@ def larger_card(plan: Plan, remedy: Remedy) -> str:
 def _instead(plan: Plan, style: Style) -> list[str]:
     """Return the alternatives and their gains."""
     flags = [shell(other.flags) for other in plan.alternatives]
+    # Short flags share a column; a longer one has its gain on the next line
     column = (
         LABEL
         + max([len(words) for words in flags if len(words) <= style.width // 3], default=0)
@@ -318,6 +335,7 @@ def smaller_words(plan: Plan) -> str:
     """Return a quantisation that is wholly on the GPUs, or that there is none."""
     other = plan.smaller
     assert other is not None
+    # There is nothing to be wholly on
     if not plan.devices:
         return "every token reads all weights from RAM: a smaller file or model is faster"
     gpus = f"GPU{'s' * (len(plan.devices) != 1)}"
@@ -340,12 +358,14 @@ def _fit_words(plan: Plan) -> list[str]:
     rival = plan.fit_choice
     if rival is None:
         return []
+    # A device that the plan does not have counts as full
     free = {device.name: device.free for device in plan.devices}
     short = sum(
         max(0, usage.total - free.get(device, 0))
         for device, usage in rival.breakdown.devices.items()
     )
     said = f", {tokens(rival.speed.generation)} tokens/s and prompts {tokens(rival.speed.prompt)}"
+    # With users a request's own rate says less than the sum
     if plan.speed.requests is not None:
         said = (
             f", {tokens(rival.speed.generation)} tokens/s in all, here "
@@ -366,9 +386,12 @@ def bought(plan: Plan, other: Alternative) -> str:
     gains: list[str] = []
     losses: list[str] = []
     if other.n_ctx != plan.breakdown.n_ctx:
+        # Gains come first in the line, whichever they are
         (gains if other.n_ctx > plan.breakdown.n_ctx else losses).append(f"context {other.n_ctx}")
+    # Rates that print alike are alike
     if tokens(speed.generation) != tokens(here.generation):
         text = f"{tokens(speed.generation)} tokens/s instead of {tokens(here.generation)}"
+        # A gain that nobody can be sure of says so
         if speed.generation_spread > LESS_SURE * here.generation_spread:
             text += f" (within x{speed.generation_spread:.2f}: {assumed_words(speed)[2:]})"
         (gains if speed.generation > here.generation else losses).append(text)
@@ -379,6 +402,7 @@ def bought(plan: Plan, other: Alternative) -> str:
         then, now = tokens(speed.generation_full), tokens(here.generation_full)
         slower = f"{then} tokens/s with a full context instead of {now}"
         losses.append("as fast" if then == now else slower)
+    # What both placements have in common is not repeated
     common = f"{plan.n_gpu_layers} of {plan.n_layer + 1} layers on the GPU, "
     where = [other.placement.removeprefix(common)] if other.placement != plan.placement else []
     return ", ".join([*gains, *losses, *where, *filter(None, [other.note])])
@@ -389,6 +413,7 @@ def bought(plan: Plan, other: Alternative) -> str:
 
 def _table(plan: Plan, style: Style) -> list[str]:
     """Return the memory in MiB."""
+    # The column for projectors, drafts and adapters is left out where nobody has any
     extra, host = any(device.extra for device in plan.devices), plan.host
     rows = [
         (name([d]), d.free, d.model, d.context, d.compute, d.extra, d.margin, d.remaining)
@@ -450,10 +475,12 @@ def _memory_words(plan: Plan) -> list[str]:
 
 def _growing(plan: Plan) -> str:
     """Return what RAM may grow by, and of what: the largest parts."""
+    # e.g. {"prompt cache": 8589934592, "context checkpoints": ...}
     sizes: dict[str, int] = {}
     for extra in plan.breakdown.extras:
         if extra.upper_limit and extra.device == "Host":
             sizes[extra.name] = sizes.get(extra.name, 0) + extra.size
+    # Parts of less than 5 % would only make the line longer
     large = [name for name, size in sizes.items() if size >= plan.host.growing / 20]
     of_what = f" ({', '.join(large)})" if large else ""
     return f"up to {human(plan.host.growing)} of RAM{of_what}"
@@ -471,6 +498,7 @@ def _left_out(plan: Plan) -> list[str]:
         parts.append(
             f"{human(host.total - host.free)} of {human(host.total)} of RAM are left to the system"
         )
+    # --gpu 24GiB says how much to use: no word about a display
     sized = all(device.description.startswith("hypothetical") for device in plan.devices)
     empty = bool(local) and all(device.total == device.free for device in local)
     if empty and not host.shared and not sized:
@@ -495,6 +523,7 @@ def _parts(plan: Plan) -> list[str]:
         (False, "in addition to the model on {}"),
         (True, "growing during use, on {}"),
     ):
+        # upper_limit: comes with use and may never be reached; the others are there at once
         for device in dict.fromkeys(e.device for e in extras if e.upper_limit == later):
             parts = [
                 f"{e.name} {human(e.size)}{'' if e.exact else ' at most'}"

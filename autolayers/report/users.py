@@ -16,6 +16,7 @@ def each_words(speed: Speed) -> str:
     """Return what each of the people gets, with the prediction's uncertainty."""
     assert speed.requests is not None
     row: Mapping[str, Any] = speed.requests.to_dict()
+    # factor: how far off the rate may be, either way
     rate, users, factor = (
         row["per_request_tokens_per_second"],
         row["users"],
@@ -39,6 +40,7 @@ def users_table(speed: Speed) -> list[str]:
             f"{row['per_request_tokens_per_second']:.1f}",
             f"{row['total_tokens_per_second']:.0f}",
             f"{row['seconds_to_first_token']:.1f} s",
+            # Bytes of the caches of all users
             human(row["context"]),
         )
         for row in answer["table"]

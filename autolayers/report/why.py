@@ -27,6 +27,7 @@ def why_text(found: Why, style: Style | None = None) -> str:
     ]
     marks = {i: "green" for i, row in enumerate(found.candidates) if row.chosen}
     lines = stacked(("  GiB", "GPUs", "RAM", "context", "request", ""), rows, style, (0, 5), marks)
+    # Factors of planner.prices that counted for the chosen launch
     prices = [
         f"{what} {factor:.2f}"
         for row in found.candidates
@@ -35,4 +36,5 @@ def why_text(found: Why, style: Style | None = None) -> str:
     ]
     counted = f"times the request's seconds: {', '.join(prices)}" if prices else ""
     texts = [text for text in (counted, found.more, found.smaller) if text]
+    # On a pipe a fact is a line, without a label
     return "\n".join([*lines, *(labelled("with", texts, style) if style.bounded else texts)]) + "\n"
