@@ -64,6 +64,7 @@ def _names() -> list[str]:
 
 
 def _archive() -> ZipFile:
+    # Read as a resource: the package itself may lie in a zip
     return ZipFile(BytesIO(files(__package__).joinpath("headers.zip").read_bytes()))
 
 

@@ -37,6 +37,8 @@ class Projector:
     @property
     def bf16(self) -> int:
         """The bytes of its BF16 file, those of the file's header included."""
+        # The patch embedding, patch x patch x 3 colours x
+        # width: four bytes an element in place of two
         return self.size + _BITS * self.frames * self.patch**2 * 3 * self.width
 
 
@@ -93,6 +95,7 @@ def header(name: str) -> Header | None:
         "clip.vision.feed_forward_length": found.ff,
         "clip.vision.attention.head_count": found.heads,
     }
+    # Counted twice, as clip_init loads it for images and for sound
     both = _BOTH if found.audio else 0
     weights = [_tensor("v.all", found.bf16 - both), _tensor("mm.all", both)]
     tensors = {weight.name: weight for weight in weights if weight.n_bytes}

@@ -18,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# at the end of a bundled name, e.g. "-q4_k_m", "-ud-q4_k_xl", "-mxfp4"
 _QUANTISATION = re.compile(r"[-.](qat-ud-\w+|(?:ud-)?(?:i?q\d\w*|mxfp4|f16))$")
 
 
@@ -172,6 +173,7 @@ def download(name: str) -> Sequence[str]:
     found = MODELS.get(stem(name))
     if found is None or not found.repository or name in _ELSEWHERE:
         return ()
+    # -hf needs no tag where there is a single file
     quant = "" if stem(name) in _ONE_FILE else f":{quantisation(name)}"
     return ("-hf", found.repository + quant, *(("--no-mmproj",) if found.vision else ()))
 
@@ -185,4 +187,5 @@ def quantisation(name: str) -> str:
     """Q4_K_M or UD-Q4_K_XL of a bundled name."""
     found = _QUANTISATION.search(name)
     kind = found[1].upper() if found else ""
+    # e.g. "q4_k_xl" -> "UD-Q4_K_XL"
     return f"UD-{kind}" if _LARGE.match(kind.lower()) else kind

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _PLACEMENT = ("-ngl", "-ncmoe", "-cmoe", "-ncffn", "-ot", "-ts", "-sm")
 _EXPERTS = "LLAMA_ARG_N_CPU_MOE"
 _PART_OF_A_LAYER = re.compile(r"blk\\\.\d+\\\.ffn_\([a-z_|]+\)_\(ch\|\)exps=CPU")
+# Given flags that a launch by Ollama alone would not have
 _NOT_OLLAMAS = (
     "-fitt",
     "--fit-target",
@@ -90,6 +91,7 @@ class Advice:
     def over(self, existing: Mapping[str, object]) -> dict[str, int]:
         """Return the parameters that replace these: a num_gpu that should not be set becomes -1,
         Ollama's value for auto; without a known GPU it stays as it is."""
+        # A server merges parameters over the old ones: a key cannot be removed, so -1 says auto
         if self.num_gpu is None and "num_gpu" in existing and self.devices:
             return {"num_gpu": -1, **self.parameters}
         return self.parameters
@@ -98,6 +100,7 @@ class Advice:
     def reasons(self) -> list[str]:
         """The plan's reasons, with Ollama's names for the settings."""
         levers = {lever.name: lever for lever in self.plan.levers}
+        # Reasons that name llama-server's flags are said again with Ollama's settings
         found = [reason for reason in self.plan.reasons if reason.partition(" (")[0] not in levers]
         if self.num_gpu is None or not any(reason.endswith(" missing") for reason in found):
             return found
@@ -111,6 +114,7 @@ class Advice:
     def _saving(self, lever: Lever) -> str:
         """Say what a lever would free, in Ollama's words."""
         word, value = lever.words[0], lever.words[1]
+        # -c is of all slots, num_ctx of one
         if word == "-c":
             value = str(int(value) // self.parallel)
         enough = ", enough for one more layer" if lever.enough else ""
@@ -177,6 +181,8 @@ def advise(
     question = _Question(target, settings, devices, host, words)
     notes = [*target.notes, *settings.ignored]
     n_ctx, batch, use = question.launch(num_ctx, num_batch, notes)
+    # Nobody said a context: a mixture's own plan may
+    # have a better one than Ollama's default by VRAM
     if num_ctx is None and not pin and not question.context_is_said:
         wanted, its_batch = question.of_a_mixture(n_ctx, batch, use, num_batch)
         if wanted > n_ctx:
@@ -187,6 +193,7 @@ def advise(
             num_batch = its_batch
             n_ctx, batch, use = question.launch(wanted, num_batch, notes)
     choice = question.placement(n_ctx, batch, use, pin)
+    # The placement was found without reasons, which cost a search of their own
     plan = (
         choice.plan
         if not explain
@@ -197,6 +204,7 @@ def advise(
         notes += question.larger_context(
             n_ctx, batch, use, given=num_ctx is not None or not explain
         )
+    # Ollama might still choose another batch for the same context
     pin_batch = question.pinned(n_ctx, batch, use, plan, num_batch is not None, num_ctx == "max")
     notes += _left_out(target, plan)
     notes += _about_settings(settings, devices, use, choice.num_gpu, version)
@@ -261,9 +269,11 @@ class _Question:
             host,
             words,
         )
+        # num_gpu counts the output layer, as -ngl does
         self.everything = target.model.n_layer + 1
         self.parallel = rules.parallel(target.model, settings)
         self.flash = rules.flash_attention(settings, devices)
+        # Several questions below ask for the same plan
         self.answers: dict[tuple[object, ...], Plan] = {}
 
     # --- context and batch
@@ -277,6 +287,7 @@ class _Question:
         if num_ctx == "max":
             return self._largest(given_batch, notes)
         n_ctx = self._context(num_ctx, notes)
+        # Which GPUs it uses depends on Ollama's guess, and that on the context
         use = self.visible(n_ctx * self.parallel)
         batch = given_batch or rules.automatic_batch(
             target.model, target.size, n_ctx * self.parallel, use, self.flash
@@ -294,6 +305,7 @@ class _Question:
         batch = given_batch or min(rules.BATCH, self.target.model.n_ctx_train or rules.BATCH)
         use = list(self.devices)
         plan = self.ask(None, batch, use)
+        # With this context it may fit one GPU, by Ollama's guess: then the others stay empty
         fewer = self.visible(plan.breakdown.n_ctx)
         if len(fewer) < len(use):
             use, plan = fewer, self.ask(None, batch, fewer)
@@ -309,6 +321,7 @@ class _Question:
         wanted = self._wanted(num_ctx, own)
         n_ctx = rules.default_context(self.settings, self.devices) if wanted is None else wanted
         n_ctx = rules.clamped(n_ctx, model, vision)
+        # 0 reads like automatic, and is clamped to the minimum
         if wanted == 0 and not isinstance(num_ctx, int):
             notes.append(
                 f"num_ctx {own} means {n_ctx} to Ollama, not automatic: remove the line, "
@@ -346,6 +359,7 @@ class _Question:
         ):
             return 0, num_batch
         given = num_batch or _whole(self.target.parameters.get("num_batch"))
+        # As `autolayers MODEL` plans it: 0 leaves context and batch to the plan
         plain = self.ask(0, given or 0, use, layers=False)
         if not plain.fits:
             return 0, num_batch
@@ -375,6 +389,7 @@ class _Question:
         that costs a layer."""
         if given or "num_batch" in self.target.parameters:
             return True
+        # Without GPUs and size nothing lowers it: the largest that Ollama could take
         largest = rules.automatic_batch(self.target.model, 0, n_ctx * self.parallel, (), self.flash)
         return (
             bool(use)
@@ -390,6 +405,7 @@ class _Question:
         if not use:
             return _on_cpu(plan, pin)
         more: tuple[str, ...] = ()
+        # shouldDisableMMProjOffload: an explicit partial num_gpu sends the projector to the CPU
         if self.target.vision and plan.n_gpu_layers < self.everything:
             plan, more = self._without_projector(n_ctx, batch, use)
         if plan.n_gpu_layers >= self.everything:
@@ -401,6 +417,7 @@ class _Question:
         """Return a dense model that does not fit."""
         plan, more, own = partly.plan, partly.more, partly.own
         layers = own.params.layers_wanted(self.everything) if own is not None else 0
+        # --fit also chooses the split, which a num_gpu leaves to the free memory
         if len(partly.use) > 1 and layers > plan.n_gpu_layers and own is not None:
             return self._several(partly, own, layers)
         notes: tuple[str, ...] = ()
@@ -423,6 +440,8 @@ class _Question:
         More layers fit so, but never all. Returns the plan and its words."""
         more: tuple[str, ...] = ("--no-mmproj-offload",)
         if self.ask(n_ctx, batch, use, more).n_gpu_layers >= self.everything:
+            # All layers would be no partial offload any more,
+            # and the projector would go back to the GPU
             more = (*more, "-ngl", str(self.everything - 1))
         return self.ask(n_ctx, batch, use, more), more
 
@@ -435,9 +454,11 @@ class _Question:
         )
         if partly.pin:
             return _Choice(plan, plan.n_gpu_layers, partly.more, notes=(why,), own=own)
+        # Whole layers in RAM cost attention too; experts alone cost less
         asked = partly.n_ctx, partly.batch, partly.use
         server, words = _server_settings(self.ask(*asked, layers=False))
         exact = self.ask(*asked, words, layers=False)
+        # LLAMA_ARG_FIT_TARGET is in whole MiB: rounded up
         margins = ",".join(str(-(-row.margin // MiB)) for row in exact.devices)
         note = (
             f"{why}, so num_gpu is not set (--pin sets it); LLAMA_ARG_FIT_TARGET={margins} alone "
@@ -454,6 +475,7 @@ class _Question:
             f"{self.everything}; without it Ollama places {layers}"
             + ("" if pin else ", so num_gpu is not set (--pin sets it)")
         ]
+        # The best split for whole layers, which only the server's environment can say
         best = self.ask(*asked, ("--strategy", "layers"), layers=False)
         if best.fits and best.n_gpu_layers > layers and best.params.tensor_split:
             split = ",".join(f"{share:g}" for share in best.params.tensor_split)
@@ -480,6 +502,7 @@ class _Question:
         if self.settings.fit_target:
             return self.settings.fit_target
         projectors = sum(read_header(path).n_bytes for path in self.target.projectors)
+        # With a projector on the GPU Ollama adds its tensors to llama.cpp's 1024 MiB
         return (FIT_PARAMS_TARGET + -(-projectors // MiB),)
 
     def left_alone(self, n_ctx: int, batch: int, use: Sequence[Device]) -> FitChoice | None:
@@ -499,12 +522,14 @@ class _Question:
         """llama-server's flags as Ollama would start it, without a placement; `n_ctx` per slot,
         None the largest, 0 what the plan chooses; likewise `batch`."""
         target, words = self.target, ["-np", str(self.parallel), "-fa", self.flash]
+        # Ollama starts llama-server with -ub equal to -b (llm/llama_server.go)
         words += ["-b", str(batch), "-ub", str(batch)] if batch else []
         if n_ctx != 0:
             words += ["--ctx", "max"] if n_ctx is None else ["-c", str(n_ctx * self.parallel)]
         if self.settings.kv_cache_type:
             words += ["-ctk", self.settings.kv_cache_type, "-ctv", self.settings.kv_cache_type]
         if target.projectors:
+            # llama-server takes one --mmproj
             words += ["--mmproj", target.projectors[0]]
         for adapter in target.adapters:
             words += ["--lora", adapter]
@@ -534,6 +559,7 @@ class _Question:
                 words += ["--strategy", "layers"]
                 if len(devices) > 1:  # Ollama passes no split: llama.cpp splits by free memory
                     words += ["-ts", ",".join(str(device.free) for device in devices)]
+            # `more` wins over the words of the command
             given = {item.name for item in items(more)}
             own = [
                 word for item in items(self.words) if item.name not in given for word in item.words
@@ -546,6 +572,7 @@ class _Question:
         """With flags for Ollama's own behaviour, which a build need not know."""
         seen = list(devices)
         if self.target.hidden and seen:
+            # Files that cannot be read count on the first GPU, which holds projectors
             seen[0] = replace(seen[0], free=max(0, seen[0].free - self.target.hidden))
         arguments = arguments_of(words, None)
         names = {device.name for device in seen}
@@ -566,6 +593,7 @@ class _Question:
         fits = self.ask(n_ctx, batch, devices).n_gpu_layers >= self.everything
         if fits and (given or "num_ctx" in self.target.parameters):
             return []
+        # None: the largest context, with the batch that leaves the most for it
         best = self.ask(None, min(batch, rules.BATCH), devices)
         largest = best.breakdown.n_ctx // self.parallel
         if not best.fits or best.n_gpu_layers < self.everything or (fits and largest < 2 * n_ctx):
@@ -576,6 +604,7 @@ class _Question:
 def _placing(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Yield (flag, variable, value) of the plan's words that place the model."""
     for flag, value in parse(plan.flags, command=None).given:
+        # row[0].env is the variable of the flag, e.g. LLAMA_ARG_N_CPU_MOE of -ncmoe
         row = lookup(flag)
         if row is not None and flag in _PLACEMENT:
             yield flag, row[0].env, value
@@ -591,6 +620,7 @@ def _server_settings(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
             # a regex would need quoting for whatever starts the server: the layer's other experts
             # move too
             flag, name, value = "-ncmoe", _EXPERTS, str(int(found.get(_EXPERTS, "0")) + 1)
+        # Several -ot are one variable, separated by commas; a switch's value is 1
         more = name in found and flag == "-ot"
         found[name] = f"{found[name]},{value}" if more else value or "1"
         words[flag] = found[name] if value else ""
@@ -613,6 +643,7 @@ def _about_settings(
     version: str,
 ) -> list[str]:
     notes = []
+    # 0.0.0 is a build of somebody's own
     numbers = re.match(r"v?(\d+)\.(\d+)", version)
     if numbers and (int(numbers[1]), int(numbers[2])) < _OLD and version != "0.0.0":
         notes.append(

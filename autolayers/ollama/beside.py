@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MODELS_A_GPU = 3  # defaultModelsPerGPU
 _MOST = 24  # models that are asked for
+# lines of /api/show's "parameters", e.g. "num_ctx                        8192"
 _GIVEN = re.compile(r"^(num_ctx|num_gpu) +(-?\d{1,9})\b", re.MULTILINE)
 
 
@@ -64,11 +65,13 @@ def beside(
     names = [str(row.get("name")) for row in loaded]
     # of equal keep_alive it is the first by its file's name, which the server does not say
     first = names[0] if len(names) == 1 else ""
+    # Without a GPU the CPU counts as one
     full = len(names) >= (most or _MODELS_A_GPU * max(1, len(devices)))
     for model in _installed(server, names):
         n_ctx = model.given.get("num_ctx") or default_context(settings, devices)
         guess = _guess(model.info, model.size, n_ctx, settings)
         allowed = _allowed(guess, devices, settings)
+        # An explicit partial num_gpu skips the check, and may run out of memory
         keeps = not full and (guess <= allowed or model.is_partial or not devices)
         yield Other(model.name, guess, allowed, keeps, "" if keeps else first)
 
@@ -93,6 +96,7 @@ def _installed(server: Server, loaded: Sequence[str]) -> Iterator[_Installed]:
     """Yield the server's own models that are not loaded and that it describes."""
     for entry in server.tags()[:_MOST]:
         name, size = str(entry.get("name")), entry.get("size")
+        # /api/tags has the sum of all layers; nearly all of it is the model's
         if name in loaded or not isinstance(size, int):
             continue
         try:
@@ -110,6 +114,7 @@ def _guess(info: Mapping[str, Any], size: int, n_ctx: int, settings: Settings) -
     arch = str(info.get("general.architecture"))
     trained = info.get(f"{arch}.context_length")
     n_ctx = min(n_ctx, trained) if isinstance(trained, int) and trained > 0 else n_ctx
+    # Embedding models have a single slot, whatever OLLAMA_NUM_PARALLEL says
     one = f"{arch}.pooling_type" in info
     return guessed(info, arch, size, n_ctx * (1 if one else settings.parallel))
 

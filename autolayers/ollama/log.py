@@ -41,9 +41,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+# e.g. "OLLAMA_NUM_PARALLEL:4" in Go's print of a map
 _SETTING = re.compile(r"\b((?:OLLAMA|LLAMA_ARG)_[A-Z_]+):([^ \]]*)")
 _TIME = re.compile(r"time=([-+:.\dTZ]{10,40})")
 _BUS = re.compile(r"\(([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.\d)\)", re.IGNORECASE)
+# e.g. "CUDA0", "Vulkan1", "RPC0[host:port]"; not "CPU", "CPU_Mapped", "CUDA_Host"
 _GPU_BUFFER = re.compile(r"(?!CPU)[A-Za-z]+\d+(?:\[.*\])?$")
 _SERVER = rows_of("settings", "gpu", "started", "device")
 _LOAD = (*LAUNCH, *rows_of("started"))
@@ -80,7 +82,9 @@ class Log:
         self.path = path or next(
             (place for place in places(environ) if os.path.isfile(place)), None
         )
+        # Lines from here on are the next load's
         self._start = os.path.getsize(self.path) if self.path and os.path.isfile(self.path) else 0
+        # The same for the journal, which has no offsets
         self._since = int(time.time())
         self._environ = environ
 
@@ -140,6 +144,7 @@ class Log:
         for line in lines_with(self._text(), _LOAD):
             for name, said in fields(line, _LOAD):
                 if name == "started":
+                    # Another start: what came before belongs to an earlier load
                     words, launch = tuple(plain(said["command"]).split()[1:]), LaunchLog()
                 launch.take(name, said)
         return words, launch
@@ -170,6 +175,7 @@ class Log:
             return ""
         try:
             done = subprocess.run(
+                # -o cat: messages alone, without journald's own beginning of a line
                 [program, "-u", "ollama", "-o", "cat", "--no-pager", "-q", *words],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -192,6 +198,7 @@ def started(text: str) -> ServerLog:
         for name, said in fields(line, _SERVER):
             if name == "settings":
                 settings = _set_variables(said["map"])
+                # The server started again: GPUs and loads of before do not count
                 gpus, at, loads = {}, {}, []
             elif name == "gpu" and (gpu := _gpu(said["fields"])):
                 gpus[gpu.name], at[gpu.name] = gpu, _time(line)
@@ -212,6 +219,7 @@ def _set_variables(text: str) -> dict[str, str]:
 
 def _apply_loads(loads: Sequence[_Load], gpus: dict[str, Device], at: dict[str, str]) -> None:
     """Set the free memory of the GPUs to what the loads found, and its time."""
+    # e.g. {"0000:01:00.0": "CUDA0"}
     bus = {gpu.pci_id: name for name, gpu in gpus.items() if gpu.pci_id}
     for load in loads:
         for name, free in _found(load, gpus, bus):
@@ -236,6 +244,7 @@ def _found(
     for device, line, free in load.free:
         address = _BUS.search(line)
         name = bus.get(address[1].lower()) if address else None
+        # Without addresses names are safe only where no GPU was hidden
         if name is None and not bus and len(load.free) == len(gpus):
             name = device
         if name in gpus:
@@ -256,6 +265,7 @@ def _gpu(line: str) -> Device | None:
     if library.lower() in ("", "cpu") or not total:
         return None
     free = size_of(found.get("available", "")) or total
+    # "11.5 GiB" -> GiB, whose 20th part is 0.05
     unit = size_of("1 " + found.get("available", "").rpartition(" ")[2]) or MiB
     return Device(
         name=found.get("name") or f"{library}0",

@@ -45,6 +45,7 @@ _COMMANDS = (
 )
 _ROLES = ("system", "user", "assistant")
 # the name of a command once read; a PARAMETER of that name *is* that command
+# (e.g. PARAMETER system acts as SYSTEM)
 _NOT_PARAMETERS = frozenset(("model", *_COMMANDS)) - {"from", "parameter"}
 
 _INTEGERS = frozenset(
@@ -75,6 +76,7 @@ _FLOATS = frozenset(
 )
 _BOOLEANS = frozenset(["use_mmap"])
 _LISTS = frozenset(["stop"])
+# Ollama accepts these with a warning and drops them
 _DEPRECATED = frozenset(
     [
         "penalize_newline",
@@ -98,6 +100,7 @@ _SPACE = " \t\r\n"
 _NEWLINE = re.compile(r"[\r\n]")
 _LETTERS = re.compile(r"[A-Za-z]*")
 _PARAMETER_NAME = re.compile(r"[A-Za-z0-9_]*")
+# Above U+02FF: Go's and Python's tables of Unicode may differ there
 _BEYOND_LATIN = re.compile("[^\x00-\u02ff]")
 _BAD_UTF8 = re.compile("[\udc80-\udcff]+")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
@@ -192,6 +195,7 @@ class Modelfile:
                 except ValueError as error:
                     raise ModelfileError(str(error), command.line, self.source) from None
                 earlier = found.get(command.name)
+                # `stop` adds up; of all others the last counts
                 if isinstance(earlier, list) and isinstance(value, list):
                     value = earlier + value
                 found[command.name] = value
@@ -204,6 +208,7 @@ class Modelfile:
 def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str]) -> bytes:
     """Return a Modelfile of FROM and PARAMETER lines after the comments. Raises UsageError for a
     name that it cannot have."""
+    # Blanks at the ends would be trimmed, and a quote would open a text
     value = source if source == source.strip() and not source.startswith('"') else f'"""{source}"""'
     lines = [
         *(
@@ -215,6 +220,7 @@ def minimal(source: str, parameters: Mapping[str, int], comments: Sequence[str])
     ]
     data = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
     parsed = parse(data)
+    # Read back, as names with characters that do not print would lose them
     if parsed.model != source or parsed.parameters() != parameters:
         raise UsageError(
             f"a Modelfile cannot name {source!r}: Ollama drops some of its characters; rename the "
@@ -251,6 +257,7 @@ def rewrite(data: bytes, values: Mapping[str, int], source: str = "Modelfile") -
     before = parse(data, source)
     old = before.parameters()
     _refuse_own_draft(before, source)
+    # (first byte, last byte, the new text)
     edits: list[tuple[int, int, str]] = []
     for name, value in values.items():
         edits += [(*command.value, str(value)) for command in before.named(name)]
@@ -274,6 +281,7 @@ def _refuse_own_draft(modelfile: Modelfile, source: str) -> None:
 
 def _edited(data: bytes, edits: list[tuple[int, int, str]], encoding: str) -> bytes:
     """Return the bytes with each (first, end, text) instead of what is there."""
+    # From the end on, so that earlier offsets stay right
     for start, end, new in sorted(edits, reverse=True):
         data = data[:start] + new.encode(encoding) + data[end:]
     return data
@@ -300,6 +308,7 @@ def _check(
             if command.name not in changed
         ]
 
+    # repr: nan is not equal to itself
     if others(before) != others(after) or repr(sorted(after.parameters().items())) != repr(
         sorted(expected.items())
     ):
@@ -333,6 +342,7 @@ class _Offsets:
 
     def __call__(self, position: int) -> int:
         piece = self._text[self._position : position]
+        # As `_decode` made them, so that every byte is counted as it stood
         errors = "surrogateescape" if self._encoding == "utf-8" else "surrogatepass"
         self._offset += len(piece.encode(self._encoding, errors))
         self._position = position
@@ -406,6 +416,7 @@ class _Reader:
         keyword = _printable(rune) + text[start + len(rune) : stop]
         if stop == len(text):
             raise self.error("unexpected EOF")
+        # A newline right behind the word is no blank: Ollama refuses that
         if text[stop] not in _BLANK or keyword.lower() not in _COMMANDS:
             raise self.error(_INVALID_COMMAND, stop)
         return keyword, stop
@@ -442,6 +453,7 @@ class _Reader:
 def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
     """Return the value that starts at `at`: unquoted text (None: never closed), its first and last
     position, and the position of the newline that closed it."""
+    # The value's lines, without what does not print, each with its line end
     kept: list[str] = []
     opening, stop, args = "", at, None
     while True:
@@ -454,6 +466,7 @@ def _value(text: str, at: int) -> tuple[str | None, int, int, int]:
             args = _unquoted(written)
             if args is not None:
                 break
+            # Open: it goes on to the next line that ends in these quotes
             opening = '"""' if written.startswith('"""') else '"'
         if newline is None:
             return None, at, at, end
@@ -474,6 +487,7 @@ def _bounds(text: str, first: int, last: int) -> tuple[int, int]:
 
 def _unquoted(written: str) -> str | None:
     """Return the text without its quotes; None while they are open. There are no escapes."""
+    # Six characters: two quotes of three each; with five the text is still open
     if written.startswith('"""'):
         return written[3:-3] if len(written) >= 6 and written.endswith('"""') else None
     if written.startswith('"'):
@@ -540,6 +554,7 @@ def _value_of(name: str, text: str) -> Value:
     if name in _LISTS:
         return [text]
     if name in _INTEGERS:
+        # Go's ParseInt with 64 bits: a sign, no point, no underscore
         if not _INTEGER.fullmatch(text) or len(text) > 64 or not -(1 << 63) <= int(text) < 1 << 63:
             raise ValueError(f"invalid int value [{text}]")
         return int(text)

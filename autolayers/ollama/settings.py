@@ -37,6 +37,7 @@ READ = (
     "OLLAMA_LLM_LIBRARY",
 )
 # Default num_ctx by the sum of all GPUs' memory: (at least, num_ctx).
+# (a 48 GB card reports a little less than 48 GiB)
 _CONTEXTS = ((47 * GiB, 262144), (23 * GiB, 32768), (0, 4096))
 _MIN_CONTEXT, _MIN_VISION_CONTEXT = 4, 2048
 _DIGITS = 18  # of a number, which Go keeps in 64 bits
@@ -77,6 +78,7 @@ class Settings:
         ignored: list[str] = []
 
         def text(name: str) -> str:
+            # envconfig.Var trims blanks and quotes
             return environ.get(name, "").strip(" \t\"'")
 
         def number(name: str) -> int | None:
@@ -96,6 +98,7 @@ class Settings:
 
         kv_cache_type = _cache_type(text("OLLAMA_KV_CACHE_TYPE").lower())
         return cls(
+            # 0 counts as 1
             parallel=max(1, number("OLLAMA_NUM_PARALLEL") or 1),
             context_length=number("OLLAMA_CONTEXT_LENGTH") or None,
             kv_cache_type=kv_cache_type,
@@ -148,6 +151,7 @@ def _dropped(settings: Settings, device: Device) -> str:
         return f"it: OLLAMA_LLM_LIBRARY is {settings.library}"
     if backend == "vulkan" and not settings.vulkan:
         return "it: OLLAMA_VULKAN turns Vulkan off"
+    # A Jetson's GPU and Apple's are integrated and always used
     if device.kind != "igpu" or settings.integrated or backend in ("cuda", "mtl"):
         return ""
     if backend == "rocm" and _INTEGRATED_ROCM.search(device.description):
@@ -162,6 +166,7 @@ def is_embedding(model: Model) -> bool:
 
 def parallel(model: Model, settings: Settings) -> int:
     """Return the model's number of slots."""
+    # ollama_single: architectures whose caches cannot be shared by slots there, e.g. qwen3next
     single = is_embedding(model) or model.row.ollama_single
     return 1 if single else settings.parallel
 
@@ -178,6 +183,7 @@ def clamped(n_ctx: int, model: Model, vision: bool) -> int:
     """num_ctx, clamped by the server between its minimum and the trained context."""
     if model.n_ctx_train:
         n_ctx = min(n_ctx, model.n_ctx_train)
+    # After the trained context: the minimum wins
     return max(n_ctx, _MIN_VISION_CONTEXT if vision else _MIN_CONTEXT)
 
 
@@ -187,6 +193,7 @@ def flash_attention(settings: Settings, devices: Sequence[Device]) -> str:
         return "on" if settings.flash_attention else "off"
     for device in devices:
         capability = device.compute_capability if device.backend == Cuda.name else None
+        # FlashAttentionSupported of ml/device.go: before Pascal, and Xavier's 7.2
         if capability is not None and (capability[0] < 6 or capability == (7, 2)):
             return "off"
     return "auto"
@@ -205,6 +212,7 @@ def guessed(metadata: Mapping[str, object], architecture: str, size: int, n_ctx:
     heads_kv = _extreme(metadata.get(f"{architecture}.attention.head_count_kv"), min) or heads
     layers = _extreme(metadata.get(f"{architecture}.block_count"), max)
     n_embd = _extreme(metadata.get(f"{architecture}.embedding_length"), max)
+    # K and V, two bytes each; no graph, no projector, no sliding window
     return size + (2 * layers * heads_kv * (n_embd // heads) * n_ctx * 2 if heads else 0)
 
 
@@ -216,6 +224,7 @@ def automatic_batch(
     if is_embedding(model):
         return min(2048, n_ctx)
     if flash == "off" and Cuda.name in {device.backend for device in devices}:
+        # Without flash attention the matrix of scores grows with the batch
         small = any(device.total <= 8 * GiB for device in devices)
         return 256 if small and n_ctx > 4096 else BATCH
     batch = _largest_batch(n_ctx)
@@ -248,6 +257,7 @@ def _groups(devices: Sequence[Device]) -> list[list[Device]]:
     """Return the GPUs of each backend; no integrated ones where there are others."""
     groups: dict[tuple[bool, str], list[Device]] = {}
     for device in devices:
+        # CUDA, ROCm and Vulkan are never mixed
         groups.setdefault((device.kind != "igpu", device.backend), []).append(device)
     discrete = [group for (is_discrete, _), group in groups.items() if is_discrete]
     return discrete or list(groups.values())
@@ -268,6 +278,7 @@ def visible_devices(
         return []
     groups = _groups(devices)
     largest = max(groups, key=_free)
+    # main_gpu 0 counts as given, and makes it a single GPU
     if main_gpu is not None and len(devices) > 1 and 0 <= main_gpu < len(largest):
         return [largest[main_gpu]]
     if not settings.spread:
@@ -280,5 +291,6 @@ def visible_devices(
 def _extreme(value: object, choose: Callable[[list[int]], int]) -> int:
     """Return the smallest value of a number that may be per layer; zeros do not count."""
     if isinstance(value, tuple):
+        # A layer without attention has 0 heads
         return choose([int(item) for item in value if item] or [0])
     return int(value) if isinstance(value, (int, float)) else 0

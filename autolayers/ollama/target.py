@@ -114,6 +114,7 @@ def from_modelfile(
     Its own parameters override those of the model in FROM.
     """
     own = modelfile.parameters()
+    # With `model` given FROM need not be found here
     files, name = _weights(modelfile, directory, model is None)
     notes: list[str] = []
     adapter = _extra(modelfile, "adapter", directory, notes)
@@ -122,6 +123,7 @@ def from_modelfile(
     if model is not None:
         base = from_file(model, name)
     elif files:
+        # Several FROM lines: a model, and its projector
         projectors = tuple(path for path in files if _is_projector(path))
         weights = [path for path in files if path not in projectors]
         if not weights:
@@ -163,6 +165,7 @@ def _weights(modelfile: Modelfile, directory: str, resolve: bool) -> tuple[list[
 def _extra(modelfile: Modelfile, kind: str, directory: str, notes: list[str]) -> list[str]:
     """Return the path of the last ADAPTER or DRAFT; none, with a note, if there is no such file."""
     paths = []
+    # The last one counts
     for command in modelfile.named(kind)[-1:]:
         models = [weights.args for weights in modelfile.named("model")]
         if kind == "draft" and command.args in models:
@@ -201,6 +204,7 @@ def _target(label: str, found: Header, **rest: Any) -> Target:
 def _shown(text: str, answer: Mapping[str, Any], server: Server) -> Target:
     """From /api/show; the parts that it hides are at most the rest of /api/tags' size."""
     found = header(text, answer)
+    # All layers of the manifest, so the rest of it is what /api/show does not describe
     whole = _listed_size(text, server)
     modelfile = str(answer.get("modelfile", ""))
     others = answer.get("projector_info") or "ADAPTER " in modelfile or "DRAFT " in modelfile
@@ -249,6 +253,7 @@ def _shown_parameters(text: str) -> dict[str, int]:
         name, _, value = line.partition(" ")
         if name in ("num_ctx", "num_batch", "num_gpu", "main_gpu", "draft_num_predict"):
             try:
+                # Go prints large numbers as 1.048576e+06
                 found[name] = int(float(value))
             except (ValueError, OverflowError):
                 continue
@@ -265,6 +270,7 @@ def _files(path: str, text: str) -> list[str]:
         return [path]
     if not os.path.isdir(path):
         return []
+    # Ollama takes the first pattern that matches, and these come before GGUF
     if any(glob.glob(os.path.join(glob.escape(path), pattern)) for pattern in _CONVERTED):
         raise ModelError(
             f"FROM {text} holds weights that Ollama converts first: give the converted GGUF with "

@@ -75,6 +75,7 @@ def verify(
     # the batch is part of the plan, so every trial has it; it is stored only if it is pinned
     options = {**advice.parameters, "num_batch": advice.num_batch}
     if advice.num_gpu is None:
+        # On a loaded model -1 keeps what is there: the caller unloads it first
         options["num_gpu"] = -1
     trials = _Trials(server, name, options, environ or {}, log)
     best = _most(options["num_gpu"], trials.loads, say)
@@ -83,6 +84,7 @@ def verify(
         line = f"{name} runs out of memory even with num_gpu {options['num_gpu']}"
         return _LoadResult(False, options, (line, *failures[-1:]), failures=failures)
     reader = trials.reader
+    # Asked at once: keep_alive may end
     entry = _loaded(server, name)
     size, size_vram = entry.get("size", 0), entry.get("size_vram", 0)
     # /api/ps has one figure per kind of buffer: of two caches, the last
@@ -93,6 +95,7 @@ def verify(
         (),
         max(size, on_gpu),
         on_gpu,
+        # With fewer layers than planned there is nothing to compare
         0 if failures else _predicted(advice),
         reader.offloaded() if reader else None,
         failures,
@@ -122,10 +125,12 @@ class _Trials:
         """Load with so much on the GPU; false if memory runs out. Raises OllamaError."""
         self.options["num_gpu"] = num_gpu
         has_log = self.server.is_local or self.log
+        # Made before the load: it reads what is written from now on
         self.reader = Log(self.environ, self.log) if has_log else None
         try:
             self.server.load(self.name, self.options)
         except Refused as error:
+            # Another failure would only repeat with fewer layers
             if not error.out_of_memory:
                 raise
             self.failures.append(str(error))
@@ -151,6 +156,7 @@ def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None])
     if wanted <= 0:
         return None
     failed, step, works = wanted, 1, None
+    # 1, 2, 4, ... fewer: a guess that is far off is left after few loads, which take a minute each
     while works is None and failed > 0:
         fewer = max(0, failed - step)
         say(f"out of memory with num_gpu {failed}: trying {fewer}")
@@ -169,6 +175,7 @@ def _most(wanted: int, loads: Callable[[int], bool], say: Callable[[str], None])
             works = last
         else:
             failed = last
+    # The last trial failed, so the best one is loaded again
     if last != works:
         loads(works)
     return works
@@ -179,6 +186,7 @@ def _predicted(advice: Advice) -> int:
     unknown."""
     if advice.num_gpu is not None:
         return sum(row.model + row.context + row.compute for row in advice.plan.devices)
+    # --fit's, where num_gpu is left out
     own = advice.own_choice
     return sum(usage.total for usage in own.breakdown.devices.values()) if own is not None else 0
 
@@ -202,6 +210,7 @@ def _differences(advice: Advice, arguments: Sequence[str]) -> tuple[str, ...]:
     started, planned = parse(arguments, command=None), parse(advice.words, command=None)
     found = []
     for flag, setting in _SETTINGS:
+        # A flag that is missing in both has the same default
         theirs = started.value(flag) or _DEFAULTS.get(flag, "")
         ours = planned.value(flag) or _DEFAULTS.get(flag, "")
         if theirs != ours:
@@ -219,6 +228,7 @@ def _loaded(server: Server, name: str) -> Mapping[str, Any]:
     wanted = Name.parse(name)
     digests = {str(entry.get("digest")) for entry in server.tags() if _is(entry, wanted)}
     by_name = [entry for entry in entries if _is(entry, wanted)]
+    # Names of one blob share a runner, and /api/ps shows the first of them
     by_digest = [entry for entry in entries if str(entry.get("digest")) in digests]
     return next(iter(by_name or by_digest or (entries if len(entries) == 1 else [])), {})
 

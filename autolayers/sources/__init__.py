@@ -36,6 +36,7 @@ _ELSEWHERE = ("http://", "https://", "hf:", "docker:", "ollama:")
 def needs_download(name: str) -> bool:
     """Return whether the model is not a file of this machine, so that it cannot be given to a
     launch as a path."""
+    # A file named "hf:x" exists on somebody's disk: it wins
     return not _path.exists(name) and (name.lower().startswith(_ELSEWHERE) or "://" in name)
 
 
@@ -55,6 +56,7 @@ def open_source(name: str, environ: Mapping[str, str] | None = None) -> str | He
     if kind == "hf":
         return _hub(name, environ)
     if kind in ("http", "https"):
+        # Imported here: planning for a file imports no HTTP client
         from ..net import NetError
         from .http import open_url
         from .huggingface import Hub
@@ -112,6 +114,7 @@ def _hub(name: str, environ: Mapping[str, str]) -> Header:
         from .huggingface import Hub
 
         header = Hub(environ).header(name)
+        # The Hub has it whole, but a launch would first finish this download
         notes = (*header.notes, partly) if partly else header.notes
         return Header(
             header.version, header.alignment, header.metadata, header.tensors, header.files, notes

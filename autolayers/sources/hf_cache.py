@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _COMMIT = re.compile(r"[0-9a-fA-F]{40}")
+# of llama.cpp, and of huggingface_hub
 _UNFINISHED = (".downloadInProgress", ".incomplete")
 _MANIFEST_SIZE = 1 << 20
 
@@ -81,6 +82,7 @@ def look_up(
                     "and would download the model again",
                 ]
             return found, path, notes
+        # What several caches have together is only named in messages: no launch mixes them
         nothing = _Cached(
             repository, {**found.files, **nothing.files}, (*nothing.unfinished, *found.unfinished)
         )
@@ -95,6 +97,7 @@ def header(name: str, environ: Mapping[str, str]) -> tuple[Header | None, _Cache
         return None, found
     read = read_header(found.files[path])
     at = "" if (revision := parse_name(name)[1]) == "main" else f"@{revision}"
+    # Renamed: a plan's words should name the model, not a blob's path here
     files = tuple(
         FileInfo(f"hf:{found.repository}/{part}{at}", file.size, file.promised, file.data_offset)
         for part, file in zip(parts_of(path, len(read.files)), read.files, strict=True)
@@ -140,6 +143,7 @@ def directories(environ: Mapping[str, str], platform: str = sys.platform) -> lis
     """Directories with the Hub's layout; llama-server uses only the first."""
     home = "USERPROFILE" if platform == "win32" else "HOME"
     # in the order of get_cache_directory
+    # (variable, the directory below it)
     places = (
         ("LLAMA_CACHE", ""),
         ("HF_HUB_CACHE", ""),
@@ -159,6 +163,7 @@ def directories(environ: Mapping[str, str], platform: str = sys.platform) -> lis
 
 def old_directory(environ: Mapping[str, str], platform: str = sys.platform) -> str:
     """llama.cpp's own cache (fs_get_cache_directory); "" if unknown."""
+    # It names both caches, of either layout
     if environ.get("LLAMA_CACHE"):
         return environ["LLAMA_CACHE"]
     home = environ.get("HOME", "")
@@ -188,6 +193,7 @@ def _caches(
                 else _Cached(repository, found.files, found.unfinished, places[0])
             )
     old = old_directory(environ, platform)
+    # The older layout has no commits
     if old and revision == "main":
         yield _old_layout(old, repository)
 
@@ -205,6 +211,7 @@ def _hub_layout(place: str, repository: str, revision: str) -> _Cached | None:
     for here, _, names in os.walk(root) if root else ():
         for name in sorted(names):
             path = os.path.join(here, name)
+            # snapshots/ has links into blobs/, which a user may have deleted
             if os.path.isfile(path):  # a link whose blob is gone does not count
                 files[os.path.relpath(path, root).replace(os.sep, "/")] = path
     files = {path: files[path] for path in sorted(files)}
@@ -235,6 +242,8 @@ def _old_layout(place: str, repository: str) -> _Cached:
     """Return the files in this repository's manifests."""
     user, _, name = repository.partition("/")
     # one manifest for each tag that was downloaded
+    # e.g. "manifest=unsloth=Qwen3-8B-GGUF=Q4_K_M.json",
+    # "unsloth_Qwen3-8B-GGUF_Qwen3-8B-Q4_K_M.gguf"
     start, prefix = f"manifest={user}={name}=", f"{user}_{name}_"
     present = _entries(place)
     files: dict[str, str] = {}
@@ -258,6 +267,7 @@ def _manifest(path: str) -> Iterator[str]:
     try:
         with open(path, "rb") as file:
             content = json.loads(file.read(_MANIFEST_SIZE))
+        # {"ggufFile": {"rfilename": "..."}, ...}, as the Hub answers llama.cpp's User-Agent
         for key in ("ggufFile", "mmprojFile"):
             name = content[key]["rfilename"] if key in content else None
             if isinstance(name, str):

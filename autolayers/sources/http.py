@@ -29,6 +29,7 @@ SILENCE = 30.0  # seconds between two bytes
 PATIENCE = 300.0
 # bytes of the first range; each further one is 4 times as large
 FIRST, LARGEST = 1 << 20, 1 << 24
+# 1 + 4 + 16 MiB and 16 MiB for each more: far above any header
 _MAX_RANGES = 256
 _MAX_REDIRECTS = 10
 MAX_PARTS = 512
@@ -64,6 +65,7 @@ def open_url(url: str, token: Token = _no_token, limit: Limit | None = None) -> 
         raise ModelError(
             f"{public(url)}: no part of a model has that number (at most {MAX_PARTS} parts)"
         )
+    # The query stays in each shard's URL: it may hold a signature
     stem = split.path[: part.start()]
     names = [f"{stem}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
     # one limit of time for all parts together
@@ -81,6 +83,7 @@ class Remote:
         self.url, self.name = url, self.get.name
         self._at = 0
         self._end = 0  # of the range that is being read
+        # bytes of the next range
         self._step = FIRST
         self._ranges = 0
         self._size: int | None = None
@@ -103,6 +106,7 @@ class Remote:
                 continue
             chunk = self._chunk(self._answer, n)
             if chunk:
+                # Only the file's first bytes tell that it is no GGUF
                 if not self._at:
                     self._check_start(chunk)
                 self._at += len(chunk)
@@ -136,9 +140,11 @@ class Remote:
                 f"the server sends its header in more than {_MAX_RANGES} pieces; download the file "
                 "and give its path"
             )
+        # Both ends of a range count: bytes=0-1048575
         last = self._at + self._step - 1
         if self._size is not None:
             last = min(last, self._size - 1)
+        # 200: the server ignores ranges; 416: it has none at this offset
         answer = self.get.answer({"Range": f"bytes={self._at}-{last}"}, (200, 206, 416))
         if answer.status == 416:
             self._take_empty(answer)
@@ -188,6 +194,7 @@ class Remote:
 
     def _check_start(self, chunk: bytes) -> None:
         kind = self._answer.headers.get("Content-Type", "") if self._answer is not None else ""
+        # A clone without git-lfs, or a "raw" link, gives these three lines of text
         if chunk.startswith(b"version https://git-lfs"):
             raise self.get.error(
                 "a Git LFS pointer instead of the file; use the link of the file itself"
@@ -219,6 +226,7 @@ class Get:
     def answer(self, headers: dict[str, str], expected: tuple[int, ...] = (200,)) -> Response:
         """Return the answer after all redirects, before its body. Raises ModelError for any other
         status."""
+        # Asked for each URL: a token never goes to another host
         self._sent = self._token(self.url)
         try:
             answer = request(
@@ -252,6 +260,7 @@ class Get:
                 # counted before parsing: nesting costs far more memory than bytes
                 if sum(content.count(mark) for mark in b",[{") > _MAX_ITEMS:
                     raise ValueError
+                # `next_page`: of the Link header
                 return json.loads(content), answer.next_page
             except NetError as error:
                 raise self._failed(error) from None
@@ -261,6 +270,7 @@ class Get:
                 ) from None
 
     def _failed(self, error: NetError) -> ModelError:
+        # A line end in a token would be a second header
         if error.kind == "credentials":
             return self.error("HF_TOKEN has invalid characters")
         more = (

@@ -49,11 +49,13 @@ class Hub:
             self._origin = origin(self.endpoint)
         except NetError as error:
             raise ModelError(f"HF_ENDPOINT: {error} (expected http(s)://HOST)") from None
+        # A token that was pasted with its line end
         self._token = environ.get("HF_TOKEN", "").strip()
 
     def token_for(self, url: str) -> str:
         """HF_TOKEN, for this Hub only, and only over an encrypted or local connection."""
         asked = origin(url)
+        # (scheme, host, port)
         safe = asked[0] == "https" or is_loopback(asked[1])
         return self._token if safe and asked == self._origin else ""
 
@@ -62,6 +64,7 @@ class Hub:
         here = origin(url)
         split = urlsplit(url)
         # the address that a browser shows for a file
+        # /blob/ is a page about the file, /resolve/ the file itself
         page = re.fullmatch(r"(/[^/]+/[^/]+)/blob/(.+\.gguf)", split.path)
         if page and here == self._origin:
             return urlunsplit(split._replace(path=f"{page[1]}/resolve/{page[2]}"))
@@ -100,6 +103,7 @@ class Hub:
                 f"`llama-server -hf` loads {projector} of {repository} too, which is not in this "
                 "plan: download it and give it with --mmproj, or launch with --no-mmproj"
             )
+        # One limit of time for the list of files and all shards
         parts = open_url(self.download_url(repository, revision, path), self.token_for, limit)
         paths = parts_of(path, len(parts))
         at = "" if revision == "main" else f"@{revision}"
@@ -131,6 +135,7 @@ class Hub:
             found += [path for path in map(_path_of, answer) if path is not None]
             if len(found) > MAX_FILES:
                 break
+            # A next page on another host would get the token
             if not following or not _same_origin(following, url):
                 return found
             url = following
@@ -155,6 +160,7 @@ def _same_origin(one: str, other: str) -> bool:
 
 
 def _matching(quant: str, models: list[str]) -> list[str]:
+    # As find_best_model: "Q4_K" matches "-Q4_K.gguf" and "-Q4_K-00001-of-", not "-Q4_K_M.gguf"
     pattern = re.compile(re.escape(quant) + "[.-]", re.IGNORECASE)
     return [path for path in models if pattern.search(path)]
 
@@ -171,6 +177,7 @@ def choose(repository: str, files: list[str], quant: str = "") -> tuple[str, lis
     for wanted in (quant,) if quant else _DEFAULTS:
         matching = _matching(wanted, models)
         if matching:
+            # A second default stands in for the first: all other files are worth a warning then
             first = wanted in (quant, _DEFAULTS[0])
             others = matching[1:] if first else [path for path in models if path != matching[0]]
             break
@@ -192,6 +199,7 @@ def words_of(repository: str, files: list[str], path: str) -> tuple[str, ...]:
     """llama-server's flags for this file: -hf with its quant if that is unambiguous, otherwise with
     its name."""
     found = named(path)
+    # The short form only where llama-server would choose this very file
     if found and choose(repository, files, found[1])[0] == path:
         return "-hf", f"{repository}:{found[1]}"
     return "-hf", repository, "-hff", path
@@ -233,8 +241,10 @@ def projector_of(files: list[str], model: str) -> str:
         for path in files
         if path.lower().endswith(".gguf")
         and "mmproj" in path
+        # "dir/mmproj.gguf" belongs to "dir/sub/model.gguf" too
         and (model.startswith(path.rpartition("/")[0] + "/") or "/" not in path)
     ]
+    # The one with the most directories in common
     return max(found, key=lambda path: path.count("/"), default="")
 
 
@@ -248,6 +258,7 @@ def parts_of(path: str, count: int) -> list[str]:
     """Return the files of a model of `count` shards, given the first."""
     if count == 1:
         return [path]
+    # Numbers of parts have five digits always
     stem = path[: -len("-00001-of-00001.gguf")]
     return [f"{stem}-{i + 1:05d}-of-{count:05d}.gguf" for i in range(count)]
 

@@ -70,10 +70,12 @@ def _directory(place: str) -> list[Offer]:
         found += [
             os.path.join(here, name) for name in sorted(files) if name.lower().endswith(".gguf")
         ]
+        # A home directory or / would be walked for minutes
         if len(found) > MAX_FILES:
             raise ModelError(
                 f"{place}: more than {MAX_FILES} GGUF files; name a directory further down"
             )
+    # Slashes: the names of shards are matched as the Hub writes them
     models = models_of([path.replace(os.sep, "/") for path in found])
     if not models:
         raise ModelError(f"{place}: no GGUF model in this directory or below it")
@@ -96,6 +98,7 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
             f"hf:{repository}: no GGUF model in it; look for a repository whose name "
             "ends with -GGUF"
         )
+    # -hf takes no revision: `source` says it, for a plan
     at = "" if revision == "main" else f"@{revision}"
     offers = []
     for path, label in zip(models, _labels(models), strict=True):
@@ -107,6 +110,7 @@ def _repository(name: str, environ: Mapping[str, str]) -> tuple[list[Offer], lis
 def _labels(models: Sequence[str]) -> list[str]:
     """Return the quantisation of each model, or the paths if that does not tell them apart."""
     quants = [match[1] if (match := named(path)) else "" for path in models]
+    # Such as two models in one repository, both as Q4_K_M
     distinct = all(quants) and len({quant.upper() for quant in quants}) == len(quants)
     return quants if distinct else list(models)
 
@@ -124,6 +128,7 @@ def _files_of(
             )
         return list(Hub(environ).files(repository, revision, name, patience())), []
     except (ModelError, NetError) as error:
+        # Without the network the files that are here can still be planned
         files = [path for path in cached.files if cached.whole(path)]
         if not models_of(files):
             reasons = filter(None, (str(error), what_is_unfinished(cached)))
@@ -134,12 +139,14 @@ def _files_of(
 def _ollama(environ: Mapping[str, str]) -> list[Offer]:
     found: list[Offer] = []
     known: set[tuple[str, tuple[str, ...]]] = set()  # two tags of one file are one offer
+    # :latest last, as it is mostly another tag's second name
     for name in sorted(names(environ), key=lambda name: str(name).endswith(":latest")):
         if name.is_cloud:
             continue
         try:
             words: tuple[str, ...] = "-m", find(str(name), environ).model
         except StoreUnreadable:
+            # A store that may not be read: the server can still run the model
             words = ()
         except ModelError:
             continue  # made of safetensors

@@ -42,6 +42,7 @@ _LONGEST_ANSWER = 32 << 20
 # keys, items (a vocabulary of 500 thousand tokens has two million)
 _MOST = ((b"[{", 1 << 18), (b":", 1 << 18), (b",", 3 << 20))
 _SHOWN = 1 << 10  # bytes of an answer that a message may quote
+# of a model: more is no size but damage
 _MOST_BYTES = 1 << 50
 _OUT_OF_MEMORY = re.compile(
     r"out of memory|cudamalloc|(failed|unable) to allocate|allocation "
@@ -98,6 +99,7 @@ def base_url(host: str) -> str:
     port: str = {"http": "80", "https": "443"}[scheme] if found else str(_DEFAULT_PORT)
     default = port
     hostport, _, path = rest.partition("/")
+    # % begins the zone of an IPv6 address, e.g. fe80::1%eth0
     if not re.fullmatch(r"[-.\w:\[\]%]*", hostport):
         shown = re.sub(r"[^/]*@", "", text)  # passwords stay secret
         raise OllamaError(
@@ -137,9 +139,11 @@ class Server:
         service alone. Raises OllamaError where a token would cross a network in plain text."""
         server = cls(base_url(environ.get("OLLAMA_HOST", "")))
         parts = urlsplit(server.url)
+        # In plain text only this machine may read it
         token = environ.get(TOKEN, "").strip()
         if token and parts.scheme != "https" and not server.is_local:
             raise OllamaError(f"{TOKEN} is not sent to {server.url}: use https")
+        # The dot: notollama.com is another one
         if not token and parts.scheme == "https" and f".{parts.hostname}".endswith(".ollama.com"):
             token = environ.get("OLLAMA_API_KEY", "")
         server._token = token
@@ -177,6 +181,7 @@ class Server:
     def _others(self, name: str) -> str:
         """Return the other tags of a model, as a hint."""
         try:
+            # e.g. "there is llama3.1:8b" for llama3.1, which means llama3.1:latest
             wanted = Name.parse(name).model.lower()
             known = [str(entry.get("name")) for entry in self.tags()]
             found = [other for other in known if Name.parse(other).model.lower() == wanted]
@@ -198,6 +203,7 @@ class Server:
         """A model that shares every layer of `source` but has these parameters. The server would
         *pull* a missing source, so call `has` before."""
         body = {"model": model, "from": source, "parameters": dict(parameters), "stream": False}
+        # The server merges the parameters over those of `source`
         answer = self._ask("POST", "/api/create", body, timeout=self.load_timeout, model=source)
         if answer.get("status") != "success":
             raise OllamaError(
@@ -243,6 +249,7 @@ class Server:
             )
         if loaded is None:
             return
+        # The answer comes before the memory is free
         until = time.monotonic() + patience
         while _entry(self.ps(), name) is not None:
             if time.monotonic() > until:
@@ -270,6 +277,7 @@ class Server:
                 json=body,
                 authorization=f"Bearer {self._token}" if self._token else "",
             ) as answer:
+                # A redirect is an answer here, not followed: a token stays with its host
                 return self._read(answer, answer.content(_LONGEST_ANSWER), path, model)
         except NetError as error:
             raise self._failed(error, self.url + path, limit) from None
@@ -305,9 +313,11 @@ class Server:
         reason = _error_of(objects)
         if reason or status >= 400:
             reason = reason or _text(content).strip() or answer.reason or "no reason given"
+            # A 404 without JSON is another program's, and says nothing of the model
             raise self._failure(status, reason, path, model if objects else "")
         if not objects:
             raise self._no_answer(content, path)
+        # Of a stream the last object has the result
         return objects[-1]
 
     def _failure(self, status: int, reason: str, path: str, model: str) -> NoSuchModel | Refused:
@@ -362,6 +372,7 @@ def _is_too_large(content: bytes) -> bool:
 def _objects(content: bytes) -> list[dict[str, Any]]:
     """Return the JSON objects of an answer: one, or one per line in a stream; none if it is
     anything else."""
+    # Counted before parsing: small values take fifty times their bytes in memory
     if _is_too_large(content):
         return []
     try:

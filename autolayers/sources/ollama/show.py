@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _LONGEST_KEPT_ARRAY = 1 << 12  # as in the file reader: per layer yes, per token no
 _TYPES = {name.lower(): name for name in BY_NAME}
+# more elements are no tensor but damage
 _MAX_ELEMENTS = 1 << 62
 
 
@@ -39,6 +40,7 @@ def _refuse_no_file(name: str, answer: Mapping[str, Any]) -> None:
 
 
 def _refuse_other_format(name: str, details: object) -> None:
+    # "safetensors": x/mlxrunner runs it
     if isinstance(details, dict) and details.get("format") not in (None, "", "gguf"):
         raise ModelError(
             f"{name} is in the format {details.get('format')!r}: Ollama runs it in MLX, where "
@@ -64,6 +66,7 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
         printable(str(key)): _value(value) for key, value in info.items() if value is not None
     }
     # /api/show leaves it out
+    # (and plans print it)
     metadata.setdefault("general.name", name)
     alignment = _alignment(metadata)
     found: dict[str, TensorInfo] = {}
@@ -74,6 +77,7 @@ def header(name: str, answer: Mapping[str, Any]) -> Header:
         found[tensor.name] = tensor
         if not tensor.exact:
             unknown.append(tensor.type)
+        # Each tensor starts at a multiple of general.alignment
         at += -(-tensor.n_bytes // alignment) * alignment
     notes = tuple(
         f"{name}: tensors of the type {type_}, which autolayers does not know, are counted as f32"
@@ -87,6 +91,7 @@ def _value(value: Any) -> object:
         return value
     if all(isinstance(item, (int, float)) for item in value) and len(value) <= _LONGEST_KEPT_ARRAY:
         return tuple(value)
+    # Of a vocabulary only its length matters
     return ArrayInfo("str" if isinstance(value[0], str) else "i32", len(value))
 
 
@@ -103,6 +108,7 @@ def _tensor(model: str, entry: object, offset: int) -> TensorInfo:
     if isinstance(entry, dict):
         name, type_, shape = entry.get("name"), entry.get("type"), _shape(entry.get("shape"))
         if isinstance(name, str) and isinstance(type_, str) and shape is not None:
+            # ggml's four extents, the fastest first, as the server writes them
             ne = (*shape, 1, 1, 1, 1)[:4]
             # Ollama writes Q4_K, ggml q4_K
             known = _TYPES.get(type_.lower())

@@ -67,6 +67,7 @@ class Name:
     def parse(cls, text: str) -> Name:
         """Raises ModelError for a name that Ollama would refuse."""
         # Ollama drops both too
+        # e.g. "https://hf.co/USER/REPO:Q4_K_M"
         rest = text.split("://", 1)[-1].removesuffix(":local")
         tag, host, namespace = TAG, HOST, NAMESPACE
         # a colon before the last slash is a host's port
@@ -81,6 +82,7 @@ class Name:
         name = cls(host, namespace, model, tag)
         rules = ((_HOST_PART, host), (_NAMESPACE_PART, namespace), (_PART, model), (_PART, tag))
         if not all(rule.fullmatch(part) for rule, part in rules):
+            # It was meant as a path: "no such file" helps more than the grammar of names
             file = text.startswith((".", "/", "~")) or text.lower().endswith(".gguf")
             if text.startswith("hf:"):
                 raise ModelError(
@@ -144,6 +146,7 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
     without a GGUF: one that runs in the cloud, or in MLX from safetensors.
     """
     name = Name.parse(text)
+    # The store has a manifest of such a name, without weights
     if name.is_cloud:
         raise ModelError(f"{name} runs in Ollama's cloud: there is no file to plan for")
     places = roots(environ) if places is None else places
@@ -152,6 +155,7 @@ def find(text: str, environ: Mapping[str, str], places: Sequence[str] | None = N
         try:
             manifest = _manifest(place, name)
         except OSError as error:
+            # Another store may still have it
             unreadable = unreadable or error
             continue
         if manifest is not None:
@@ -196,6 +200,7 @@ def names(environ: Mapping[str, str], places: Sequence[str] | None = None) -> li
 
 def _of_folder(parts: list[str], files: list[str]) -> list[Name]:
     """Return the models of a folder host/namespace/model, whose files are the tags."""
+    # The tag is the file's name, so models lie three directories down
     if len(parts) != 3:
         return []
     host = HOST if parts[0] in _DEFAULT_HOSTS else parts[0]
@@ -233,6 +238,7 @@ def _child(directory: str, part: str) -> str | None:
     """Return an entry in any case, the exact one first. Raises PermissionError if it cannot be
     read."""
     try:
+        # Listed, not opened: a name may be written in another case (getExistingName)
         names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -255,6 +261,7 @@ def _read(place: str, name: Name, manifest: str) -> Stored:
     for kind, digest in layers:
         by_kind.setdefault(kind, []).append(digest)
     if "model" not in by_kind:
+        # One layer for each tensor of a safetensors model
         if "tensor" in by_kind:
             raise ModelError(
                 f"{name} is made of safetensors: Ollama runs it in MLX, where num_gpu means nothing"
@@ -282,6 +289,7 @@ def _layers(manifest: str) -> Iterator[tuple[str, str]]:
         raise StoreUnreadable(f"{manifest}: not a manifest")
     for layer in layers:
         kind = layer.get("mediaType") if isinstance(layer, dict) else None
+        # Checked: a digest becomes a path, and "../" in it would leave the store
         digest = _DIGEST.fullmatch(str(layer.get("digest"))) if isinstance(kind, str) else None
         if isinstance(kind, str) and kind.startswith(_MEDIA_TYPE) and digest:
             yield kind.removeprefix(_MEDIA_TYPE), f"sha256:{digest[1]}"
@@ -306,6 +314,7 @@ def _blob(place: str, name: Name, digest: str) -> str:
     for candidate in (path, old):
         if os.path.exists(candidate):
             return candidate
+    # `ollama pull` was interrupted
     if os.path.exists(f"{path}-partial"):
         raise StoreUnreadable(
             f"{name} is only partly downloaded ({path}-partial): `ollama pull "
