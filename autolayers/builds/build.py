@@ -52,6 +52,7 @@ class Build:
             and self._has_not(found[0].names + found[0].negated)
         ):
             return False
+        # its --help is the truth, also of a fork with flags of its own
         if self.flags is not None:
             names = (*found[0].names, *found[0].negated) if found else (flag,)
             return any(name in self.flags for name in names)
@@ -69,6 +70,7 @@ class Build:
         sources seen, and a binary's own --help takes precedence."""
         if flag in self.engine.lacks:
             return f"{self.engine.name} has no {flag}"
+        # nothing is known of a build without a number and without a --help
         found = lookup(flag) if (self.flags or self.number) and not self.fork else None
         if found is None or self.knows(flag):
             return ""
@@ -85,6 +87,7 @@ class Build:
         number = self.rules.number
         if number >= first:
             return False
+        # the source before the first one that has the flag: in between nobody looked
         return bool(self.flags) or number <= (preceding(first) or first - _OFF)
 
     def _is_after(self, last: int) -> bool:
@@ -99,11 +102,13 @@ class Build:
     def rules(self) -> Rules:
         """What llama.cpp does at this build; for an unknown one, as the newest build that it may
         be, or the oldest."""
+        # a fork's numbers are its own
         if self.fork:
             return rules(NEWEST, self.doubt, engine=self.engine)
         if self.number and not self.doubt:
             return rules(self.number, engine=self.engine)
         low, high = self.between or dates(self.flags or frozenset())
+        # the bound is the larger of the newest and the oldest build that it may be
         oldest = low if self.between or self.flags else 0
         number = min(self.number or latest(low, high), high, NEWEST)
         return rules(number, self._why_unsure(low, high), oldest, self.engine)
@@ -121,6 +126,7 @@ class Build:
     @property
     def bare_flash(self) -> bool:
         """-fa is a switch without a value."""
+        # as its own --help says
         if self.flash_takes_word is not None:
             return not self.flash_takes_word
         return not self.rules.flash_word
@@ -150,9 +156,11 @@ def dates(flags: frozenset[str]) -> tuple[int, int]:
     if not flags:
         return 1, NEWEST
     present, absent = _dated(flags)
+    # a flag that is there came with some build; one that is gone went with some build
     oldest = [row.first for row in present] + [row.last + 1 for row in absent if row.last]
     low = max([1, *oldest])
     newest = [row.last for row in present if row.last]
+    # a name that is missing came later, unless the other names say that it went
     newest += [row.first - 1 for row in absent if row.first > low]
     return low, max(low, min([NEWEST, *newest]))
 

@@ -13,6 +13,7 @@ class EarlyRules(RuleSet):
     """The rules on which all builds from b9093 on agree."""
 
     # placement
+    # such weights are in CPU_REPACK, no longer in pinned memory (make_cpu_buft_list)
     repacks_first = Rule(
         "placement",
         4435,
@@ -22,9 +23,13 @@ class EarlyRules(RuleSet):
         last=4875,
         until=5310,
     )
+    # A partial offload of a build without it leaves the output matrix in RAM, and op offload
+    # copies it
+    # into the first GPU's compute buffer for every prompt: 609 MiB for 152,064 x 5,120 in Q6_K.
     output_first = Rule(
         "placement", 7540, "#18148", "-ngl counts the output layer first; before, last", after=7490
     )
+    # a norm is a few KiB, but the device that it is on decides where nodes after it run
     lfm2_norm_with_output = Rule(
         "placement",
         7490,
@@ -39,6 +44,7 @@ class EarlyRules(RuleSet):
         "the norm of the embeddings lies with block 0; before, with the input, in RAM",
         after=8380,
     )
+    # of Gemma 3n and 4: up to 2.8 GiB on the GPU in builds without it
     layer_embd_with_input = Rule(
         "placement",
         8929,
@@ -46,6 +52,7 @@ class EarlyRules(RuleSet):
         "Gemma's embeddings of layers lie with the input, in RAM; before, with the output layer",
         after=8721,
     )
+    # the meta device of ggml-backend-meta.cpp
     splits_tensors = Rule(
         "placement",
         9093,
@@ -55,18 +62,23 @@ class EarlyRules(RuleSet):
     )
 
     # cache
+    # an encoder attends within its batch: builds without it allocate cells that nothing reads
     encoders_without_cache = Rule(
         "cache", 5760, "", "encoders have no cache of keys and values", after=5310
     )
+    # llama_kv_cache_iswa; without it sliding layers need the whole context's cells
     window_cache = Rule(
         "cache", 5427, "#13194", "sliding layers have their own cache of the window's size"
     )
+    # decides the padding of quantised caches, which is added per tensor or per row
     cache_rows = Rule(
         "cache", 5760, "", "a cache has one padded row per cell; before, one row in all", after=5310
     )
+    # without it -np changes nothing of the cache: n_stream is 1
     streams = Rule(
         "cache", 5913, "#14363", "one cache per slot, unless -kvu; before, one for all slots"
     )
+    # flash attention wanted 256 before as well
     cells_by_256 = Rule(
         "cache",
         7060,
@@ -74,12 +86,14 @@ class EarlyRules(RuleSet):
         "n_ctx is rounded up to 256; before, to 32 without flash attention",
         after=6760,
     )
+    # before, every layer had the full context, whatever its file says
     olmo2_window = Rule(
         "cache", 6600, "", "OLMo 2's attention slides if its file has a window", after=6170
     )
     windows_without_cache = Rule(
         "cache", 7080, "", "EmbeddingGemma, whose attention slides, has no cache", after=6760
     )
+    # MLA: V repeated what K begins with, nearly half of the cache
     mla_keys_only = Rule(
         "cache",
         7980,
@@ -90,6 +104,7 @@ class EarlyRules(RuleSet):
     lfm2_window = Rule(
         "cache", 8165, "", "LFM2's attention slides if its file has a window", after=7940
     )
+    # n_ctx_seq instead of n_ctx for each slot: -np 4 took four times the cells
     hybrid_cells = Rule(
         "cache",
         8165,
@@ -97,6 +112,7 @@ class EarlyRules(RuleSet):
         "the slots of a hybrid model share the context; before, each had all of it",
         after=7940,
     )
+    # two more inputs (a Hadamard matrix each) and products of Q, K, V and the result
     rotates_cache = Rule(
         "cache", 8607, "#21038", "a quantised cache holds rotated keys and values", after=8571
     )
@@ -117,9 +133,11 @@ class EarlyRules(RuleSet):
     )
 
     # graph
+    # GGML_KQ_MASK_PAD: more for micro-batches that are no multiple of 64, a token's above all
     pads_masks = Rule(
         "graph", 0, "", "attention's mask has a multiple of 64 rows", last=7080, until=7480
     )
+    # as measuring does today: ggml_backend_sched_reserve_size resets the scheduler
     drops_pins = Rule(
         "graph",
         5760,
@@ -138,9 +156,11 @@ class EarlyRules(RuleSet):
         last=6900,
         until=7060,
     )
+    # the order decides which results live at the same time
     keys_last = Rule(
         "graph", 6910, "", "K comes after V in the graph; before, between Q and V", after=6760
     )
+    # views take no space, yet each is a node that the scheduler may cut at
     shares_state_ids = Rule(
         "graph",
         5990,
@@ -148,6 +168,7 @@ class EarlyRules(RuleSet):
         "all layers view the list of states once; before, each its own",
         after=5900,
     )
+    # early nodes let CUDA fuse them, and their results live longer
     expands_views = Rule(
         "graph",
         5990,
@@ -171,6 +192,7 @@ class EarlyRules(RuleSet):
         after=8672,
     )
     encoders_flash = Rule("graph", 5310, "", "encoders may have flash attention too", after=4875)
+    # DeepSeek's and MiMo's heads; without flash attention the scores are in the compute buffer
     flash_unlike_heads = Rule(
         "graph",
         5310,
@@ -185,6 +207,7 @@ class EarlyRules(RuleSet):
         "encoders may have flash attention with any number of tokens; before, a multiple of 256",
         after=6760,
     )
+    # encoders have keys and values of f32, as nothing stores them
     casts_f32_cache = Rule(
         "graph", 5310, "", "flash attention casts keys and values of f32 to f16", after=4875
     )
@@ -207,6 +230,7 @@ class EarlyRules(RuleSet):
         "latent attention's V is one product per head after flash attention; before, one per token",
         after=5310,
     )
+    # GLU has a result of its own; activation and product could write over their inputs
     glu_op = Rule(
         "graph",
         5780,
@@ -214,6 +238,7 @@ class EarlyRules(RuleSet):
         "a gate's activation and product are one op; before, two",
         after=5760,
     )
+    # a copy is a result of its own: 1 MiB for 512 tokens and a width of 512
     views_qk = Rule(
         "graph",
         5880,
@@ -221,6 +246,7 @@ class EarlyRules(RuleSet):
         "Q and K of a fused QKV are views if they are roped; before, copies",
         after=5760,
     )
+    # the gathered states of a layer were a result, as large as the layer's own
     scan_ids = Rule(
         "graph",
         5900,
@@ -228,6 +254,7 @@ class EarlyRules(RuleSet):
         "SSM_SCAN reads the states of a batch by their ids; before, they were gathered",
         after=5760,
     )
+    # inputs for the row numbers: 8 bytes a token for K, for a transposed V one for each element
     set_rows = Rule(
         "graph",
         6070,
@@ -235,9 +262,11 @@ class EarlyRules(RuleSet):
         "K and V are stored by row indices, inputs of the graph; before, copied",
         after=6050,
     )
+    # Phi-3 copied all three (ggml_cont) in builds without it
     views_v = Rule(
         "graph", 6400, "", "V of a fused QKV is a view too, and Q and K of all", after=6170
     )
+    # DeepSeek-V3's routing: more nodes of n_expert x n_ubatch
     groups_experts = Rule(
         "graph", 6910, "", "with experts in groups, the best groups are chosen first", after=6760
     )
@@ -257,6 +286,7 @@ class EarlyRules(RuleSet):
     expands_norms = Rule(
         "graph", 8165, "", "a delta net's input comes before its states", after=7940
     )
+    # a prompt of several slots then outgrows the reserved graph in use
     reserves_one = Rule(
         "graph", 0, "", "graphs of several slots are reserved for one", last=5310, until=5760
     )
@@ -268,9 +298,11 @@ class EarlyRules(RuleSet):
         last=7080,
         until=7490,
     )
+    # dozens of nodes for a layer before: see delta_net_unfused.py
     fused_delta_nets = Rule(
         "graph", 8380, "", "a delta net is one op; before, products in chunks of tokens", after=8100
     )
+    # GGML_TENSOR_FLAG_OUTPUT: the allocator never gives their space to another node
     keeps_outputs = Rule(
         "graph", 7720, "", "a graph's results are outputs, which nothing overwrites", after=7490
     )
@@ -295,9 +327,11 @@ class EarlyRules(RuleSet):
         "the embeddings come before the first layer's other inputs",
         after=7540,
     )
+    # n_embd_inp x n_ubatch x 4 bytes on the host, whatever a batch holds
     embeddings_input = Rule(
         "graph", 7800, "#18898", "an input of raw embeddings besides that of tokens", after=7780
     )
+    # Vulkan and SYCL limit the size of one buffer
     graph_chunks = Rule(
         "graph",
         6620,
@@ -312,10 +346,13 @@ class EarlyRules(RuleSet):
         "of several chunks, the one with the least growth grows; before, the first with room",
         after=6760,
     )
+    # GGML_SCHED_MAX_SPLIT_INPUTS: a split is cut where it would have more
     split_inputs_30 = Rule("graph", 6600, "", "a split has up to 30 inputs; before, 10", after=6170)
 
     # backends
+    # where a backend lacks an op, the node runs on the CPU, and copies to and fro are inputs
     copies_bf16 = Rule("backends", 5310, "", "CUDA copies into bf16 caches", after=4875)
+    # in builds without it such attention runs on the CPU with -fa
     flash_mla = Rule(
         "backends",
         5760,
@@ -323,6 +360,7 @@ class EarlyRules(RuleSet):
         "CUDA's flash attention takes latent attention (576 and 512) from Turing on",
         after=5310,
     )
+    # Mamba's layers ran on the CPU before, however many were offloaded
     cuda_scans = Rule("backends", 5310, "", "CUDA runs SSM_SCAN and SSM_CONV", after=4875)
     scan_shapes = Rule(
         "backends",
@@ -353,7 +391,9 @@ class EarlyRules(RuleSet):
     flash_192 = Rule(
         "backends", 9093, "", "CUDA's flash attention takes heads of 192 and 320", after=8929
     )
+    # another order, other lifetimes: up to 48 % of the compute buffer
     metal_reorders = Rule("backends", 6450, "#15929", "Metal runs a split's nodes in its own order")
+    # ggml_vk_graph_optimize looks 20 nodes ahead: up to 31 % of the compute buffer
     vulkan_reorders = Rule(
         "backends", 7150, "#17475", "Vulkan runs a split's nodes in its own order"
     )
@@ -363,6 +403,7 @@ class EarlyRules(RuleSet):
         "#19555",
         "Metal moves nodes over 64 others and more kinds of them; before, over 8",
     )
+    # get_alloc_size of FLASH_ATTN_EXT and MUL_MAT_ID
     metal_scratch = Rule(
         "backends",
         8185,
@@ -447,6 +488,7 @@ class EarlyRules(RuleSet):
     vulkan_flash_pairs = Rule(
         "backends", 9093, "", "Vulkan's flash attention takes K and V of two types", after=8929
     )
+    # four copies of each input from two GPUs on (N_COPIES)
     vulkan_pipelines = Rule(
         "backends",
         7540,
@@ -459,6 +501,7 @@ class EarlyRules(RuleSet):
     )
 
     # flags
+    # a launch that is written for an older build must end with a bare -fa, or without it
     flash_word = Rule(
         "flags",
         6325,
@@ -483,6 +526,7 @@ class EarlyRules(RuleSet):
     )
 
     # server
+    # server.cpp: -np -1
     auto_slots = Rule("server", 6927, "#16736", "four unified slots by default; before, one")
     draft_ends_if_added = Rule(
         "server",

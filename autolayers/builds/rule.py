@@ -54,6 +54,7 @@ class Rule:
 
     def __get__(self, rules: object, owner: type) -> Rule | bool:
         # a descriptor: the class gives the row itself, a build's rules whether it holds
+        # Rules.f16_mask is the row itself
         if not isinstance(rules, RuleSet):
             return self  # of the class, or a field of another table's row
         holds = self.first <= rules.number and (not self.last or rules.number <= self.last)
@@ -61,6 +62,7 @@ class Rule:
         if self.doubtful(rules.number):
             holds = rules.changed
             rules.doubts.append(self)
+        # a Rule has no __set__, so the instance's own attribute is found before it
         vars(rules)[self.name] = holds  # cached for the next lookup
         return holds
 
@@ -90,5 +92,6 @@ class RuleSet:
     @classmethod
     def rows(cls) -> Iterator[Rule]:
         """Return the table: the rows of each class, those of its base first."""
+        # an attribute is a row only in the class that defines it
         for owner in reversed(cls.__mro__):
             yield from (row for row in vars(owner).values() if isinstance(row, Rule))

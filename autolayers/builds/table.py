@@ -44,6 +44,7 @@ class Rules(EarlyRules):
 
     # placement
 
+    # saves the MTP blocks' weights, a layer's worth, unless --spec-type draft-mtp is given
     skips_undrafted = Rule(
         "placement",
         10216,
@@ -61,6 +62,7 @@ class Rules(EarlyRules):
         "the loader knows KDA's decay as a factor; before, as what SSM_SCAN reads, and in RAM",
         after=10739,
     )
+    # of create_tensor_gate_up_exps
     skips_gate_up = Rule(
         "placement",
         11026,
@@ -75,6 +77,7 @@ class Rules(EarlyRules):
         "HRM's first low state lies with block 0; before, with the input",
         after=11205,
     )
+    # a draft without a head: no second copy of its embedding on the device
     draft_heads_lent = Rule(
         "placement",
         11549,
@@ -83,6 +86,7 @@ class Rules(EarlyRules):
         after=11434,
     )
 
+    # of create_tensor_qkv
     loads_skipped_qkv = Rule(
         "placement",
         8929,
@@ -93,6 +97,7 @@ class Rules(EarlyRules):
         until=10289,
     )
 
+    # before it a slice is only bounded (Slices.exact)
     cuts_at_128 = Rule(
         "placement",
         9536,
@@ -166,6 +171,7 @@ class Rules(EarlyRules):
         "against it",
         after=10204,
     )
+    # llama_kv_cache gets a filter: the trunk's layers, or the MTP blocks in a context of their own
     nextn_apart = Rule(
         "cache", 10909, "", "no cache for NextN blocks unless they draft", after=10901
     )
@@ -177,6 +183,9 @@ class Rules(EarlyRules):
     qwen35_late_rows = Rule(
         "graph", 9246, "#22673", "Qwen3.5 picks the output rows after its last layer", after=9179
     )
+    # Of 150 launches of older builds none was right without it: 4 bytes a cell and token on
+    # the host,
+    # and on the GPU the f32 mask lives until its cast has run (1 GiB in the worst launch).
     f16_mask = Rule(
         "graph",
         9410,
@@ -202,6 +211,7 @@ class Rules(EarlyRules):
     gemma4_last_rows = Rule(
         "graph", 9553, "", "Gemma 4 picks the output rows after its last norm", after=9548
     )
+    # a table of scores per head before: cells x tokens x heads in f32
     fused_indexer = Rule(
         "graph",
         9976,
@@ -260,6 +270,7 @@ class Rules(EarlyRules):
     mamba2_flat = Rule(
         "graph", 10605, "", "Mamba-2's projections multiply two dimensions, not three", after=10603
     )
+    # ggml_clamp was in place before: one result more since then
     clamp_copies = Rule(
         "graph",
         10615,
@@ -346,6 +357,7 @@ class Rules(EarlyRules):
         "recurrent states of all sequences are gathered by one node",
         after=11368,
     )
+    # a third way to fill the embeddings; only one is computed, but all are allocated
     mixed_input = Rule(
         "graph",
         11400,
@@ -374,6 +386,7 @@ class Rules(EarlyRules):
     kpool_masked_only = Rule(
         "graph", 11549, "", "pools are never gathered, only masked", after=11434
     )
+    # the last layer works on few rows again, which saves results of n_ff x n_ubatch
     rows_before_nextn = Rule(
         "graph",
         11549,
@@ -403,6 +416,7 @@ class Rules(EarlyRules):
     )
 
     # backends
+    # ggml_backend_split_buffer_type is gone: -sm row is refused
     cuda_splits_rows = Rule(
         "backends", 0, "", "CUDA has split buffers for -sm row", last=9886, until=9892
     )
@@ -416,6 +430,7 @@ class Rules(EarlyRules):
     vulkan_flash_bf16 = Rule(
         "backends", 9713, "", "Vulkan's flash attention takes bf16", after=9294
     )
+    # get_alloc_size of FLASH_ATTN_EXT: 2 + 2 bytes a cell and width of one layer
     converts_in_graph = Rule(
         "backends",
         9489,
@@ -440,6 +455,7 @@ class Rules(EarlyRules):
         "SYCL runs DSA's lightning indexer and hyper connections",
         after=10298,
     )
+    # pipeline parallelism needs async and events on every device, a remote one too
     rpc_pipelines = Rule(
         "backends", 10644, "", "RPC computes asynchronously, with events", after=10635
     )
@@ -452,6 +468,7 @@ class Rules(EarlyRules):
         after=10666,
     )
     hip_top_k = Rule("backends", 10724, "", "ROCm runs TOP_K of more than 1024", after=10705)
+    # graph_optimize adds allocation dependencies: what a fused kernel reads lives longer
     keeps_weighted_experts = Rule(
         "backends",
         10752,
@@ -485,6 +502,7 @@ class Rules(EarlyRules):
         "backends", 11138, "", "CUDA keeps what a fused choice of experts reads", after=11117
     )
     scans_96 = Rule("backends", 11205, "", "CUDA runs SSM_SCAN with 96 states", after=11200)
+    # sizes of older ones are a bound, as their order is not quite the modelled one
     vulkan_as_modelled = Rule(
         "backends",
         11236,
@@ -565,6 +583,7 @@ class Rules(EarlyRules):
         "a draft model is used only with --spec-type draft-simple; before, wherever it is given",
         after=9113,
     )
+    # -ub 512 with 128,256 words took 250 MiB of logits
     output_limit = Rule(
         "server",
         9464,
@@ -574,6 +593,7 @@ class Rules(EarlyRules):
     port_9931 = Rule(
         "server", 11521, "", "llama-server listens on port 9931; before, on 8080", after=11434
     )
+    # server_prompt_cache kept the last prompt even if it was larger than the limit
     prompt_limit = Rule(
         "server",
         10068,
@@ -597,6 +617,7 @@ class Rules(EarlyRules):
     def others(self) -> tuple[Rules, ...]:
         """Return what the build may be instead, as far as rules were asked for: with changes that
         it may have or not, and the oldest one. No size of it is above the largest of all."""
+        # this is one of those already
         if self.changed:
             return ()
         found = (Rules(self.number, self.why, changed=True),) if self.doubts else ()
@@ -614,6 +635,7 @@ class Rules(EarlyRules):
     def exact(self) -> bool:
         """Whether sizes computed by the rules that were asked for are known to be llama.cpp's
         own."""
+        # rules that nobody asked for cast no doubt
         return self.number >= OLDEST_EXACT and not self.doubts and not self.why and self.source_seen
 
     @property
@@ -626,6 +648,7 @@ class Rules(EarlyRules):
         """Why they are not; "" where they are."""
         if self.exact:
             return ""
+        # a fork, planned as the one commit that was looked at
         if self.why and self.engine.seen:
             return (
                 f"{self.why}: planned as its commit {self.engine.seen}; newer ones may take other "
@@ -651,6 +674,7 @@ class Rules(EarlyRules):
                 f"llama.cpp build {self.number} was not compared, but builds close to it: an upper "
                 "bound as far as nothing changed between them"
             )
+        # one is enough to say why
         doubt = self.doubts[0]
         return (
             f"llama.cpp build {self.number} lies between builds {doubt.after} and {doubt.first}, "
@@ -664,6 +688,7 @@ class Rules(EarlyRules):
                 f"architecture {row.name} has another graph from llama.cpp build {row.changed[0]} "
                 "on, whose sizes alone are known: an upper bound"
             )
+        # a doubt about the build goes before one about the architecture
         if self.warning or self.number >= row.exact_from:
             return self.warning
         return (
@@ -683,6 +708,7 @@ def rules(
     if why or any(row.doubtful(number) for row in Rules.rows()):
         # its own, because it notes which doubtful rules mattered
         return Rules(number, why, oldest).of(engine)
+    # no doubtful rule: all users of the build share the object
     key = (number, engine.name)
     if key not in _made:
         _made[key] = Rules(number).of(engine)

@@ -60,6 +60,7 @@ def apply(rule: Rule, inputs: Inputs) -> Result:
     if missing:
         raise UsageError(f"{rule.name} needs {', '.join(missing)}")
     answer = rule.compute(inputs)
+    # a rule that counts layers has no number of GPUs
     gpus = None
     if inputs.gpu is not None and rule.unit == "bytes":
         gpus = ceil(answer.value / inputs.gpu)
@@ -71,11 +72,13 @@ def apply_all(inputs: Inputs) -> tuple[dict[str, Result], dict[str, str]]:
     results: dict[str, Result] = {}
     refused: dict[str, str] = {}
     for rule in RULES.values():
+        # a scheme picks one of the training rules; others apply to any
         if inputs.scheme is not None and rule.scheme is not None and rule.scheme != inputs.scheme:
             continue
         try:
             results[rule.name] = apply(rule, inputs)
         except UsageError as error:
+            # told by name: which options this rule still needs
             refused[rule.name] = str(error)
     if not results:
         raise UsageError(

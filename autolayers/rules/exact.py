@@ -40,6 +40,7 @@ def compare(model: Model, **given: object) -> tuple[dict[str, Comparison], dict[
     comparisons, the reasons of the rules left out, and the inputs used. Raises UsageError for
     nonsense and for inputs that the file answers.
     """
+    # a word that the file contradicts would make the comparison one of two models
     for name in _FROM_FILE:
         if given.get(name) is not None:
             raise UsageError(f"{flag(name)} comes from the model file; leave one of the two out")
@@ -65,6 +66,7 @@ def _inputs_of(model: Model, inputs: Inputs) -> Inputs:
         bits=inputs.bits or _nominal_bits(_main_type(model)),
         layers=hparams.n_layer,
         hidden=hparams.n_embd,
+        # mixtures and state-space models may have none
         intermediate=max(map(hparams.n_ff, layers)) or None,
         heads=hparams.n_head(widest) or None,
         kv_heads=hparams.n_head_kv(widest) or None,
@@ -82,6 +84,7 @@ def _main_type(model: Model) -> str:
 
 def _nominal_bits(type_name: str) -> float:
     """Return the bits people quote for a type: 4 for q4_K, 16 for bf16."""
+    # "q4_K" -> 4, as the rules' sources count; ggml's own 4.5 is in TYPES
     digits = re.search(r"\d+", type_name)
     return float(digits.group()) if digits else 32.0
 
@@ -92,9 +95,12 @@ def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
     from ..machine import Device
 
     assert inputs.sequence is not None
+    # -np for the batch: each sequence has its own cells, as the rules count them
     context = ["-c", str(inputs.sequence * inputs.batch), "-np", str(inputs.batch)]
     everything = ["-ngl", str(model.n_layer + 1), *context]
+    # one endless GPU: nothing stays in RAM but the embedding
     use = plan(model, everything, devices=[Device.hypothetical("1048576GiB")]).breakdown
+    # both together, as the rules do not know where a tensor is
     places = [*use.devices.values(), use.host]
     total = sum(place.total for place in places)
     figures = {
@@ -104,6 +110,7 @@ def _exact(model: Model, inputs: Inputs) -> dict[str, int]:
         "serving": total,
         "total": total,
     }
+    # --strategy layers: whole layers, no experts in RAM, like the rule
     if inputs.gpu is not None:
         fitting = plan(
             model,

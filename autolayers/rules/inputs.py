@@ -30,6 +30,7 @@ TYPES = {
 OPTIMIZERS = {"adamw": 2, "sgd": 1}  # values kept per parameter, as the published rules count them
 _SCHEMES = ("fp32", "mixed", "fp16", "lora", "qlora")
 
+# as people write models: 7B, 350M
 _COUNT_SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
@@ -55,6 +56,7 @@ class Inputs:
 
 
 def _number(value: object, what: str, example: str) -> float:
+    # a bool is an int in Python, and True no number of layers
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise UsageError(f"not {what}: {value!r} (write for example {example})")
     try:
@@ -68,6 +70,7 @@ def _number(value: object, what: str, example: str) -> float:
 
 def _params(value: object) -> float:
     what, example = "a parameter count", "7B, 350M or 1.5e9"
+    # a plain number counts parameters; a suffix multiplies
     factor, digits = 1.0, value
     if isinstance(value, str) and value.strip()[-1:].lower() in _COUNT_SUFFIXES:
         digits = value.strip()[:-1]
@@ -82,6 +85,7 @@ def _params(value: object) -> float:
 
 
 def _bits(value: object) -> float:
+    # a type's name goes before a number: "q4_0" has 4.5 bits with its scales
     if isinstance(value, str) and value.strip().lower() in TYPES:
         return TYPES[value.strip().lower()]
     bits = _number(value, "a number of bits or a type", "16, fp16 or q4_k")
@@ -95,6 +99,7 @@ def _bits(value: object) -> float:
 def _whole(name: str) -> Callable[[object], int]:
     def parse(value: object) -> int:
         number = _number(value, f"a whole number for {name}", "32")
+        # "32.0" is a whole number, 2^40 is no model's size
         if number != int(number) or not 1 <= number <= 1 << 40:
             raise UsageError(f"not a possible number for {name}: {value!r} (a whole number from 1)")
         return int(number)
@@ -103,6 +108,7 @@ def _whole(name: str) -> Callable[[object], int]:
 
 
 def _overhead(value: object) -> float:
+    # "20%" and 0.2 are the same
     percent = isinstance(value, str) and value.strip().endswith("%")
     number = _number(str(value).strip()[:-1] if percent else value, "an overhead", "0.2 or 20%")
     number = number / 100 if percent else number
@@ -127,6 +133,7 @@ def _size(name: str, least: int) -> Callable[[object], int]:
 
 
 def _gpu(value: object) -> int:
+    # of a caller in Python: bytes
     if not isinstance(value, str):
         return _size("gpu", MiB)(value)
     if "," in value:
@@ -140,6 +147,7 @@ def _gpu(value: object) -> int:
     # A card's name is worth what the planner takes it for.
     from ..machine import Device
 
+    # e.g. "RTX 3090" or "24GiB"
     return _size("gpu", MiB)(Device.hypothetical(value).total)
 
 
@@ -187,6 +195,7 @@ def read(given: Mapping[str, object]) -> Inputs:
         if value is not None:
             parsed[name] = FIELDS[name](value)
     inputs = Inputs(**parsed)  # type: ignore[arg-type]
+    # grouped queries: a group of heads shares a KV head, so one divides the other
     if inputs.kv_heads is not None:
         if inputs.heads is None:
             raise UsageError("KV heads say nothing without the attention heads: give --heads too")

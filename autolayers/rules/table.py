@@ -62,10 +62,12 @@ class Rule:
 
 def _weights(inputs: Inputs) -> float:
     assert inputs.params is not None and inputs.bits is not None
+    # bits, not bytes: some types have 4.5
     return inputs.params * inputs.bits / 8
 
 
 def _count(params: float) -> str:
+    # 7e9 -> "7B"
     for factor, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if params >= factor:
             return f"{params / factor:.4g}{suffix}"
@@ -90,6 +92,7 @@ def _times_weights(factor: float) -> Callable[[Inputs], Answer]:
 
 def _serving(inputs: Inputs) -> Answer:
     assert inputs.params is not None and inputs.bits is not None
+    # the source writes 4 bytes / (32 / Q), which is Q / 8
     return Answer(
         _weights(inputs) * (1 + inputs.overhead),
         f"{_count(inputs.params)} × 4 bytes / (32 / {inputs.bits:g}) × {1 + inputs.overhead:g}",
@@ -98,12 +101,14 @@ def _serving(inputs: Inputs) -> Answer:
 
 def _kv_cache(inputs: Inputs) -> Answer:
     assert inputs.layers is not None and inputs.hidden is not None and inputs.sequence is not None
+    # K and V, two bytes each, as wide as the hidden state
     value: float = 2 * 2 * inputs.layers * inputs.hidden * inputs.sequence * inputs.batch
     working = (
         f"2 × 2 bytes × {inputs.layers} × {inputs.hidden} × {inputs.sequence} × {inputs.batch}"
     )
     note = ""
     if inputs.heads is not None and inputs.kv_heads is not None and inputs.kv_heads != inputs.heads:
+        # only the KV heads are cached
         value = value * inputs.kv_heads / inputs.heads
         working += f" × {inputs.kv_heads}/{inputs.heads} heads"
         note = "MQA" if inputs.kv_heads == 1 else "GQA"
@@ -113,6 +118,7 @@ def _kv_cache(inputs: Inputs) -> Answer:
 def _layers_that_fit(inputs: Inputs) -> Answer:
     assert inputs.gpu is not None
     if inputs.layer_size is not None:
+        # a given size of a layer goes before the mean of the model
         per_layer = float(inputs.layer_size)
     elif inputs.params is not None and inputs.bits is not None and inputs.layers is not None:
         per_layer = _weights(inputs) / inputs.layers
@@ -127,6 +133,7 @@ def _layers_that_fit(inputs: Inputs) -> Answer:
     working = (
         f"({inputs.gpu / GB:.4g} GB - {inputs.extra / GB:.4g} GB) / {per_layer / MB:.4g} MB a layer"
     )
+    # a part of a layer does not fit
     whole = floor(layers)
     as_published = None if round(layers) == whole else round(layers)  # the source rounds
     if inputs.layers is not None and whole >= inputs.layers:
@@ -147,6 +154,7 @@ def _optimizer(inputs: Inputs) -> Answer:
 
 
 def _training_sum(inputs: Inputs) -> Answer:
+    # the erratum of this rule says what is counted twice
     whole = 4 * _weights(inputs)
     gradients, states = _weights(inputs), _optimizer(inputs).value
     return Answer(
@@ -182,7 +190,9 @@ def _per_parameter(
 def _training_batch(inputs: Inputs) -> Answer:
     assert inputs.hidden is not None and inputs.intermediate is not None and inputs.bits is not None
     assert inputs.sequence is not None and inputs.layers is not None
+    # weights and gradients, the optimiser's states, and a CUDA context
     fixed = 2 * _weights(inputs) + _optimizer(inputs).value + _CUDA_CONTEXT
+    # activations of one sequence
     each = (inputs.hidden + inputs.intermediate) * inputs.sequence * inputs.layers * inputs.bits / 8
     # The source counts MB by the thousand but turns them into GB by dividing by 1024.
     as_published = fixed + each / MB * inputs.batch / 1024 * GB
@@ -199,6 +209,7 @@ def _training_batch(inputs: Inputs) -> Answer:
 
 def _total(inputs: Inputs) -> Answer:
     serving = _serving(inputs)
+    # without a shape of the model the 20 % of serving must do for the cache
     if inputs.layers is None or inputs.hidden is None or inputs.sequence is None:
         return Answer(serving.value, serving.working, "serving alone: no KV cache given")
     cache = _kv_cache(inputs)
@@ -213,6 +224,7 @@ _SUBSTRATUS = "Substratus, Calculating GPU memory for serving LLMs (2023)"
 _COUNTING = "the bytes-per-parameter tables of model cards and memory calculators"
 _COURSE = "course notes that count FP32 training as 4 + 8 + 4 + 8 bytes a parameter"
 _FACTORY = "the hardware table of LLaMA-Factory's README"
+# the inputs that several examples share
 _13B = {"params": "13B", "bits": "fp32"}
 _6B: dict[str, object] = {
     "params": "6B",
