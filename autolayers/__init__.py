@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .planner.several.groups import Groups as Groups
     from .planner.several.multi import Together as Together
 
+# The module of each public name; the imports above tell type checkers the same.
 _HOME = {
     "AutolayersError": "errors",
     "UsageError": "errors",
@@ -84,11 +85,13 @@ __all__ = ["__version__", *sorted(_HOME)]
 
 def __getattr__(name: str) -> object:
     if name in _HOME:
+        # Only now: `import autolayers` alone imports nothing.
         from importlib import import_module
 
         return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+# Names that are not imported yet show up in completion.
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -20,6 +20,7 @@ def run() -> None:
     except KeyboardInterrupt:  # while it was imported
         code = 130
     for stream in (sys.stdout, sys.stderr):
+        # A closed pipe has nobody left to read it.
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

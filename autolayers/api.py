@@ -63,6 +63,7 @@ def read_model(source: str | PathLike[str]) -> Model:
     name = fspath(source)
     if not isinstance(name, str):
         raise WrongType(f"a model's name is a str, not {name!r:.60}")
+    # A path on this disk needs no source, and its import is saved.
     if "://" not in name and not name.startswith(("hf:", "ollama:")):
         return read_file(name)
     from .sources import open_source
@@ -98,6 +99,7 @@ def plan(
     memory is unknown. A launch that does not fit is an answer (`fits` is False), not an error.
     Raises WrongType for a name that is no flag, and for a value of another type.
     """
+    # Read before the request: what its words mean may depend on the model (for_model).
     model = _read(model)
     request = for_model(model, Request.of(_all(words, flags), environ, devices=devices, host=host))
     return plan_request(model, request, explain=explain, advise=advise, processes=processes)
@@ -128,6 +130,7 @@ def plan_together(
 ) -> Together:
     """Plans models that are loaded together, with the same given flags for each. `weights` are the
     models' shares of the requests, equal by default. Raises what `plan` raises."""
+    # Imported on demand: most callers plan one model.
     from .planner.several import multi
 
     asked = Request.of(_all(words, flags), environ, devices=devices, host=host)
@@ -241,10 +244,12 @@ def estimate(
     from .flags.params import Params
 
     model, words, known = _read(model), _all(params, flags), build
+    # Records and Params need nothing of the machine: no device is asked.
     given = _records(devices)
     if isinstance(words, Params) and given is not None:
         params, companions = words, companions_of(words)
     else:
+        # Words or names: resolved as a plan would.
         asked = Request.of(words, devices=devices)
         if isinstance(asked.policy.n_ctx, str):
             raise UsageError(f"estimate solves nothing: ctx is a number, not {asked.policy.n_ctx}")
@@ -252,9 +257,11 @@ def estimate(
         # --ctx is autolayers' own
         params = replace(params, n_ctx=asked.policy.n_ctx or params.n_ctx)
         known = build or (asked.build.number if "llama-build" in asked.arguments.own else None)
+    # --override-kv changes the model's own facts, e.g. the experts that are used.
     estimator = Estimator(model.overridden(params.override_kv), known, companions)
     if compute:
         return estimator.breakdown(params, given, runtime, measuring)
+    # Without graph buffers and extras: the fields that Static has.
     return Breakdown(**vars(estimator.static(params, given)))
 
 
@@ -268,6 +275,7 @@ def _records(devices: Sequence[Device | str] | None) -> list[Device] | None:
 
 def _weighed(weights: Sequence[float], count: int) -> Sequence[float]:
     """`count` weights, checked. Raises UsageError."""
+    # No weights are equal ones.
     if weights and (len(weights) != count or not all(weight > 0 for weight in weights)):
         raise UsageError(
             f"weights are a number above 0 for each of the {count} models, not "
@@ -280,6 +288,7 @@ def _all(
     words: Sequence[str] | Params | Arguments, flags: Mapping[str, Flag], command: str = "plan"
 ) -> Words:
     """Return the words and keyword arguments. Raises WrongType."""
+    # The same flags as on the command line, so that their checks are the same.
     more = words_of(flags, command)
     if more and not isinstance(words, (list, tuple)):
         raise WrongType(
@@ -300,4 +309,5 @@ def _read_all(models: Any) -> Sequence[Model]:
     Raises WrongType."""
     if isinstance(models, str) or not hasattr(models, "__len__"):
         raise WrongType(f"models are a list of Models or names of files, not {models!r:.60}")
+    # Models of many files are read one at a time by the sequence itself (model.models).
     return [_read(model) for model in models] if isinstance(models, (list, tuple)) else models

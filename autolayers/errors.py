@@ -18,10 +18,12 @@ from __future__ import annotations
 class AutolayersError(Exception):
     """Base of all; `str(error)` is the one line a user sees."""
 
+    # The exit code of the command line, see the module.
     exit_code = 1
 
 
 class UsageError(AutolayersError):
+    # argparse and the shells use 2 for wrong usage.
     exit_code = 2
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def often() -> None:
     """Collect a server's garbage sooner than that of a command, which ends (__main__)."""
+    # A tenth of a command's threshold: a server runs for days.
     gc.set_threshold(20_000)
 
 
@@ -32,6 +33,7 @@ def without_gc(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **options)
         finally:
+            # Nested calls: the outer one turns it on again.
             if enabled:
                 gc.enable()
 

@@ -40,6 +40,7 @@ class Row:
 
     def match(self, text: str) -> dict[str, str] | None:
         """Return the figures in a line, None where it is not of this kind."""
+        # Most lines are of no kind, and `in` is much faster than a pattern.
         if self.word not in text:
             return None
         found = re.search(self.pattern, text)
@@ -49,6 +50,7 @@ class Row:
         return {**said, "value": self.value} if self.value else said
 
 
+# Bounded numbers: a log is text from anywhere, and int() refuses more than 4,300 digits.
 _MIB = r"\d{1,15}\.\d+"
 _N = r"\d{1,12}"
 _CELL = r"\d{1,15}"
@@ -308,6 +310,7 @@ def rows_of(*names: str) -> tuple[Row, ...]:
 def lines_with(text: str, rows: Iterable[Row]) -> Iterator[str]:
     """Yield the lines of a text that have a row's word, in their order: found by the words, of a
     log of any length."""
+    # One pass for each word over the whole text, not line by line: logs may have hundreds of MB.
     starts: set[int] = set()
     for word in {row.word for row in rows}:
         at = text.find(word)

@@ -386,6 +386,7 @@ def _is_inside(host: str) -> bool:
     from ipaddress import ip_address
 
     try:
+        # "fe80::1%eth0" has a zone after the address.
         found = {str(entry[4][0]).partition("%")[0] for entry in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError):
         return is_loopback(host)

@@ -15,6 +15,7 @@ import sys
 from .errors import AutolayersError
 from .quoting import printable
 
+# The colours that reports use; any other escape sequence is shown as text.
 COLOURS = {
     "0": "none",
     "1": "bold",
@@ -42,6 +43,7 @@ def one_line(text: str) -> str:
     """Return the text as one line, without secrets in URLs."""
     text = " ".join(text.split())
     if "://" in text:
+        # A URL in an error may hold a token, e.g. https://user:token@host/.
         from .net import without_credentials
 
         text = without_credentials(text)
@@ -56,6 +58,7 @@ def show(text: str) -> None:
 
 def _write(lines: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
+    # A Windows console of code page 1252 lacks block characters: they are escaped, not an error.
     sys.stdout.write(lines.encode(encoding, "backslashreplace").decode(encoding))
 
 
@@ -68,6 +71,7 @@ def emit(text: str) -> None:
         return
     encoding, errors = sys.stdout.encoding or "utf-8", sys.stdout.errors or "strict"
     try:
+        # Tried first, as half a line on a pipe would be worse than an error.
         text.encode(encoding, errors)
     except UnicodeEncodeError:
         pass
@@ -75,6 +79,7 @@ def emit(text: str) -> None:
         sys.stdout.write(text)
         return
     try:
+        # Bytes of a file name that are no UTF-8 are surrogates in the text.
         data = text.encode(encoding, "surrogateescape")
     except UnicodeEncodeError as error:
         raise AutolayersError(
@@ -88,6 +93,7 @@ def emit(text: str) -> None:
 def clear() -> None:
     """Clears a terminal."""
     if sys.stdout.isatty():
+        # Cursor to the top left, then clear to the end.
         sys.stdout.write("\x1b[H\x1b[J")
 
 
@@ -97,6 +103,7 @@ def open_streams() -> None:
     Writing to a closed stdout still fails."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
+            # The lowest free number, which is the closed stream's own if those before it are open.
             handle = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
             if handle != number:
                 os.dup2(handle, number)
@@ -131,6 +138,7 @@ def _clean(line: str) -> str:
     parts = [printable(first)]
     for part in others:
         code, m, rest = part.partition("m")
+        # Only a whole sequence that we write: ESC [ 31 m.
         ours = bool(m) and code in COLOURS
         parts.append(f"\x1b[{code}m{printable(rest)}" if ours else printable("\x1b[" + part))
     return "".join(parts)

@@ -136,6 +136,7 @@ def _windows(word: str) -> str:
     return f'"{word}{word[len(word.rstrip(chr(92))) :]}"'
 
 
+# Characters that PowerShell reads as they are in a bare word.
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=+")
 # PowerShell takes typographic quotes for quotes
 _QUOTES = frozenset('"$`\u201c\u201d\u201e')

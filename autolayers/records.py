@@ -93,11 +93,13 @@ def _dataclass(cls: Any = None, /, *, frozen: bool = False) -> Any:
         return lambda cls: _dataclass(cls, frozen=frozen)
     fields = _fields(cls)
     names = tuple(fields)
+    # In C: searches compare and hash records all the time.
     values_of = itemgetter(*names) if names else lambda fields: ()
     methods = {"__init__": _init(cls.__name__, fields), **_by_values(cls, names, values_of)}
     if not frozen:
         methods["__hash__"] = None
     for name, method in methods.items():
+        # What the class defines itself stays.
         if name not in cls.__dict__ or (name == "__hash__" and "__eq__" not in cls.__dict__):
             setattr(cls, name, method)
     if frozen:

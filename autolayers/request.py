@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
     Found = tuple[Sequence[Device], Host | None, Sequence[str]]  # devices, RAM, notes
 
-# fields of Params: files loaded with the model
+# Read only if named, and again only if another one is named (`asking`). fields of Params: files
+# loaded with the model
 _FILES = ("mmproj", "model_draft", "lora", "control_vector")
 
 
@@ -306,6 +307,7 @@ def _of_engine(build: Build, policy: Policy, of_program: Engine) -> Build:
 
 def _planned_for(build: Build) -> Build | int | None:
     """Policy.build."""
+    # None stands for the newest known build.
     if build is TODAY:
         return None
     return build if build.doubt or build.engine is not LLAMA_SERVER else build.number or build
@@ -315,6 +317,7 @@ def _by_default(arguments: Arguments, build: Build) -> Arguments:
     """Return the arguments with a program's own numbers where none is given: one sequence, the
     context of a chunk."""
     params, engine = arguments.params, build.engine
+    # E.g. llama-bench runs one sequence, llama-perplexity chunks of a context.
     own: dict[str, Any] = {}
     if params.n_parallel is None and engine.one_sequence:
         own["n_parallel"] = 1
@@ -383,6 +386,7 @@ def _found(
             raise UsageError("--machine and --gpu both set the devices: give one of them")
         return (*described(policy.machine), ())
     if policy.gpu is not None:
+        # RPC servers are not part of the planned machine: they are asked as they are.
         servers, notes = remote(params.rpc)
         return [*servers, *of_one_machine(policy.gpu, policy.ram or 0)], None, notes
     lister = None
@@ -390,6 +394,7 @@ def _found(
         import shutil
 
         lister = shutil.which(program[0])
+    # --list-devices of that very program: its backends decide what there is.
     found = discover(environ, lister, params.rpc)
     if amend is not None:
         found = amend(found)
@@ -417,6 +422,7 @@ def _of_size(
 ) -> Host:
     """Return RAM of this size. Less than there is limits this machine; more is that of another one,
     as is the RAM that a GPU of another one shares."""
+    # The part of this machine: its rates and cores stay.
     if host is not None and (size <= host.total or policy.machine is not None):
         return replace(host, total=size, available=size, source="given")
     other = host_of(size, devices, host)
@@ -565,6 +571,7 @@ def with_draft_checked(model: Model, request: Request, used: bool = False) -> Re
         return request
     from .model.vocabulary import unlike
 
+    # Imported with the first draft: comparing vocabularies reads them.
     why = unlike(model, draft, only_added=rules.draft_ends_if_added)
     if not why:
         return request

@@ -38,6 +38,7 @@ def parse_size(text: str, default: int = 1) -> int:
     >>> parse_size("24GiB") == 24 * GiB
     True
     """
+    # The letters at the end are the unit; what is before them must be a number.
     number = text.strip().rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     suffix = text.strip()[len(number) :].lower()
     try:
@@ -45,6 +46,7 @@ def parse_size(text: str, default: int = 1) -> int:
         value = float(number)
     except (KeyError, ValueError):
         raise UsageError(f"not a size: {text!r} (write for example 24GiB or 512MiB)") from None
+    # 1 EiB: more is a typing error.
     if not 0 <= value * factor <= 1 << 60:
         raise UsageError(f"not a possible size: {text!r}")
     return round(value * factor)
@@ -68,10 +70,12 @@ def parse_memory(text: str) -> int:
     True
     """
     size = text.strip()
+    # "24GB" is read as "24G".
     sold = size[:-1] if size[-2:].lower() in ("kb", "mb", "gb", "tb") else size
     try:
         return parse_size(sold)
     except UsageError as error:
+        # The message names what was typed.
         raise UsageError(str(error).replace(repr(sold), repr(text))) from None
 
 
@@ -88,6 +92,7 @@ def with_unit(number: str) -> str:
     ('16GiB', '512GiB or 512MiB', '16384MiB')
     """
     value = float(number)
+    # No GPU of today has less than 256 MiB, and none has 1024 GiB.
     if value < 256:
         return f"{number}GiB"
     return f"{number}MiB" if value >= 1024 else f"{number}GiB or {number}MiB"
@@ -109,6 +114,7 @@ def at_least(size: int) -> str:
     >>> at_least(800 * MiB), at_least(20 * MiB + 1)
     ('0.8 GiB', '21 MiB')
     """
+    # Rounded up, so that what is said to be missing is enough.
     tenth = GiB / 10
     return f"{ceil(size / tenth) / 10:.1f} GiB" if size >= tenth else f"{ceil(size / MiB)} MiB"
 

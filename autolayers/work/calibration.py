@@ -60,10 +60,13 @@ class Calibration:
         if own:
             runs = sum(row.n for row in own)
             mean = sum(log(row.ratio) * row.n for row in own) / runs
+            # A part of the ratio is the launch's own and not the machine's; more runs tell them
+            # apart.
             mean *= counted(runs, self.one_run[placement, kind])
             return Correction(exp(mean), runs, max(row.date for row in own), True)
         if not rows:
             return NONE
+        # Each class counts once, however many launches of it were measured.
         classes: dict[str, list[float]] = {}
         for row in rows:
             classes.setdefault(row.placement, []).append(log(row.ratio))

@@ -54,6 +54,7 @@ class Sums:
     """A Load summed by place, as Clock needs it."""
 
     def __init__(self, load: Load, caches: Sequence[Attention | None]) -> None:
+        # Summed once, as a launch is predicted at many depths and numbers of tokens.
         self.load = load
         # dense, experts, work, expert work, bf16, kernels
         self.places: dict[str, list[float]] = {}
@@ -74,6 +75,7 @@ class Sums:
                 self.copied[1] += row.experts
         # how many layers: (where it is read, where it is stored, one layer's); layers alike share
         # an Attention
+        # By id, as Attention's fields would be hashed for every layer.
         counts = Counter(zip(load.attention, map(id, caches), strict=False))
         kinds = {id(cache): cache for cache in caches}
         self.caches: dict[tuple[str, str, Attention], int] = {}
@@ -144,6 +146,7 @@ class Clock:
         those of a token."""
         shared, host = self.shared, self.host
         few = few and n > 1
+        # 32 tokens are the least for op offload and for matrix kernels; fewer use a token's graph.
         many = n >= MANY and not few
         keeps_kernels = n < MANY or not self.on_cpu
         uses_cache = self.cached is None or n <= MOST_TOKENS
@@ -153,8 +156,11 @@ class Clock:
         chosen = self._chosen(n, CPU.spread if few else 1.0)
         stages = dict.fromkeys(self.devices, 0.0)
         common = shared.token * 1e-6
+        # Weights in RAM that a device computes with: copied for this graph, whole or the chosen
+        # experts.
         in_ram = sums.copied[0] + sums.copied[1] * chosen
         if in_ram:
+            # Many tokens choose nearly all experts; sqrt as the choices are far from even.
             part = 1 - exp(-shared.copied * sqrt(n * used)) if self.weights.n_expert else 1.0
             common += self._copy(sums.copied[0] + sums.copied[1] * part)
         for place, values in sums.places.items():
@@ -173,10 +179,13 @@ class Clock:
                     else self._on_device(self.devices[name], n, many, chosen, values, share)
                 )
         for (place, lies, cache), count in sums.caches.items():
+            # A sliding window reads no more than its own cells.
             cells = min(depth, cache.window)
             size = count * cells * cache.cell * sequences
             flops = count * n * cells * cache.flops
+            # A recurrent state is read and written, whatever the depth.
             state = 2 * count * cache.state * (1 + self.weights.scan * (sequences - 1))
+            # The cache is in RAM and read by a device, or the other way round: it crosses the bus.
             if place != lies:
                 common += self._copy(size)
             if place == HOST:
@@ -196,6 +205,7 @@ class Clock:
                 moved = n * cache.scores + (0 if many else sequences * cache.again)
                 stages[name] += share * count * cells * moved / (device.bandwidth * rates.read)
         load = sums.load
+        # Of all devices the slowest handover.
         handover = max([figures.rates.handover for figures in self.devices.values()], default=0.0)
         common += load.handovers * handover * 1e-6
         common += load.hops * shared.hop * 1e-6
@@ -233,6 +243,7 @@ class Clock:
         bandwidth, rate = device.bandwidth * rates.read, device.fp16 * rates.matmul
         slow, slow_experts = self._bf16(rates, bf16, dense + experts * self.weights.used)
         dense *= self.weights.low_dense
+        # Reading and arithmetic overlap in part: hypot is between the larger one and the sum.
         seconds = hypot(
             streams.read(dense / bandwidth, 2 * multiplies / bandwidth, n),
             2 * n * multiplies / rate,
@@ -373,12 +384,15 @@ class Clock:
 
     def prompt(self, n: int, depth: float) -> float:
         """Seconds of a prompt of n tokens after `depth` others."""
+        # A prompt is computed in micro-batches; all but the last one are full.
         whole, rest = divmod(n, self.n_ubatch)
         seconds = 0.0
         middle = depth + n / 2
         if whole:
             common, stages = self.step(self.n_ubatch, middle)
             total = common + sum(stages.values())
+            # The devices work on different micro-batches at once: after the first, only the slowest
+            # counts, and a part of the others.
             if self.pipelined and len(stages) > 1:
                 together = min(whole, max(1, self.n_batch // self.n_ubatch))
                 slowest = common + max(stages.values())
@@ -388,6 +402,7 @@ class Clock:
         if rest:
             common, stages = self.step(rest, depth + n - rest / 2)
             seconds += common + sum(stages.values())
+        # An expert cache slows prompts down; a delta net that is not one op costs each token.
         return seconds / self.paces[0] * (1.0 if self.cached is None else PROMPT) + n * self.apart
 
     def token(self, depth: float, requests: int = 1) -> float:
@@ -395,6 +410,8 @@ class Clock:
         common, stages = self.step(requests, depth, requests, few=True)
         seconds = (common + sum(stages.values())) / self.paces[1]
         if requests > 1 and self.weights.scan > 1:
+            # With a selective scan a further sequence takes at most the share SCANNED of one's
+            # step.
             seconds = min(seconds, self.token(depth) * (1 + SCANNED * (requests - 1)))
         return seconds
 

@@ -121,6 +121,7 @@ def accepted(n: int, text: str = "mixed", given: tuple[float, int] | None = None
         table = _ACCEPTED[text]
         return table[min(n, len(table)) - 1] * (1.0 if n <= len(table) else len(table) / n)
     share, drafted = given
+    # Bisection: the share grows with the probability of each token.
     low, high = 0.0, 1.0
     for _ in range(40):
         middle = (low + high) / 2
@@ -160,6 +161,7 @@ class Step:
         the draft."""
         checked = self.clock.checked(n + 1, self.depth, self.sequences)
         more = costs.more + (MIXTURE if self.clock.weights.n_expert else 0.0)
+        # One token is always right: the model's own, after the accepted ones.
         return (1 + n * share) / ((checked + passes) / self.one + costs.fixed + n * more)
 
 
@@ -182,6 +184,7 @@ def _read_of(model: Model, head: bool = False) -> tuple[float, int]:
         if is_read and weight.op.startswith("MUL_MAT"):
             size += weight.info.n_bytes * (used if weight.op == "MUL_MAT_ID" else 1.0)
             matrices += 1
+    # A tied output is read as well.
     tied = model.tensors.get("token_embd.weight")
     if "output.weight" not in model.tensors and tied is not None:
         size, matrices = size + tied.n_bytes, matrices + 1

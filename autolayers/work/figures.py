@@ -72,6 +72,7 @@ class Figures:
         built_in = integrated(device.description) if device.kind == "igpu" else None
         bandwidth = device.bandwidth or kind.bandwidth
         if device.kind == "igpu" and not device.bandwidth:
+            # `ram` is what reading reaches, the figure of a GPU its peak.
             bandwidth = ram / OF_PEAK if ram else built_in[1] if built_in else _IGPU_BANDWIDTH
         per_byte = kind.fp16_per_bandwidth or FP16_PER_BANDWIDTH.get(generation, FP16_UNKNOWN)
         fp16 = (
@@ -137,6 +138,7 @@ class HostFigures:
     @classmethod
     def of(cls, machine: Machine, build: int = NEWEST) -> HostFigures:
         unified = [device for device in machine.devices if device.kind == "igpu" or device.unified]
+        # Unified memory: the processor reads what the GPU reads.
         shared = max([device.bandwidth or 0 for device in unified], default=0.0)
         beside = [found[1] for device in unified if (found := integrated(device.description))]
         kind = kind_of(machine.ram_total, machine.cores)
@@ -145,6 +147,8 @@ class HostFigures:
             for device in machine.devices
             if device.kind != "rpc"
         ]
+        # By the kind of machine; of desktops by what was sold with their GPU, otherwise by the
+        # cores.
         usual = kind.bandwidth
         if kind is DESKTOP:
             count = machine.cores or DESKTOP.cores
@@ -152,6 +156,7 @@ class HostFigures:
                 rate for most, rate in _RAM_BY_CORES if count <= most
             )
         ram = machine.ram_bandwidth or shared or OF_PEAK * max(beside, default=0.0) or usual
+        # Measured or given, memory that needs no bus, the slowest link, or a usual one.
         bus = (
             machine.bus_bandwidth
             or (_UNIFIED_BUS if unified else 0)

@@ -91,6 +91,7 @@ class Row:
         }
 
 
+# Read once, when the first plan shows a measurement.
 @cache
 def rows() -> tuple[Row, ...]:
     """All of them, of launches with stock settings, by llama-bench or a server."""
@@ -214,6 +215,7 @@ def _kind(name: str) -> str:
 
 def _distance(row: Row, asked: Asked) -> float:
     """How far a row is, in halvings of the depth."""
+    # Twins within 5 % of the active bytes: the limit itself counts as one halving.
     size = abs(log(row.active / asked.active)) / log(1 + _TWIN)
     depth = abs(log2((_KILO + row.depth + row.prompt / 2) / (_KILO + asked.depth)))
     less = (_AGED if row.date < _OLD else 0.0) + (0.0 if row.source else _NO_SOURCE)
@@ -232,9 +234,11 @@ def drawn(asked: Asked, kind: str, predicted: float, within: float) -> tuple[flo
     ]
     if len(ratios) < ENOUGH:
         return None
+    # All measurements must contradict it to the same side.
     slower, faster = max(ratios) < 1 / within, min(ratios) > within
     if not (slower or faster):
         return None
+    # As if one more measurement agreed with the prediction.
     n = len(ratios)
     return predicted * exp(log(median(ratios)) * n / (n + 1)), n
 

@@ -85,6 +85,7 @@ class _Server:
 def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: int) -> Served:
     """`users` people with this request each, on a server with this many slots."""
     server = _Server(clock, n_ctx_seq)
+    # One person's request alone: people begin spread over that time.
     alone = clock.prompt(min(work.prompt, n_ctx_seq), work.depth) + work.generate * clock.token(
         work.depth
     )
@@ -97,6 +98,7 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
     while done < users * ROUNDS:
         while waiting and len(busy) < slots and waiting[0][0] <= now:
             at, user = waiting.popleft()
+            # The first request of each is not counted: not everyone has begun yet.
             busy.append(_Slot(user, at, work, n_ctx_seq, asked[user] > 0))
             asked[user] += 1
         if not busy:
@@ -104,6 +106,7 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
             continue
         answering = [slot for slot in busy if not slot.prompt]
         prompts: list[tuple[_Slot, int]] = []
+        # A batch has a token for each answer, and prompts fill the rest of n_batch.
         room = max(1, clock.n_batch - len(answering))
         for slot in busy:
             part = min(slot.prompt, room)
@@ -114,6 +117,7 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
         if prompts:
             now += server.batch(prompts, answering)
         else:
+            # No prompt waits: all tokens until something changes are one step.
             seconds = server.token(answering)
             steps = min(min(slot.left for slot in answering), _DEPTHS)
             if waiting and len(busy) < slots:
@@ -126,17 +130,21 @@ def simulate(clock: Clock, work: Workload, users: int, slots: int, n_ctx_seq: in
             slot.prompt -= part
             slot.depth += part
             if not slot.prompt:
+                # The prompt's last batch gives the first token.
                 slot.first, slot.left = now, slot.left - 1
         for slot in [slot for slot in busy if not slot.prompt and slot.left <= 0]:
             busy.remove(slot)
             done += 1
+            # From here on everyone is busy.
             begun = now if done == users else begun
             if slot.counts and asked[slot.user] <= ROUNDS:
                 since = slot.first if work.generate > 1 else slot.asked
                 rates.append(max(1, work.generate - 1) / (now - since))
                 firsts.append(slot.first - slot.asked)
+            # Asks again at once: as busy as these people can make it.
             waiting.append((now, slot.user))
     firsts.sort()
+    # The mean of seconds per token, not of rates: slow requests count for their time.
     each = len(rates) / sum(1 / rate for rate in rates)
     total = users * (ROUNDS - 1) * work.generate / (now - begun)
     return Served(each, total, firsts[min(len(firsts) - 1, int(_WAITED * len(firsts)))])

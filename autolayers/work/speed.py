@@ -252,6 +252,8 @@ class CostModel:
         workload."""
         work = self.workload
         holds = use.n_ctx_seq >= work.depth + work.prompt + work.generate
+        # Where the context itself matters: its depths, the cells of several requests, a cut
+        # request, the disk.
         if self.deep or work.requests > 1 or not holds or self._missing(use):
             return self.predict(params, use)
         key = replace(params, n_ctx=None)
@@ -286,6 +288,7 @@ class CostModel:
             speed = replace(speed, over_depths=_over_depths(clock, self.workload, use))
         speed = self._unsure(speed, clock, use)
         if clock.apart:
+            # Factors that have nothing to do with each other add up in squares of their logarithms.
             doubt = hypot(log(speed.prompt_spread), log(unfused.DOUBT))
             speed = replace(speed, prompt_spread=exp(doubt))
         return speed if self.drafting is None else self._drafted(self.drafting, speed, clock, use)
@@ -330,6 +333,7 @@ class CostModel:
         texts = ("mixed",) if drafting.share else ("code", "prose")
         rates = tuple([(text, speed.generation * gain(n, text)) for text in texts])
         answers = work.generate * work.requests / speed.generation
+        # Drafts save seconds of answers; prompts take as long as before.
         saved = answers * (1 - 1 / gain(n))
         over = (
             None if speed.over_depths is None else speed.over_depths * (1 - saved / speed.request)
@@ -374,6 +378,7 @@ class CostModel:
         fused = params if use.flash_attn else replace(params, flash_attn="off")
         devices = {device.name: self.devices[device.name] for device in placement.devices}
         rules = self.estimator.rules
+        # pipeline_parallel of llama_context's constructor.
         by_layers = params.split_mode in (None, "layer") and not params.overrides
         offloaded = params.kv_offload is not False and placement.n_gpu_layers > len(
             placement.dev_layer
@@ -416,6 +421,7 @@ class CostModel:
             apart=self._apart(params, placement, devices),
             pinned=pinned(placement),
         )
+        # With an expert cache the pace is another one, which no class of measurements has.
         if self.calibration.measured and cached is None:
             kind = self.kind(clock)
             clock.paces = (
@@ -497,6 +503,8 @@ class CostModel:
             own, listed = params, names
         key = kind, own.device, own.split_mode, listed, self._alike
         if key not in self._scripts:
+            # Only who computes what is wanted: a short context and one sequence make the smallest
+            # graphs.
             alike = replace(
                 own,
                 n_ctx=_SHORT,
@@ -550,6 +558,8 @@ class CostModel:
         ram = self.machine.ram
         if ram is None or not use.host_resident:
             return 0.0
+        # All that must be in RAM besides the weights stays there; of the weights the rest is read
+        # again.
         lacking = (
             use.host_resident
             + use.host.context
@@ -575,6 +585,7 @@ class CostModel:
 
     def doubt(self, speed: Speed) -> float:
         """The error factor of comparisons between this kind of placement and another."""
+        # Weighted by the seconds that prompts and answers take.
         prompt = self.workload.prompt / speed.prompt
         answer = self.workload.generate / speed.generation
         return (BETWEEN[speed.kind, "pp"] * prompt + BETWEEN[speed.kind, "tg"] * answer) / (
@@ -633,6 +644,7 @@ class CostModel:
             if device in alike:
                 found[name] = alike[device]
                 continue
+            # Equal devices take the same time for each layer.
             rates, seconds = device.rates, [0.0] * (self.weights.hparams.n_layer_all + 1)
             if device.network:
                 seconds[-1] = work.generate * 4 * self.weights.n_vocab / device.network

@@ -34,6 +34,7 @@ class Streams:
     def read(self, read: float, f16: float, n: int) -> float:
         """Seconds of a matrix for n tokens without a prompt's arithmetic; `read` and `f16` are
         those of reading it as it is and in f16."""
+        # Kernels for vectors take the matrix once and compute each further token.
         vector = read + self.more * f16 * (min(n, self.matrix - 1) - 1)
         return vector if n < self.matrix else max(vector, self.least * read)
 

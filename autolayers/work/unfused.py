@@ -46,6 +46,7 @@ def parts(model: Model, params: Params, rules: Rules, placement: Placement) -> b
     )
     if not in_ram:
         return False
+    # The probe has 16 tokens for each slot: with two slots it reaches the 32 of op offload.
     probed = CHUNKED * reserved_slots(resolve(model, params, rules))
     return any(
         0 < on(device, rules=rules).offload_min_batch <= probed for device in placement.devices

@@ -164,7 +164,9 @@ class Weights:
             if weight.layer == "repeating" and weight.block >= hparams.n_layer:
                 continue  # MTP blocks take no part in plain generation
             expert = weight.op == "MUL_MAT_ID" and hparams.n_expert > 0
+            # In multiply-adds of q4_K, whose rate is 1.
             work = info.n_elements / _TYPE_WORK.get(info.type, 0.95)
+            # bf16 has kernels of its own, slower ones on some GPUs: its bytes are counted apart.
             bf16 = info.n_bytes * (self.used if expert else 1) if info.type == "bf16" else 0
             slower = info.n_bytes * _TYPE_READ.get(info.type, 1.0)
             read += slower if expert else 0
@@ -188,6 +190,7 @@ class Weights:
         if step.kind != WEIGHT or step.op == "GET_ROWS":
             return None
         found = self.reads.get(step.name)
+        # A tied output matrix is the embeddings', which a token reads whole.
         return (
             self.reads.get("token_embd.weight")
             if found is None and step.name == "output.weight"
@@ -219,14 +222,17 @@ class Weights:
 
     def attention(self, memory: Memory, n_ctx: int, flash: bool = True) -> list[Attention | None]:
         """One per layer (output last), from caches allocated for `n_ctx` cells of one sequence."""
+        # One sequence of `n_ctx` cells, so that a share of the cells is a share of the context.
         found: list[Attention | None] = [None] * (self.n_layer + 1)
         hp = self.hparams
         for cache in memory.caches:
             sliding = cache.kind == "swa"
             recurrent = cache.kind == "recurrent" or cache.kind.endswith("-state")
+            # A cache of compressed tokens has fewer cells than the context.
             ratio = 1.0 if sliding else min(1.0, cache.n_cells / n_ctx)
             window = cache.n_cells if sliding else 1 << 62
             readers = [(layer.il, layer) for layer in cache.layers]
+            # Layers that reuse another one's cache read it again.
             readers += [
                 (il, layer) for il in cache.reused if (layer := cache.layer(il)) is not None
             ]
@@ -244,8 +250,10 @@ class Weights:
                     / cache.n_cells
                     / max(1, cache.n_stream)
                 )
+                # Without V (MLA) both products read the latent cache K.
                 wide = (k.ne[0] if k else 0) + (v.ne[0] if v else k.ne[0] if k else 0)
                 attends = cache.kind in ("attn", "swa")
+                # Query heads over each K and V head: 2 operations (multiply, add) for each element.
                 flops = 2.0 * hp.n_head(il) / max(1, hp.n_head_kv(il)) * wide if attends else 0.0
                 scores = 0 if flash or not attends else _SCORE * hp.n_head(il)
                 again = (
@@ -262,6 +270,7 @@ class Weights:
                     before.scores + scores,
                     before.again + again,
                 )
+        # Layers alike share one object, so that Sums can count them by its id.
         alike: dict[Attention, Attention] = {}
         return [cache and alike.setdefault(cache, cache) for cache in found]
 
@@ -279,6 +288,7 @@ class _Sums:
         """A step that runs in one place and reads what is in another."""
         layer = min(step.layer, self.weights.n_layer)
         reads = self.weights.of(step)
+        # Copied: a device computes with weights that stay in RAM.
         key = layer, place, reads is not None and place != HOST and lies == HOST
         row = self.sums.get(key)
         if row is None:
@@ -291,6 +301,7 @@ class _Sums:
                 row[2] += reads.work
                 row[3] += reads.expert_work
         row[5] += step.kernels
+        # Only a change of place is a handover or a hop, so neighbours are one visit.
         if self.walk and self.walk[-1][0] == place:
             self.walk[-1] = place, self.walk[-1][1] + step.kernels
         else:
@@ -317,6 +328,7 @@ def work_of(weights: Weights, steps: Steps, homes: Sequence[str]) -> Work:
         sums = _Sums(weights)
         for step in graph:
             if step.layer != INPUT:
+                # The last place is the CPU, whatever its number.
                 place = HOST if step.place >= len(devices) else devices[step.place]
                 sums.add(
                     step,
@@ -409,6 +421,7 @@ class Homes:
         }
         self.tokens = self._by_layer(script.token if script else weights.script)
         self.prompts = self._by_layer(script.prompt if script else weights.script)
+        # Layers with the same groups and home share their sums: most launches differ in few layers.
         self._known: dict[object, tuple[_Sums, _Sums]] = {}
         # of each placement, which is kept with it
         self._works: dict[int, tuple[Placement, Work]] = {}
@@ -492,6 +505,8 @@ class Homes:
                 if tensor is not None:
                     place = memory = HOST if placement.is_host(tensor.buffer) else tensor.buffer
                     # op offload: a device computes with a copy of a weight that stays in RAM
+                    # Repacked weights (CPU_REPACK) have a layout that only the CPU reads, so they
+                    # are never copied.
                     if place == HOST and step.place and self.op_offload and tensor.buffer != REPACK:
                         place = self._first(step.place) or HOST
             elif step.kind == CACHE:
@@ -515,6 +530,7 @@ class Homes:
 def _spread(places: list[str]) -> None:
     """Assigns nodes without a place to a neighbour's: a device's before the CPU's, the previous
     one's first."""
+    # First devices' places spread, then those that are left get the CPU's.
     for skip in (HOST, ""):
         for order in (range(len(places)), range(len(places) - 1, -1, -1)):
             current = ""
