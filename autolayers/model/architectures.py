@@ -377,6 +377,7 @@ _TABLE: Any = (
         after=4440,
     ),
     _row(
+        # layers 20 and above read the cache of layer 18 or 19
         "gemma3n",
         "neox",
         defaults={"f_attention_scale": 1.0},
@@ -800,6 +801,7 @@ _TABLE: Any = (
         exact_from=9905,
     ),
     _row(
+        # a diffusion model: it denoises the whole sequence, so there is no cache
         "llada",
         memory="none",
         causal=False,
@@ -839,6 +841,7 @@ _TABLE: Any = (
         exact_from=10280,
     ),
     _row(
+        # layers share blocks and cache slots, so that -sm tensor can cut nothing
         "hrm_text",
         "neox",
         slices="whole",

@@ -163,6 +163,7 @@ _REPEATS = {
 
 def _guess(tensors: Mapping[str, TensorInfo], prefix: str) -> dict[str, Any]:
     """Return an unknown architecture's facts by its tensors, if its keys lack them."""
+    # "blk.12.attn_q.weight" -> "12"
     numbers = {name.split(".")[1] for name in tensors if name.startswith("blk.")}
     blocks = [block for number in numbers if (block := whole(number)) is not None]
     embedding = tensors.get("token_embd.weight")
@@ -237,6 +238,7 @@ class Hparams:
             if name == "expert_gating_func" and not value:  # 0 means not given
                 continue
             if value is not None:
+                # a graph that repeats something a billion times would never be built
                 most = _REPEATS.get(name, LARGEST)
                 self.__dict__[name] = checked(self._prefix + key, value, like, most)
 
@@ -259,6 +261,7 @@ class Hparams:
             raise ModelError(
                 f"block_count is {self.n_layer_all}; llama.cpp accepts 1 to {_MAX_LAYERS}"
             )
+        # block_count counts the MTP blocks too (n_layer_all)
         self.n_layer_nextn = self._size("nextn_predict_layers")
         if self.n_layer_nextn > self.n_layer_all:
             raise ModelError("nextn_predict_layers exceeds block_count")
@@ -269,8 +272,10 @@ class Hparams:
             )
         self._n_expert_used = self._per_layer("expert_used_count", 0)
         # expert_count 1 is a dense model there
+        # only Hunyuan's dense files: others keep one expert
         if not row.one_expert and self.n_expert <= 1:
             self.n_expert, self._n_expert_used = 0, (0,) * self.n_layer_all
+        # an unknown architecture may use the keys otherwise
         if row.known:
             self._check_experts(max(self._n_expert_used))
         self._n_head = self._per_layer("attention.head_count", 0)
@@ -290,12 +295,14 @@ class Hparams:
         self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_rot_full = 0
         # recurrent models have no heads
         if n_head:
+            # heads share the hidden state unless the file gives their size
             self.n_embd_head_k_full = self._size("attention.key_length", self.n_embd // n_head)
             self.n_embd_head_v_full = self._size("attention.value_length", self.n_embd // n_head)
             self.n_rot_full = self._size("rope.dimension_count", self.n_embd_head_k_full)
         elif row.head_sizes:
             self.n_embd_head_k_full = self._size("attention.key_length")
             self.n_embd_head_v_full = self._size("attention.value_length")
+        # the cache holds the compressed latent, which is V as well
         if row.latent_value:
             self.n_embd_head_v_full = self._size("attention.kv_lora_rank")
         # sliding layers have the same heads unless the file says otherwise
@@ -318,6 +325,7 @@ class Hparams:
         """Layers that block_count does not count, or counts although the file lacks them."""
         self.router_layer = -1
         self.n_layer_phys = self.n_layer_all
+        # graniteswitch: a block with one head, whose cache llama.cpp allocates like any other's
         if row.router:
             self.router_layer, self.n_layer_all, self.n_layer_nextn = (
                 self.n_layer_all,
@@ -326,6 +334,8 @@ class Hparams:
             )
             self._n_head, self._n_head_kv = (*self._n_head, 1), (*self._n_head_kv, 1)
             self._n_ff, self._n_expert_used = (*self._n_ff, 0), (*self._n_expert_used, 0)
+        # nanbeige: a pass is a set of layers with caches of their own, and the weights of
+        # the first pass
         elif row.loops:
             loops = max(1, self._size("num_loops", 1))
             if self.n_layer_all * loops > _MAX_LAYERS:
@@ -345,6 +355,7 @@ class Hparams:
                 f"expert_used_count is {used} of {self.n_expert} experts; llama.cpp does not load "
                 "that"
             )
+        # GGML_ASSERTs there: llama.cpp aborts
         uneven = bool(self.n_expert % max(1, groups)) or not 0 < chosen < groups
         if groups >= max(1, self.n_expert) or (groups > 1 and uneven):
             raise ModelError(
@@ -363,6 +374,7 @@ class Hparams:
 
     def of(self, metadata: Mapping[str, Any]) -> Hparams:
         """Return the same, with a part of the header's metadata."""
+        # without __init__, which would read tensors that the outline has no longer
         found = object.__new__(Hparams)
         found.__dict__.update(self.__dict__, _metadata=metadata)
         return found
@@ -399,6 +411,8 @@ class Hparams:
         return found
 
     def _vocabulary(self) -> int:
+        # a header's list is kept as its length (ArrayInfo): texts are read only where
+        # they are compared
         tokens = self._metadata.get("tokenizer.ggml.tokens")
         # LLAMA_VOCAB_TYPE_NONE: vocab_size counts instead
         absent = self._metadata.get("tokenizer.ggml.model") in _NO_VOCABULARY
@@ -469,6 +483,7 @@ class Hparams:
             self.n_embd_head_v_swa,
         ):
             width = max(width, head * heads)
+        # one wide head: nothing else about an unknown model's heads is sure
         self._n_head_kv = (1,) * self.n_layer_all
         self.n_embd_head_k_full = self.n_embd_head_v_full = self.n_embd_head_k_swa = (
             self.n_embd_head_v_swa
@@ -483,20 +498,25 @@ class Hparams:
         ) = 0
         # RWKV's default: attention and FFN each keep the last token
         self.token_shift_count = 2
+        # Mamba: the convolution's window, and a matrix of states
         if row.state in ("ssm", "ssm-groups"):
             self.ssm_d_conv = self._size("ssm.conv_kernel", required=row.known)
             self.ssm_d_inner = self._size("ssm.inner_size", required=row.known)
             self.ssm_d_state = self._size("ssm.state_size", required=row.known)
         if row.state == "ssm-groups":
             self.ssm_n_group = self._size("ssm.group_count", required=row.known)
+        # Kimi delta attention: a head_dim x head_dim state for each head
         elif row.state == "kda":
             self.ssm_d_conv = self._size("ssm.conv_kernel", required=row.known)
             self.n_embd_head_kda = self._size("kda.head_dim", required=True)
+        # tokens are shifted by one, so the last one is kept
         elif row.state == "rwkv":
             self.wkv_head_size = self._size("wkv.head_size", required=True)
             self.token_shift_count = self._size("token_shift_count", 2)
+        # LFM2: a convolution of a few tokens, and no further state
         elif row.state == "shortconv":
             self.n_shortconv_l_cache = self._size("shortconv.l_cache", required=True)
+        # lightning attention of MiniMax-01
         elif row.state == "linear":
             self.n_embd_head_la = self.n_embd_head_k_full
 
@@ -505,6 +525,7 @@ class Hparams:
             return (True,) * self.n_layer_all
         if row.recurrent == "interval":
             return self._recurrent_by_interval(row.interval)
+        # a hybrid's file says so by a head_count_kv of 0 for the layer
         without_kv = [heads == 0 for heads in self._n_head_kv[: self.n_layer_all]]
         if row.recurrent == "no-kv-all":
             return tuple(without_kv)
@@ -545,6 +566,7 @@ class Hparams:
 
     def _slides(self, window: SlidingWindow, n_swa: int) -> bool:
         """Return whether this model's attention has the window."""
+        # llama4: a window of 0 means none, a missing key the usual one
         given = self.get("attention.sliding_window") is not None
         return {
             "required": True,
@@ -560,6 +582,7 @@ class Hparams:
         streams = window.all_with_streams and self._size("hyper_connection.count")
         if row.memory == "dsv4" or streams:
             return (True,) * self.n_layer_all
+        # LFM2: the attention layers, as the others have no cells
         if window.when == "attention":
             return tuple(
                 il < self.n_layer and not self._is_recr[il] for il in range(self.n_layer_all)
@@ -576,6 +599,7 @@ class Hparams:
             return (*flags, *(False,) * (self.n_layer_all - len(flags)))
         if window.array:
             return (False,) * self.n_layer_all
+        # a number is a period: the last layer of each is full
         period = self._size("attention.sliding_window_pattern", window.period)
         return tuple(
             il < self.n_layer and _in_window(il, period, window.dense_first)
@@ -589,6 +613,7 @@ class Hparams:
         )
         n = self.n_layer
         full = self._default_indexers(row)
+        # a list may be shorter or longer than the layers
         if row.indexer == "types" and isinstance(self.get("attention.indexer.types"), tuple):
             full = (self._array("attention.indexer.types") + (0,) * n)[:n]
         elif row.indexer in ("glm", "types", "types-or-all"):
@@ -598,6 +623,7 @@ class Hparams:
     def _default_indexers(self, row: Architecture) -> tuple[int, ...]:
         """Return which layers have a full indexer where the header has no types."""
         n = self.n_layer
+        # GLM-5.2's context is told from 5.1's by its length, as in load_arch_hparams
         if row.indexer == "glm" and self.n_ctx_train >= 1 << 20:
             return (_GLM_5_2_INDEXERS + (0,) * n)[:n]
         if row.indexer in ("glm", "trunk", "types-or-all"):
@@ -679,6 +705,7 @@ class Hparams:
 
     def n_embd_r(self) -> int:
         """Elements of one layer's convolution (or token shift) state for one sequence."""
+        # RWKV: the last token of attention and FFN
         if self.wkv_head_size:
             return self.token_shift_count * self.n_embd
         if self.n_shortconv_l_cache:
@@ -690,6 +717,7 @@ class Hparams:
                 * self._n_head[0]
                 * self.n_embd_head_kda
             )
+        # x, B and C pass the convolution (Mamba-2)
         return max(self.ssm_d_conv - 1, 0) * (
             self.ssm_d_inner + 2 * self.ssm_n_group * self.ssm_d_state
         )
@@ -708,6 +736,7 @@ class Hparams:
         """Elements of the n-gram convolution's history on a PLE layer (qwen4exp)."""
         if not self.ple_layers or not self.ple_conv_kernel or self.ple_ngram_size < 2:
             return 0
+        # a dilated convolution: taps are ple_ngram_size tokens apart
         return int(
             (self.ple_conv_kernel - 1) * self.ple_ngram_size * self.dsv4_hc_mult * self.n_embd
         )
@@ -716,6 +745,7 @@ class Hparams:
     def rope_type(self) -> str:
         """none, norm, neox, mrope or imrope (llama_model_rope_type)."""
         first, *others = self.architecture.rope.split("|")
+        # e.g. GLM-4V's files have sections for height and width, GLM-4's have not
         if not others or (self.rope_sections[0] > 0 and self.rope_sections[1] > 0):
             return first
         return "norm" if "hc-norm" in others and self.dsv4_hc_mult else others[-1]

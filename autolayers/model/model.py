@@ -56,6 +56,7 @@ class Model:
         """`row`: the architecture's, if a build has another one than today's. `whole`: the model
         that the header is a part. Not `checked`: a program loads it that takes files which
         llama.cpp refuses."""
+        # before the architecture is asked: these files have one too
         instead = _instead(header)
         if instead:
             raise ModelError(f"{path} is {instead}")
@@ -146,6 +147,7 @@ class Model:
             reasons.append(
                 f"architecture {self.architecture} is {what}: its memory use is an upper bound"
             )
+        # names of an unknown architecture are all unknown
         foreign = self._foreign() if self.row.known else []
         if foreign:
             end = (
@@ -177,6 +179,7 @@ class Model:
         """Return this model as a possibly older build reads it, which may use less of its
         header."""
         row, header = self._row_of(rules), self.header
+        # a key that this build ignores is taken out, so that its default holds
         unread = self._unread_lists(row, rules)
         if any(isinstance(header.metadata.get(key), (list, tuple)) for key in unread):
             kept = {name: value for name, value in header.metadata.items() if name not in unread}
@@ -189,6 +192,7 @@ class Model:
     def _row_of(self, rules: Rules) -> Architecture:
         """Return the architecture as a build of these rules has it."""
         row = self.row
+        # e.g. before Rules.olmo2_window OLMo 2 had no window
         for rule, facts in row.before:
             if not rules.has(rule):
                 row = replace(row, **facts)
@@ -228,6 +232,7 @@ class Model:
         for weight in self.weights:
             info = weight.info
             if (
+                # norms and biases stay as they are, and rows that the blocks do not fill
                 info.n_dims < 2
                 or info.ne[0] % kind.blck_size
                 or weight.op not in _QUANTISED
@@ -270,6 +275,7 @@ class Model:
 def _typed(kind: str, value: str) -> Any:
     """Return the value of an override; None where its type is none or does not admit it."""
     try:
+        # llama.cpp's atol takes 12 of "12abc", which nobody can have meant
         if kind == "int":
             return int(as_c(value))
         if kind == "float":
@@ -301,6 +307,7 @@ def _instead(header: Header) -> str:
     ):
         if there(header):
             return f"{what}; give it with {flag}, and its model with -m"
+    # an importance matrix is a GGUF file as well
     matrix = header.metadata.get("general.type") == "imatrix"
     return "what llama-quantize --imatrix takes, not a model" if matrix else ""
 

@@ -58,5 +58,6 @@ def width(header: Header) -> int:
         for name in header.tensors
         if name.startswith("v.deepstack.") and name.endswith(".fc1.weight")
     ]
+    # Qwen3-VL appends image features for the first layers to each row
     parts = 1 + len(deep) if kind == "qwen3vl_merger" else 1
     return tensor.ne[dimension] * parts

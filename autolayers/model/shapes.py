@@ -57,6 +57,7 @@ class Loader:
         # name -> (stack, block, its name in the table)
         # split once: every check below asks by layer
         self._places = {name: _place(name) for name in tensors}
+        # layer -> (what its sizes depend on, the sizes)
         self._by_layer: dict[int, tuple[object, dict[str, int]]] = {}
         self._values: dict[object, dict[str, int]] = {}
         self._shapes: dict[tuple[str, object], Shape] = {}
@@ -74,6 +75,7 @@ class Loader:
         tensors"."""
         created = self.created
         if not created:
+            # scales are read for any matrix, though no architecture lists them
             return []
         return [
             name
@@ -90,6 +92,7 @@ class Loader:
                 blocks.setdefault((stack, block), set()).add(key)
         # a few kinds of blocks, whatever their number
         kinds = {frozenset(keys): place for place, keys in blocks.items()}
+        # two blocks of a kind that differ by one tensor: the shorter one is damaged
         found = []
         for keys, (stack, block) in kinds.items():
             # blocks of an encoder are not missing what a decoder's have
@@ -117,6 +120,7 @@ class Loader:
     def _missing(self) -> str:
         """Of the tensors that every file has, and of those that every block of the file has."""
         n_layer = self.hparams.n_layer
+        # in file order, each once; MTP blocks have other tensors
         blocks = dict.fromkeys(
             [(stack, block) for stack, block, _ in self._places.values() if 0 <= block < n_layer]
         )
@@ -216,6 +220,7 @@ class Loader:
             il = min(block, hp.n_layer_all - 1)
             ratio = hp.compress_ratios[il] if il < len(hp.compress_ratios) else 0
             n_ff_exp = hp.number_at("expert_feed_forward_length", il, 0)
+            # all that _sizes reads of a layer
             kind = (
                 hp.n_head(il),
                 hp.n_head_kv(il),
@@ -272,6 +277,7 @@ def _extents(text: str, values: Mapping[str, int]) -> tuple[int, ...]:
     found = []
     # several shapes are right: the layer decides, and the file is not refused for either
     for either in text.split("|"):
+        # "a?b": b where a is 0
         sizes = [_value(each, values) for each in either.split("?")]
         found.append(next(filter(None, sizes), 0))
     return tuple(found) if min(found) >= 0 else ()
@@ -288,6 +294,7 @@ def _value(text: str, values: Mapping[str, int]) -> int:
                 int(each) if each.isdigit() else values[each] for each in factor.split("/")
             ]
             for divisor in divisors:
+                # a header with 0 heads must not end in a division by zero
                 size = size // divisor if divisor else 0
             product *= size
         total += sign * product
@@ -328,6 +335,7 @@ def _sizes(hp: Hparams, il: int, tensors: Tensors) -> dict[str, int]:
     )
     first_k, first_v = hp.head_k(0), hp.head_v(0)
     d2t, markov = tensors.get("d2t"), tensors.get("markov_w1.weight")
+    # without a vocabulary the embedding may have any number of rows
     tokens = hp.n_vocab if hp.n_vocab or hp.get("vocab_size") == 0 else _UNKNOWN
 
     def key(name: str) -> int:
@@ -426,6 +434,7 @@ def _created(architecture: str) -> dict[str, Created]:
     for text in CREATED.get(architecture, "").split():
         for word in _members(text):
             name, _, shape = word.partition(":")
+            # "attn_norm!" -> "!", "attn_norm"
             mark, name = name[len(name.rstrip("!*")) :], name.rstrip("!*")
             shape = shape or usual[name]
             dims = tuple(shape.removesuffix("~").split(","))

@@ -79,6 +79,7 @@ _BLOCK = {
     "ffn_latent_down ffn_latent_up attn_conv_proj ffn_conv_proj attn_v_gate",
 }
 
+# by name, as `classify` is asked for every tensor of a file
 _MODEL_CLASS = {name: fact for fact, names in _WHOLE_MODEL.items() for name in names.split()}
 _BLOCK_OP = {name: op for op, names in _BLOCK.items() for name in names.split()}
 STACKS = ("blk.", "dec.blk.", "enc.blk.", "convnext.", "posnet.")
@@ -91,6 +92,7 @@ def split(name: str) -> tuple[str, int, str]:
     for prefix in STACKS:
         if name.startswith(prefix):
             number, _, rest = name[len(prefix) :].partition(".")
+            # "blk.²." and "blk.123456." are no blocks: isdigit() accepts the former
             if number.isascii() and number.isdigit() and rest and len(number) < 6:
                 return prefix, int(number), rest
             break
@@ -110,6 +112,7 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
     llama.cpp does not have; it is then placed with its block, or with the output.
     """
     stem, suffix = name, ""
+    # "blk.3.attn_q.weight" -> stem "blk.3.attn_q", suffix "weight"
     head, _, tail = name.rpartition(".")
     if tail in _SUFFIXES and head:
         stem, suffix = head, tail
@@ -118,11 +121,13 @@ def classify(row: Architecture, name: str) -> tuple[str, int, str, bool]:
         known = stem in _MODEL_CLASS
         place, op = _MODEL_CLASS.get(stem, (OUTPUT, "MUL_MAT"))
         place = row.places.get(stem, place)
+        # load_tensors creates these with block 0, so they follow its device
         if place == REPEATING:
             block = 0
     else:
         place, op, known = REPEATING, _BLOCK_OP.get(stem, "MUL_MAT"), stem in _BLOCK_OP
         op = row.ops.get(stem, op)
+    # a bias is added, whatever its matrix is: by expert if that is
     if suffix == "bias":
         op = "ADD_ID" if op == "MUL_MAT_ID" else "ADD" if op != "NONE" else op
     elif suffix in ("lora_a", "lora_b"):

@@ -41,6 +41,7 @@ def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
     must agree only where they are added. Token texts are compared if both files are on this
     machine."""
     types = [_TYPES.get(str(_key(each, "model"))) for each in (model, draft)]
+    # a header without a vocabulary: only the sizes are known
     if None in types:
         return _sizes(model, draft)
     if types[0] != types[1]:
@@ -55,6 +56,7 @@ def unlike(model: Model, draft: Model, *, only_added: bool = True) -> str:
 
 def _sizes(model: Model, draft: Model) -> str:
     own, other = model.hparams.n_vocab, draft.hparams.n_vocab
+    # padding to a multiple makes sizes differ a little
     if not (own and other) or abs(own - other) <= _MOST:
         return ""
     return f"the draft has {other} tokens, the model {own}: they may differ by {_MOST}"
@@ -100,6 +102,7 @@ def _texts(model: Model, draft: Model, n: int) -> str:
     paths = [each.header.files[0].path for each in (model, draft)]
     if not all(map(os.path.isfile, paths)):
         return ""
+    # common_speculative_are_compatible begins at the sixth token
     tokens = [islice(strings(path, _KEY + "tokens"), _FIRST, n) for path in paths]
     for i, (own, other) in enumerate(zip(*tokens, strict=False), _FIRST):
         if own != other:
