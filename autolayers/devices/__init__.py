@@ -71,10 +71,12 @@ def discover(
     from . import host
 
     environ = os.environ if environ is None else environ
+    # RAM first: without it there is nothing to plan with, GPU or not
     ram = measured(host.read(root), environ)
     # the program itself knows best, whatever driver or mask decides
     if llama_server:
         return _as_listed(llama_server, environ, rpc, root, ram)
+    # remote devices come first, as llama.cpp lists them (_by_default)
     local, notes = _local(environ, ram, root)
     far, more = remote(rpc)
     devices = (*far, *local)
@@ -112,6 +114,7 @@ def _as_listed(
 
 def _enriched(listed: list[Device], environ: Mapping[str, str], root: str) -> list[Device]:
     """Return the devices with what NVML and Vulkan say of them besides."""
+    # --list-devices prints no limits and no compute capability
     backends = {device.backend for device in listed}
     if Cuda.name in backends:
         from . import list_devices, nvml
@@ -145,6 +148,7 @@ def _local(environ: Mapping[str, str], ram: Host, root: str) -> tuple[list[Devic
     if not devices:
         devices, more = amd.query(environ, root)
         notes += more
+    # on a Mac neither of the others has found one
     devices = devices or metal.query(ram.available)
     if not devices and os.path.isdir(f"{root.rstrip('/')}/dev/dri"):
         from . import vulkan
@@ -157,6 +161,7 @@ def measured(host: Host, environ: Mapping[str, str]) -> Host:
     """Return the host with the rates of the last `autolayers devices --measure` on this machine."""
     from .measure import load
 
+    # a rate by measuring goes before one from the firmware's tables
     known = load(environ)
     if known is None:
         return host

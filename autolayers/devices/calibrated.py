@@ -69,12 +69,14 @@ def of(row: Ratio, devices: Sequence[Device]) -> Kept:
 def keep(rows: Iterable[Kept], environ: Mapping[str, str]) -> None:
     """Adds measurements to what is known; of one class they count together. Raises
     AutolayersError."""
+    # two tunes at once must not lose each other's rows
     with state.locked(environ):
         known = {kept.key: kept for kept in _all(environ)}
         for row in rows:
             before = known.pop(row.key, None)
             if before is not None:
                 n = before.n + row.n
+                # the geometric mean: ratios of 0.5 and 2 make 1
                 mean = (before.n * log(before.ratio) + row.n * log(row.ratio)) / n
                 row = replace(row, n=n, ratio=exp(mean))
             known[row.key] = row
@@ -88,6 +90,7 @@ def load(
     found, old = [], []
     for kept in _all(environ):
         if kept.machine == state.machine_name():
+            # a new driver or card changes what a class of launches reaches
             why = _changed(kept, devices)
             if why:
                 old.append(f"the measured speeds of {kept.date[:10]} are old: {why} ({_AGAIN})")
@@ -139,6 +142,7 @@ def _changed(kept: Kept, devices: Sequence[Device]) -> str:
     here = [device for device in devices if device.backend == kept.backend]
     if kept.version != __version__:
         return f"of autolayers {kept.version}"
+    # nothing of this backend is planned, so nothing contradicts it
     if kept.backend != HOST and not here:
         return ""  # not planned for now; Device.measured has its backend's alone
     gone = set(kept.cards) - {device.description for device in here}
@@ -168,6 +172,7 @@ def _all(environ: Mapping[str, str]) -> list[Kept]:
     rows = []
     for entry in found if isinstance(found, list) else ():
         try:
+            # written by another version, or by hand
             kept = Kept(**{**entry, "cards": tuple(entry["cards"])})
         except (TypeError, KeyError):
             continue

@@ -83,6 +83,7 @@ class Cluster:
         """Return the devices that a llama-server on the head sees: these machines' (None: all) and
         its own, in llama.cpp's order."""
         found: list[Device] = []
+        # RPC devices are numbered through, box after box
         for box in self.boxes if boxes is None else boxes:
             for device in box.devices:
                 found.append(_over_rpc(box, device, len(found)))
@@ -124,6 +125,7 @@ def read(path: str) -> Cluster:
         )
     links = _links(path, data.get("links", []), head, boxes)
     read_boxes = {name: _box(path, name, row, links.get(name)) for name, row in boxes.items()}
+    # the head's own devices need no link
     first = read_boxes.pop(head)
     for name, box in read_boxes.items():
         _refuse_unreachable(path, head, name, box)
@@ -272,6 +274,7 @@ def rate_of(value: Any, what: str) -> float:
     """Return the bytes per second of 1.25e8, "1Gbit/s" or "125MB/s"."""
     found = _RATE.fullmatch(value) if isinstance(value, str) else None
     if found:
+        # "Mibit" and "MiB" count by 1024, network speeds by 1000
         base = 1024 if found[3] else 1000
         value = float(found[1]) * base ** _POWERS[found[2]] / (1 if found[4] == "B" else 8)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e4 <= value <= 1e13:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 def chosen(word: str) -> type[Backend]:
     """Return the backend of that name or alias, in any case. Raises UsageError with the known
     ones."""
+    # a remote backend is chosen by --rpc, not by a word
     names = {
         name.lower(): known for name in (*BACKENDS, *ALIASES) if not (known := backend(name)).remote
     }
@@ -33,6 +34,7 @@ def driven(devices: Sequence[Device], word: str) -> list[Device]:
     """Return the devices under that backend, renumbered; only RPC servers' for cpu. Raises
     UsageError if the backend does not support one, or Metal has none. A size is that of a Mac's GPU
     under Metal, which shares the RAM."""
+    # devices of RPC servers keep the backend of their machine
     wanted = chosen(word)
     remote = [device for device in devices if backend(device.backend).remote]
     own = [device for device in devices if not backend(device.backend).remote]
@@ -62,9 +64,11 @@ def _under(device: Device, wanted: type[Backend], word: str) -> Device:
     """Return the device under a backend. Raises UsageError if that does not run on it."""
     if device.backend == wanted.name:
         return device
+    # a bare size is any GPU: nothing contradicts the backend
     named = bool(device.description) and not device.description.startswith("hypothetical")
     if named and not wanted.runs(backend(device.backend), device.description):
         raise UsageError(f"--backend {word}: {wanted.name} does not run on {device.description}")
+    # what the other backend's kernels go by means nothing here
     return replace(
         device,
         backend=wanted.name,

@@ -122,6 +122,7 @@ def _kinds_of(machines: Sequence[Box]) -> tuple[Kind, ...]:
     """Return the kinds, in the order of their first machines."""
     found: dict[object, list[Box]] = {}
     for box in machines:
+        # a fleet of 10,000 equal machines is planned once
         found.setdefault(_likeness(box), []).append(box)
     return tuple(_kind(boxes) for boxes in found.values())
 
@@ -288,6 +289,7 @@ def _json(path: str, most: int = _MAX_SIZE) -> Any:
     """Return the JSON of a file. Raises UsageError, also for an object that has a key twice."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # JSON would keep the last of two machines with one name, silently
         found = dict(pairs)
         if len(found) < len(pairs):
             names = [name for name, _ in pairs]

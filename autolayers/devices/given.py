@@ -34,6 +34,7 @@ def _hypothetical(size: str, name: str = f"{DEFAULT.name}0", ram: int = 0) -> De
         return Device(name, n_bytes, n_bytes, f"hypothetical {text}")
     from .names import find
 
+    # neither a size: a name, or an error that says what is near
     card = find(text, ram)
     usable = _usable(card, text) * MiB
     kind = "igpu" if card.unified and backend(card.backend).has_igpu else "gpu"
@@ -118,6 +119,7 @@ def _times(part: str) -> tuple[int, str]:
         return 1, part
     import re  # few calls
 
+    # "2x4090"
     if before := re.fullmatch(r"(\d{1,3}) *[xX] *(.*)", part):
         return int(before[1]), before[2]
     after = re.fullmatch(r"(.*?) *[xX] *(\d{1,3})", part)
@@ -142,6 +144,7 @@ def hypothetical(spec: str, ram: int = 0) -> list[Device]:
     ['CUDA0', 'CUDA1', 'CUDA2']
     """
     found: list[Device] = []
+    # "--gpu none" is meant for the CPU: -dev has that word
     if spec.strip().lower() in ("0", "none", "no", "cpu"):
         raise UsageError(f"--gpu {spec}: -dev none plans for the CPU alone")
     for part in spec.split(","):

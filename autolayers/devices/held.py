@@ -41,6 +41,7 @@ def _drm(folder: str) -> dict[str, int]:
             continue
         fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
         key = fields["drm-pdev"].strip(), fields.get("drm-client-id", name).strip()
+        # one client may have several descriptors, each with the same numbers
         clients[key] = max(clients.get(key, 0), _memory(fields))
     found: dict[str, int] = {}
     for (pci, _), size in clients.items():
@@ -68,6 +69,7 @@ def _memory(fields: dict[str, str]) -> int:
             size = _size(value) if key.startswith(prefix) else None
             if size is not None:
                 sizes[key[len(prefix) :]] = size
+    # resident goes before total: what is mapped may not be there
     own = sum(size for region, size in sizes.items() if region.startswith("vram"))
     return own + sum(size for region, size in sizes.items() if region.startswith("gtt"))
 

@@ -30,6 +30,7 @@ def read(root: str = "/") -> Host:
         total, available, source = memory["MemTotal"], memory["MemAvailable"], "meminfo"
     else:
         total, available, source = _psutil()
+    # the tightest limit of all groups above this process
     for limit, taken in _limits(root):
         if limit < total or limit - taken < available:
             total, source = min(total, limit), "cgroup"
@@ -56,6 +57,7 @@ def cores(root: str = "/") -> int | None:
     """Physical cores that this process may use at once, of Intel's hybrids the fast ones, on which
     alone llama.cpp computes by default (common_cpu_get_num_math); None if unknown."""
     found = _cores(root)
+    # a quota of two CPUs makes eight cores two
     return None if found is None else min(found, quota(root))
 
 
@@ -93,6 +95,7 @@ def _cpus(text: str) -> set[int]:
 def _cores(root: str) -> int | None:
     """Return the physical cores of its CPUs, whatever the limit of its control group."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    # Intel's hybrids list their fast CPUs here; other machines lack the file
     fast = _cpus(file_text(root, "sys/devices/cpu_core/cpus"))
     count, found = _cpuinfo(root, fast)
     if fast:
@@ -105,6 +108,7 @@ def _cores(root: str) -> int | None:
         return min(usable, psutil.cpu_count(logical=False) or usable)
     if not found or not count:
         return usable
+    # in proportion: an affinity mask may have one of a core's two threads
     return max(1, min(len(found), round(usable * len(found) / count)))
 
 
@@ -143,6 +147,8 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
             limits = _numbers(root, [f"{group}/{name}" for name in names])
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
+                # dropped pages of files are no need of the group: the kernel
+                # frees them at its limit
                 yield min(limits), max(0, int(taken) - _statistic(root, group, cache))
 
 

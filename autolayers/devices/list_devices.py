@@ -99,6 +99,7 @@ def parse(text: str) -> tuple[list[Device], list[str]]:
         if not (match := _LINE.match(line)):
             continue
         name, description = match["name"], match["description"]
+        # "CUDA0" -> "CUDA"
         prefix = name.rstrip("0123456789")
         known = backend(prefix)
         total, free = int(match["total"]) * MiB, int(match["free"]) * MiB
@@ -197,6 +198,7 @@ def enrich(devices: list[Device], cards: list[Device]) -> list[Device]:
     result = []
     for device in devices:
         card = known.get(device.name)
+        # positions alone would join different cards where a mask is set
         if card and card.description == device.description:
             device = replace(
                 device,

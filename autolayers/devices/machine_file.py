@@ -106,6 +106,7 @@ def parse(text: bytes | str, source: str) -> tuple[list[Device], Host | None]:
     try:
         if not isinstance(data, dict):
             raise _Wrong("not a JSON object; autolayers devices --json writes one")
+        # an unknown key is most likely a misspelt one: it must not be ignored
         _known(data, _TOP, "the file")
         devices = _devices(_list(data.get("devices", [])))
         host = _host(data["host"]) if data.get("host") is not None else None
@@ -174,6 +175,7 @@ def _device(row: Any, what: str, before: list[Device]) -> Device:
         for key, value in row.items()
         if value is not None and key not in ("card", "sure")
     }
+    # in this order: numbers, switches, texts, then what depends on them
     _check_numbers(values, _DEVICE_SIZES, what, whole=True)
     _check_numbers(values, _DEVICE_RATES, what)
     _check_type(values, _DEVICE_SWITCHES, bool, "true or false", what)
@@ -228,6 +230,7 @@ def _complete(
     # numbered by backend, as llama.cpp numbers them
     used = sum(other.backend == backend for other in before)
     name = values.get("name") or f"{backend}{used}"
+    # a name decides the backend in llama.cpp's own flags
     named = backend_of(name)
     if named.name in BACKENDS and named.name != backend:
         raise _Wrong(f"{what}: called {name}, but its backend is {backend}")
@@ -282,6 +285,7 @@ def _backend(card: Device | None, values: dict[str, Any], what: str) -> str:
 def _memory(card: Device | None, values: dict[str, Any], what: str) -> tuple[int, int]:
     """Return the total and the free bytes. Raises _Wrong if more is free than there is."""
     total = values.get("total") or (card.total if card else 0)
+    # a card's own share of free memory, unless the file's total is smaller
     free = values.get("free", min(total, card.free) if card else total)
     if free > total:
         raise _Wrong(f"{what}: {free} bytes free exceed the total of {total}")

@@ -31,6 +31,7 @@ def working_set(ram: int, macos: int = TODAY) -> int:
     seen has that of the next smaller one."""
     if macos < TODAY:
         return ram * 1024 * 2 // 3 if ram <= _SMALL else ram * 1024 * 3 // 4
+    # 96 GiB is not in the table: it has the share of 64
     seen = max((size for size in _WORKING_SETS if size <= ram), default=min(_WORKING_SETS))
     return ram * _WORKING_SETS[seen] // seen
 

@@ -81,6 +81,7 @@ _FORMS = r"sxm\d?|pcie?|hbm\d?e?|\d+g"
 def find(name: str, ram: int = 0) -> Card:
     """Return the entry of that name; of several sizes of a machine's RAM the one with `ram` bytes.
     Raises UsageError with the candidates if it is ambiguous, or with the unknown name."""
+    # "m2-max" with 64 GiB of RAM is m2-max-64g
     keys = candidates(name)
     if len(keys) > 1:
         # Apple's chips are sold with several sizes of RAM
@@ -98,6 +99,7 @@ def candidates(name: str) -> list[str]:
     >>> candidates("RX 580"), candidates("rtx4090m")
     (['rx-580-4g', 'rx-580-8g'], ['rtx-4090-laptop'])
     """
+    # a size, as most values of --gpu are
     if is_whole_size(name):
         return []
     import re  # few calls
@@ -123,6 +125,7 @@ def _candidates(name: str) -> list[str]:
     wanted = _plain(name)
     if not wanted:
         return []
+    # exactly a key of the table
     if wanted in _KEYS:
         return [_KEYS[wanted]]
     # only the size may be omitted: a "3060" is never a 3060 Ti, but "4060 Ti" and "A100" come in
@@ -163,6 +166,7 @@ def described(description: str, mib: int) -> Card | None:
     # no driver's name: a size, or a device of an RPC server
     if not description or description.startswith("hypothetical") or ": " in description:
         return None
+    # the same letters first, as only they name one board
     cards = _by_letters(description)
     # the same chip on another board, such as SXM instead of PCIe
     bare = "" if cards else _form(description)
@@ -225,6 +229,7 @@ def _normal(name: str) -> str:
     import re  # few calls
 
     text = name.lower()
+    # in the table's order: chips before the words that everybody adds
     for said, meant in _SAID:
         text = re.sub(said, meant, text)
     return " ".join(text.split())
@@ -263,6 +268,7 @@ def _form(description: str) -> str:
     "A100-SXM4-40GB" have the same."""
     import re  # few calls
 
+    # "80 GB" -> "80g", which _FORMS then takes out
     words = re.sub(r"(\d+) *gi?b\b", r"\1g", _normal(description)).split()
     return _bare(_letters("".join(word for word in words if not re.fullmatch(_FORMS, word))))
 
@@ -304,6 +310,7 @@ def _close(name: str) -> list[str]:
     full = {key.replace("-", ""): key for key in CARDS}
     wanted = _letters(_normal(name))
     close = get_close_matches(wanted, full, 5, 0.7)
+    # swapped letters are the likeliest slip: "xtr-4090"
     close.sort(key=lambda letters: sorted(letters) != sorted(wanted))
     return [full[letters] for letters in close[:3]]
 

@@ -51,6 +51,7 @@ def nodes(path: str, data: dict[str, Any]) -> tuple[list[Box], list[str]]:
         [],
         ["what other pods take of the nodes is not in the file: it counts as free"],
     )
+    # one line for all nodes with the same GPU
     unknown: dict[str, list[str]] = {}
     for number, row in enumerate(data.get("items", [data]), 1):
         if not isinstance(row, dict) or row.get("kind", "Node") != "Node":
@@ -144,6 +145,7 @@ def _host(path: str, name: str, row: Mapping[str, Any]) -> Host:
         raise UsageError(
             f"{path}: node {name}: a machine without memory: no status.allocatable.memory"
         )
+    # cpu is a quantity too: "64", or "63500m"
     threads = quantity(_part(status, "allocatable").get("cpu"))  # a core has two
     return Host(
         max(total, free), free, "given", cores=min(max(1, threads // 2), 4096) if threads else None
@@ -154,6 +156,7 @@ def _gpus(path: str, name: str, row: Mapping[str, Any]) -> tuple[tuple[Device, .
     """Return the GPUs that pods may get, and a line where their speed is not known."""
     labels = _part(_part(row, "metadata"), "labels")
     allocatable = _part(_part(row, "status"), "allocatable")
+    # a node's pods get one vendor's GPUs
     for resource in (_NVIDIA, _AMD, *_OTHERS):
         count = whole(str(allocatable.get(resource, "0")), 4) or 0
         if count:
@@ -173,6 +176,7 @@ def _of_resource(
             f"{what}: no label gives the memory of its {count} {resource}: "
             f"kubectl label node {name} {_NVIDIA}.memory=MIB, or run the plugin's node labeller"
         )
+    # "NVIDIA-GeForce-RTX-3090-SHARED"
     product = str(labels.get(f"{resource}.product") or labels.get(f"{resource}.product-name") or "")
     shown = product.replace("-", " ").removesuffix(" SHARED")[:60]
     if "MIG" in product:

@@ -91,6 +91,7 @@ def query(
             first = _ask(root, first, timeout, cards, notes)
             timeout /= 4
     shown, more = _in_cuda_order(cards, environ)
+    # Windows moves GPU memory to RAM instead of refusing it
     wddm = platform(root) in ("windows", "wsl")
     return [
         replace(card, name=f"{Cuda.name}{i}", wddm=wddm) for i, card in enumerate(shown)
@@ -232,6 +233,7 @@ class _Driver:
             found = (
                 self.instances(index, handle) if mode and mode[0] == 1 else self.card(index, handle)
             )
+        # pynvml unpacks what the driver answers: nonsense raises anything
         except Exception as error:
             self.notes.append(f"GPU {index} is left out: its answers make no sense (NVML: {error})")
             return []
@@ -245,6 +247,7 @@ class _Driver:
         """Return one device, or its MIG instances in MIG mode; none, with a note, if it does not
         answer."""
         nvml = self.nvml
+        # a note without a name would not say which card is meant
         name = self.ask("nvmlDeviceGetName", handle) or f"NVIDIA GPU {index}"
         try:
             memory = nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -281,6 +284,7 @@ class _Driver:
             min(_MOST_INSTANCES, self.ask("nvmlDeviceGetMaxMigDeviceCount", handle) or 0)
         ):
             instance = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, i)
+            # a slot without an instance has no handle
             memory = instance and self.ask("nvmlDeviceGetMemoryInfo", instance)
             if not memory:
                 continue
@@ -312,6 +316,7 @@ class _Driver:
             backend=Cuda.name,
             source="nvml",
             uuid=self.ask("nvmlDeviceGetUUID", handle),
+            # the function is 0 for GPUs; llama.cpp compares the same form
             pci_id=pci and f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0",
             compute_capability=capability,
             driver=self.ask("nvmlSystemGetDriverVersion") or "",
@@ -395,6 +400,7 @@ def _in_cuda_order(
     cards = sorted(cards, key=lambda card: card.pci_id or "")
     if cards and visible.parse(mask) == ():
         return [], [f"CUDA_VISIBLE_DEVICES={mask} hides every GPU"]
+    # masks first, then what has no memory: CUDA numbers those too
     shown, notes = _shown(cards, environ, ask)
     if mask and cards and not shown:
         notes.append(f"CUDA_VISIBLE_DEVICES={mask} matches no GPU")

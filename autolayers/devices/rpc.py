@@ -25,6 +25,7 @@ def query(endpoints: Sequence[str]) -> tuple[list[Device], list[str]]:
     devices: list[Device] = []
     answers, notes = _ask(endpoints)
     for endpoint, served in zip(endpoints, answers, strict=True):
+        # llama.cpp gives a dead server one device, so the numbers after it stay right
         for one in served or (None,):
             device = Device(
                 f"{Rpc.name}{len(devices)}",

@@ -25,6 +25,7 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     process's CPUs."""
     if allowed is None and hasattr(os, "sched_getaffinity"):
         allowed = os.sched_getaffinity(0)
+    # a container's --cpus is a quota, and hides no CPU
     most = quota(root)
     if allowed is None:
         return None
@@ -35,6 +36,7 @@ def threads(root: str = "/", allowed: Collection[int] | None = None) -> int | No
     if not cores:
         return None
     may_run = [cpus[0] for cpus in cores if not set(cpus).isdisjoint(allowed)]
+    # one thread a core: hyperthreads of a core share its units
     count = max(1, min(_fast_ones(root, may_run), most))
     return count if count < len(cores) else None
 
@@ -56,6 +58,7 @@ def _cores(root: str) -> list[list[int]]:
     """Return the CPUs of each physical core."""
     cores: dict[str, list[int]] = {}
     number = 0
+    # CPU numbers are dense; the first without a file is the end
     while siblings := file_text(root, f"{_CPU}{number}/topology/thread_siblings").strip():
         cores.setdefault(siblings, []).append(number)
         number += 1
@@ -86,9 +89,11 @@ def quota(root: str) -> int:
             read = _quota_words_v1
         else:
             continue
+        # each group above may have a limit of its own: the smallest holds
         for depth in range(len(parts), -1, -1):
             words = read(root, parts[:depth])
             if len(words) == 2 and all(map(str.isdecimal, words)) and int(words[1]):
+                # "200000 100000" is two CPUs' time; "max" has no number
                 least = min(least, max(1, int(words[0]) // int(words[1])))
     return least
 

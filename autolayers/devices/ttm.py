@@ -30,6 +30,7 @@ def with_ttm(devices: Sequence[Device], root: str = "/") -> list[Device]:
     """Return the devices, AMD's integrated ones with ttm as their driver. `root`: see Host.read."""
     import re  # few calls
 
+    # "6.17.0-14-generic"
     found = re.match(r"(\d{1,4})\.(\d{1,4})", file_text(root, "proc/sys/kernel/osrelease"))
     if found is None:
         return list(devices)
@@ -57,6 +58,7 @@ def parameters(driver: str, limit: int) -> str:
     if found is None:
         return ""
     module, version = found[1], (int(found[2]), int(found[3]))
+    # 12582912 pages of 4 KiB are 48 GiB
     pages = f"{module}.pages_limit={limit // _PAGE}"
     return (
         pages

@@ -28,6 +28,7 @@ def parse(value: str | None) -> tuple[int | str, ...] | None:
     """
     if value is None:
         return None
+    # the first entry decides what all of them are
     kind = next((kind for kind in _KINDS if value.startswith(kind)), None)
     entries: list[int | str] = []
     for word in value.split(","):
@@ -38,6 +39,7 @@ def parse(value: str | None) -> tuple[int | str, ...] | None:
             entry = _leading_number(word)
         if entry is None:
             break
+        # a repeated entry makes CUDA show no device at all
         if entry in entries:
             return ()
         entries.append(entry)
@@ -70,6 +72,7 @@ def pick(value: str | None, uuids: Sequence[str]) -> list[int]:
             matches = [entry] if entry < len(uuids) else []
         else:
             matches = [i for i, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        # unknown or ambiguous: CUDA shows those before it
         if len(matches) != 1:
             break
         if matches[0] in picked:
@@ -108,6 +111,7 @@ def ask_driver(environ: Mapping[str, str], timeout: float = 20.0) -> list[str] |
     import subprocess
 
     try:
+        # -I -S: neither the user's packages nor their path change the answer
         child = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _ASK_DRIVER],
             env=dict(environ),

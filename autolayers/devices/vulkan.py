@@ -74,6 +74,7 @@ def query(environ: Mapping[str, str] | None = None) -> list[Device]:
             if row["budget"]
             else "free is the card's total: the driver does not say what others use",
         )
+        # a driver that reports more than a petabyte is broken
         for i, row in enumerate(row for row in rows if row["total"] <= _MOST_MEMORY)
     ]
 
@@ -138,6 +139,7 @@ def answer() -> Iterator[dict[str, Any]]:
         return
     pointer = ctypes.c_void_p
     instance = pointer()
+    # VkApplicationInfo: pNext, name, version, engine's name and version, apiVersion
     application = _struct(
         _APPLICATION,
         (pointer(None), 8),
@@ -146,6 +148,7 @@ def answer() -> Iterator[dict[str, Any]]:
         (ctypes.c_uint32(0), 4),
         (ctypes.c_uint32(_VERSION), 4),
     )
+    # VkInstanceCreateInfo without layers and extensions: flags, application, two empty lists
     create = _struct(
         _INSTANCE,
         (ctypes.c_uint32(0), 8),
@@ -204,6 +207,7 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
             row,
         )
     }
+    # sizes of the structures without sType and pNext
     properties = _Chain(
         (_PROPERTIES2, 824), (_SUBGROUP, 16), (_MAINTENANCE3, 16), (_MAINTENANCE4, 8)
     )
@@ -213,6 +217,7 @@ def _gpu(vulkan: Any, gpu: ctypes.c_void_p) -> dict[str, Any]:
     limits = {
         name: properties.number(0, _LIMITS + at, size) for name, (at, size) in _IN_LIMITS.items()
     }
+    # supportedOperations, if compute shaders have any
     operations = properties.number(1, 8) if properties.number(1, 4) & _COMPUTE else 0
     allocation = properties.number(2, 8, 8)
     limits |= {
@@ -264,6 +269,8 @@ def _memory(vulkan: Any, gpu: ctypes.c_void_p, all_heaps: bool, budget: bool) ->
         if all_heaps or flags & _DEVICE_LOCAL:
             total += size
             free += (
+                # heapBudget less heapUsage:
+                # VkPhysicalDeviceMemoryBudgetPropertiesEXT has 16 of each
                 max(0, memory.number(1, 8 * heap, 8) - memory.number(1, 128 + 8 * heap, 8))
                 if budget
                 else size
