@@ -92,6 +92,7 @@ def backend(name: str) -> type[Backend]:
 
 def canonical(name: str) -> str:
     """Return the canonical name here: "MTL" for "Metal"; other backends' names unchanged."""
+    # an unknown name stays, so that a message shows what was written
     return backend(name).name if ALIASES.get(name, name) in BACKENDS else name
 
 
@@ -107,6 +108,7 @@ def signs() -> dict[Sign, tuple[str, ...]]:
 def backend_of(device_name: str) -> type[Backend]:
     """Return the backend of a device, or of its buffers, by name: "CUDA0", "CPU",
     "RPC0[127.0.0.1:50052]"."""
+    # digits alone are stripped: "RPC0[127.0.0.1:50052]" has an address
     return backend(device_name.partition("[")[0].rstrip("0123456789"))
 
 

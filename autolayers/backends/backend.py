@@ -203,6 +203,7 @@ class Backend:
     def reaches(self, op: Tensor) -> bool:
         """Return whether no source is in another device's memory. Views do not have a buffer yet
         when llama.cpp asks."""
+        # a backend cannot read another one's memory: the scheduler would have to copy
         for source in op.src:
             buffer = source.buffer
             if (
@@ -251,6 +252,7 @@ class Backend:
     def padded(self, type_: str, ne: tuple[int, int, int, int], n_bytes: int) -> int:
         """Return the bytes that a weight or cache tensor of `n_bytes` takes in a buffer, alignment
         included (ggml-alloc.c)."""
+        # ggml_tallocr_alloc: GGML_PAD of get_alloc_size
         return -(-(n_bytes + self.padding(type_, ne)) // self.alignment) * self.alignment
 
     def margin(self, ops: Ops) -> Parts:
@@ -279,6 +281,7 @@ def is_part_of(v: Tensor, k: Tensor) -> bool:
 
 def batch_size(op: Tensor) -> int:
     """get_op_batch_size of ggml-cuda, ggml-vulkan and ggml-sycl: rows of work."""
+    # a few rows of a table: no reason to copy the table to a GPU
     if op.op == "GET_ROWS":
         return 0
     if op.op == "MUL_MAT":

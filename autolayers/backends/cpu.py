@@ -23,6 +23,7 @@ BUFFERS = ("CPU", "AMX", "KLEIDIAI", "BLAS", "Host")  # prefixes of host memory'
 
 # types without from_float in type_traits_cpu
 _NO_FROM_FLOAT = frozenset(("iq3_xxs", "iq3_s", "iq2_xxs", "iq2_xs", "iq2_s", "iq1_s", "iq1_m"))
+# types with a matrix kernel for AVX2 whose rows are interleaved by eight
 _REPACKED = frozenset(("q4_0", "q4_K", "iq4_nl", "mxfp4"))
 # tensor_traits of repack.cpp: matrices for products, stacks of them for experts
 _REPACKED_DIMS = {"MUL_MAT": 2, "MUL_MAT_ID": 3}
@@ -74,6 +75,7 @@ class Cpu(Backend):
         for source in op.src[:4]:
             if source.buffer is not None and source.buffer.repack:
                 return _repack_supports(op, self.rules)
+        # every other operation has a CPU implementation: it is the fallback of all graphs
         rule = _RULES.get(kind)
         return rule is None or rule(op)
 
@@ -86,6 +88,7 @@ def _repack_supports(op: Tensor, rules: Rules) -> bool:
     f32."""
     weight = op.src[0]
     ne = weight.ne
+    # ggml_n_dims
     n_dims = 4 if ne[3] > 1 else 3 if ne[2] > 1 else 2 if ne[1] > 1 else 1
     types, dims = (
         (_REPACKED_FIRST, {"MUL_MAT": 2}) if rules.repacks_first else (_REPACKED, _REPACKED_DIMS)

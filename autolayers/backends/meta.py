@@ -26,6 +26,7 @@ class Meta(Backend):
         # those of a kind answer alike
         self._unlike = tuple({part.kind: part for part in parts}.values())
         self.mmap = all(part.mmap for part in parts)
+        # a slice must suit the device that asks for most
         self.alignment = max(part.alignment for part in parts)
         self.max_size = min(part.max_size for part in parts)
         self.modelled = all(part.modelled for part in parts)
@@ -34,6 +35,7 @@ class Meta(Backend):
         )
         for part in parts:
             part.buffer = self.buffer
+        # one vendor's pinned memory is not pinned for another's
         pinned = {part.host_buffer for part in parts}
         self.host_buffer = pinned.pop() if len(pinned) == 1 else ""
 
@@ -49,6 +51,7 @@ class Meta(Backend):
         return self.parts[0].host_buffer_type() if self.host_buffer else None
 
     def supports_op(self, op: Tensor) -> bool:
+        # one graph for all: what one of them lacks goes to the CPU
         supported = all(part.supports_op(op) for part in self._unlike)
         self.undecided = any(part.undecided for part in self._unlike)
         return supported

@@ -147,8 +147,7 @@ def _limits(root: str) -> Iterator[tuple[int, int]]:
             limits = _numbers(root, [f"{group}/{name}" for name in names])
             taken = file_text(root, f"{group}/{usage}").strip()
             if limits and taken.isdigit():
-                # dropped pages of files are no need of the group: the kernel
-                # frees them at its limit
+                # a group does not need its pages of files: the kernel drops them at the limit
                 yield min(limits), max(0, int(taken) - _statistic(root, group, cache))
 
 

@@ -74,6 +74,7 @@ def measure(
     }
     notes = []
     try:
+        # each rate stands by itself: one that cannot be measured leaves the others
         result |= bus()
     except _CannotMeasure as error:
         notes.append(str(error))
@@ -103,6 +104,7 @@ def ram(size: int) -> float:
     count = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
+    # a buffer for each CPU: one core cannot use all channels of the memory
     share = max(1 << 20, size // count)
     library = ctypes.CDLL("msvcrt") if os.name == "nt" else ctypes.CDLL(None)
     search = library.memchr
@@ -199,6 +201,7 @@ def disk(folder: str, size: int) -> float:
             for _ in range(max(1, size // _BLOCK)):
                 file.write(block)
             length = file.tell()
+            # dirty pages cannot be dropped: written out first, then dropped from the cache
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             file.seek(0)

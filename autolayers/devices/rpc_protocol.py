@@ -59,6 +59,7 @@ def ask(endpoint: str, patience: float | None = None) -> list[Served]:
     try:
         with socket.create_connection(address(endpoint), limit.left()) as connection:
             connected = True
+            # a server of another version answers with another size, which is told as such
             version = _command(connection, limit, _HELLO, bytes(_CAPABILITIES), 4 + _CAPABILITIES)
             if version[0] < 4:
                 raise ValueError(f"its version {version[0]}.{version[1]} is too old to be asked")
@@ -89,6 +90,7 @@ def _device(connection: socket.socket, limit: Limit, index: int) -> Served:
 def _command(
     connection: socket.socket, limit: Limit, command: int, data: bytes, size: int
 ) -> bytes:
+    # what is left of the patience for all questions, not a limit for each
     connection.settimeout(limit.left())
     connection.sendall(bytes((command,)) + len(data).to_bytes(8, "little") + data)
     answered = int.from_bytes(_receive(connection, limit, 8), "little")

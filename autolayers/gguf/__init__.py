@@ -74,6 +74,7 @@ def _read_path(path: str) -> Header:
             f"{path}: it is part {index + 1} of {count}, so its name must end with {suffix}"
         )
     prefix = path[: -len(suffix)]
+    # all parts are read: tensors of any layer may be in any of them
     parts = []
     for i in range(count):
         part = f"{prefix}-{i + 1:05d}-of-{count:05d}.gguf"
@@ -159,6 +160,7 @@ def join_parts(parts: list[Header]) -> Header:
         raise ModelError(
             f"{name}: it is part {index + 1} of {count}, but {len(parts)} parts were given"
         )
+    # a list of objects has no names to check, only the parts' own numbers
     for i, part in enumerate(parts):
         if split_of(part)[0] != i:
             raise ModelError(

@@ -114,6 +114,7 @@ class ReadWindow:
 
     def fill(self, n: int) -> bool:
         """Tries to; false at the end of the source."""
+        # the unread rest moves to the front
         parts = [self.buf[self.pos :]]
         have = len(parts[0])
         self.base += self.pos
@@ -266,6 +267,7 @@ class _MetadataReader:
         if not 0 < n <= _MAX_KEY:
             raise window.error(f"metadata key of {n} bytes")
         key = window.label(n)
+        # gguf_init_from_reader refuses it too
         if key in self.metadata:
             raise window.error(f"duplicate metadata key {key[:80]!r}")
         type_ = window.u32()
@@ -492,6 +494,7 @@ def _place(window: ReadWindow, data_offset: int, alignment: int, tensors: list[T
                 window, data_offset, tensor, tensors[i + 1] if i + 1 < len(tensors) else None
             )
         end = expected + tensor.n_bytes
+        # the next tensor begins at the next multiple
         expected = -(-end // alignment) * alignment
         if expected > _SIZE_MAX:
             raise window.error(f"tensor {tensor.name!r} ends beyond 2**64 bytes")
@@ -530,6 +533,7 @@ def join(parts: Iterable[Header], name: str) -> Header:
                 )
             tensor.file = index
             tensors[tensor.name] = tensor
+    # written by llama-gguf-split, and checked by llama_model_loader
     promised = first.metadata.get("split.tensors.count")
     if promised != len(tensors):
         raise ModelError(

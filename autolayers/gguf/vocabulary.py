@@ -24,6 +24,7 @@ def strings(path: str, key: str) -> Iterator[bytes]:
     try:
         with open(path, "rb", buffering=0) as file:
             window = ReadWindow(file, path, fstat(file.fileno()).st_size, True)
+            # keys are in no fixed order
             for _ in range(read_start(window)[2]):
                 name = window.text(window.u64())
                 kind, n = window.u32(), 1

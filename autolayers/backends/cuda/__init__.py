@@ -60,6 +60,7 @@ class CudaBuffers(Backend):
     all_quants = False  # built with GGML_CUDA_FA_ALL_QUANTS
 
     def alloc_size(self, tensor: Tensor) -> int:
+        # a weight or an input may be a view of another one's memory
         if tensor.op == "NONE" or tensor.view_src is not None:
             size = tensor.nbytes
         else:
@@ -238,6 +239,7 @@ class Cuda(CudaBuffers):
 
     def margin(self, ops: Ops) -> Parts:
         device = self.device
+        # an unknown card counts as an Ada
         capability = (device and device.compute_capability) or pool.ASSUMED
         n_sm = device.n_sm if device else None
         parts = [
@@ -245,6 +247,7 @@ class Cuda(CudaBuffers):
             (self.blas, pool.workspace(capability)),
             (f"{self.name} graphs", pool.GRAPHS),
         ]
+        # --list-devices reads free memory after the context, NVML before it
         if device is None or not device.includes_context:
             context = pool.context(capability, n_sm) if self.nvidia else pool.OTHER_CONTEXT
             parts.insert(0, (f"{self.name} context", context))
@@ -254,6 +257,7 @@ class Cuda(CudaBuffers):
         device = self.device
         capability = (device and device.compute_capability) or pool.ASSUMED
         temporaries = pool.pool(ops, capability, device.n_sm if device else None, self.nvidia)
+        # the handle's kernels are loaded once a process
         return temporaries + pool.workspace(capability) - pool.KERNELS + pool.GRAPHS
 
 
@@ -313,6 +317,7 @@ class Hip(Cuda):
     def supports_op(self, op: Tensor) -> bool:
         if op.op == "ARGSORT" or (op.op == "TOP_K" and not self.rules.hip_top_k):
             # HIP has no CUB to sort longer rows with
+            # four bytes for each element's index
             return op.src[0].ne[0] <= (SHARED_MEMORY // 4 if self.rules.hip_sorts else _SORTED)
         return super().supports_op(op)
 
@@ -332,6 +337,7 @@ def _version(description: str) -> int:
 def _gfx(version: int) -> int:
     """110000 -> 0x1100, 90010 -> 0x90a: the number with the same digits in hexadecimal."""
     major, minor, step = version // 10000, version // 100 % 100, version % 100
+    # the compiler's name (gfx90a) has hexadecimal digits, KFD's number two decimals each
     return int(f"{major}{minor:x}{step:x}", 16)
 
 

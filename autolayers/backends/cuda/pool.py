@@ -77,6 +77,7 @@ def context(capability: tuple[int, int], n_sm: int | None = None) -> int:
     """Return the bytes of a CUDA context with llama.cpp's kernels in it; `n_sm` multiprocessors, if
     known."""
     most = next(size for floor, size in _CONTEXTS if capability >= floor)
+    # a table's value is what was seen with everything else
     if not n_sm or capability in _BY_TABLE:
         return most
     return min(most, _CONTEXT + _CONTEXT_PER_SM * n_sm)
@@ -99,6 +100,7 @@ def pool(
     n_sm = n_sm or _MOST_SM.get(capability, 192)
     needs = [_attention(ops, capability, n_sm), _sort(ops), _scan(ops)]
     needs += [_matmul(weight, ops.n_tokens, nvidia, capability, n_sm) for weight in ops.weights]
+    # the head is multiplied with the rows that have output
     needs += [_matmul(weight, ops.n_outputs, nvidia, capability, n_sm) for weight in ops.outputs]
     most = max(needs)
     most += most // (10 if nvidia else 2)
@@ -111,6 +113,7 @@ def _matmul(weight: Matmul, n: int, nvidia: bool, cc: tuple[int, int], n_sm: int
         return 0 if _reads_directly(weight, n, cc) else _expanded(weight, n, columns, cc)
     # ggml_cuda_mul_mat_q (and mmvq.cu): activations as q8_1 blocks, 36 bytes for 32 elements
     quantised = columns * -(-weight.k // 512) * 512 * 36 // 32 + 12 * n * weight.n_used
+    # MMVQ: a few columns, and no tiles
     if n <= 8:
         return quantised
     # the last tile, and those that stream-k leaves unfinished
@@ -149,8 +152,10 @@ def _expanded(weight: Matmul, n: int, columns: int, cc: tuple[int, int]) -> int:
     """
     k, m = weight.k, weight.m
     fast_f16 = cc >= (6, 0) and cc != (6, 1)
+    # Pascal's consumer cards (6.1) compute f16 at a 64th of the rate
     computes_f32 = weight.type == "f32" or not (fast_f16 if weight.type != "bf16" else cc >= (8, 0))
     sorting, matrices = 0, weight.n_mat
+    # one expert at a time, but the sorted activations are of all
     if weight.n_used:
         sorting, matrices, columns = columns * 4 * (k + m) + 8 * columns, 1, n
     if computes_f32:
@@ -175,6 +180,7 @@ def _attention(ops: Ops, cc: tuple[int, int], n_sm: int) -> int:
         return blocks if cc >= (7, 0) else blocks + 4 * n * heads * head_v * 4
     keys = 4 * ops.n_kv * ops.n_stream * ops.n_embd_k_gqa
     values = 2 * ops.n_kv * n * heads + 2 * n * heads * head_v
+    # one after the other, so the pool grows to the larger
     return max(keys, values)
 
 
@@ -183,6 +189,7 @@ def _sort(ops: Ops) -> int:
     two and the result, for chunks of rows of about 64 MiB. Shorter rows are sorted in place."""
     if ops.sort_columns <= 1024 or not ops.sort_rows:
         return 0
+    # at least a row, however long it is
     chunk = min(ops.sort_rows, max(1, 64 * MiB // (4 * ops.sort_columns)))
     return 6 * 4 * ops.sort_columns * chunk
 
@@ -193,6 +200,7 @@ def _scan(ops: Ops) -> int:
     scan = ops.scan
     if scan is None or ops.n_tokens <= 128:
         return 0
+    # sequences that have more than 128 tokens each
     seqs = max(1, min(ops.n_seqs, ops.n_tokens // 129))
     chunk = 256
     per_head = 2 * chunk * scan.head_dim + 6 * chunk * scan.d_state + 2 * chunk * chunk

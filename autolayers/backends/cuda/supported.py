@@ -157,6 +157,7 @@ def supports_op(op: Tensor, rules: Rules, cc: int, all_quants: bool = False) -> 
     dated = _DATED.get(kind)
     if dated is not None:
         return dated(op, rules)
+    # an operation without a row counts as one without a kernel
     rule = _RULES.get(kind)
     return rule is not None and rule(op)
 
@@ -215,6 +216,7 @@ def _cpy(op: Tensor, rules: Rules) -> bool:
 
 def _arithmetic(op: Tensor) -> bool:
     a, b, t = op.src[0].type, op.src[1].type, op.type
+    # bf16 results need a bf16 first operand
     if "bf16" in (a, b, t):
         return a == "bf16" and t == "bf16" and b in ("bf16", "f32")
     return a in ("f32", "f16") and b in ("f32", "f16") and t in ("f32", "f16")

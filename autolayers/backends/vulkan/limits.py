@@ -52,6 +52,7 @@ class Limits:
         """Bytes of a tensor that an operation may read or write."""
         if self.shader_64bit_indexing:
             return self.max_buffer_size
+        # without 64-bit indexing a shader addresses no more than one binding
         return min(self.max_buffer_size, self.max_storage_buffer_range)
 
     @property
